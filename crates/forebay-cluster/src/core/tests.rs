@@ -482,6 +482,27 @@ fn a_grant_ends_with_a_lease_that_is_gone_before_its_time() {
     assert_eq!(way(&give(&mut core, open(Access::Read))), None);
 }
 
+/// A claims a file in one directory that has a name in another, too, of which B has a read grant.
+fn writes_beside_a_grant_elsewhere(rules: Rules) -> bool {
+    let grant = format!("grants/{}/b", keys::file(OVER));
+    let mut core = core(vec![entry(&grant, vec![], 3)], rules);
+    let claim = json(&keys::Claim::new("a", "d/f").in_dir(DIR));
+    let claimed = Event::Put(entry("claims/a.1", claim, 6));
+    give(&mut core, Input::Seen(Revision(6), vec![claimed]));
+    let mut effects = give(&mut core, open(Access::Write));
+    if effects.iter().any(|effect| matches!(effect, Effect::Place { .. })) {
+        let placed = Input::Placed { file: FILE, claim: Revision(6), is_alone: false };
+        effects = give(&mut core, placed);
+    }
+    way(&effects) == Some(Way::Here)
+}
+
+#[test]
+fn who_claims_a_file_looks_whether_it_has_names_elsewhere() {
+    assert!(!writes_beside_a_grant_elsewhere(Rules::default()));
+    assert!(writes_beside_a_grant_elsewhere(Rules::without(Rule::LookAfterClaim)));
+}
+
 /// A claims the file at revision 6, while B has a grant of another directory: A asks where the file is. It claims
 /// it anew before that is answered.
 #[test]

@@ -225,23 +225,6 @@ impl Vfs {
         }
     }
 
-    /// Whether a file that is open here, and has gone from the name that was opened, is another member's by now: it
-    /// may have been claimed where it went.
-    pub(super) fn went_there(
-        &self,
-        key: Option<FileKey>,
-        path: Option<&Path>,
-        how: Access,
-    ) -> Result<bool> {
-        let asked = self.cluster().zip(key).zip(path).filter(|_| how == Access::Read);
-        let Some(((cluster, key), path)) = asked else { return Ok(false) };
-        match cluster.open(key, SOMEWHERE, path, how)? {
-            Place::There(home) => self.heard(key, Some(&home)),
-            Place::Here(_) => return Ok(false),
-        }
-        Ok(true)
-    }
-
     /// The directory of a path, as the store has it.
     fn dir_now(&self, path: &Path) -> Result<FileKey> {
         let dir = path.parent().unwrap_or(Path::new(""));

@@ -143,13 +143,10 @@ impl Vfs {
         });
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
-                if self.cluster().is_some() {
+                if self.cluster().is_some() && self.open_file(id).is_none() {
                     let how = if to_read { Access::Read } else { Access::Write };
-                    let path = self.nodes.path(id);
-                    if self.open_file(id).is_none() || self.went_there(key, path.as_deref(), how)? {
-                        let path = path.ok_or_else(super::members::moved)?;
-                        return Err(self.replaced(self.nodes.parent(id), &path, how));
-                    }
+                    let path = self.nodes.path(id).ok_or_else(super::members::moved)?;
+                    return Err(self.replaced(self.nodes.parent(id), &path, how));
                 }
                 let pin = self.nodes.pin(id);
                 key.and_then(|key| self.engine.files.open_unlinked(key, pin.as_deref())).ok_or(e)

@@ -48,8 +48,9 @@ impl World {
         }
     }
 
-    /// Mostly reads, and files that come to other directories. Who writes may know an old name only.
-    pub fn among_directories(&mut self, file: usize) -> Op {
+    /// Mostly reads, and files that come to other directories. Who writes may know an old name only. One member makes
+    /// no names: grants that it has are not held up by itself.
+    pub fn among_directories(&mut self, node: usize, file: usize) -> Op {
         let is_in = |world: &World, dir: &usize| world.is_in(file, *dir);
         let dirs: Vec<usize> = (0..2).filter(|dir| is_in(self, dir)).collect();
         let mut dir = dirs[self.dice.roll(dirs.len() as u64) as usize];
@@ -58,6 +59,7 @@ impl World {
         match self.dice.roll(60) {
             0..50 => Op::Read { file, dir, floor: self.files[file].acked },
             50..54 => Op::Write { file, dir, syncs: false },
+            _ if node == 2 => Op::Read { file, dir, floor: self.files[file].acked },
             54 => Op::Create { dir },
             55 => Op::Change,
             n => Op::Move { file, from: dir, links: n == 56 },

@@ -47,18 +47,6 @@ fn a_directory_that_has_come_to_the_place_of_another_is_not_read_by_that_ones_gr
     assert_eq!(opens(&bed, file), Err(true));
 }
 
-/// The kernel knows the old name for a moment, and a program has the file open.
-#[test]
-fn a_file_that_has_gone_from_the_directory_is_not_read_by_its_grant() {
-    let (bed, _, file) = looked_up();
-    let handle = opens(&bed, file).expect("it is there");
-    assert_eq!(bed.mounts[0].read(handle), "old");
-    moved(&bed, "d/f", "x/f");
-    assert!(opens(&bed, file).is_ok(), "it is nobody's, and open here");
-    claimed(&bed, "x/f");
-    assert_eq!(opens(&bed, file), Err(true));
-}
-
 #[test]
 fn who_brings_a_name_to_a_directory_says_so_of_the_one_that_is_there() {
     let (bed, dir, _) = looked_up();
