@@ -17,19 +17,21 @@ use crate::core::id::FileId;
 use crate::core::paths::{Paths, Tree};
 use crate::core::state::{FileState, Record};
 use crate::files::attached::Attached;
-use crate::files::file::{DirtyQueue, File, Inner};
+use crate::files::file::{DirtyQueue, File, Inner, Live};
 use crate::files::graveyard::Graveyard;
 use crate::files::partners::{CopiesAt, Copying, Partners};
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
+use crate::tier::digests::Digests;
 use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
 
 pub mod attached;
+pub mod digests;
 pub mod fetch;
 pub mod file;
 pub mod glance;
@@ -79,6 +81,7 @@ pub struct Files {
     /// Files that lost their last name a moment ago.
     graveyard: Mutex<Graveyard>,
     copying: Copying,
+    digests: Digests,
 }
 
 /// What was found on the tier.
@@ -87,6 +90,7 @@ pub(crate) struct Inventory {
     /// Shadows that are to go.
     pub nameless: Vec<FileId>,
     pub tier_bytes: u64,
+    pub digests: Digests,
 }
 
 impl Files {
@@ -123,6 +127,7 @@ impl Files {
             blanks: Mutex::new(Rank::Shadows, Vec::new()),
             graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
             copying: Copying::default(),
+            digests: found.digests,
         }
     }
 
@@ -263,9 +268,11 @@ impl Files {
     }
 
     /// Whether a program may read or write the file past us (D1). Beside others who do it must: the
-    /// kernel knows one way at a time.
+    /// kernel knows one way at a time. Nobody does while bytes that were fetched before the file was emptied are
+    /// put into its shadow: who goes past us cannot wait for that (L3).
     pub(crate) fn may_pass(&self, inner: &Inner) -> bool {
-        self.is_attached() || inner.is_passed()
+        let lands = |live: &Box<Live>| live.fills.iter().any(|fill| fill.lands);
+        inner.is_passed() || (self.is_attached() && !inner.live.as_ref().is_some_and(lands))
     }
 
     /// How many files programs have open past us.

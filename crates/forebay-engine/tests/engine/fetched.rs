@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use forebay_backing::BackingStore;
+use forebay_backing::{Access, BackingStore};
 use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables};
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
-use crate::start::{NEW, PATIENCE, abandon, patient, start};
+use crate::start::{NEW, PATIENCE, abandon, patient, start, within};
 use crate::store::MemStore;
 
 const KIB: usize = 1 << 10;
@@ -29,16 +29,25 @@ struct Stopped {
 }
 
 fn read(engine: &Arc<Engine>, file: &Arc<File>) -> Vec<u8> {
+    read_at(engine, file, 0)
+}
+
+fn read_at(engine: &Arc<Engine>, file: &Arc<File>, at: u64) -> Vec<u8> {
     let mut buf = vec![0; LEN];
-    let n = engine.io.read(file, 0, &mut buf).expect("a good store");
+    let n = engine.io.read(file, at, &mut buf).expect("a good store");
     buf.truncate(n);
     buf
 }
 
 fn stopped(name: &str) -> Stopped {
+    stopped_at(name, LEN, 0)
+}
+
+/// The file has `len` bytes, of which [`LEN`] are read `at` an offset.
+fn stopped_at(name: &str, len: usize, at: u64) -> Stopped {
     let store = Arc::new(MemStore::new());
     let mut rng = Rng::new(7);
-    let bytes: Vec<u8> = (0..LEN / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
+    let bytes: Vec<u8> = (0..len / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
     let before = start(
         Arc::new(CrashMedia::default()),
         store.clone(),
@@ -68,7 +77,7 @@ fn stopped(name: &str) -> Stopped {
     });
     let reader = {
         let (engine, file) = (engine.clone(), file.clone());
-        spawn(move || read(&engine, &file))
+        spawn(move || read_at(&engine, &file, at))
     };
     lands.recv_timeout(PATIENCE).expect("what was fetched is put into the tier");
     Stopped { engine, store, file, bytes, reader, go }
@@ -141,6 +150,64 @@ fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
     want[KIB..].fill(0);
     assert!(read(&stopped.engine, &stopped.file) == want);
     assert!(stopped.end() == want);
+}
+
+/// Others have made the file shorter, and an open has seen it, while what was fetched before is put into the tier:
+/// what lies behind the new end must not show when the file grows.
+// S-1 S-2
+#[test]
+fn what_lands_behind_an_end_that_others_have_moved_is_cut_off() {
+    for grows in [Grows::ByWrite, Grows::ByLength] {
+        let stopped = stopped("moved");
+        let short = 64 * KIB;
+        let theirs = stopped.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.set_len(short as u64).expect("memory");
+        let seen = stopped.engine.io.open(Path::new("f"), None).expect("it is there");
+        assert_eq!(stopped.engine.verbs.stat_open(&seen).size, short as u64, "the open compares");
+        drop(seen);
+        let at = LEN - 10 * KIB;
+        let end = stopped.beside(move |engine, file| match grows {
+            Grows::ByWrite => engine.io.write(file, at as u64, &[9; 10 * KIB]).map(|_| ()),
+            Grows::ByLength => engine.io.set_len(file, LEN as u64).map(|_| ()),
+        });
+        let early = end.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "who makes it grow did not wait");
+        stopped.go.send(()).expect("it waits");
+        end.recv_timeout(PATIENCE).expect("it goes on").expect("room");
+        let mut want = stopped.bytes.clone();
+        want[short..].fill(0);
+        if let Grows::ByWrite = grows {
+            want[at..].fill(9);
+        }
+        assert!(read(&stopped.engine, &stopped.file) == want);
+        assert!(stopped.end() == want);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Grows {
+    ByWrite,
+    ByLength,
+}
+
+/// What is put behind the end waits for nobody who writes past the daemon, so nobody may do so before.
+// S-1 S-2
+#[test]
+fn nobody_goes_past_the_daemon_where_fetched_bytes_are_put() {
+    const MIB: usize = KIB * KIB;
+    let stopped = stopped_at("past", 2 * MIB, MIB as u64);
+    let theirs = stopped.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.set_len(LEN as u64).expect("memory");
+    drop(stopped.engine.io.open(Path::new("f"), None).expect("it is there"));
+    let (engine, file) = (stopped.engine.clone(), stopped.file.clone());
+    assert!(read(&engine, &file) == stopped.bytes[..LEN], "what is left is complete");
+    assert!(engine.passed.write(&file, false).expect("a good tier").is_none());
+    assert!(engine.passed.read(&file).expect("a good tier").is_none());
+    stopped.go.send(()).expect("it waits");
+    within("it has landed", || engine.passed.write(&file, false).expect("a good tier").is_some());
+    drop((engine, file));
+    let bytes = stopped.bytes.clone();
+    assert!(stopped.end() == bytes[..LEN]);
 }
 
 /// One worker: each piece finds room, since earlier pieces of the same file make it.
