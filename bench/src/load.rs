@@ -114,6 +114,16 @@ pub fn open(path: &Path, caching: Caching) -> Result<File> {
         .with_context(|| format!("cannot open {}", path.display()))
 }
 
+/// The same to write to it, too.
+pub fn open_to_write(path: &Path, caching: Caching) -> Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(caching.flag())
+        .open(path)
+        .with_context(|| format!("cannot open {}", path.display()))
+}
+
 /// Writes `len` bytes from the start of `file`, 1 MiB at a time.
 pub fn fill(file: &File, len: u64) -> Result<()> {
     let block = Block::new(SEQ_BLOCK);

@@ -1,7 +1,8 @@
 //! Passthrough paths against the same directory used natively.
 //!
-//! Reads are of complete, clean files. Writes are to files created by the descriptor that writes
-//! (what forebay passes through by rule 2 of its data path); random writers keep that descriptor.
+//! Reads are of complete, clean files. Writes are to files created by the descriptor that writes, and
+//! to complete, clean ones that are opened for writing (what forebay passes through by rule 2 of its data
+//! path); random writers keep their descriptor.
 //! An empty passthrough daemon runs along, to tell what the kernel's passthrough itself costs.
 
 use std::fs::File;
@@ -22,10 +23,9 @@ const NO_FLUSH: [&str; 2] = ["--preset", "hold"];
 
 fn contestants(run: &Run, on: On) -> Result<Vec<Place>> {
     let mut options = NO_FLUSH.to_vec();
-    if on == On::Tmpfs {
-        // On tmpfs forebay passes writes through only when told so.
-        options.extend(["--passthrough", "always"]);
-    }
+    // On tmpfs forebay passes writes through only when told so.
+    let which = if on == On::Tmpfs { "always" } else { "complete" };
+    options.extend(["--passthrough", which]);
     let mut places = vec![run.subject(on, &options)?, run.native(on)?];
     if run.subject != Subject::EmptyPass {
         places.push(run.empty(on, Mode::Pass)?);
@@ -123,15 +123,22 @@ fn random(run: &Run, report: &mut Report, on: On) -> Result<()> {
         let open = |place: &Place| Ok(vec![load::open(&data(place), caching)?]);
         let files = places.iter().map(open).collect::<Result<Vec<_>>>()?;
         for threads in [1, 4] {
-            let row = Row { on, verb: Verb::Read, caching, threads, len };
+            let row = Row { on, work: Work::Read, caching, threads, len };
             random_row(run, report, &places, &files, row)?;
         }
+    }
+    for (caching, threads) in [(Caching::Buffered, 1), (Caching::Buffered, 4), (Caching::Direct, 1)]
+    {
+        let files = places.iter().map(|place| existing(place, len, caching));
+        let files = files.collect::<Result<Vec<_>>>()?;
+        let row = Row { on, work: Work::Rewrite, caching, threads, len };
+        random_row(run, report, &places, &files, row)?;
     }
     for caching in [Caching::Buffered, Caching::Direct] {
         for (threads, count) in [(1, 1), (4, 1), (4, 4)] {
             let create = |place: &Place| new_files(place, count, caching, len);
             let files = places.iter().map(create).collect::<Result<Vec<_>>>()?;
-            let row = Row { on, verb: Verb::Write, caching, threads, len };
+            let row = Row { on, work: Work::Write, caching, threads, len };
             random_row(run, report, &places, &files, row)?;
             for place in &places {
                 (0..count).try_for_each(|index| remove(&new_file(place, index)))?;
@@ -156,10 +163,25 @@ fn new_files(place: &Place, count: usize, caching: Caching, len: u64) -> Result<
     (0..count).map(create).collect()
 }
 
+/// The file that is read, complete and clean, opened for writing.
+fn existing(place: &Place, len: u64, caching: Caching) -> Result<Vec<File>> {
+    load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
+    place.settle()?;
+    Ok(vec![load::open_to_write(&data(place), caching)?])
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Read,
+    Write,
+    /// Of what was there before.
+    Rewrite,
+}
+
 #[derive(Clone, Copy)]
 struct Row {
     on: On,
-    verb: Verb,
+    work: Work,
     caching: Caching,
     threads: usize,
     len: u64,
@@ -172,7 +194,8 @@ fn random_row(
     files: &[Vec<File>],
     row: Row,
 ) -> Result<()> {
-    let Row { on, verb, caching, threads, len } = row;
+    let Row { on, work, caching, threads, len } = row;
+    let verb = if work == Work::Read { Verb::Read } else { Verb::Write };
     let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
         if verb == Verb::Read && caching == Caching::Buffered {
             load::warm(&files[who][0], len)?;
@@ -185,9 +208,10 @@ fn random_row(
         }
         Ok([rate])
     })?;
-    let (word, made) = match verb {
-        Verb::Read => ("read", "complete, warm"),
-        Verb::Write => ("write", "created by the same open"),
+    let (word, made) = match work {
+        Work::Read => ("read", "complete, warm"),
+        Work::Write => ("write", "created by the same open"),
+        Work::Rewrite => ("rewrite", "complete and clean, opened for writing"),
     };
     let (own, each) =
         if files[0].len() > 1 { ("-own", "one file per thread") } else { ("", "one file") };
@@ -208,12 +232,16 @@ pub fn mmap(run: &Run, report: &mut Report) -> Result<()> {
         }
         let open = |place: &Place| load::open(&data(place), Caching::Buffered);
         let files = places.iter().map(open).collect::<Result<Vec<_>>>()?;
-        mmap_row(run, report, on, (&places, &files), (Verb::Read, len))?;
+        mmap_row(run, report, on, (&places, &files), (Work::Read, len))?;
+        drop(files);
+        let files = places.iter().map(|place| existing(place, len, Caching::Buffered));
+        let files: Vec<File> = files.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        mmap_row(run, report, on, (&places, &files), (Work::Rewrite, len))?;
         drop(files);
         let create = |place: &Place| new_files(place, 1, Caching::Buffered, len);
         let files = places.iter().map(create).collect::<Result<Vec<_>>>()?;
         let files: Vec<File> = files.into_iter().flatten().collect();
-        mmap_row(run, report, on, (&places, &files), (Verb::Write, len))?;
+        mmap_row(run, report, on, (&places, &files), (Work::Write, len))?;
     }
     Ok(())
 }
@@ -223,8 +251,9 @@ fn mmap_row(
     report: &mut Report,
     on: On,
     (places, files): (&[Place], &[File]),
-    (verb, len): (Verb, u64),
+    (work, len): (Work, u64),
 ) -> Result<()> {
+    let verb = if work == Work::Read { Verb::Read } else { Verb::Write };
     let time = run.slice() + Duration::from_millis(200);
     let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
         load::warm(&files[who], len)?;
@@ -234,9 +263,10 @@ fn mmap_row(
         }
         Ok([rate])
     })?;
-    let (word, file) = match verb {
-        Verb::Read => ("read", "complete file, warm"),
-        Verb::Write => ("write", "file created by the same open"),
+    let (word, file) = match work {
+        Work::Read => ("read", "complete file, warm"),
+        Work::Write => ("write", "file created by the same open"),
+        Work::Rewrite => ("rewrite", "complete, clean file opened for writing"),
     };
     let case = format!("passthrough-{}/mmap-{word}", on.label());
     let state = format!("{} MiB, fresh mapping each round, {file}", len / MIB);

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod config;
 pub mod copied;
 pub mod counters;
+pub mod digest;
 pub mod evict;
 pub mod governor;
 pub mod heat;

@@ -23,6 +23,7 @@ use crate::room::passed::Passed;
 
 mod ages;
 mod away;
+mod compare;
 pub mod copy;
 mod debts;
 mod due;
@@ -35,6 +36,7 @@ pub mod order;
 pub mod owed;
 mod parcel;
 mod permits;
+mod put;
 pub mod suspend;
 pub mod valve;
 

@@ -25,6 +25,7 @@ use crate::room::Room;
 use crate::room::passed::Passed;
 use crate::start::recovery::Recovery;
 use crate::start::report::RecoveryReport;
+use crate::tier::digests::Digests;
 use crate::tier::dir::Tier;
 use crate::tier::index::Index;
 use crate::tier::witness::Witness;
@@ -129,6 +130,9 @@ impl Engine {
                 .map_err(|e| Error::io(e, "reading the copies that are kept for other members"))?
         };
         let spared = copies.shadows();
+        let boot = loaded.boot(&witness);
+        let digests = Digests::open(tier.media.clone(), boot)
+            .map_err(|e| Error::io(e, "opening the tier's digests"))?;
         let next_id = spared.iter().map(|id| id.0 + 1).max().unwrap_or(0);
         loaded.next_id = loaded.next_id.max(next_id);
         let mut recovered = Recovery::run(
@@ -152,7 +156,8 @@ impl Engine {
         let errands = flush_depth as usize * ERRANDS_PER_COPY;
         let errands = Pool::new("fb-errand", errands, time.clone());
         let home = Arc::new(Home::new(backing, reaper, health.clone(), errands));
-        let found = Inventory { next_id: loaded.next_id, nameless: recovered.nameless, tier_bytes };
+        let (next_id, nameless) = (loaded.next_id, recovered.nameless);
+        let found = Inventory { next_id, nameless, tier_bytes, digests };
         let files =
             Files::new(home.clone(), (tier, index), (config, tunables), found, time.clone());
         let files = Arc::new(files);

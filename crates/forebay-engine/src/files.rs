@@ -24,12 +24,14 @@ use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
+use crate::tier::digests::Digests;
 use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
 
 pub mod attached;
+pub mod digests;
 pub mod fetch;
 pub mod file;
 pub mod glance;
@@ -79,6 +81,7 @@ pub struct Files {
     /// Files that lost their last name a moment ago.
     graveyard: Mutex<Graveyard>,
     copying: Copying,
+    digests: Digests,
 }
 
 /// What was found on the tier.
@@ -87,6 +90,7 @@ pub(crate) struct Inventory {
     /// Shadows that are to go.
     pub nameless: Vec<FileId>,
     pub tier_bytes: u64,
+    pub digests: Digests,
 }
 
 impl Files {
@@ -123,6 +127,7 @@ impl Files {
             blanks: Mutex::new(Rank::Shadows, Vec::new()),
             graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
             copying: Copying::default(),
+            digests: found.digests,
         }
     }
 

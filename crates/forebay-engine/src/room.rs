@@ -13,6 +13,7 @@ mod admit;
 mod ahead;
 mod detached;
 pub mod passed;
+mod ready;
 mod sluice;
 pub mod space;
 

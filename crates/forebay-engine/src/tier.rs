@@ -1,5 +1,6 @@
 //! What lies on the fast medium: the directory of a tier, shadow files, log and index.
 
+pub mod digests;
 pub mod dir;
 pub(crate) mod gate;
 pub mod index;

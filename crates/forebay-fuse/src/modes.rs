@@ -22,6 +22,8 @@ pub struct Wish {
     pub fresh: bool,
     pub complete: bool,
     pub wholly_dirty: bool,
+    /// What is written past us can be found by content.
+    pub ready: bool,
 }
 
 /// What the mount permits.
@@ -35,8 +37,15 @@ pub struct Permit {
 pub enum Plan {
     Cached,
     PassRead,
-    /// The file counts as wholly dirty until it is closed.
+    /// All of the file may be dirty until it was closed and looked at.
     PassWrite,
+}
+
+impl Wish {
+    /// Whether nobody has to see what is written.
+    fn untracked(self) -> bool {
+        self.fresh || self.wholly_dirty || self.ready
+    }
 }
 
 pub fn plan(mode: Mode, wish: Wish, permit: Permit) -> Plan {
@@ -46,8 +55,8 @@ pub fn plan(mode: Mode, wish: Wish, permit: Permit) -> Plan {
         (Mode::Passthrough, false) => Plan::PassRead,
         (Mode::Passthrough, true) => Plan::PassWrite,
         (Mode::Idle, false) if wish.complete && permit.read => Plan::PassRead,
-        // Tracking nothing costs nothing where everything is dirty anyway.
-        (Mode::Idle, true) if (wish.fresh || wish.wholly_dirty) && permit.write => Plan::PassWrite,
+        // Tracking nothing costs nothing where everything is dirty anyway, or is compared in the end.
+        (Mode::Idle, true) if wish.untracked() && permit.write => Plan::PassWrite,
         (Mode::Idle, _) => Plan::Cached,
     }
 }
@@ -62,11 +71,16 @@ mod tests {
     fn modes_never_mix() {
         let bools = [false, true];
         for mode in [Mode::Idle, Mode::Cached, Mode::Passthrough] {
-            for bits in 0..64 {
+            for bits in 0..128 {
                 let bit = |n: u32| bools[(bits >> n & 1) as usize];
-                let wish =
-                    Wish { write: bit(0), fresh: bit(1), complete: bit(2), wholly_dirty: bit(3) };
-                let permit = Permit { read: bit(4), write: bit(5) };
+                let wish = Wish {
+                    write: bit(0),
+                    fresh: bit(1),
+                    complete: bit(2),
+                    wholly_dirty: bit(3),
+                    ready: bit(4),
+                };
+                let permit = Permit { read: bit(5), write: bit(6) };
                 let plan = plan(mode, wish, permit);
                 match mode {
                     Mode::Cached => assert_eq!(plan, Plan::Cached),

@@ -32,9 +32,11 @@ const READ_AHEAD_KIB: u32 = 1024;
 pub enum Passthrough {
     /// Complete files for reading, new and truncated ones for writing while the tier has room.
     Auto,
+    /// The same, and complete files for writing: what was written is found by content.
+    Complete,
     /// Complete files for reading.
     ReadOnly,
-    /// As `Auto`, for writing whatever the room.
+    /// As `Complete`, for writing whatever the room.
     Always,
     /// None.
     Off,

@@ -44,6 +44,9 @@ pub enum Eviction {
     Fifo,
 }
 
+/// A smaller file is copied as a whole in one call: not worth a file beside it.
+const DIGESTS_FROM: u64 = 1 << 20;
+
 /// Fixed for the life of an engine.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -61,6 +64,9 @@ pub struct Config {
     pub owned: Owned,
     /// A partner that gets copies of all that is dirty here is sent so many bytes per second.
     pub fill_rate: u64,
+    /// Of files of so many bytes and more it is remembered, by digests, what the backing store holds; of none
+    /// if it is the largest number.
+    pub digests_from: u64,
 }
 
 impl Default for Config {
@@ -73,6 +79,7 @@ impl Default for Config {
             near: Near::default(),
             owned: Owned::default(),
             fill_rate: 200_000_000,
+            digests_from: DIGESTS_FROM,
         }
     }
 }

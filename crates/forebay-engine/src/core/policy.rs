@@ -11,6 +11,8 @@ pub struct Level {
     pub tier_bytes: u64,
     pub used_bytes: u64,
     pub dirty_bytes: u64,
+    /// What cannot be evicted besides: it was written past us, and nobody has looked at it yet.
+    pub doubted_bytes: u64,
     /// What will be dirty besides in a second, if those who write past us go on as they do.
     pub arriving_bytes: u64,
     /// Age of the oldest dirty byte that may be flushed.
@@ -32,7 +34,7 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
     if dirty_soon > t.marks(level.tier_bytes).high {
         return false;
     }
-    let room = level.tier_bytes.saturating_sub(dirty_soon);
+    let room = level.tier_bytes.saturating_sub(dirty_soon.saturating_add(level.doubted_bytes));
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
@@ -42,7 +44,8 @@ const AHEAD: u64 = 1 << 30;
 /// Whether those who write past us are asked about before they write: what is dirty may soon be all
 /// that the tier may hold.
 pub fn holds_writers(level: Level) -> bool {
-    level.dirty_bytes.saturating_add(level.arriving_bytes.max(AHEAD)) >= level.tier_bytes
+    let stays = level.dirty_bytes.saturating_add(level.doubted_bytes);
+    stays.saturating_add(level.arriving_bytes.max(AHEAD)) >= level.tier_bytes
 }
 
 #[cfg(test)]

@@ -393,10 +393,24 @@ impl FileState {
 
     /// Whether all of `ranges` is known to be durable, and newer than the backing store.
     pub fn are_durable(&self, ranges: &[(u64, u64)]) -> bool {
+        // Past us the shadow counts as it is, also where it was only kept.
+        let is_durable = |state: State| match self.is_unseen() {
+            true => state.outlasts_power(),
+            false => state == State::Durable,
+        };
         ranges.iter().all(|&(start, end)| {
             let mut within = self.ranges().within(start, end);
-            within.all(|run| run.state == State::Durable) && self.ranges().covers(start, end)
+            within.all(|run| is_durable(run.state)) && self.ranges().covers(start, end)
         })
+    }
+
+    /// Whether a loss of power leaves all of it, with its length, as it is here or newer.
+    pub fn outlasts_power(&self) -> bool {
+        let whole = self.tracked().is_some_and(|ranges| {
+            let mut within = ranges.within(0, self.size);
+            within.all(|run| run.state.outlasts_power()) && ranges.covers(0, self.size)
+        });
+        whole && self.durable_size.get() == Some(self.size)
     }
 
     /// Bytes that are here, of a tracked file.
@@ -527,11 +541,15 @@ impl FileState {
         shadow: Option<(u64, Timestamp)>,
         now_ms: u64,
     ) -> Survived {
+        let was_unseen = self.is_unseen();
         let dropped = match boot {
             Boot::Kept => 0,
             Boot::Lost => self.drop_unsynced(now_ms),
         };
         let (len, mtime) = shadow.unwrap_or((0, self.mtime));
+        if was_unseen && self.dirty_bytes() > 0 {
+            self.mtime = mtime;
+        }
         let (loss, lost) = self.loss_beyond(len);
         self.lose(len, loss);
         match &self.bytes {

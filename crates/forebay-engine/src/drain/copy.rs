@@ -14,14 +14,11 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version};
 
-use crate::core::clock::What;
-use crate::core::counters::add;
 use crate::core::portion::pieces;
 use crate::core::state::Change;
 use crate::drain::Drain;
 use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel};
 use crate::lock::{Mutex, MutexGuard, Rank};
-use crate::tier::media::torn;
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
 const COPY_BUFFER: usize = 1 << 20;
@@ -210,6 +207,9 @@ impl Drain {
                         && !parcel.resumed
                         && !self.died_meanwhile(parcel, &attr.version());
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
+                        if self.only_theirs(parcel) {
+                            return Err(Error::os(libc::EBUSY, "nothing was written here"));
+                        }
                         tracing::debug!(known = ?parcel.base, found = ?attr.version(), "another version");
                         return Err(self.conflict(parcel, "the backing file has changed"));
                     }
@@ -273,7 +273,11 @@ impl Drain {
         if parcel.has_failed() || parcel.is(ABANDONED) {
             return;
         }
-        if let Err(error) = self.copy_range(parcel, target, piece) {
+        let copied = match &parcel.digests {
+            Some(open) => self.copy_different(parcel, open, target, piece),
+            None => self.copy_range(parcel, target, piece),
+        };
+        if let Err(error) = copied {
             parcel.fail(error);
         }
     }
@@ -298,40 +302,6 @@ impl Drain {
         Ok(())
     }
 
-    /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
-    fn copy_hole(
-        &self,
-        parcel: &Parcel,
-        target: &dyn BackingFile,
-        start: u64,
-        end: u64,
-    ) -> Result<()> {
-        let end = if parcel.resumed { end } else { end.min(parcel.base.size) };
-        let wanted = || !parcel.is(ABANDONED) && !parcel.has_failed();
-        let (mut at, holes) = (start, &self.holes);
-        while at < end {
-            let Some(_pass) = self.valve.pass(0, wanted) else {
-                return Err(Error::new(Kind::TimedOut, "given up"));
-            };
-            let began = self.files.time().now();
-            let len = self.call_home(|| {
-                let size = target.stat()?.size;
-                let len = end.min(size).saturating_sub(at).min(holes.bytes());
-                if len > 0 {
-                    parcel.touched.store(true, SeqCst);
-                    target.punch(at, len)?;
-                }
-                Ok(len)
-            })?;
-            if len == 0 {
-                break;
-            }
-            holes.note(len, self.files.time().since(began));
-            at += len;
-        }
-        Ok(())
-    }
-
     fn copy_data(
         &self,
         parcel: &Parcel,
@@ -350,18 +320,9 @@ impl Drain {
             };
             let n = self.files.note_tier(parcel.shadow.read_at(&mut buf[..want], at))?;
             if n == 0 {
-                // Truncated meanwhile: recorded as rewritten.
-                let cut = parcel.file.lock().changed(parcel.seen, What::Size);
-                return if cut { Ok(()) } else { self.files.note_tier(Err(torn())) };
+                return self.may_be_cut(parcel);
             }
-            parcel.touched.store(true, SeqCst);
-            self.call_home(|| target.write_at(&buf[..n], at))?;
-            self.files.landings().note_copied(n as u64);
-            add(&self.unsettled, n as u64);
-            add(&parcel.copied, n as u64);
-            if let Some(meter) = &parcel.meter {
-                meter.add(n as u64);
-            }
+            self.send(parcel, target, &buf[..n], at)?;
             at += n as u64;
         }
         Ok(())
@@ -369,11 +330,18 @@ impl Drain {
 
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
+        let same = (parcel.target_size(), parcel.mtime) == (parcel.base.size, parcel.base.mtime);
+        let compared = parcel.digests.is_some() && !parcel.resumed;
+        if compared && same && !parcel.touched.load(SeqCst) {
+            return Ok(()); // It is there already.
+        }
         parcel.touched.store(true, SeqCst);
         self.call_home(|| {
             let end = parcel.target_size();
             let known = if parcel.resumed { None } else { Some(parcel.base.size) };
-            let reached = parcel.captured.last().is_some_and(|run| run.1 == end);
+            // What was a hole when it was compared may be data by now.
+            let copied = parcel.digests.is_none();
+            let reached = copied && parcel.captured.last().is_some_and(|run| run.1 == end);
             if known != Some(end)
                 && !(reached
                     && known.is_some_and(|size| size <= end)

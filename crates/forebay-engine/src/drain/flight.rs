@@ -72,10 +72,15 @@ impl Drain {
         let dirty = inner.state.dirty(size);
         let Portion { captured, data, upto } = match (unseen, take) {
             (Some(_), _) => Portion::whole(dirty.clone()),
+            // Little of it is copied, most likely.
+            (None, _) if inner.doubt().is_some() => Portion::whole(dirty.clone()),
             (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
         inner.live().flight = Some(Watch::begin());
+        // Of one that is held others' writes are to be written over.
+        let resumed = inner.state.flush_is_open() || inner.state.is_held();
+        let digests = self.files.open_table(file, &mut inner, size, resumed);
         Ok(Some(Arc::new(Parcel {
             file: file.clone(),
             shadow,
@@ -86,9 +91,9 @@ impl Drain {
             size,
             mtime: unseen.map_or(inner.state.mtime(), |stat| stat.mtime),
             base: inner.state.base(),
-            // Of one that is held others' writes are to be written over.
-            resumed: inner.state.flush_is_open() || inner.state.is_held(),
+            resumed,
             unseen,
+            digests,
             seen: inner.clock.look(),
             target: Mutex::new(Rank::Batch, None),
             pieces: AtomicUsize::new(1),
@@ -293,8 +298,10 @@ impl Drain {
         if inner.state.is_held() && !changed && !is_ours(parcel, &found, kept_time) {
             return Err(Error::os(libc::EBUSY, "its former home wrote to it: it is flushed again"));
         }
-        let ours =
-            is_ours(parcel, &found, kept_time) || changed || unlinked || parcel.unseen.is_some();
+        // Without digests what is written past us is copied as a whole, again and again.
+        let blind =
+            parcel.unseen.is_some() && parcel.digests.as_ref().is_none_or(|open| !open.counts());
+        let ours = is_ours(parcel, &found, kept_time) || changed || unlinked || blind;
         if !ours {
             let base = found.version();
             // What was fetched before is of a version that is gone.
@@ -312,13 +319,20 @@ impl Drain {
         }
         inner.clock.note_base();
         self.settle(parcel, &mut inner, &rewritten, looked, &found, kept_time)?;
+        if let Some(open) = &parcel.digests {
+            self.files.note_look(&mut inner, open, parcel.moved());
+            // Who wrote to it besides has left nobody knows what.
+            if kept_time && is_ours(parcel, &found, kept_time) {
+                self.files.close_table(open, &found.version());
+            }
+        }
         self.debts.pay(file.id, &parcel.captured, &rewritten);
         inner.dirt().trouble = None;
         let asked = Asked { at: looked, look: inner.clock.look() };
         note_seen(&mut inner, asked, &found);
         self.files.account(file, &mut inner);
         add(&self.files.counters().flushed_files, 1);
-        add(&self.files.counters().flushed_bytes, parcel.bytes());
+        add(&self.files.counters().flushed_bytes, parcel.moved());
         self.leave(parcel, inner);
         Ok(())
     }
@@ -357,12 +371,19 @@ impl Drain {
         }
         if let Some(at) = still {
             let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
-            if let Some(unseen) = &mut inner.live().unseen {
+            // What a sync has not written out may change without a further sign.
+            let synced = !inner.sync_failed;
+            if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.maps && self.files.media().is_memory();
                 unseen.copied = Some(Copied { at, doubted_from: may_be_mapped.then_some(doubt) });
+                // What comes now is found by the next look.
+                if let Some(doubt) = &mut unseen.doubt {
+                    (doubt.dirty, doubt.allocated, doubt.unmoved) = (0, at.allocated, false);
+                }
             }
             return Ok(());
         }
+        inner.dirt().doubt = None;
         self.restamp(parcel, inner, rewritten);
         // Of a write behind others nobody has told the evictor. Large holes need not go.
         self.files.admit(file, parcel.data.iter().copied());
@@ -502,6 +523,9 @@ impl Drain {
             None if !touched && !parcel.resumed => inner.state.base(),
             _ => return inner,
         };
+        if let Some(open) = parcel.digests.as_ref().filter(|_| !touched) {
+            self.files.close_table_unchanged(open);
+        }
         let _ = self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushFailed { base });
         inner
     }

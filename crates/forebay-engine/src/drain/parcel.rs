@@ -9,6 +9,7 @@ use forebay_backing::{BackingFile, Error, Timestamp, Version};
 use crate::core::clock::Look;
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
+use crate::files::digests::OpenTable;
 use crate::files::file::File;
 use crate::lock::{Condvar, Mutex, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
@@ -51,6 +52,8 @@ pub(crate) struct Parcel {
     pub phase: AtomicU8,
     /// The backing file may not be what it was.
     pub touched: AtomicBool,
+    /// What the backing store holds: only what is different is copied.
+    pub digests: Option<OpenTable>,
     /// Bytes copied of a flight that has not ended.
     pub copied: AtomicU64,
     /// Counts the copied bytes for who watches.
@@ -144,8 +147,16 @@ impl Parcel {
         }
     }
 
+    /// What it has brought to the backing store.
+    pub(crate) fn moved(&self) -> u64 {
+        match self.digests {
+            Some(_) => self.copied.load(SeqCst),
+            None => self.bytes(),
+        }
+    }
+
     pub(crate) fn flown(&self) -> Flown {
-        Flown { bytes: self.bytes(), upto: self.upto, unseen: self.unseen.is_some() }
+        Flown { bytes: self.moved(), upto: self.upto, unseen: self.unseen.is_some() }
     }
 
     /// The size the backing file is to have after this flight: the file's, unless dirty bytes are

@@ -28,6 +28,7 @@ use crate::core::stamps::Stamps;
 use crate::core::state::{Change, FileState, Record};
 use crate::files::fetch::Fetch;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
+use crate::tier::digests::Table;
 use crate::tier::media::{MediaFile, MediaStat};
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
@@ -65,6 +66,8 @@ pub(crate) struct Inner {
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
     pub clock: Clock,
+    /// What looks at it have found.
+    pub looks: Option<Box<Looks>>,
     /// The admission rule by which it was opened last.
     pub rule: Option<Arc<crate::core::rules::Active>>,
 }
@@ -97,6 +100,10 @@ pub(crate) struct Dirt {
     pub queued: Option<NonZeroU64>,
     /// Since when which of its blocks are dirty.
     pub stamps: Stamps,
+    /// It was written past us, and nobody has looked yet what of it.
+    pub doubt: Option<Doubt>,
+    /// What of the bytes that cannot be evicted is not in the sum of dirty ones for that.
+    pub doubted: u64,
     pub trouble: Option<Trouble>,
 }
 
@@ -114,6 +121,8 @@ pub(crate) struct Live {
     pub backing: Option<Arc<dyn BackingFile>>,
     /// The backing file open for writing, where writes go around the tier.
     pub target: Option<Arc<dyn BackingFile>>,
+    /// What the backing store holds, once somebody has asked.
+    pub digests: Option<Arc<Table>>,
     /// How often it is open.
     pub(super) opens: u32,
     /// Present while somebody writes past our eyes.
@@ -159,6 +168,8 @@ pub(crate) struct Live {
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.
     pub named: bool,
+    /// What was on record when all of it was last found durable is durable, too.
+    pub ready: bool,
     /// The shadow was made for a writer past us, and nothing was ever written to it.
     pub blank: bool,
     /// The bytes are of a version that the backing store no longer has; they are dropped once
@@ -242,12 +253,33 @@ pub(crate) struct Unseen {
     /// Bytes in the shadow when it was last measured.
     pub measured: Option<u64>,
     pub copied: Option<Copied>,
+    /// It was complete and clean, or nearly: what was written is found by content.
+    pub doubt: Option<Doubt>,
+}
+
+/// What is thought to be dirty of a file that was, or is, written past us.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Doubt {
+    /// When the first writer came.
+    pub dirty: u64,
+    /// Bytes that its shadow took then.
+    pub allocated: u64,
+    /// Nothing moved its time: if nothing is different, nothing was written.
+    pub unmoved: bool,
+}
+
+impl Doubt {
+    /// The same now that its shadow takes so many bytes.
+    pub fn dirty(&self, allocated: u64) -> u64 {
+        self.dirty + allocated.saturating_sub(self.allocated)
+    }
 }
 
 impl Unseen {
     /// Of the first writer, who found the shadow like this.
     pub fn begin(from: Option<MediaStat>) -> Unseen {
-        Unseen { writers: NonZeroU32::MIN, maps: false, from, measured: None, copied: None }
+        let writers = NonZeroU32::MIN;
+        Unseen { writers, maps: false, from, measured: None, copied: None, doubt: None }
     }
 
     pub fn is_last(&self) -> bool {
@@ -263,6 +295,13 @@ impl Unseen {
     pub fn part(&mut self) {
         self.writers = NonZeroU32::new(self.writers.get() - 1).expect("it is not the last");
     }
+}
+
+/// Bytes that were compared with what the backing store holds, and copied, of late.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Looks {
+    pub looked: u64,
+    pub copied: u64,
 }
 
 /// A complete copy of a file that is written past us.
@@ -341,6 +380,7 @@ impl File {
             weight: Weight::None,
             settled_seq: 0,
             clock: Clock::default(),
+            looks: None,
             rule: None,
         };
         inner.weigh();
@@ -496,6 +536,14 @@ impl Inner {
     /// Who writes it past us, if anybody does.
     pub fn unseen(&self) -> Option<&Unseen> {
         self.live.as_ref()?.unseen.as_deref()
+    }
+
+    /// What is thought to be dirty of it, if that is to be found by content.
+    pub fn doubt(&self) -> Option<Doubt> {
+        match self.unseen() {
+            Some(unseen) => unseen.doubt,
+            None => self.dirt.as_ref()?.doubt,
+        }
     }
 
     /// Whether its last name is gone.

@@ -37,6 +37,11 @@ impl Files {
             return;
         }
         if inner.state.is_dirty() {
+            // If nothing was written here it is theirs alone: who flushes it next finds out.
+            if inner.doubt().is_some_and(|doubt| doubt.unmoved) && !inner.state.is_unseen() {
+                self.nudge();
+                return;
+            }
             self.declare_conflict(file, &mut inner, "the backing file has changed");
             return;
         }

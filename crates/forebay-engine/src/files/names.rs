@@ -147,7 +147,8 @@ impl Names {
         inner.live().checked = Some(self.files.time.now());
         inner.clock.note_base();
         inner.forget_seen();
-        let (mut base, mut mtime) = (inner.state.base(), inner.state.mtime());
+        let before = inner.state.base();
+        let (mut base, mut mtime) = (before, inner.state.mtime());
         if let Some(set) = set {
             base.mtime = attr.mtime;
             mtime = attr.mtime;
@@ -159,6 +160,7 @@ impl Names {
         if attr.size == base.size && attr.mtime == base.mtime && attr.key == base.key {
             base.ctime = attr.ctime;
         }
+        self.files.follow_digests(file, inner, &before, &base);
         let followed = Change::Followed { owner: Owner::of(attr), base, mtime };
         if !inner.recorded {
             inner.apply(&followed);

@@ -2,12 +2,47 @@
 //! soon is told from how fast they grow. Nobody can stop who has one open; who comes next can be
 //! sent through the daemon while there is still room.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::lock::{Mutex, Rank};
 
 /// A look costs a system call for each of the files, so opens make one only if the last is older.
 pub(crate) const LOOK_MIN: Duration = Duration::from_millis(20);
+
+/// How fast files are compared with what the store holds.
+#[derive(Default)]
+pub(crate) struct LookPace {
+    bytes: AtomicU64,
+    us: AtomicU64,
+}
+
+/// Until enough was compared to know: what a processor does.
+const LOOKS_PER_SEC: u64 = 4 << 30;
+
+/// So much tells.
+const LOOKED_MIN: u64 = 64 << 20;
+
+impl LookPace {
+    pub fn note(&self, bytes: u64, took: Duration) {
+        // What is long ago counts less.
+        if self.bytes.fetch_add(bytes, Relaxed) > 1 << 40 {
+            self.bytes.fetch_update(Relaxed, Relaxed, |sum| Some(sum / 2)).ok();
+            self.us.fetch_update(Relaxed, Relaxed, |sum| Some(sum / 2)).ok();
+        }
+        self.us.fetch_add(took.as_micros() as u64, Relaxed);
+    }
+
+    /// Bytes that are compared within a tenth of that time.
+    pub fn bytes_within(&self, time: Duration) -> u64 {
+        let (bytes, us) = (self.bytes.load(Relaxed), self.us.load(Relaxed));
+        let per_sec = match bytes < LOOKED_MIN || us == 0 {
+            true => LOOKS_PER_SEC as f64,
+            false => bytes as f64 * 1e6 / us as f64,
+        };
+        (per_sec * time.as_secs_f64() / 10.0) as u64
+    }
+}
 
 /// How fast all of them grow.
 pub(crate) struct Pace(Mutex<Option<Look>>);

@@ -215,7 +215,9 @@ impl Files {
         start: u64,
         end: u64,
     ) -> Result<()> {
-        match inner.state.keeps_within(start, end) && !inner.state.is_held() {
+        // Of one that is written past us all that was durable outlasts a loss of power.
+        let stays = inner.state.is_held() || inner.state.is_unseen();
+        match inner.state.keeps_within(start, end) && !stays {
             true => self.commit(file, inner, Change::LetGo { start, end }),
             false => Ok(()),
         }

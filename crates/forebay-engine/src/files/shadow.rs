@@ -71,6 +71,7 @@ impl Files {
         trash.extend(blanks.into_iter().map(|(id, _)| id));
         for id in trash {
             let _ = self.media().remove(&tier::shadow_name(id));
+            self.digests.remove(id);
         }
     }
 

@@ -53,12 +53,14 @@ impl Files {
             None => {
                 let stat = seen.or_else(|| inner.shadow_stat());
                 let allocated = stat.map_or(inner.charged, |stat| stat.allocated);
-                (allocated, allocated)
+                let thought = inner.doubt().map(|doubt| doubt.dirty(allocated));
+                (allocated, thought.unwrap_or(allocated).min(allocated))
             }
             Some(ranges) => {
                 let present = round_up(ranges.bytes(|_| true));
                 let used = present.min(self.allocated_if_large(file, inner, present));
-                (used, inner.state.dirty_bytes().min(used))
+                let thought = inner.doubt().map_or(u64::MAX, |doubt| doubt.dirty(used).max(1));
+                (used, inner.state.dirty_bytes().min(used).min(thought))
             }
         };
         self.settle_sums(inner, used, dirty);
@@ -103,7 +105,11 @@ impl Files {
         let growth = if inner.state.is_dirty() { growth } else { 0 };
         shift(&self.totals.growth, inner.growth(), growth);
         inner.charged = used;
+        let in_doubt = inner.state.is_dirty() && inner.doubt().is_some();
+        let doubted = if in_doubt { used.saturating_sub(dirty) } else { 0 };
+        shift(&self.totals.doubted, inner.dirt.as_ref().map_or(0, |dirt| dirt.doubted), doubted);
         if inner.state.is_dirty() {
+            inner.dirt().doubted = doubted;
             inner.dirt().charged = dirty;
             inner.dirt().growth = growth;
         } else {
@@ -175,6 +181,7 @@ impl Files {
             tier_bytes: self.totals.limit(),
             used_bytes: self.totals.used(),
             dirty_bytes: self.totals.dirty(),
+            doubted_bytes: self.totals.doubted(),
             arriving_bytes: self.totals.pace().arriving(),
             oldest_age: oldest.map(age),
             backing_available: self.home.health().is_available(),

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use crate::core::id::FileId;
 use crate::files::file::File;
-use crate::files::pace::Pace;
+use crate::files::pace::{LookPace, Pace};
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::time::Time;
 
@@ -16,6 +16,8 @@ use crate::time::Time;
 pub(crate) struct Totals {
     pub(super) used: AtomicU64,
     pub(super) dirty: AtomicU64,
+    /// Of what is used and not thought to be dirty, what may be: it cannot be evicted.
+    pub(super) doubted: AtomicU64,
     /// Of what is used, copies of other members' files.
     copies: AtomicU64,
     /// What dirty files will take of the backing store's room.
@@ -24,6 +26,7 @@ pub(crate) struct Totals {
     /// Files that grow unseen, to be measured from time to time.
     unseen: Mutex<HashMap<FileId, Arc<File>>>,
     pace: Pace,
+    looks: LookPace,
     /// What the tier may hold; measured again from time to time.
     pub(super) limit: AtomicU64,
 }
@@ -35,6 +38,10 @@ impl Totals {
 
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Relaxed)
+    }
+
+    pub fn doubted(&self) -> u64 {
+        self.doubted.load(Relaxed)
     }
 
     pub fn growth(&self) -> u64 {
@@ -67,6 +74,10 @@ impl Totals {
 
     pub fn end_writer(&self) {
         self.writers.fetch_sub(1, Relaxed);
+    }
+
+    pub fn looks(&self) -> &LookPace {
+        &self.looks
     }
 
     pub fn pace(&self) -> &Pace {
@@ -150,11 +161,13 @@ impl Default for Totals {
         Totals {
             used: AtomicU64::default(),
             dirty: AtomicU64::default(),
+            doubted: AtomicU64::default(),
             copies: AtomicU64::default(),
             growth: AtomicU64::default(),
             writers: AtomicU64::default(),
             unseen: Mutex::new(Rank::Unseen, HashMap::new()),
             pace: Pace::default(),
+            looks: LookPace::default(),
             limit: AtomicU64::default(),
         }
     }

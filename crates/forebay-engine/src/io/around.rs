@@ -243,6 +243,7 @@ impl Io {
             let settled = !inner.state.keeps() && self.files.index().is_synced(inner.settled_seq);
             if may_go_around(&mut inner) && settled {
                 requester::check()?;
+                self.files.forget_digests(file, &mut inner);
                 inner.live().around.begin();
                 return Ok(Some(GoingAround { io: self, file, backing }));
             }

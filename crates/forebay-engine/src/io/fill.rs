@@ -45,6 +45,14 @@ const SLACK_READS: u64 = 8;
 /// So much read in order is a stream.
 const STREAM_MIN: u64 = 128 << 10;
 
+/// Where fetched bytes are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Store,
+    /// Another node, which has read the store.
+    Near,
+}
+
 /// A range that is being fetched, announced to others.
 struct Filling<'a> {
     io: &'a Io,
@@ -200,12 +208,16 @@ impl Io {
             Turn::Theirs(bytes) => return Ok(Filled::Bytes(bytes, None)),
             Turn::Again => return Ok(Filled::Again),
         };
-        let Some(fetched) = self.fetch(file, start, end, filling.seen)? else {
+        let Some((fetched, source)) = self.fetch(file, start, end, filling.seen)? else {
             return Ok(Filled::Again);
         };
         let fetched = Arc::new(fetched);
         filling.said.say(Some(fetched.clone()));
         let refused = self.land_fill(file, &filling, &fetched)?;
+        if refused.is_none() && source == Source::Store {
+            let bytes = fetched.part(start, end);
+            self.files.note_fetched(file, &mut file.lock(), filling.seen, start, bytes);
+        }
         Ok(Filled::Bytes(fetched, refused))
     }
 
@@ -258,13 +270,19 @@ impl Io {
     }
 
     /// `None` if the bytes were cut off through us meanwhile.
-    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: Look) -> Result<Option<Fetched>> {
+    fn fetch(
+        &self,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        mark: Look,
+    ) -> Result<Option<(Fetched, Source)>> {
         let mut fetched = self.spares.take(start, end);
         let bytes = fetched.bytes();
         if self.fetch_near(file, start, bytes) {
             add(&self.files.counters().near_fills, 1);
             add(&self.files.counters().near_bytes, end - start);
-            return Ok(Some(fetched));
+            return Ok(Some((fetched, Source::Near)));
         }
         let backing = self.files.backing_file(file)?;
         let n = self.home.health().call(|| backing.read_at(bytes, start))?;
@@ -277,7 +295,7 @@ impl Io {
         }
         add(&self.files.counters().fills, 1);
         add(&self.files.counters().fill_bytes, n as u64);
-        Ok(Some(fetched))
+        Ok(Some((fetched, Source::Store)))
     }
 
     /// Puts fetched bytes where the file is still absent (L2), without the file's lock: nobody waits for that

@@ -144,7 +144,7 @@ impl Io {
     fn is_fresh(&self, file: &File) -> bool {
         let ttl = self.files.tune(|t| t.revalidate);
         let inner = file.lock();
-        inner.state.is_wholly_dirty()
+        (inner.state.is_wholly_dirty() && inner.doubt().is_none())
             || (inner.state.has_bytes()
                 && inner
                     .live

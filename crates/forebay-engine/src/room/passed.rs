@@ -9,24 +9,37 @@ use crate::core::id::FileId;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{Around, File, Inner, Live, Unseen};
+use crate::files::file::{Around, Doubt, File, Inner, Live, Unseen};
 use crate::files::pace::LOOK_MIN;
 use crate::lock::{Mutex, Rank};
 use crate::room::Room;
+use crate::room::ready::Ready;
 use crate::room::sluice::Sluice;
-use crate::tier::media::{MediaFile, is_alone};
+use crate::tier::media::{MediaFile, MediaStat, is_alone};
 
 pub struct Passed {
     files: Arc<Files>,
     /// Files whose writers nobody tells us of: those of an earlier daemon, and mappings.
     lingering: Mutex<Vec<Arc<File>>>,
+    ready: Ready,
     sluice: Arc<Sluice>,
+}
+
+/// Which files may be written past us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Any that is complete.
+    All,
+    /// One of which a loss of power leaves all that is here (R1).
+    AllDurable,
 }
 
 impl Passed {
     pub(crate) fn new(files: Arc<Files>, room: Arc<Room>) -> Passed {
-        let sluice = Arc::new(Sluice::new(files.clone(), room));
-        Passed { files, lingering: Mutex::new(Rank::Unseen, Default::default()), sluice }
+        let sluice = Arc::new(Sluice::new(files.clone(), room.clone()));
+        let lingering = Mutex::new(Rank::Unseen, Default::default());
+        let ready = Ready::new(files.clone(), room);
+        Passed { files, lingering, ready, sluice }
     }
 }
 
@@ -101,7 +114,30 @@ impl Passed {
     /// holes would count as data; nor while partners get copies of what is written. `maps`: the writer may map the file, and so write to it after he
     /// has closed it.
     pub fn write(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
+        self.begin(file, maps, Needs::All)
+    }
+
+    /// Makes a complete file ready to be written past us (R1), which takes a flush of the device if it
+    /// was not so before. Returns whether it is; if not, who writes it has to be seen.
+    ///
+    /// # Errors
+    ///
+    /// Those of the tier.
+    pub fn make_ready(&self, file: &Arc<File>) -> Result<bool> {
+        self.ready.make(file)
+    }
+
+    /// The same of a file that [`Passed::make_ready`] has made ready, and that still is (R1).
+    pub fn write_ready(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
+        self.begin(file, maps, Needs::AllDurable)
+    }
+
+    fn begin(self: &Arc<Self>, file: &Arc<File>, maps: bool, needs: Needs) -> Result<Option<Past>> {
         let mut inner = file.lock();
+        let ready = self.ready.is_ready(&mut inner);
+        if needs == Needs::AllDurable && !ready && !inner.state.is_unseen() {
+            return Ok(None);
+        }
         let moved = inner.live().around != Around::None;
         let copied = self.files.copying().is_wanted();
         if !inner.state.is_complete() || moved || copied || !self.files.may_pass(&inner) {
@@ -116,16 +152,22 @@ impl Passed {
             unseen.join();
         } else {
             if !fresh {
-                let mtime = inner.state.mtime();
-                self.files.note_tier(shadow.set_mtime(mtime))?;
+                self.ready.set_time(&inner, &*shadow)?;
             }
             seen = shadow.stat().ok();
+            let before = inner.doubt();
+            let doubt = seen.filter(|_| ready || before.is_some()).map(|seen| Doubt {
+                dirty: inner.dirty_charged(),
+                allocated: seen.allocated,
+                unmoved: before.is_none_or(|before| before.unmoved),
+            });
             // Nobody may write what no record speaks of.
             let age = inner.state.age_at(self.files.time().ms());
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
-            inner.live().unseen = Some(Box::new(Unseen::begin(seen)));
+            let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(seen)));
+            unseen.doubt = doubt;
             self.files.note_growth_seen(file, &mut inner, seen);
             self.files.totals().grows_unseen(file);
         }
@@ -157,7 +199,7 @@ impl Passed {
         }
         let seen = inner.shadow_stat();
         self.files.note_growth_seen(file, &mut inner, seen);
-        let from = inner.live().unseen.take().and_then(|unseen| unseen.from);
+        let unseen = inner.live().unseen.take().expect("looked at above");
         self.files.totals().is_seen(file);
         self.sluice.leave(file.id);
         let stat = match seen {
@@ -167,14 +209,22 @@ impl Passed {
                 self.files.note_tier(stat)?
             }
         };
-        // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
-        let untouched = stat.len == 0
-            && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
-            && !inner.state.is_dirty_besides();
+        let unmoved = self.ready.is_unmoved(&unseen, &stat);
+        let untouched = match unseen.doubt {
+            Some(_) => unmoved && self.ready.proves(&unseen),
+            // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
+            None => {
+                let is_empty = |from: MediaStat| from.len == 0 && from.mtime == stat.mtime;
+                let empty = stat.len == 0 && unseen.from.is_some_and(is_empty);
+                empty && !inner.state.is_dirty_besides()
+            }
+        };
         inner.live().blank &= untouched;
         if untouched {
             // Lost, recovery finds an empty file that may be dirty, which is harmless.
             let _ = self.files.commit_at_close(file, &mut inner, Change::Untouched);
+            // Else a loss of power would make dirty what nobody has written.
+            let _ = self.files.let_go_of(file, &mut inner, 0, u64::MAX);
             self.files.account(file, &mut inner);
             return Ok(());
         }
@@ -182,6 +232,11 @@ impl Passed {
         let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(self.files.time().ms()));
         let change = Change::Absorbed { len, mtime, age };
         let absorbed = self.files.commit_anyway(file, &mut inner, change);
+        inner.dirt().doubt = unseen.doubt.map(|doubt| Doubt {
+            dirty: doubt.dirty(stat.allocated).max(1),
+            allocated: stat.allocated,
+            unmoved: unmoved && doubt.unmoved,
+        });
         self.files.admit(file, [(0, stat.len)]);
         self.files.account(file, &mut inner);
         absorbed

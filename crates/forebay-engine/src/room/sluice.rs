@@ -263,7 +263,7 @@ impl Sluice {
             {
                 self.files.note_growth(&file, &mut inner);
                 self.files.account(&file, &mut inner);
-                all += inner.charged;
+                all += inner.dirty_charged();
             }
             if let Some(stat) = shadow.as_fd().and_then(|fd| fs::fstat(fd).ok()) {
                 ends.insert(stat.st_ino, stat.st_size as u64);

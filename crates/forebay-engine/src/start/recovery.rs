@@ -9,6 +9,8 @@ use crate::core::id::FileId;
 use crate::core::near::Owned;
 use crate::core::state::{Boot, Change, Record, Survived, Verdict};
 use crate::start::report::RecoveryReport;
+use crate::tier::digests;
+use crate::tier::digests::Digests;
 use crate::tier::dir as tier;
 use crate::tier::dir::SHADOW_DIRS;
 use crate::tier::index::{Index, Loaded};
@@ -79,7 +81,8 @@ impl Recovery<'_> {
             nameless: Vec::new(),
         };
         if boot == Boot::Kept {
-            let goes = |state: &Record| state.keeps() && !state.is_held();
+            // What was synced past us rests on it: all of it is dirty soon, and durable where it was kept.
+            let goes = |state: &Record| state.keeps() && !state.is_held() && !state.is_unseen();
             let kept = loaded.files.iter_mut().filter(|(_, state)| goes(state));
             pass.changed.extend(kept.map(|(id, state)| {
                 state.apply(&Change::LetGo { start: 0, end: u64::MAX });
@@ -123,6 +126,11 @@ impl Recovery<'_> {
         if every_record_was_read {
             for id in shadows.difference(spared) {
                 let _ = self.media.remove(&tier::shadow_name(*id));
+            }
+            for id in Digests::all(self.media) {
+                if !loaded.files.contains_key(&id) {
+                    let _ = self.media.remove(&digests::name(id));
+                }
             }
         }
         Ok(())

@@ -6,6 +6,7 @@
 //! index.redb       the index as of the last compaction
 //! log/             changes since
 //! shadow/xx/       shadow files, by file id
+//! digests/         what the backing store holds of them, by digests of blocks
 //! run/             control socket and log of the daemon
 //! ```
 
@@ -19,6 +20,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
+use crate::tier::digests;
 use crate::tier::media::{DirMedia, Media};
 use forebay_base::folder::{Durable, Folder, Wanted};
 use forebay_base::way::{Demand, End};
@@ -273,7 +275,7 @@ fn prepare_run(tier: &Folder) -> Result<Folder> {
 /// What is opened by its name in these is in nobody else's reach.
 fn require_own_dirs(tier: &Folder) -> io::Result<()> {
     let shadows = (0..SHADOW_DIRS).map(|id| shadow_dir(FileId(id)));
-    for name in ["shadow".into(), "log".into()].into_iter().chain(shadows) {
+    for name in ["shadow", "log", digests::DIR].map(String::from).into_iter().chain(shadows) {
         match tier.below(&name) {
             Ok(dir) => dir.close_to_others()?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

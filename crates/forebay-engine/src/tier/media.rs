@@ -6,8 +6,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::{Op, OpCounts};
 use forebay_backing::{FileKind, Timestamp, leave_room};
@@ -44,6 +44,8 @@ pub struct MediaStat {
     /// Bytes occupied, which differs from `len` for sparse files.
     pub allocated: u64,
     pub mtime: Timestamp,
+    /// Moves with every change of the file, whatever its other times are set to.
+    pub ctime: Timestamp,
     pub kind: FileKind,
 }
 
@@ -63,6 +65,15 @@ pub trait Media: Send + Sync + 'static {
     /// Whether it is memory, of which a file's pages are found when it is written.
     fn is_memory(&self) -> bool {
         false
+    }
+    /// Whether what is overwritten takes room anew.
+    fn copies_on_write(&self) -> bool {
+        false
+    }
+    /// Whether any two changes of a file with a look at it between them have different times. Where
+    /// times are those of the last tick of a clock, they have not.
+    fn tells_each_change(&self) -> bool {
+        true
     }
     /// What tells that it was mounted all the time since it said the same; `None` if nothing does.
     fn mount_mark(&self) -> Option<String> {
@@ -84,6 +95,12 @@ pub trait MediaFile: Send + Sync {
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
     /// Makes bytes and size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
+    /// About how many bytes a sync would have to write; 0 if nobody knows.
+    fn unsynced(&self) -> u64 {
+        0
+    }
+    /// Has them written, and does not wait.
+    fn begin_sync(&self) {}
     /// Frees `[offset, offset + len)`, which then reads as zeros; the size stays.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Reserves space for `[offset, offset + len)` without changing bytes or size.
@@ -114,9 +131,17 @@ struct Ops {
 pub struct DirMedia {
     folder: Folder,
     is_memory: bool,
+    copies_on_write: bool,
+    tells_each_change: OnceLock<bool>,
     stock: Stock,
     ops: Arc<Ops>,
 }
+
+/// Types of file systems that write nothing in place: btrfs, bcachefs, ZFS.
+const COPYING: [i64; 3] = [0x9123_683e, 0xca45_1a4e, 0x2fc1_2fc1];
+
+/// So many changes are looked at to see whether each is told.
+const CHANGES: usize = 16;
 
 impl DirMedia {
     /// Any directory, whoever may write to it.
@@ -127,8 +152,32 @@ impl DirMedia {
     }
 
     pub fn of(folder: Folder) -> io::Result<DirMedia> {
-        let is_memory = fs::fstatfs(&folder)?.f_type == libc::TMPFS_MAGIC;
-        Ok(DirMedia { folder, is_memory, stock: Stock::default(), ops: Arc::default() })
+        let magic = fs::fstatfs(&folder)?.f_type;
+        Ok(DirMedia {
+            folder,
+            is_memory: magic == libc::TMPFS_MAGIC,
+            copies_on_write: COPYING.contains(&magic),
+            tells_each_change: OnceLock::new(),
+            stock: Stock::default(),
+            ops: Arc::default(),
+        })
+    }
+
+    /// Changes a file again and again within a tick, and looks at its time each time.
+    fn see_changes(&self) -> io::Result<bool> {
+        const NAME: &str = "digests/times";
+        let began = Instant::now();
+        let file = self.open(NAME, Open::Fresh)?;
+        let mut times = Vec::new();
+        for n in 0..CHANGES {
+            file.write_at(&[n as u8], 0)?;
+            times.push(file.stat()?.ctime);
+        }
+        let took = began.elapsed();
+        self.remove(NAME)?;
+        times.dedup();
+        // So many ticks there are not in this time, whatever the clock.
+        Ok(times.len() == CHANGES && took < Duration::from_millis(CHANGES as u64 / 2))
     }
 
     fn create(&self, name: &str) -> io::Result<OwnedFd> {
@@ -159,7 +208,11 @@ impl Media for DirMedia {
             opened => opened?,
         };
         // The log and its like are to be opened whatever programs have open.
-        let fd = if name.starts_with("shadow/") { leave_room(fd)? } else { fd };
+        let fd = if name.starts_with("shadow/") || name.starts_with("digests/") {
+            leave_room(fd)?
+        } else {
+            fd
+        };
         Ok(Arc::new(DirMediaFile { fd, ops: self.ops.clone() }))
     }
 
@@ -205,6 +258,14 @@ impl Media for DirMedia {
 
     fn is_memory(&self) -> bool {
         self.is_memory
+    }
+
+    fn copies_on_write(&self) -> bool {
+        self.copies_on_write
+    }
+
+    fn tells_each_change(&self) -> bool {
+        *self.tells_each_change.get_or_init(|| self.see_changes().unwrap_or(false))
     }
 
     fn mount_mark(&self) -> Option<String> {
@@ -257,6 +318,26 @@ impl MediaFile for DirMediaFile {
 
     fn sync_data(&self) -> io::Result<()> {
         Ok(self.ops.sync.time(|()| 0, || fs::fdatasync(&self.fd))?)
+    }
+
+    /// By cachestat(2), which Linux has since 6.5.
+    fn unsynced(&self) -> u64 {
+        const CACHESTAT: libc::c_long = 451;
+        const PAGE: u64 = 4096;
+        // From the beginning to the end.
+        let range = [0u64; 2];
+        // Pages in the cache, dirty ones, those on their way, evicted ones, and lately so.
+        let mut found = [0u64; 5];
+        // SAFETY: the range is two numbers and the answer five, as the call has them.
+        let done = unsafe {
+            libc::syscall(CACHESTAT, self.fd.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0)
+        };
+        if done == 0 { (found[1] + found[2]) * PAGE } else { 0 }
+    }
+
+    fn begin_sync(&self) {
+        // SAFETY: takes numbers alone.
+        unsafe { libc::sync_file_range(self.fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -347,6 +428,7 @@ fn media_stat(stat: &fs::Stat) -> MediaStat {
         len: stat.st_size as u64,
         allocated: stat.st_blocks as u64 * 512,
         mtime: Timestamp { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 },
+        ctime: Timestamp { sec: stat.st_ctime, nsec: stat.st_ctime_nsec as u32 },
         kind: kind(stat),
     }
 }

@@ -6,6 +6,7 @@ mod around;
 mod attach;
 mod bytes;
 mod closing;
+mod content;
 mod copied;
 mod copies;
 mod died;

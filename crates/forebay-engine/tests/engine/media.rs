@@ -68,6 +68,7 @@ struct Node {
     durable: Bytes,
     cached: Bytes,
     mtime: Timestamp,
+    ctime: Timestamp,
     ops: Vec<FileOp>,
 }
 
@@ -225,8 +226,7 @@ impl Disk {
         for ino in names.values() {
             let node = &self.nodes[ino];
             let bytes = node.survivor(choose);
-            let node =
-                Node { durable: bytes.clone(), cached: bytes, mtime: node.mtime, ops: Vec::new() };
+            let node = Node { durable: bytes.clone(), cached: bytes, ops: Vec::new(), ..*node };
             image.nodes.insert(*ino, node);
         }
         image.durable_names = names.clone();
@@ -261,7 +261,7 @@ impl Node {
     fn change(&mut self, op: FileOp, mtime: Timestamp) {
         op.apply(&mut self.cached);
         self.ops.push(op);
-        self.mtime = mtime;
+        (self.mtime, self.ctime) = (mtime, mtime);
     }
 
     fn sync(&mut self) {
@@ -365,7 +365,7 @@ impl Media for CrashMedia {
             (None, _) => {
                 inner.disk.next += 1;
                 let ino = inner.disk.next;
-                inner.disk.nodes.insert(ino, Node { mtime, ..Node::default() });
+                inner.disk.nodes.insert(ino, Node { mtime, ctime: mtime, ..Node::default() });
                 inner.disk.change_name(name, Some(ino));
                 ino
             }
@@ -453,6 +453,7 @@ impl Node {
             len: self.cached.len(),
             allocated: self.cached.allocated(),
             mtime: self.mtime,
+            ctime: self.ctime,
             kind: FileKind::File,
         }
     }
@@ -492,7 +493,10 @@ impl MediaFile for CrashFile {
     }
 
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        self.media.lock().disk.node(self.ino).mtime = mtime;
+        let mut inner = self.media.lock();
+        let ctime = inner.now();
+        let node = inner.disk.node(self.ino);
+        (node.mtime, node.ctime) = (mtime, ctime);
         Ok(())
     }
 

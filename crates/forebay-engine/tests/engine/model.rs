@@ -31,6 +31,7 @@ struct Model {
     store: Arc<dyn BackingStore>,
     tunables: Tunables,
     policies: Policies,
+    digests_from: u64,
     /// Handles that stay open over other operations.
     held: Vec<OpenFile>,
     /// Bytes by file, so that hard links share them.
@@ -70,9 +71,11 @@ impl Model {
             files.push(bytes);
         }
         let tunables = Tunables { tier_size, ..tunables() };
+        // Files of any size are compared by content, or none is.
+        let digests_from = if seed.is_multiple_of(2) { 1 } else { u64::MAX };
+        let config = Config { digests_from, ..Config::default() };
         let engine =
-            start(media.clone(), store.clone(), "model", Config::default(), tunables.clone())
-                .expect("new");
+            start(media.clone(), store.clone(), "model", config, tunables.clone()).expect("new");
         Model {
             rng,
             engine: Some(engine),
@@ -80,6 +83,7 @@ impl Model {
             store,
             tunables,
             policies: Policies::Fixed,
+            digests_from,
             held: Vec::new(),
             files,
             names,
@@ -280,7 +284,16 @@ impl Model {
         let at = self.rng.below(self.files[id].len() as u64 + 1);
         let want = self.files[id].clone();
         let begun = self.with(path, |engine, file| {
-            let Some(past) = engine.passed.write(file, false)? else { return Ok(false) };
+            let ready = engine.passed.make_ready(file)?;
+            let past = match ready {
+                true => engine.passed.write_ready(file, at.is_multiple_of(2))?,
+                false => engine.passed.write(file, false)?,
+            };
+            let Some(past) = past else { return Ok(false) };
+            if at.is_multiple_of(5) {
+                // It writes nothing.
+                return past.end().map(|()| false);
+            }
             let mut got = vec![0xEE; want.len()];
             assert_eq!(past.shadow().read_at(&mut got, 0).expect("memory"), want.len());
             assert_same(path, &got, &want);
@@ -365,7 +378,8 @@ impl Model {
         // The store of the index writes when it is dropped; read-ahead may hold on to it.
         within("the engine ends", || gone.strong_count() == 0);
         let (media, store) = (self.media.clone(), self.store.clone());
-        let config = Config { attachment, ..Config::default() };
+        let digests_from = self.digests_from;
+        let config = Config { attachment, digests_from, ..Config::default() };
         self.engine = Some(start(media, store, "model", config, self.tunables.clone())?);
         assert!(self.engine().recovery().clean_shutdown, "{:?}", self.engine().recovery());
         Ok(())

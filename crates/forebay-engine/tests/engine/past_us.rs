@@ -75,7 +75,7 @@ fn what_a_mapping_leaves_at_the_end_is_flushed() {
     assert!(file_of(&store, "f") == [b'B'; 64 * KIB]);
 }
 
-fn shadow_of(tier: &Path) -> PathBuf {
+pub fn shadow_of(tier: &Path) -> PathBuf {
     let dirs = std::fs::read_dir(tier.join("shadow")).expect("a tier has them");
     let files = |dir: std::fs::DirEntry| std::fs::read_dir(dir.path()).expect("a directory");
     let mut found = dirs.flatten().flat_map(files).flatten();

@@ -27,8 +27,15 @@ const STEPS: u64 = 120;
 /// Files are at most this long, in sectors.
 const LEN_MAX: u64 = 96;
 
+/// Files of any size are compared by content, or none is.
+fn digests(seed: u64) -> Config {
+    let digests_from = if seed.is_multiple_of(2) { 1 } else { u64::MAX };
+    Config { digests_from, ..Config::default() }
+}
+
 /// Everything at one moment.
 struct Moment {
+    seed: u64,
     at: u64,
     disk: Disk,
     tree: Tree,
@@ -43,6 +50,7 @@ struct Done {
     kept_bytes: u64,
     flushed: u64,
     syncs: u64,
+    msyncs: u64,
     evicted: u64,
     lies: u64,
 }
@@ -58,6 +66,8 @@ pub struct Workload {
     generation: u32,
     /// Somebody else flushes too.
     company: bool,
+    /// Syncs of what is written past us that nobody tells us of.
+    msyncs: u64,
 }
 
 impl Workload {
@@ -72,7 +82,8 @@ impl Workload {
             media.set_lie(lie);
         }
         let backing = Arc::new(store.clone());
-        let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
+        let config = digests(seed);
+        let engine = start(Arc::new(media.clone()), backing, BOOT, config, patient());
         Workload {
             seed,
             rng: Rng::new(seed),
@@ -83,6 +94,7 @@ impl Workload {
             held: Vec::new(),
             generation: 1,
             company: seed.is_multiple_of(3),
+            msyncs: 0,
         }
     }
 
@@ -122,6 +134,7 @@ impl Workload {
         let (out, store, journal) = (moments.clone(), self.store.clone(), self.journal.clone());
         let mut rng = self.rng.fork();
         let mut next = None;
+        let seed = self.seed;
         self.media.set_hook(Some(Box::new(move |at, disk| {
             if *next.get_or_insert(at + rng.below(50)) != at {
                 return;
@@ -131,6 +144,7 @@ impl Workload {
             // journal says of it must be of one moment.
             let journal = journal.lock().expect("no panic inside");
             out.lock().expect("no panic inside").push(Moment {
+                seed,
                 at,
                 disk: disk.clone(),
                 tree: store.snapshot(),
@@ -281,10 +295,14 @@ impl Workload {
             assert!(self.engine.passed.write(&file, false)?.is_none(), "nobody would copy it");
             return Ok(());
         }
-        let mut past = match self.generation.is_multiple_of(2) {
-            true => self.engine.passed.write(&file, false)?,
-            false => None,
+        let ready = self.engine.passed.make_ready(&file)?;
+        let mut past = match (ready, self.generation.is_multiple_of(2)) {
+            (true, _) => self.engine.passed.write_ready(&file, false)?,
+            (false, true) => self.engine.passed.write(&file, false)?,
+            (false, false) => None,
         };
+        let ready = ready && past.is_some();
+        let len = self.journal(|j| j.len(id));
         if past.is_none() {
             self.journal(|j| j.resize_begins(id, 0));
             self.engine.io.set_len(&file, 0)?;
@@ -298,8 +316,16 @@ impl Workload {
             let bytes = stamp(id, at, self.generation);
             past.shadow().write_at(&bytes, (at * SECTOR) as u64).expect("memory");
             self.journal(|j| j.change_ends(id));
-            if self.rng.below(4) == 0 {
-                self.sync(path)?;
+            match self.rng.below(8) {
+                0 | 1 => self.sync(path)?,
+                // Of what a program syncs by a mapping nobody tells us.
+                2 if ready && at < len => {
+                    let covered = self.journal(|j| j.sync_begins(id));
+                    past.shadow().sync_data().expect("memory");
+                    self.journal(|j| j.sync_ends(id, &covered));
+                    self.msyncs += 1;
+                }
+                _ => {}
             }
         }
         past.end()?;
@@ -413,7 +439,7 @@ impl Moment {
         let boot = if crash == Crash::Process { BOOT } else { "boot-2" };
         let (media, store) = (CrashMedia::on(disk), MemStore::on(tree));
         let backing = Arc::new(store.clone());
-        let engine = start(Arc::new(media), backing, boot, Config::default(), patient())
+        let engine = start(Arc::new(media), backing, boot, digests(self.seed), patient())
             .map_err(|e| format!("recovery: {e}"))?;
         let result = compare(&self.journal, crash, &engine, &store);
         let report = engine.recovery();
@@ -434,6 +460,7 @@ fn run(seed: u64, lie: Option<Lie>, done: &mut Done) -> std::result::Result<(), 
     let stats = |name| counter(&work.engine, name);
     done.flushed += stats("flushed_files");
     done.syncs += stats("syncs");
+    done.msyncs += work.msyncs;
     done.evicted += stats("evicted_bytes");
     done.lies += work.media.lies_told();
     let engine = work.engine.clone();
@@ -467,6 +494,7 @@ fn no_crash_breaks_a_promise() {
     }
     assert!(done.moments > 10 && done.images > 50, "it crashed: {done:?}");
     assert!(done.kept_bytes > 0 && done.dropped_bytes > 0, "it mattered: {done:?}");
+    assert!(done.msyncs > 0, "something was written unseen that was clean: {done:?}");
     assert!(done.flushed > 0 && done.syncs > 0 && done.evicted > 0, "it worked: {done:?}");
 }
 

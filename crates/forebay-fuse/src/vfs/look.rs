@@ -263,7 +263,8 @@ impl Vfs {
         let Some(open) = Glance::new(&self.engine.config().time).lock(&self.open) else {
             return Err(away());
         };
-        let wish = Opens { flags: libc::O_RDONLY, fresh: false, admission, held: None };
+        let wish =
+            Opens { flags: libc::O_RDONLY, fresh: false, ready: false, admission, held: None };
         self.open_under(open, id, file, wish)
     }
 

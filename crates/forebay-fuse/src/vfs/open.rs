@@ -25,9 +25,20 @@ pub(super) struct Opens {
     pub flags: i32,
     /// Created or truncated by this open.
     pub fresh: bool,
+    /// It may be written past us though nobody sees what of it.
+    pub ready: bool,
     pub admission: Admission,
     /// The claim that a writer needs.
     pub held: Option<Guard>,
+}
+
+/// How much has to hold of a file that is written past us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It is complete.
+    Any,
+    /// What is written is found by content.
+    Ready,
 }
 
 fn access(flags: i32) -> Access {
@@ -61,7 +72,7 @@ impl Vfs {
                 let held = dir.map(|(cluster, dir)| cluster.created(attr.key, dir, &path));
                 let admission = self.engine.room.admission_of(&file, who);
                 let entry = self.entry(parent, name, attr, told.at());
-                let wish = Opens { flags, fresh: true, admission, held };
+                let wish = Opens { flags, fresh: true, ready: false, admission, held };
                 let opened = self.open_as(entry.id, file, wish)?;
                 drop(making);
                 Ok((entry, opened))
@@ -118,7 +129,9 @@ impl Vfs {
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
-        let opened = self.open_as(id, file, Opens { flags, fresh: truncate, admission, held })?;
+        let ready = write && !truncate && self.make_ready(&file, flags, &admission);
+        let wish = Opens { flags, fresh: truncate, ready, admission, held };
+        let opened = self.open_as(id, file, wish)?;
         if opened.maps_unseen(flags) {
             // What the kernel knows of it may be out of date without a further request.
             self.tell_attributes(id);
@@ -170,7 +183,7 @@ impl Vfs {
         mut open: MutexGuard<'_, OpenNodes>,
         id: u64,
         file: OpenFile,
-        Opens { flags, fresh, admission, held }: Opens,
+        Opens { flags, fresh, ready, admission, held }: Opens,
     ) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
@@ -189,8 +202,12 @@ impl Vfs {
             _ => Mode::Cached,
         };
         let facts = self.engine.verbs.facts(&file);
-        let wish =
-            Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
+        let (complete, wholly_dirty) = (facts.complete, facts.wholly_dirty);
+        let wish = Wish { write, fresh, complete, wholly_dirty, ready };
+        let way = match mode == Mode::Idle && ready && !wholly_dirty {
+            true => Way::Ready,
+            false => Way::Any,
+        };
         let mut permit = self.permit(write, facts.set_id, &admission);
         // What is synced past us is on no record.
         permit.write &= flags & libc::O_DSYNC == 0;
@@ -198,7 +215,7 @@ impl Vfs {
         let mut planned = plan(mode, wish, permit);
         let mut kernel_id = 0;
         if planned != Plan::Cached {
-            match self.pass_through(node, &file, planned, maps) {
+            match self.pass_through(node, &file, planned, (way, maps)) {
                 Ok(Some(found)) => kernel_id = found,
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
@@ -251,10 +268,28 @@ impl Vfs {
             && !self.engine.files.watches_writers()
             && match self.passthrough {
                 Passthrough::Always => true,
-                Passthrough::Auto => self.engine.passed.may_write_unseen(),
+                Passthrough::Auto | Passthrough::Complete => self.engine.passed.may_write_unseen(),
                 Passthrough::ReadOnly | Passthrough::Off => false,
             };
         Permit { read: possible && !around, write }
+    }
+
+    /// Makes a complete file ready to be written past us, if the mount passes such writers through. This may
+    /// take a flush of the device: nobody else waits for it.
+    fn make_ready(&self, file: &Arc<File>, flags: i32, admission: &Admission) -> bool {
+        if !matches!(self.passthrough, Passthrough::Complete | Passthrough::Always) {
+            return false;
+        }
+        let facts = self.engine.verbs.facts(file);
+        let seen = flags & libc::O_DSYNC != 0 || !facts.complete || facts.wholly_dirty;
+        let cached = || self.open.lock().get(&file.key).is_some_and(|node| node.cached > 0);
+        if seen || cached() || !self.permit(true, facts.set_id, admission).write {
+            return false;
+        }
+        self.engine.passed.make_ready(file).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a file is not written past the daemon");
+            false
+        })
     }
 
     /// Pins the shadow or begins unseen writing, and registers the shadow with the kernel.
@@ -264,10 +299,11 @@ impl Vfs {
         node: &mut OpenNode,
         file: &Arc<File>,
         plan: Plan,
-        maps: bool,
+        (way, maps): (Way, bool),
     ) -> Result<Option<u32>> {
         let Some(registrar) = self.registrar.get() else { return Ok(None) };
         let past = match plan {
+            Plan::PassWrite if way == Way::Ready => self.engine.passed.write_ready(file, maps)?,
             Plan::PassWrite => self.engine.passed.write(file, maps)?,
             _ => self.engine.passed.read(file)?,
         };

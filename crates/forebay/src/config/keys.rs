@@ -88,7 +88,7 @@ pub enum Value {
 
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
 pub const EVICTIONS: &[&str] = &["s3-fifo", "fifo"];
-pub const PASSTHROUGHS: &[&str] = &["auto", "read", "always", "off"];
+pub const PASSTHROUGHS: &[&str] = &["auto", "complete", "read", "always", "off"];
 pub const TRANSPORTS: &[&str] = &["auto", "dev", "io-uring"];
 pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
 pub const COPIES_AT: &[&str] = &["fsync", "write"];
@@ -229,8 +229,16 @@ pub const KEYS: &[Key] = &[
         "passthrough",
         Type::Choice(PASSTHROUGHS),
         "auto",
-        "Let the kernel read and write shadow files itself: where it can (auto), for reading only \
-         (read), or not at all (off); always refuses to mount where the kernel cannot",
+        "Let the kernel read and write shadow files itself: all that is complete for reading, new \
+         files for writing (auto), complete ones too (complete), for reading only (read), or not at \
+         all (off); always is complete whatever the room, and refuses to mount where the kernel cannot",
+    ),
+    fixed(
+        "digests-from",
+        Type::Size,
+        "1MiB",
+        "Remember by digests what the backing store holds of files of this size and more, where complete \
+         files are written past the daemon (passthrough): only what differs is flushed",
     ),
     fixed(
         "transport",

@@ -81,16 +81,24 @@ impl Settings {
             set_tunable(&mut tunables, key.name, at(key.name));
         }
         check(&tunables)?;
+        let passthrough = passthrough(word(at("passthrough")));
         let settings = Settings {
             engine: Config {
                 read_only: flag(at("read-only")),
                 names_max: count(at("names-max")),
+                digests_from: match passthrough {
+                    Passthrough::Complete | Passthrough::Always => {
+                        bytes(at("digests-from")).expect("a size without auto")
+                    }
+                    // What is written past the daemon was empty before: it is flushed as a whole.
+                    Passthrough::Auto | Passthrough::ReadOnly | Passthrough::Off => u64::MAX,
+                },
                 ..Config::default()
             },
             tunables,
             mount: MountSettings {
                 no_exec: flag(at("noexec")),
-                passthrough: passthrough(word(at("passthrough"))),
+                passthrough,
                 transport: transport(word(at("transport"))),
                 kernel_writeback: flag(at("kernel-writeback")),
                 entry_ttl: time_or(at("entry-ttl"), at("trust")),
@@ -138,7 +146,10 @@ impl Settings {
     fn check_together(&self) -> Result<()> {
         let writeback = self.mount.kernel_writeback;
         if writeback
-            && matches!(self.mount.passthrough, Passthrough::Always | Passthrough::ReadOnly)
+            && matches!(
+                self.mount.passthrough,
+                Passthrough::Always | Passthrough::Complete | Passthrough::ReadOnly
+            )
         {
             return Err(Error::new(
                 Kind::Usage,
@@ -323,6 +334,7 @@ fn transport(word: &str) -> Transport {
 
 fn passthrough(word: &str) -> Passthrough {
     match word {
+        "complete" => Passthrough::Complete,
         "read" => Passthrough::ReadOnly,
         "always" => Passthrough::Always,
         "off" => Passthrough::Off,
@@ -411,6 +423,9 @@ mod tests {
         let (ours, theirs) = (settings.engine, Config::default());
         assert_eq!(ours.read_only, theirs.read_only);
         assert_eq!(ours.names_max, theirs.names_max);
+        assert_eq!(ours.digests_from, u64::MAX);
+        let complete = with(&[("passthrough", "complete")]).unwrap();
+        assert_eq!(complete.engine.digests_from, theirs.digests_from);
     }
 
     #[test]

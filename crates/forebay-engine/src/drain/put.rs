@@ -1,0 +1,74 @@
+//! What copies do to a backing file: they write bytes and make holes, let through by the valve.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use forebay_backing::{BackingFile, Error, Kind, Result};
+
+use crate::core::clock::What;
+use crate::core::counters::add;
+use crate::drain::Drain;
+use crate::drain::parcel::{ABANDONED, Parcel};
+use crate::tier::media::torn;
+
+impl Drain {
+    /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
+    pub(super) fn copy_hole(
+        &self,
+        parcel: &Parcel,
+        target: &dyn BackingFile,
+        start: u64,
+        end: u64,
+    ) -> Result<()> {
+        let end = if parcel.resumed { end } else { end.min(parcel.base.size) };
+        let wanted = || !parcel.is(ABANDONED) && !parcel.has_failed();
+        let (mut at, holes) = (start, &self.holes);
+        while at < end {
+            let Some(_pass) = self.valve.pass(0, wanted) else {
+                return Err(Error::new(Kind::TimedOut, "given up"));
+            };
+            let began = self.files.time().now();
+            let len = self.call_home(|| {
+                let size = target.stat()?.size;
+                let len = end.min(size).saturating_sub(at).min(holes.bytes());
+                if len > 0 {
+                    parcel.touched.store(true, SeqCst);
+                    target.punch(at, len)?;
+                }
+                Ok(len)
+            })?;
+            if len == 0 {
+                break;
+            }
+            holes.note(len, self.files.time().since(began));
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Of a shadow that is shorter than what was to be copied: truncated meanwhile, which is on record as
+    /// rewritten.
+    pub(super) fn may_be_cut(&self, parcel: &Parcel) -> Result<()> {
+        let cut = parcel.file.lock().changed(parcel.seen, What::Size);
+        if cut { Ok(()) } else { self.files.note_tier(Err(torn())) }
+    }
+
+    /// Writes bytes to the backing file, let through by the valve.
+    pub(super) fn send(
+        &self,
+        parcel: &Parcel,
+        target: &dyn BackingFile,
+        bytes: &[u8],
+        at: u64,
+    ) -> Result<()> {
+        let n = bytes.len() as u64;
+        parcel.touched.store(true, SeqCst);
+        self.call_home(|| target.write_at(bytes, at))?;
+        self.files.landings().note_copied(n);
+        add(&self.unsettled, n);
+        add(&parcel.copied, n);
+        if let Some(meter) = &parcel.meter {
+            meter.add(n);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! What the backing store holds of a file, by digests of its blocks: learnt while bytes pass through us,
+//! asked by who copies.
+//!
+//! - R2: before the store is changed in any way its table is open, and counts for no version; it is closed
+//!   once the store was synced and looked at. Unknown means different.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use forebay_backing::{Result, Sizes, Version};
+
+use crate::core::clock::{Look, What};
+use crate::core::digest::{BLOCK, Digest, parts};
+use crate::files::Files;
+use crate::files::file::{Around, File, Inner, Meanwhile};
+use crate::lock::{Mutex, Rank};
+use crate::tier::digests::Table;
+
+/// So many blocks are read to learn what they are: 64 MiB.
+const LEARNT_MAX: usize = 4096;
+
+/// Of so many pages it is asked how much of them is known.
+const SAMPLED: u64 = 32;
+
+/// The table of a file that is on its way home, open.
+pub(crate) struct OpenTable {
+    table: Arc<Table>,
+    /// It counted for the version of the store that the flight began with.
+    counts: bool,
+    base: Version,
+    /// Bytes that were compared.
+    looked: AtomicU64,
+    /// One at a time changes a page.
+    writes: Mutex<()>,
+    /// It tells of what this flight copies.
+    noted: AtomicBool,
+    /// That could not be written.
+    spoilt: AtomicBool,
+}
+
+impl OpenTable {
+    pub fn digest(&self, block: &[u8]) -> Digest {
+        self.table.key().digest(block)
+    }
+
+    pub fn digest_of_zeros(&self, len: u64) -> Digest {
+        self.table.key().digest_of_zeros(len)
+    }
+
+    /// Whether anything may be known.
+    pub fn counts(&self) -> bool {
+        self.counts
+    }
+
+    /// What the store held of `count` blocks from `first` on when the flight began.
+    pub fn held(&self, first: u64, count: u64) -> Vec<Digest> {
+        match self.counts {
+            true => self.table.read(first, count),
+            false => vec![Digest::UNKNOWN; count as usize],
+        }
+    }
+
+    /// The first block at or after this one of which anything may be known.
+    pub fn next_noted(&self, block: u64) -> Option<u64> {
+        self.table.next_noted(block)
+    }
+
+    /// So many bytes were compared.
+    pub fn looked(&self, bytes: u64) {
+        self.looked.fetch_add(bytes, Relaxed);
+    }
+
+    /// Blocks are about to be copied that are these: the store holds them once the flight has landed.
+    pub fn note(&self, mut found: Vec<(u64, Digest)>) {
+        let _one = self.writes.lock();
+        self.noted.store(true, Relaxed);
+        if self.table.write(&mut found).is_err() {
+            self.spoilt.store(true, Relaxed);
+        }
+    }
+}
+
+impl Files {
+    fn keeps_digests(&self, size: u64) -> bool {
+        // A device has one version for ever: others' changes would not be seen.
+        let versioned = self.home.backing().sizes() != Sizes::Fixed;
+        size >= self.config.digests_from && versioned && !self.config.read_only
+    }
+
+    fn table_of(&self, file: &File, inner: &mut Inner) -> Option<Arc<Table>> {
+        if let Some(table) = &inner.live().digests {
+            return Some(table.clone());
+        }
+        let table = Arc::new(self.digests.table(file.id).ok()?);
+        inner.live().digests = Some(table.clone());
+        Some(table)
+    }
+
+    /// Takes note of bytes that were just fetched from the backing store, since a look at the file.
+    pub(crate) fn note_fetched(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        seen: Look,
+        start: u64,
+        bytes: &[u8],
+    ) {
+        let base = inner.state.base();
+        let still = |inner: &mut Inner| {
+            let live = inner.live();
+            live.flight.is_none() && live.around == Around::None && !live.stale
+        };
+        let same = !inner.changed(seen, What::Base) && !inner.state.flush_is_open();
+        if !self.keeps_digests(base.size) || !same || !still(inner) {
+            return;
+        }
+        let Some(table) = self.table_of(file, inner) else { return };
+        let whole = parts(start, start + bytes.len() as u64, base.size).filter(|part| part.whole);
+        let digest = |part: crate::core::digest::Part| {
+            let block = &bytes[(part.start - start) as usize..(part.end - start) as usize];
+            (part.block, table.key().digest(block))
+        };
+        let mut found: Vec<_> = whole.map(digest).collect();
+        // What cannot be noted is unknown.
+        if table.stamp() != Some(base) {
+            let _ = table.reset().and_then(|()| table.set_stamp(Some(&base)));
+        }
+        let _ = table.write(&mut found);
+    }
+
+    /// Opens the table of a file that is about to be copied (R2); `None` if it has none. What an earlier
+    /// flush has left of the store nobody knows: then the table is `resumed`, and empty.
+    pub(crate) fn open_table(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        size: u64,
+        resumed: bool,
+    ) -> Option<OpenTable> {
+        let base = inner.state.base();
+        if !self.keeps_digests(size.max(base.size)) {
+            return None;
+        }
+        let table = self.table_of(file, inner)?;
+        let counts = !resumed && table.stamp() == Some(base);
+        // Of what the store does not have yet, or will not have, nothing is known.
+        let cut = base.size.min(size);
+        let opened = match counts {
+            true if size == base.size => table.set_stamp(None),
+            true => table.set_stamp(None).and_then(|()| table.forget_from(cut / BLOCK)),
+            false => table.reset(),
+        };
+        if opened.is_err() {
+            self.digests.remove(file.id);
+            inner.live().digests = None;
+            return None;
+        }
+        let looked = AtomicU64::new(0);
+        let (writes, noted) = (Mutex::new(Rank::Batch, ()), AtomicBool::new(size != base.size));
+        Some(OpenTable {
+            table,
+            counts,
+            base,
+            looked,
+            writes,
+            noted,
+            spoilt: AtomicBool::new(false),
+        })
+    }
+
+    /// Remembers what a flight has found that compared and copied.
+    pub(crate) fn note_look(&self, inner: &mut Inner, open: &OpenTable, copied: u64) {
+        let looked = open.looked.load(Relaxed);
+        if looked > 0 {
+            let looks = inner.looks.get_or_insert_default();
+            // The last one tells most.
+            looks.looked = looks.looked / 2 + looked;
+            looks.copied = looks.copied / 2 + copied;
+        }
+    }
+
+    /// Closes it: the store was synced after the copy, and is this now.
+    pub(crate) fn close_table(&self, open: &OpenTable, version: &Version) {
+        if !open.spoilt.load(Relaxed) {
+            // What fails leaves it open.
+            let _ = open.table.set_stamp(Some(version));
+        }
+    }
+
+    /// Closes it: nothing was copied.
+    pub(crate) fn close_table_unchanged(&self, open: &OpenTable) {
+        if open.counts && !open.noted.load(Relaxed) {
+            let _ = open.table.set_stamp(Some(&open.base));
+        }
+    }
+
+    /// The backing file is of another version through a change of names or attributes, and holds the same.
+    pub(crate) fn follow_digests(&self, file: &File, inner: &Inner, from: &Version, to: &Version) {
+        if from == to || from.size != to.size || !inner.recorded || !self.keeps_digests(to.size) {
+            return;
+        }
+        if let Some(table) = self.digests.existing(file.id)
+            && table.stamp() == Some(*from)
+        {
+            let _ = table.set_stamp(Some(to));
+        }
+    }
+
+    /// The backing file is about to be changed around the tier (R2).
+    pub(crate) fn forget_digests(&self, file: &File, inner: &mut Inner) {
+        if !self.keeps_digests(inner.state.base().size.max(inner.state.size())) {
+            return;
+        }
+        if let Some(live) = &mut inner.live {
+            live.digests = None;
+        }
+        self.digests.remove(file.id);
+    }
+
+    /// Finds out what the backing store holds of blocks that nobody has noted, as far as they are clean here,
+    /// which means equal. Reads no more than that takes a moment.
+    pub(crate) fn learn_content(&self, file: &Arc<File>) -> Result<()> {
+        let mut inner = file.lock();
+        let (base, size) = (inner.state.base(), inner.state.size().min(inner.state.base().size));
+        let quiet = |inner: &mut Inner| {
+            let broken_off = inner.state.flush_is_open();
+            let live = inner.live();
+            !broken_off && live.flight.is_none() && live.around == Around::None && !live.stale
+        };
+        if !self.keeps_digests(size) || !quiet(&mut inner) {
+            return Ok(());
+        }
+        let Some(table) = self.table_of(file, &mut inner) else { return Ok(()) };
+        if table.stamp() != Some(base)
+            && table.reset().and_then(|()| table.set_stamp(Some(&base))).is_err()
+        {
+            return Ok(());
+        }
+        let shadow = self.shadow(file, &mut inner)?;
+        let part = |block: u64| (block * BLOCK, ((block + 1) * BLOCK).min(size));
+        let is_clean = |inner: &Inner, (start, end): (u64, u64)| {
+            let clean = inner.state.clean(start, end);
+            clean.iter().map(|(a, b)| b - a).sum::<u64>() == end - start
+        };
+        let mut blocks = table.unknown(size.div_ceil(BLOCK), LEARNT_MAX);
+        // The last one may be longer here than there.
+        blocks.retain(|block| is_clean(&inner, part(*block)));
+        let seen = inner.clock.look();
+        let work = self.work_on(file, inner, Meanwhile::Refused);
+        let mut found = Vec::with_capacity(blocks.len());
+        let mut buf = vec![0; BLOCK as usize];
+        for block in blocks {
+            let (start, end) = part(block);
+            let bytes = &mut buf[..(end - start) as usize];
+            if self.note_tier(shadow.read_at(bytes, start))? == bytes.len() {
+                found.push((block, table.key().digest(bytes)));
+            }
+        }
+        let mut inner = file.lock();
+        work.end(&mut inner);
+        // A flush in between may have found clean what was read before it was written back.
+        let same =
+            !inner.changed(seen, What::Base) && quiet(&mut inner) && table.stamp() == Some(base);
+        if same {
+            found.retain(|(block, _)| {
+                let (start, end) = part(*block);
+                is_clean(&inner, (start, end)) && !inner.changed(seen, What::Bytes(start, end))
+            });
+            let _ = table.write(&mut found);
+        }
+        Ok(())
+    }
+
+    /// Whether nearly all blocks that the backing store holds of a file are known.
+    pub(crate) fn knows_content(&self, file: &File, inner: &mut Inner) -> bool {
+        let (size, base) = (inner.state.size(), inner.state.base());
+        if !self.keeps_digests(size) {
+            return false;
+        }
+        let Some(table) = self.table_of(file, inner) else { return false };
+        if table.stamp() != Some(base) {
+            return false;
+        }
+        let (known, all) = table.sample(size.div_ceil(BLOCK), SAMPLED);
+        known * 8 >= all * 7
+    }
+}

@@ -1,0 +1,179 @@
+//! Which complete files may be written past us, and what was written then: found by content, when they
+//! are flushed.
+//!
+//! - R1: before a clean file is written past us all of its shadow is durable, and so is the record that
+//!   says so with its length. From then on a loss of power leaves each block as it was or newer, also what
+//!   was synced by calls that nobody tells us of.
+//! - R4: nothing was written if the time of the shadow's last change is that of a look from before the
+//!   first writer; but for a mapping of a tier in memory, which moves none. Whatever else was, or may have
+//!   been, written is dirty as a whole until it was compared with what the store holds.
+//! - R5: what is compared in all within `max-age` takes a tenth of the time; beyond that only files of
+//!   which much was copied before.
+
+use std::sync::Arc;
+
+use forebay_backing::Result;
+
+use crate::core::clock::What;
+use crate::core::ranges::{Mark, State};
+use crate::core::state::Change;
+use crate::files::Files;
+use crate::files::file::{Around, File, Inner, Meanwhile, Unseen};
+use crate::room::Room;
+use crate::tier::dir::shadow_dir;
+use crate::tier::media::{MediaFile, MediaStat};
+
+/// So much is synced while a program waits.
+const UNSYNCED_MAX: u64 = 64 << 20;
+
+pub(super) struct Ready {
+    files: Arc<Files>,
+    room: Arc<Room>,
+}
+
+impl Ready {
+    pub fn new(files: Arc<Files>, room: Arc<Room>) -> Ready {
+        Ready { files, room }
+    }
+
+    /// Makes a complete file ready (R1), if it may be.
+    pub fn make(&self, file: &Arc<File>) -> Result<bool> {
+        let mut inner = file.lock();
+        if self.is_ready(&mut inner) {
+            return Ok(self.may_be_compared(&mut inner));
+        }
+        let may = |inner: &mut Inner| self.may_be_ready(inner) && self.may_be_compared(inner);
+        if !may(&mut inner) {
+            return Ok(false);
+        }
+        if !self.files.knows_content(file, &mut inner) {
+            drop(inner);
+            self.files.learn_content(file)?;
+            inner = file.lock();
+            if !may(&mut inner) || !self.files.knows_content(file, &mut inner) {
+                return Ok(false);
+            }
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        if !self.has_place(file, &mut inner, &*shadow)? {
+            return Ok(false);
+        }
+        // Who opens it is not to wait for a large fill to reach the device: that has begun now.
+        if !self.files.media().is_memory() && shadow.unsynced() > UNSYNCED_MAX {
+            shadow.begin_sync();
+            return Ok(false);
+        }
+        self.set_time(&inner, &*shadow)?;
+        let (size, named) = (inner.state.size(), inner.live().named);
+        let dirty = inner.state.unsynced(size);
+        let clean = inner.state.in_state(State::Clean, 0, size);
+        let seen = inner.clock.look();
+        let work = self.files.work_on(file, inner, Meanwhile::Refused);
+        let synced = shadow.sync_data().and_then(|()| match named {
+            true => Ok(()),
+            false => self.files.media().sync_dir(&shadow_dir(file.id)),
+        });
+        let mut inner = file.lock();
+        work.end(&mut inner);
+        match &synced {
+            Ok(()) => inner.live().named = true,
+            Err(_) => inner.sync_failed = true,
+        }
+        self.files.note_tier(synced)?;
+        if inner.changed(seen, What::Size) || !self.may_be_ready(&mut inner) {
+            return Ok(false);
+        }
+        // What was thrown away meanwhile and fetched again was not synced.
+        let went = |&&(start, end): &&(u64, u64)| !inner.changed(seen, What::Bytes(start, end));
+        let still = clean.iter().filter(went);
+        let still = still.flat_map(|&(a, b)| inner.state.in_state(State::Clean, a, b));
+        let marks: Vec<Mark> = still.map(|run| Mark::of(run, State::Kept)).collect();
+        let (age, ranges) = (inner.state.age_at(0), inner.state.still_dirty(&dirty));
+        let marked = Change::Marked { marks: marks.into(), age };
+        self.files.commit(file, &mut inner, marked)?;
+        self.files.commit(file, &mut inner, Change::Synced { size, ranges: ranges.into() })?;
+        let now = self.files.time().now();
+        inner.live().keeps_since.get_or_insert(now);
+        drop(inner);
+        self.files.note_tier(self.files.index().sync())?;
+        let mut inner = file.lock();
+        inner.live().ready = true;
+        Ok(self.is_ready(&mut inner))
+    }
+
+    /// Whether all of a file and the record of that are durable.
+    pub fn is_ready(&self, inner: &mut Inner) -> bool {
+        let outlasts = inner.state.outlasts_power() && self.may_be_ready(inner);
+        let live = inner.live();
+        let synced = live.logged_seq.is_none_or(|seq| self.files.index().is_synced(seq));
+        outlasts && live.ready && synced
+    }
+
+    fn may_be_ready(&self, inner: &mut Inner) -> bool {
+        let state = &inner.state;
+        let sound = state.tracked().is_some() && state.is_complete() && !inner.sync_failed;
+        let ours = !state.conflict().stands() && !state.is_held() && inner.recorded;
+        let copied = self.files.copying().is_wanted();
+        let passes = self.files.may_pass(inner);
+        let broken_off = inner.state.flush_is_open() && inner.live().flight.is_none();
+        let live = inner.live();
+        let here = !live.stale && live.around == Around::None && !live.unlinked;
+        sound && ours && here && passes && !copied && !broken_off
+    }
+
+    /// Whether it can be written everywhere without asking for room: holes are given some, and where what
+    /// is overwritten takes room anew there is as much left.
+    fn has_place(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        shadow: &dyn MediaFile,
+    ) -> Result<bool> {
+        let (stat, size) = (self.files.note_tier(shadow.stat())?, inner.state.size());
+        let spare = self.room.spare_bytes();
+        if self.files.media().copies_on_write() && spare < size {
+            return Ok(false);
+        }
+        let holes = size.saturating_sub(stat.allocated);
+        if holes == 0 {
+            return Ok(true);
+        }
+        // Of one that is mostly holes they are worth more than the speed.
+        if holes > spare || holes > stat.allocated || shadow.reserve(0, size).is_err() {
+            return Ok(false);
+        }
+        self.files.account(file, inner);
+        Ok(true)
+    }
+
+    /// Whether its bytes may be compared once in `max-age` besides those of the others (R5).
+    fn may_be_compared(&self, inner: &mut Inner) -> bool {
+        let max_age = self.files.tune(|t| t.max_age);
+        let budget = self.files.totals().looks().bytes_within(max_age);
+        let looks = inner.looks.as_deref().copied().unwrap_or_default();
+        let worth = looks.looked > 0 && looks.copied.saturating_mul(4) >= looks.looked;
+        worth || self.files.totals().doubted().saturating_add(inner.state.size()) <= budget
+    }
+
+    /// The shadow's time is the file's own while its bytes are.
+    pub fn set_time(&self, inner: &Inner, shadow: &dyn MediaFile) -> Result<()> {
+        let mtime = inner.state.mtime();
+        // The same again would be a change.
+        match self.files.note_tier(shadow.stat())?.mtime == mtime {
+            true => Ok(()),
+            false => self.files.note_tier(shadow.set_mtime(mtime)),
+        }
+    }
+
+    /// Whether the shadow was not changed since the first writer came, as far as its times tell (R4).
+    pub fn is_unmoved(&self, unseen: &Unseen, now: &MediaStat) -> bool {
+        let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);
+        unseen.from.as_ref().is_some_and(|from| at(from) == at(now))
+    }
+
+    /// Whether they tell of all that its writers can have done (R4).
+    pub fn proves(&self, unseen: &Unseen) -> bool {
+        let media = self.files.media();
+        !(unseen.maps && media.is_memory()) && media.tells_each_change()
+    }
+}

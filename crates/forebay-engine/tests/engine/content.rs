@@ -1,0 +1,605 @@
+//! Files that are compared with what the backing store holds when they are flushed, by digests of their
+//! blocks: those that programs write past us.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use forebay_backing::suite::TempDir;
+use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
+use forebay_backing::{Access, BackingStore, Result, SetAttr};
+use forebay_engine::media::{DirMedia, Media, Open};
+use forebay_engine::{
+    Allocate, Config, Engine, File, KeepDirty, OpenFile, Past, Progress, Tunables,
+};
+
+use crate::hook::Hook;
+use crate::losses::file_of;
+use crate::media::{CrashMedia, Disk};
+use crate::past_us::shadow_of;
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, counter, named, patient, read_all, start};
+use crate::store::{MemStore, Tree};
+
+const BOOT: &str = "content";
+
+/// What is compared at once.
+const BLOCK: usize = 16 << 10;
+
+/// Bytes that were written to the store.
+#[derive(Default)]
+struct Written(AtomicU64);
+
+impl Layer for Written {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        if call.verb == Verb::WriteAt {
+            self.0.fetch_add(call.len, Relaxed);
+        }
+        run()
+    }
+}
+
+struct Bed {
+    media: CrashMedia,
+    store: MemStore,
+    hook: Arc<Hook>,
+    written: Arc<Written>,
+    engine: Arc<Engine>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed::on(CrashMedia::default(), MemStore::new(), BOOT)
+    }
+
+    fn on(media: CrashMedia, store: MemStore, boot: &str) -> Bed {
+        Bed::with(media, store, boot, patient())
+    }
+
+    fn with(media: CrashMedia, store: MemStore, boot: &str, tunables: Tunables) -> Bed {
+        let (hooked, hook) = Hook::on(store.clone());
+        let written = Arc::new(Written::default());
+        let metered = Wrapped::new(hooked, written.clone());
+        let config = Config { digests_from: 1, ..Config::default() };
+        let engine = start(Arc::new(media.clone()), metered, boot, config, tunables);
+        Bed { media, store, hook, written, engine: engine.expect("a sound tier") }
+    }
+
+    /// A file of so many blocks, each of its own, on the store and in the tier; open.
+    fn cached(&self, name: &str, blocks: usize) -> OpenFile {
+        let (theirs, _) = self.store.create(Path::new(name), &NEW).expect("memory");
+        theirs.write_at(&bytes(blocks), 0).and_then(|()| theirs.sync()).expect("memory");
+        assert!(read_all(&self.engine, Path::new(name)).expect("it is there") == bytes(blocks));
+        self.open(name)
+    }
+
+    fn open(&self, name: &str) -> OpenFile {
+        self.engine.io.open(Path::new(name), None).expect("it is there")
+    }
+
+    /// Opens a complete file past us, as the kernel does for a writer.
+    fn pass(&self, file: &Arc<File>) -> Past {
+        assert!(self.engine.passed.make_ready(file).expect("a tier that works"), "complete");
+        self.engine.passed.write_ready(file, false).expect("room").expect("it was made ready")
+    }
+
+    /// Writes one byte past us.
+    fn poke(&self, file: &Arc<File>, at: usize, byte: u8) {
+        let past = self.pass(file);
+        past.shadow().write_at(&[byte], at as u64).expect("memory");
+        past.end().expect("a tier that works");
+    }
+
+    /// Flushes, and tells how many bytes were written to the store.
+    fn flush(&self, file: &Arc<File>) -> u64 {
+        let before = self.written.0.load(Relaxed);
+        self.engine.drain.flush_file(file).expect("a store that works");
+        self.written.0.load(Relaxed) - before
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.engine.ops.status().dirty_files > 0
+    }
+
+    /// Tier and store as they are when `call` has been made.
+    fn at(&self, verb: Verb) -> Moment {
+        let (media, store) = (self.media.clone(), self.store.clone());
+        let found = Moment::default();
+        let (out, seen) = (found.clone(), AtomicBool::new(false));
+        self.hook.set(move |call| {
+            if call.verb == verb && !seen.swap(true, Relaxed) {
+                *out.lock().expect("no panic inside") = Some((media.snapshot(), store.snapshot()));
+            }
+        });
+        found
+    }
+}
+
+type Moment = Arc<std::sync::Mutex<Option<(Disk, Tree)>>>;
+
+/// As many blocks, each of its own.
+fn bytes(blocks: usize) -> Vec<u8> {
+    (0..blocks * BLOCK).map(|at| (at / BLOCK + 1) as u8).collect()
+}
+
+fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+    bytes[at] = byte;
+    bytes
+}
+
+/// A file that stays open past us is copied once, and after that what differs.
+// S-6
+#[test]
+fn a_second_flush_copies_what_was_written_since_the_first() {
+    let bed = Bed::new();
+    let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    let past = bed.engine.passed.write(&file, false).expect("room").expect("a new file");
+    past.shadow().write_at(&bytes(100), 0).expect("memory");
+    assert_eq!(bed.flush(&file), 100 * BLOCK as u64, "all of it");
+    for at in [3 * BLOCK + 5, 3 * BLOCK + 6, 70 * BLOCK] {
+        past.shadow().write_at(b"!", at as u64).expect("memory");
+    }
+    assert_eq!(bed.flush(&file), 2 * BLOCK as u64, "two blocks");
+    assert_eq!(bed.flush(&file), 0, "nothing since");
+    let want = [3 * BLOCK + 5, 3 * BLOCK + 6, 70 * BLOCK];
+    let want = want.into_iter().fold(bytes(100), |bytes, at| with(bytes, at, b'!'));
+    assert!(file_of(&bed.store, "f") == want);
+    past.end().expect("a tier that works");
+    assert_eq!(bed.flush(&file), 0, "after its close");
+    assert!(!bed.is_dirty(), "that was the last look");
+}
+
+/// What was fetched is known: of a hundred blocks the one that was written past us is copied.
+// S-6
+#[test]
+fn of_a_complete_file_what_was_written_past_us_is_copied_and_nothing_else() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 100);
+    bed.poke(&file, 41 * BLOCK + 7, b'!');
+    assert!(bed.is_dirty());
+    assert_eq!(bed.flush(&file), BLOCK as u64);
+    assert!(file_of(&bed.store, "f") == with(bytes(100), 41 * BLOCK + 7, b'!'));
+    assert!(!bed.is_dirty());
+    // Grown, and cut.
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"more", 100 * BLOCK as u64 + 9).expect("memory");
+    past.end().expect("a tier that works");
+    assert_eq!(bed.flush(&file), 13, "up to the new end");
+    bed.engine.io.set_len(&file, 50 * BLOCK as u64 + 5).expect("it is there");
+    bed.flush(&file);
+    bed.poke(&file, 0, b'?');
+    assert_eq!(bed.flush(&file), BLOCK as u64 + 5, "but for the block that was cut");
+    bed.poke(&file, 0, b'.');
+    assert_eq!(bed.flush(&file), BLOCK as u64, "what is left is known");
+    let mut want = with(with(bytes(100), 41 * BLOCK + 7, b'!'), 0, b'.');
+    want.truncate(50 * BLOCK + 5);
+    assert!(file_of(&bed.store, "f") == want);
+}
+
+/// A program opens a file for writing and writes nothing.
+// S-6 S-8
+#[test]
+fn what_was_only_opened_is_not_dirty_and_asks_for_no_copy() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    let before = bed.engine.verbs.stat(Path::new("f")).expect("it is there").version();
+    bed.pass(&file).end().expect("a tier that works");
+    assert!(!bed.is_dirty());
+    assert_eq!(bed.flush(&file), 0);
+    let after = bed.engine.verbs.stat(Path::new("f")).expect("it is there").version();
+    assert_eq!(before, after, "the store was not touched");
+    // A bit of it goes bad: nobody wrote it, and it does not go home.
+    let shadow = shadow_in(&bed.media);
+    shadow.write_at(&[0xEE], 5).expect("memory");
+    bed.pass(&file).end().expect("a tier that works");
+    assert!(!bed.is_dirty());
+    bed.engine.drain.flush(&[], &Progress::default());
+    assert!(file_of(&bed.store, "f") == bytes(10));
+    // Others change it: that is no conflict.
+    bed.pass(&file).end().expect("a tier that works");
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(b"theirs", 0).expect("memory");
+    drop(file);
+    let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+    assert!(seen.starts_with(b"theirs"));
+    assert_eq!(counter(&bed.engine, "conflicts"), 0);
+}
+
+/// The shadow file of the only file.
+fn shadow_in(media: &CrashMedia) -> Arc<dyn forebay_engine::media::MediaFile> {
+    let dirs = (0..256).map(|n| format!("shadow/{n:02x}"));
+    let name = dirs.flat_map(|dir| {
+        let names = media.list(&dir).expect("a tier has them");
+        names.into_iter().map(move |name| format!("{dir}/{name}"))
+    });
+    media.open(&name.last().expect("one file is known"), Open::Existing).expect("it is there")
+}
+
+/// R2: y is written over x and copied; the daemon dies before the store is synced; x is written again.
+// S-2 S-6
+#[test]
+fn old_bytes_that_are_written_again_after_a_flush_was_killed_are_copied_again() {
+    for verb in [Verb::SyncFiles, Verb::SetTimes] {
+        let bed = Bed::new();
+        let file = bed.cached("f", 10);
+        bed.poke(&file, 0, b'y');
+        let moment = bed.at(verb);
+        assert_eq!(bed.flush(&file), BLOCK as u64);
+        let (disk, tree) = moment.lock().expect("no panic inside").take().expect("it came by");
+        abandon(bed.engine);
+        let store = MemStore::on(tree.clone());
+        assert_eq!(file_of(&store, "f")[0], b'y', "the copy was made");
+        // The same boot, and another one.
+        let images = disk.crash_images(&mut Rng::new(3), 20).into_iter().map(|it| (it, "cut"));
+        let all: Vec<_> = images.chain([(disk.process_crash_image(), BOOT)]).collect();
+        assert!(all.len() > 2, "nothing was unsynced");
+        for (image, boot) in all {
+            let bed = Bed::on(CrashMedia::on(image), MemStore::on(tree.clone()), boot);
+            let file = bed.open("f");
+            let past = bed.engine.passed.write(&file, false).expect("room");
+            let past = past.expect("all of it was durable");
+            past.shadow().write_at(&[1], 0).expect("memory");
+            past.end().expect("a tier that works");
+            bed.engine.drain.flush_file(&file).expect("a store that works");
+            assert!(file_of(&bed.store, "f") == bytes(10), "{boot}: the store keeps y");
+            drop(file);
+            abandon(bed.engine);
+        }
+    }
+}
+
+/// R1: what was written past us and synced without a word to us is there after a loss of power; what was
+/// not is old or new, block by block, and never zeros.
+// S-3 S-4
+#[test]
+fn a_loss_of_power_leaves_what_a_mapping_has_synced() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 4);
+    assert!(bed.engine.passed.write_ready(&file, false).expect("room").is_none(), "not durable");
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"synced", 100).expect("memory");
+    past.shadow().sync_data().expect("memory");
+    past.shadow().write_at(b"unsynced", 2 * BLOCK as u64).expect("memory");
+    std::mem::forget(past);
+    let (disk, tree) = (bed.media.snapshot(), bed.store.snapshot());
+    drop(file);
+    abandon(bed.engine);
+    let images = disk.crash_images(&mut Rng::new(5), 40);
+    assert!(images.len() > 1, "nothing was unsynced");
+    for image in images {
+        let bed = Bed::on(CrashMedia::on(image), MemStore::on(tree.clone()), "after the cut");
+        let report = bed.engine.drain.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+        let found = file_of(&bed.store, "f");
+        let mut want = bytes(4);
+        want[100..106].copy_from_slice(b"synced");
+        let tail = &found[2 * BLOCK..2 * BLOCK + 8];
+        let torn = tail.iter().zip(b"unsynced").all(|(a, b)| a == b || *a == 3);
+        assert!(torn, "{tail:?}");
+        want[2 * BLOCK..2 * BLOCK + 8].copy_from_slice(tail);
+        assert!(found == want);
+        abandon(bed.engine);
+    }
+}
+
+/// The same where the daemon died in between: the next one has written nothing of it home yet.
+// S-2 S-3
+#[test]
+fn a_loss_of_power_after_a_kill_leaves_what_was_synced_before_it() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 4);
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"synced", 100).expect("memory");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    std::mem::forget(past);
+    let (disk, tree) = (bed.media.snapshot().process_crash_image(), bed.store.snapshot());
+    drop(file);
+    abandon(bed.engine);
+    let again = Bed::on(CrashMedia::on(disk), MemStore::on(tree.clone()), BOOT);
+    assert!(again.is_dirty() && again.written.0.load(Relaxed) == 0, "it is not home");
+    let disk = again.media.snapshot();
+    abandon(again.engine);
+    let images = disk.crash_images(&mut Rng::new(7), 20);
+    for image in images.into_iter().chain([disk.process_crash_image()]) {
+        let bed = Bed::on(CrashMedia::on(image), MemStore::on(tree.clone()), "after the cut");
+        let report = bed.engine.drain.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+        assert_eq!(&file_of(&bed.store, "f")[100..106], b"synced");
+        abandon(bed.engine);
+    }
+}
+
+/// The daemon dies with a writer: all of the file is compared, and over a version that others have changed
+/// meanwhile nothing is copied.
+// S-2 S-8
+#[test]
+fn after_a_kill_what_was_written_unseen_is_found_and_not_copied_over_others() {
+    for others in [false, true] {
+        let bed = Bed::new();
+        let file = bed.cached("f", 100);
+        let past = bed.pass(&file);
+        past.shadow().write_at(b"ours", 50 * BLOCK as u64).expect("memory");
+        std::mem::forget(past);
+        let disk = bed.media.snapshot().process_crash_image();
+        drop(file);
+        abandon(bed.engine);
+        if others {
+            let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+            theirs.write_at(b"theirs", 0).expect("memory");
+        }
+        let tree = bed.store.snapshot();
+        let bed = Bed::on(CrashMedia::on(disk), MemStore::on(tree), BOOT);
+        let report = bed.engine.drain.flush(&[], &Progress::default());
+        let found = file_of(&bed.store, "f");
+        match others {
+            false => {
+                assert!(report.failures.is_empty(), "{:?}", report.failures);
+                assert_eq!(bed.written.0.load(Relaxed), BLOCK as u64);
+                assert_eq!(&found[50 * BLOCK..50 * BLOCK + 4], b"ours");
+            }
+            true => {
+                assert_eq!(report.failures.first().map(|it| it.state), Some("conflict"));
+                assert!(found.starts_with(b"theirs") && found[50 * BLOCK] == 51, "theirs");
+                let ours = read_all(&bed.engine, Path::new("f")).expect("it is there");
+                assert_eq!(&ours[50 * BLOCK..50 * BLOCK + 4], b"ours");
+            }
+        }
+        abandon(bed.engine);
+    }
+}
+
+/// What is written through us is noted as unknown where it fills no block, and no digest survives a change
+/// around the tier; a change of names or attributes is none.
+// S-6 S-14
+#[test]
+fn a_digest_is_of_what_the_store_holds() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 16);
+    bed.engine.io.write(&file, BLOCK as u64 + 1, b"!").expect("room");
+    assert_eq!(bed.flush(&file), 1);
+    bed.poke(&file, 9 * BLOCK, b'?');
+    assert_eq!(bed.flush(&file), 2 * BLOCK as u64, "one is not known");
+    bed.poke(&file, 9 * BLOCK, b'.');
+    assert_eq!(bed.flush(&file), BLOCK as u64, "now all are");
+    let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    bed.engine.verbs.set_attr(named(Path::new("f"), &attr), &set).expect("a store that works");
+    bed.poke(&file, 9 * BLOCK, b',');
+    assert_eq!(bed.flush(&file), BLOCK as u64, "a mode changes no byte");
+    let want = with(with(bytes(16), BLOCK + 1, b'!'), 9 * BLOCK, b',');
+    assert!(file_of(&bed.store, "f") == want);
+}
+
+/// What nobody has noted is learnt from what is clean here.
+// S-6
+#[test]
+fn what_was_flushed_in_small_parts_is_learnt_before_it_is_written_past_us() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 16);
+    for block in [1, 4, 7, 9, 15] {
+        bed.engine.io.write(&file, (block * BLOCK) as u64 + 1, b"!").expect("room");
+    }
+    assert_eq!(bed.flush(&file), 5);
+    bed.poke(&file, 4 * BLOCK, b'?');
+    assert_eq!(bed.flush(&file), BLOCK as u64, "the others are what the store holds");
+    let want = [1, 4, 7, 9, 15].into_iter().fold(bytes(16), |it, n| with(it, n * BLOCK + 1, b'!'));
+    assert!(file_of(&bed.store, "f") == with(want, 4 * BLOCK, b'?'));
+}
+
+/// A size that comes back brings no old byte back.
+// S-1 S-6
+#[test]
+fn a_file_that_is_cut_and_grows_back_past_us_has_zeros() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    let past = bed.pass(&file);
+    bed.engine.io.set_len(&file, 7 * BLOCK as u64 + 7).expect("it is there");
+    bed.engine.io.set_len(&file, 10 * BLOCK as u64).expect("room");
+    past.shadow().write_at(b"!", 8 * BLOCK as u64).expect("memory");
+    past.end().expect("a tier that works");
+    bed.flush(&file);
+    let mut want = bytes(10);
+    want[7 * BLOCK + 7..].fill(0);
+    want[8 * BLOCK] = b'!';
+    assert!(file_of(&bed.store, "f") == want);
+    assert!(!bed.is_dirty());
+    bed.poke(&file, 9 * BLOCK, b'.');
+    assert_eq!(bed.flush(&file), 4096, "a page of a hole");
+    assert!(file_of(&bed.store, "f") == with(want, 9 * BLOCK, b'.'));
+}
+
+/// R3: what a program writes into a block that was read, and is not copied yet, is found by the next look.
+// S-6
+#[test]
+fn what_is_written_between_look_and_copy_is_found() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    let past = Arc::new(bed.pass(&file));
+    past.shadow().write_at(b"1", 0).expect("memory");
+    let (writer, came) = (past.clone(), AtomicBool::new(false));
+    bed.hook.set(move |call| {
+        if call.verb == Verb::WriteAt && !came.swap(true, Relaxed) {
+            writer.shadow().write_at(b"2", 0).expect("memory");
+        }
+    });
+    assert_eq!(bed.flush(&file), BLOCK as u64);
+    assert_eq!(file_of(&bed.store, "f")[0], b'1', "as it was read");
+    assert_eq!(bed.flush(&file), BLOCK as u64);
+    assert_eq!(file_of(&bed.store, "f")[0], b'2');
+    bed.hook.set(|_| ());
+    Arc::into_inner(past).expect("one is left").end().expect("a tier that works");
+}
+
+/// Others write to the backing file while ours is compared and copied: nobody's bytes are lost.
+// S-8
+#[test]
+fn others_who_write_during_a_look_make_a_conflict() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"ours", 0).expect("memory");
+    let (store, came) = (bed.store.clone(), AtomicBool::new(false));
+    bed.hook.set(move |call| {
+        if call.verb == Verb::SyncFiles && !came.swap(true, Relaxed) {
+            let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+            theirs.write_at(b"theirs", 5 * BLOCK as u64).expect("memory");
+        }
+    });
+    let error = bed.engine.drain.flush_file(&file).expect_err("somebody else wrote");
+    assert_eq!(error.kind(), forebay_backing::Kind::Conflict, "{error}");
+    assert_eq!(&file_of(&bed.store, "f")[5 * BLOCK..5 * BLOCK + 6], b"theirs");
+    let mut ours = [0; 4];
+    bed.engine.io.read(&file, 0, &mut ours).expect("it is here");
+    assert_eq!(&ours, b"ours");
+    past.end().expect("a tier that works");
+}
+
+/// Nothing of a file goes from the tier between its first writer past us and the last look at it.
+// S-9
+#[test]
+fn what_is_in_doubt_is_not_evicted_and_not_counted_as_dirty() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 100);
+    let evicted = || bed.engine.ops.evict(&[], &Progress::default()).bytes;
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"!", 0).expect("memory");
+    assert_eq!(evicted(), 0, "it is open");
+    past.end().expect("a tier that works");
+    drop(file);
+    assert_eq!(evicted(), 0, "nobody has looked");
+    let status = bed.engine.ops.status();
+    assert_eq!(status.used_bytes, 100 * BLOCK as u64);
+    assert!(status.dirty_bytes <= BLOCK as u64, "{}", status.dirty_bytes);
+    bed.engine.drain.flush(&[], &Progress::default());
+    assert_eq!(evicted(), 100 * BLOCK as u64);
+    let found = read_all(&bed.engine, Path::new("f")).expect("it is there");
+    assert!(found == with(bytes(100), 0, b'!'));
+}
+
+/// Holes stay holes, and what replaces one is copied.
+// S-6
+#[test]
+fn holes_are_compared_too() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 64);
+    let blocks = BLOCK as u64;
+    bed.engine.io.allocate(&file, Allocate::Zero, 8 * blocks, 8 * blocks).expect("room");
+    assert_eq!(bed.flush(&file), 0, "holes are no data");
+    let past = bed.pass(&file);
+    past.shadow().punch(32 * blocks, 4 * blocks).expect("memory");
+    past.shadow().write_at(b"in a hole", 9 * blocks).expect("memory");
+    past.end().expect("a tier that works");
+    assert_eq!(bed.flush(&file), 4096, "a page of it");
+    let mut want = bytes(64);
+    want[8 * BLOCK..16 * BLOCK].fill(0);
+    want[32 * BLOCK..36 * BLOCK].fill(0);
+    want[9 * BLOCK..9 * BLOCK + 9].copy_from_slice(b"in a hole");
+    assert!(file_of(&bed.store, "f") == want);
+    bed.poke(&file, 0, b'!');
+    assert_eq!(bed.flush(&file), blocks, "all holes are known");
+}
+
+/// A mapping is stored to after the file was closed and looked at; on a tier in memory that moves no time.
+// S-2 S-12
+#[test]
+fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
+    let place = Path::new("/dev/shm");
+    if !place.is_dir() {
+        println!("SKIPPED: no file system in memory");
+        return;
+    }
+    let dir = place.join(format!("forebay-content-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("room");
+    let store = MemStore::new();
+    let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
+    theirs.write_at(&bytes(10), 0).expect("memory");
+    let config = Config { digests_from: 1, ..Config::default() };
+    let media = Arc::new(DirMedia::open(&dir).expect("it is there"));
+    let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
+    read_all(&engine, Path::new("f")).expect("it is there");
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    assert!(engine.passed.make_ready(&file).expect("memory"));
+    let past = engine.passed.write_ready(&file, true).expect("room").expect("ready");
+    let mut mapping = Mapping::of(&shadow_of(&dir), 10 * BLOCK);
+    mapping.store(7, b'1');
+    past.end().expect("a tier that works");
+    engine.drain.flush_file(&file).expect("a store that works");
+    assert_eq!(file_of(&store, "f")[7], b'1', "looked at while it is mapped");
+    assert_eq!(engine.ops.status().dirty_files, 1, "it may go on");
+    mapping.store(7, b'2');
+    drop(mapping);
+    drop(file);
+    let report = engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert!(file_of(&store, "f") == with(bytes(10), 7, b'2'));
+    std::fs::remove_dir_all(&dir).expect("ours");
+}
+
+/// A file of a real file system, its times included: opened and not written it is clean, written it is not,
+/// also if its time was set back.
+// S-6
+#[test]
+fn times_tell_of_each_write() {
+    let (dir, store) = (TempDir::new(), MemStore::new());
+    let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
+    theirs.write_at(&bytes(10), 0).expect("memory");
+    let media = Arc::new(DirMedia::open(dir.path()).expect("it is there"));
+    let tells = media.tells_each_change();
+    let config = Config { digests_from: 1, ..Config::default() };
+    let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
+    read_all(&engine, Path::new("f")).expect("it is there");
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    let dirty = |write: &dyn Fn(&Past)| {
+        assert!(engine.passed.make_ready(&file).expect("a tier that works"));
+        let past = engine.passed.write_ready(&file, false).expect("room").expect("ready");
+        write(&past);
+        past.end().expect("a tier that works");
+        let dirty = engine.ops.status().dirty_files == 1;
+        engine.drain.flush_file(&file).expect("a store that works");
+        dirty
+    };
+    assert_eq!(dirty(&|_| ()), !tells, "nothing was written");
+    assert!(dirty(&|past| {
+        let before = past.shadow().stat().expect("open").mtime;
+        past.shadow().write_at(b"!", 3).expect("room");
+        past.shadow().set_mtime(before).expect("open");
+    }));
+    assert!(file_of(&store, "f") == with(bytes(10), 3, b'!'));
+    drop(file);
+    engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
+}
+
+/// A mapping of a file, shared.
+struct Mapping(*mut u8, usize);
+
+impl Mapping {
+    fn of(path: &Path, len: usize) -> Mapping {
+        use std::os::fd::AsRawFd;
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("there");
+        let (prot, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping of an open file, as long as the file.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, prot, shared, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Mapping(at.cast(), len)
+    }
+
+    fn store(&mut self, at: usize, byte: u8) {
+        assert!(at < self.1);
+        // SAFETY: within the mapping.
+        unsafe { self.0.add(at).write_volatile(byte) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap, and not used any more.
+        unsafe { libc::munmap(self.0.cast(), self.1) };
+    }
+}

@@ -1,0 +1,155 @@
+//! Complete files that programs write past the daemon: what they wrote is found by content, and nothing
+//! else goes home.
+// S-2, S-6, S-8
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use forebay_tests::sys::Map;
+use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, text, within};
+
+const BLOCK: usize = 16 << 10;
+
+const BLOCKS: usize = 512;
+
+/// Nothing is flushed by itself.
+const MOUNT: &[&str] = &["--preset", "hold", "--passthrough", "always"];
+
+/// A file of blocks that differ, on the backing store and read through the mount.
+fn cached(bed: &Bed, mounted: &Mounted, name: &str) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / BLOCK * 7 + at % 251) as u8).collect();
+    fs::write(bed.backing.join(name), &bytes).unwrap();
+    assert!(fs::read(mounted.at(name)).unwrap() == bytes, "it is read through the mount");
+    bytes
+}
+
+fn counter(mounted: &Mounted, name: &str) -> u64 {
+    let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+    stats["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats:#}"))
+}
+
+/// Flushes, and tells how many bytes that copied.
+fn flushed(mounted: &Mounted) -> u64 {
+    let before = counter(mounted, "flushed_bytes");
+    mounted.flush();
+    counter(mounted, "flushed_bytes") - before
+}
+
+fn for_writing(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn what_is_written_to_a_complete_file_is_all_that_goes_home() {
+    needs_forebay!();
+    for tier in [Tier::Disk, Tier::Xfs(512), Tier::Tmpfs(512)] {
+        let bed = Bed::new(tier);
+        let mounted = bed.mount(MOUNT);
+        let mut want = cached(&bed, &mounted, "f");
+        let before = counter(&mounted, "passthrough_writes");
+        let file = for_writing(&mounted.at("f"));
+        if counter(&mounted, "passthrough_writes") == before {
+            println!("SKIPPED: no passthrough here");
+            return;
+        }
+        for (at, byte) in [(5, b'a'), (100 * BLOCK + 1, b'b'), (511 * BLOCK, b'c')] {
+            file.write_all_at(&[byte], at as u64).unwrap();
+            want[at] = byte;
+        }
+        assert_eq!(flushed(&mounted), 3 * BLOCK as u64, "{tier:?}: while it is open");
+        file.write_all_at(b"d", 9 * BLOCK as u64).unwrap();
+        want[9 * BLOCK] = b'd';
+        file.sync_all().unwrap();
+        drop(file);
+        within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
+        assert_eq!(flushed(&mounted), BLOCK as u64, "{tier:?}: after its close");
+        assert_eq!(mounted.number("dirty_bytes"), 0, "{tier:?}");
+        assert!(fs::read(bed.backing.join("f")).unwrap() == want, "{tier:?}: backing store");
+        assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: mount");
+        // Evicted and fetched anew it is the same.
+        mounted.evict();
+        assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: from the backing store");
+        mounted.umount();
+    }
+    proof!("four blocks of 512 went home from three tiers");
+}
+
+#[test]
+fn a_mapping_that_is_kept_is_looked_at_again() {
+    needs_forebay!();
+    for tier in [Tier::Disk, Tier::Tmpfs(512)] {
+        let bed = Bed::new(tier);
+        let mounted = bed.mount(MOUNT);
+        let mut want = cached(&bed, &mounted, "f");
+        let file = for_writing(&mounted.at("f"));
+        let mut map = Map::shared(&file, BLOCKS * BLOCK, true).unwrap();
+        drop(file);
+        for (at, byte) in [(7, b'1'), (7, b'2'), (300 * BLOCK, b'3')] {
+            map.bytes()[at] = byte;
+            want[at] = byte;
+            assert_eq!(flushed(&mounted), BLOCK as u64, "{tier:?}: {byte}");
+            assert!(fs::read(bed.backing.join("f")).unwrap() == want, "{tier:?}: {byte}");
+        }
+        map.bytes()[8] = b'4';
+        want[8] = b'4';
+        drop(map);
+        within(PATIENCE, "the file is clean", || {
+            mounted.flush();
+            mounted.number("dirty_bytes") == 0
+        });
+        assert!(fs::read(bed.backing.join("f")).unwrap() == want, "{tier:?}: in the end");
+        mounted.umount();
+    }
+    proof!("four stores into mappings of closed files on two tiers");
+}
+
+#[test]
+fn who_writes_nothing_makes_nothing_dirty() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(MOUNT);
+    let bytes = cached(&bed, &mounted, "f");
+    let before = fs::metadata(bed.backing.join("f")).unwrap();
+    drop(for_writing(&mounted.at("f")));
+    within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
+    // With times of the last tick it takes a look.
+    assert_eq!(flushed(&mounted), 0);
+    use std::os::unix::fs::MetadataExt;
+    let after = fs::metadata(bed.backing.join("f")).unwrap();
+    assert_eq!((before.ctime(), before.ctime_nsec()), (after.ctime(), after.ctime_nsec()));
+    // Others change it meanwhile: theirs.
+    drop(for_writing(&mounted.at("f")));
+    within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
+    mounted.flush();
+    for_writing(&bed.backing.join("f")).write_all_at(b"theirs", 0).unwrap();
+    let seen = fs::read(mounted.at("f")).unwrap();
+    assert!(seen.starts_with(b"theirs") && seen[6..] == bytes[6..]);
+    mounted.umount();
+    proof!("two opens for writing that wrote nothing");
+}
+
+#[test]
+fn a_kill_beside_a_writer_loses_nothing() {
+    needs_forebay!();
+    for tier in [Tier::Disk, Tier::Tmpfs(512)] {
+        let bed = Bed::new(tier);
+        let mounted = bed.mount(MOUNT);
+        let mut want = cached(&bed, &mounted, "f");
+        let file = for_writing(&mounted.at("f"));
+        file.write_all_at(b"before the kill", 30 * BLOCK as u64).unwrap();
+        want[30 * BLOCK..30 * BLOCK + 15].copy_from_slice(b"before the kill");
+        mounted.kill9();
+        // The descriptor leads to the shadow.
+        file.write_all_at(b"after it", 40 * BLOCK as u64).unwrap();
+        want[40 * BLOCK..40 * BLOCK + 8].copy_from_slice(b"after it");
+        drop(file);
+        mounted.crash();
+        let mounted = bed.mount(MOUNT);
+        assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: mount");
+        assert_eq!(flushed(&mounted), 2 * BLOCK as u64, "{tier:?}");
+        assert!(fs::read(bed.backing.join("f")).unwrap() == want, "{tier:?}: backing store");
+        mounted.umount();
+    }
+    proof!("two writes beside a kill on two tiers");
+}
