@@ -5,8 +5,10 @@ mod outbox;
 mod round;
 mod shelf;
 mod store;
+mod telling;
 
 pub(crate) use outbox::Lasting;
 pub use outbox::{Behind, BehindFile, Outbox};
 pub(crate) use shelf::Found;
 pub use store::{Copies, CopyInfo, Teller, Told};
+pub(crate) use telling::Telling;

@@ -15,18 +15,24 @@ use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
 use crate::copies::round::{Ended, Post, Round, To, encoded};
+use crate::copies::telling::Telling;
 use crate::core::copied::{Mark, Then, Untold, Words};
 use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
 use crate::lock::{self, MutexGuard};
+use crate::pool::Pool;
+use crate::time::Time;
 
 /// Who waits for a round looks this often whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
 /// A round whose file is cut meanwhile is begun again. Who cuts it waits for a round himself.
 const ROUNDS_MAX: u32 = 64;
+
+/// So many files are told of beside what else goes on.
+const THREADS: usize = 16;
 
 const CUT: &str = "the file is cut all the time while it is copied to partners";
 
@@ -41,6 +47,7 @@ pub struct Outbox {
     may_remember: AtomicBool,
     /// They may have copies from the run before this one, of which they were never told that they are over.
     follows: AtomicBool,
+    threads: Pool,
 }
 
 /// What partners do not have yet.
@@ -73,7 +80,9 @@ impl Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
         let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
-        Outbox { files, session, forgetting, may_remember, follows: AtomicBool::new(false) }
+        let threads = Pool::new("fb-copies", THREADS, files.time().clone());
+        let follows = AtomicBool::new(false);
+        Outbox { files, session, forgetting, may_remember, follows, threads }
     }
 
     /// Partners may have copies from a run of the engine before this one. They are told of what changes in such a
@@ -114,6 +123,19 @@ impl Outbox {
             }
         }
         Err(Error::os(libc::EBUSY, CUT))
+    }
+
+    /// The same beside what the caller does meanwhile, if partners are to have anything.
+    pub(crate) fn begin(self: &Arc<Self>, file: &Arc<File>) -> Option<Telling> {
+        self.files.copying().is_wanted().then(|| Telling::begin(self, file))
+    }
+
+    pub(super) fn threads(&self) -> &Pool {
+        &self.threads
+    }
+
+    pub(super) fn time(&self) -> &Time {
+        self.files.time()
     }
 
     fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {

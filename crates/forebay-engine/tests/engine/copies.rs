@@ -330,10 +330,12 @@ fn watch(work: &Workload, media: &CrashMedia, seed: u64) -> Arc<Mutex<Vec<Moment
             if *next.get_or_insert(at + rng.below(step / 2)) != at {
                 return;
             }
-            next = Some(at + 1 + rng.below(step));
+            next = Some(at + 1);
             let journal = journal.lock().unwrap();
-            // What is told meanwhile by others who sync is not in the journal yet.
-            let disk = theirs.as_ref().map_or_else(|| disk.clone(), CrashMedia::snapshot);
+            // What is told meanwhile is not in the journal yet. Who is at that medium may wait for the journal.
+            let of_theirs = theirs.as_ref().map(CrashMedia::try_snapshot);
+            let Some(disk) = of_theirs.unwrap_or_else(|| Some(disk.clone())) else { return };
+            next = Some(at + 1 + rng.below(step));
             let moment = Moment { at, disk, tree: store.snapshot(), journal: journal.clone() };
             out.lock().unwrap().push(moment);
         })
