@@ -61,6 +61,8 @@ pub struct Config {
     pub owned: Owned,
     /// A partner that gets copies of all that is dirty here is sent so many bytes per second.
     pub fill_rate: u64,
+    /// Partners are told of a file ahead of its sync once so many bytes of it are new.
+    pub ahead_from: u64,
 }
 
 impl Default for Config {
@@ -73,6 +75,7 @@ impl Default for Config {
             near: Near::default(),
             owned: Owned::default(),
             fill_rate: 200_000_000,
+            ahead_from: 4 << 20,
         }
     }
 }

@@ -24,6 +24,9 @@ pub const HOME: &str = "m/1";
 
 const BOOT: &str = "boot-p";
 
+/// Some of the writes of the workload.
+const AHEAD_FROM: u64 = 4096;
+
 /// The way to partners, without a network.
 pub struct Way {
     pub partners: Mutex<Vec<Arc<Engine>>>,
@@ -189,6 +192,10 @@ impl Partners for Way {
         Ok(())
     }
 
+    fn takes(&self, _file: FileKey) -> bool {
+        !self.cut_off.load(Relaxed)
+    }
+
     fn wants(&self) -> bool {
         self.wants.load(Relaxed)
     }
@@ -285,7 +292,9 @@ fn run(
     at: CopiesAt,
     done: &mut Done,
 ) -> std::result::Result<(), String> {
-    let mut work = Workload::new(seed, None);
+    // In half of them partners are told ahead of what is synced.
+    let ahead_from = if seed % 2 == 1 { AHEAD_FROM } else { Config::default().ahead_from };
+    let mut work = Workload::with(seed, None, Config { ahead_from, ..Config::default() });
     let media = CrashMedia::default();
     if let Some(lie) = lie {
         media.set_lie(lie);
