@@ -12,6 +12,7 @@ mod join;
 mod near;
 mod operate;
 mod overview;
+mod reach;
 mod tend;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use forebay_registry::{BootClock, Change as Put, Clock, Commit, Lease, Registry,
 
 use self::door::Places;
 use self::hands::Hands;
+use self::reach::Reach;
 use crate::core::{
     Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, PATIENCES, Peer, Reply, Ticket, Way,
     Why,
@@ -128,6 +130,7 @@ pub struct Member {
     lags: Mutex<HashMap<String, Duration>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
+    reach: Reach,
     sync_store: SyncStore,
     /// Nothing may be served or acknowledged now.
     is_suspended: AtomicBool,
@@ -418,9 +421,8 @@ impl Member {
             }
             std::thread::sleep(Duration::from_millis(10));
         };
+        self.reach.note(home, question, asked.as_ref().err());
         let answer = asked.map_err(|error| {
-            let what = question.path().map(|path| path.display().to_string());
-            tracing::warn!(%error, member = home, file = what, "a member was not reached");
             // For a program it is an error of the file, whatever the network called it.
             let timed_out = error.kind() == Kind::TimedOut;
             let kind = if timed_out { Kind::TimedOut } else { Kind::Unavailable };

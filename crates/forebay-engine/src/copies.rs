@@ -1,12 +1,15 @@
 //! Copies that members of one store keep of each other's dirty files, so that the death of one loses
 //! nothing that was synced: [`Copies`] are those that we keep for others, [`Outbox`] tells our partners.
 
+mod ahead;
 mod outbox;
 mod round;
 mod shelf;
 mod store;
+mod telling;
 
 pub(crate) use outbox::Lasting;
 pub use outbox::{Behind, BehindFile, Outbox};
 pub(crate) use shelf::Found;
 pub use store::{Copies, CopyInfo, Teller, Told};
+pub(crate) use telling::Telling;

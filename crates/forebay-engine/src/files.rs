@@ -293,6 +293,12 @@ impl Files {
         self.table.read().with_key(key).cloned()
     }
 
+    /// The file that is found by this key, and those that have it and are not.
+    pub(crate) fn all_with_key(&self, key: FileKey) -> Vec<Arc<File>> {
+        let table = self.table.read();
+        table.aside(key).iter().chain(table.with_key(key)).cloned().collect()
+    }
+
     pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
         self.table.read().with_id(id).cloned()
     }

@@ -15,6 +15,9 @@ use crate::keys;
 /// Copies of one member that are adopted at once.
 const ADOPTING: usize = 64;
 
+/// Commits by which they are claimed that are under way at once.
+const CLAIMING: usize = 4;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// It is not this member's yet, or not any more.
@@ -32,8 +35,10 @@ struct Taking {
     /// The epoch of its process that died.
     epoch: u64,
     step: Step,
-    /// A commit is under way.
+    /// A commit about the member itself is under way.
     is_sent: bool,
+    /// So many commits that claim what is adopted are.
+    claims_sent: usize,
     not_before: Duration,
     /// What the last commit came to: the mirror must have it before more is decided.
     reach: Revision,
@@ -56,6 +61,7 @@ impl Taking {
             epoch,
             step: Step::Asking,
             is_sent: false,
+            claims_sent: 0,
             not_before: Duration::ZERO,
             reach: Revision(0),
             left: BTreeMap::new(),
@@ -65,6 +71,12 @@ impl Taking {
             claiming: BTreeSet::new(),
             is_whole: false,
         }
+    }
+
+    /// Whether some are to be claimed now. While a commit is under way as many are gathered for the next as it takes.
+    fn may_claim(&self) -> bool {
+        let least = if self.claims_sent == 0 { 1 } else { GATHER };
+        self.claims_sent < CLAIMING && self.adopted.len() >= least
     }
 
     fn has_adopted(&self) -> bool {
@@ -301,11 +313,12 @@ impl Core {
                 self.out.push(Effect::ListCopies { member: member.into() });
             }
             Step::Asking if may_take => {
-                if goes_on {
+                if goes_on && taking.claims_sent == 0 {
                     self.ask_to_take(member);
                 }
             }
             Step::Adopting if is_mine => {
+                self.adopt_more(member);
                 if goes_on {
                     self.take_on(member);
                 }
@@ -420,11 +433,13 @@ impl Core {
         }
     }
 
-    /// Adopts more, and claims what is adopted; the last commit says that all is.
-    fn take_on(&mut self, member: &str) {
+    /// Goes on adopting, whatever is under way to the registry: what is adopted meanwhile is claimed together.
+    fn adopt_more(&mut self, member: &str) {
+        let now = self.now;
         let claims_first = !self.rules.obey(Rule::AdoptBeforeClaim);
         let Some(taking) = self.takes.taking.get_mut(member) else { return };
-        while taking.adopting.len() < ADOPTING
+        while now >= taking.not_before
+            && taking.adopting.len() < ADOPTING
             && let Some((file, number)) = taking.left.pop_first()
         {
             self.out.push(Effect::Adopt { member: member.into(), file, number });
@@ -433,13 +448,19 @@ impl Core {
                 false => _ = taking.adopting.insert(file, number),
             }
         }
-        if taking.is_sent {
-            return;
+    }
+
+    /// Claims what is adopted; the last commit says that all is.
+    fn take_on(&mut self, member: &str) {
+        for _ in 0..CLAIMING {
+            if self.takes.taking.get(member).is_some_and(Taking::may_claim) {
+                self.claim_adopted(member);
+            }
         }
-        if !taking.adopted.is_empty() {
-            return self.claim_adopted(member);
-        }
-        if taking.adopting.is_empty() && taking.claiming.is_empty() && taking.left.is_empty() {
+        let Some(taking) = self.takes.taking.get(member) else { return };
+        let adopts = !taking.adopting.is_empty() || !taking.left.is_empty();
+        let claims = !taking.adopted.is_empty() || !taking.claiming.is_empty();
+        if !adopts && !claims && taking.claims_sent == 0 {
             match taking.is_whole {
                 true => self.clear_rest(member),
                 false => self.leave_rest(member),
@@ -541,7 +562,7 @@ impl Core {
         if files.is_empty() {
             return;
         }
-        taking.is_sent = true;
+        taking.claims_sent += 1;
         taking.claiming.extend(&files);
         self.commit(Doing::TakeClaims(member.into(), files), commit, false);
     }
@@ -554,7 +575,7 @@ impl Core {
     ) {
         let now = self.now;
         let Some(taking) = self.takes.taking.get_mut(member) else { return };
-        taking.is_sent = false;
+        taking.claims_sent = taking.claims_sent.saturating_sub(1);
         if !matches!(outcome, Ok(Outcome::Committed(_))) {
             // Those that the mirror has told of meanwhile are not among them any more.
             let again = files.into_iter().filter(|file| taking.claiming.remove(file));

@@ -309,29 +309,38 @@ fn who_sees_another_epoch_stops() {
     assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Fails(Why::Superseded)));
 }
 
-/// B is dead, and A, its partner, has a copy that was made under an earlier claim of the file.
-fn adopts_a_copy_of(number: u64, rules: Rules) -> bool {
+/// A has taken B, which is dead, over: B's claims are these.
+fn takes_over(claims: Vec<Entry>, rules: Rules) -> Core {
     let mut entries = vec![
         entry("alive/a", vec![], 1),
         entry("members/a", member("a", 1), 1),
         entry("members/b", member("b", 1), 1),
-        entry("claims/a.1", claim("b"), 4),
     ];
+    entries.extend(claims);
     let partners = keys::Partners { epoch: 1, in_sync: vec!["a".into()] };
     entries.push(entry("partners/b", json(&partners), 3));
     let mut core = Core::new("a".into(), 1, 0, (Revision(5), entries), PATIENCE).with_rules(rules);
     let asks = give(&mut core, Input::Began);
-    let commit = asks.iter().find_map(|effect| match effect {
-        Effect::Commit(ticket, _) => Some(*ticket),
-        _ => None,
-    });
-    let ticket = commit.expect("it takes b over");
+    let ticket = commits(&asks).next().expect("it takes b over");
     give(&mut core, Input::Committed(ticket, Ok(Outcome::Committed(Revision(6)))));
     let mut b: keys::Member = serde_json::from_slice(&member("b", 2)).expect("a member");
     b.taken = Some(keys::Taken { by: "a".into(), epoch: 1, done: false, short: vec![] });
     let taken = Event::Put(entry("members/b", json(&b), 6));
     let effects = give(&mut core, Input::Seen(Revision(6), vec![taken]));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::ListCopies { .. })));
+    core
+}
+
+fn commits(effects: &[Effect]) -> impl Iterator<Item = super::Ticket> {
+    effects.iter().filter_map(|effect| match effect {
+        Effect::Commit(ticket, _) => Some(*ticket),
+        _ => None,
+    })
+}
+
+/// A has a copy that was made under an earlier claim of the file.
+fn adopts_a_copy_of(number: u64, rules: Rules) -> bool {
+    let mut core = takes_over(vec![entry("claims/a.1", claim("b"), 4)], rules);
     let copies = Input::Copies { member: "b".into(), files: vec![(FILE, number)], is_whole: true };
     let effects = give(&mut core, copies);
     effects.iter().any(|effect| matches!(effect, Effect::Adopt { file, .. } if *file == FILE))
@@ -629,4 +638,35 @@ fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {
     assert_eq!(core.keepers().filling.len(), 1);
     give(&mut core, Input::Filled { partner: "b".into(), fill, ok: true });
     assert_eq!(core.keepers().required.len(), 1);
+}
+
+/// While commits are under way files are adopted still, and claimed several commits at once.
+#[test]
+fn a_take_over_adopts_and_claims_without_waiting_for_each_commit() {
+    const FILES: u64 = 400;
+    let file = |ino| FileKey { ino, generation: 1 };
+    let key = |ino| format!("claims/{}", keys::file(file(ino)));
+    let claims = (0..FILES).map(|ino| entry(&key(ino), claim("b"), 4)).collect();
+    let mut core = takes_over(claims, Rules::default());
+    let files = (0..FILES).map(|ino| (file(ino), 4)).collect();
+    let mut effects = give(&mut core, Input::Copies { member: "b".into(), files, is_whole: true });
+    let (mut adopted, mut sent) = (0, 0);
+    loop {
+        let adopts: Vec<FileKey> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Adopt { file, .. } => Some(*file),
+                _ => None,
+            })
+            .collect();
+        if adopts.is_empty() {
+            break;
+        }
+        adopted += adopts.len() as u64;
+        let inputs = adopts.into_iter().map(|file| Input::Adopted { file, ok: true });
+        effects = inputs.flat_map(|input| give(&mut core, input)).collect();
+        sent += commits(&effects).count();
+    }
+    assert_eq!(adopted, FILES, "though no commit has returned");
+    assert_eq!(sent, 4, "one with the first, and those that are full");
 }

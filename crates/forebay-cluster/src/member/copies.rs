@@ -47,7 +47,15 @@ impl Member {
         (self.copies, lock(&self.core).keepers().required.len())
     }
 
-    /// Sends newer bytes of a file, which are durable here, to all partners; says how many have them durably.
+    /// Whether copies of a file can be sent at once: its claim is known, and somebody keeps them.
+    pub fn can_copy(&self, file: FileKey) -> bool {
+        let core = lock(&self.core);
+        let keepers = core.keepers();
+        let has_any = !keepers.required.is_empty() || !keepers.filling.is_empty();
+        has_any && core.claim_number(file).is_some()
+    }
+
+    /// Sends newer bytes of a file to all partners, whether they are durable here or not; says how many have them durably.
     /// Who does not take them is a partner no more before this returns.
     ///
     /// # Errors

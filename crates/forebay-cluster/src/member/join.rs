@@ -119,6 +119,7 @@ impl Member {
             heard: Mutex::default(),
             places: door::Places::default(),
             resting: Mutex::default(),
+            reach: super::reach::Reach::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),
             superseded: AtomicBool::new(false),

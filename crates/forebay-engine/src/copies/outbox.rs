@@ -14,19 +14,26 @@ use std::time::Duration;
 use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
+use crate::copies::ahead::Ahead;
 use crate::copies::round::{Ended, Post, Round, To, encoded};
+use crate::copies::telling::Telling;
 use crate::core::copied::{Mark, Then, Untold, Words};
 use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
 use crate::lock::{self, MutexGuard};
+use crate::pool::Pool;
+use crate::time::Time;
 
 /// Who waits for a round looks this often whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
 /// A round whose file is cut meanwhile is begun again. Who cuts it waits for a round himself.
 const ROUNDS_MAX: u32 = 64;
+
+/// So many files are told of beside what else goes on.
+const THREADS: usize = 16;
 
 const CUT: &str = "the file is cut all the time while it is copied to partners";
 
@@ -41,6 +48,8 @@ pub struct Outbox {
     may_remember: AtomicBool,
     /// They may have copies from the run before this one, of which they were never told that they are over.
     follows: AtomicBool,
+    threads: Pool,
+    ahead: Ahead,
 }
 
 /// What partners do not have yet.
@@ -73,7 +82,17 @@ impl Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
         let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
-        Outbox { files, session, forgetting, may_remember, follows: AtomicBool::new(false) }
+        let threads = Pool::new("fb-copies", THREADS, files.time().clone());
+        let follows = AtomicBool::new(false);
+        Outbox {
+            files,
+            session,
+            forgetting,
+            may_remember,
+            follows,
+            threads,
+            ahead: Ahead::default(),
+        }
     }
 
     /// Partners may have copies from a run of the engine before this one. They are told of what changes in such a
@@ -81,11 +100,16 @@ impl Outbox {
     pub fn begin_anew(&self) {
         for file in self.files.all_files() {
             let mut inner = file.lock();
-            let is_durable = inner.state.durable_size().is_some() || inner.state.is_held();
-            if is_durable && is_to_be_known(&inner) {
-                let number = self.files.copying().next_number();
-                inner.live().copied = Some(Box::new(Untold::of_before(number)));
+            if !is_to_be_known(&inner) {
+                continue;
             }
+            // What was synced was told, and of the rest some may have been.
+            let is_durable = inner.state.durable_size().is_some() || inner.state.is_held();
+            let untold = match is_durable {
+                true => Untold::of_before(self.files.copying().next_number()),
+                false => Untold::none(),
+            };
+            inner.live().copied = Some(Box::new(untold));
         }
         self.follows.store(true, SeqCst);
     }
@@ -116,6 +140,27 @@ impl Outbox {
         Err(Error::os(libc::EBUSY, CUT))
     }
 
+    /// The same beside what the caller does meanwhile, if partners are to have anything.
+    pub(crate) fn begin(self: &Arc<Self>, file: &Arc<File>) -> Option<Telling> {
+        self.files.copying().is_wanted().then(|| Telling::begin(self, file))
+    }
+
+    pub(super) fn threads(&self) -> &Pool {
+        &self.threads
+    }
+
+    pub(super) fn ahead(&self) -> &Ahead {
+        &self.ahead
+    }
+
+    pub(super) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    pub(super) fn time(&self) -> &Time {
+        self.files.time()
+    }
+
     fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {
         Post { files: &self.files, partners, session: self.session, to }
     }
@@ -128,13 +173,15 @@ impl Outbox {
         }
     }
 
-    /// A write has returned, or what is like it.
+    /// A write of so many bytes has returned, or what is like it.
     #[inline]
-    pub(crate) fn tell_written(&self, file: &Arc<File>) -> Result<()> {
+    pub(crate) fn tell_written(self: &Arc<Self>, file: &Arc<File>, bytes: u64) -> Result<()> {
         match self.files.copying().at() {
-            Some(CopiesAt::Write) => self.tell(file),
-            Some(CopiesAt::Sync) | None => Ok(()),
+            Some(CopiesAt::Write) => return self.tell(file),
+            Some(CopiesAt::Sync) => self.tell_ahead(file, bytes),
+            None => {}
         }
+        Ok(())
     }
 
     /// The size has changed.

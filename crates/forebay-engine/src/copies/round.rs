@@ -130,6 +130,9 @@ impl<'a> Round<'a> {
             }
             false => Then::Grown { size, mtime },
         };
+        if !one {
+            inner.live().fresh = 0;
+        }
         let number = post.files.copying().next_number();
         let seen = inner.clock.look();
         let work = post.files.work_on(file, inner, Meanwhile::Refused);

@@ -67,6 +67,8 @@ pub struct Config {
     /// Of files of so many bytes and more it is remembered, by digests, what the backing store holds; of none
     /// if it is the largest number.
     pub digests_from: u64,
+    /// Partners are told of a file ahead of its sync once so many bytes of it are new.
+    pub ahead_from: u64,
 }
 
 impl Default for Config {
@@ -80,6 +82,7 @@ impl Default for Config {
             owned: Owned::default(),
             fill_rate: 200_000_000,
             digests_from: DIGESTS_FROM,
+            ahead_from: 4 << 20,
         }
     }
 }

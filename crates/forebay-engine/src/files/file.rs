@@ -138,6 +138,9 @@ pub(crate) struct Live {
     pub fills: Vec<Fetch>,
     /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
     pub copied: Option<Box<Untold>>,
+    /// Bytes written since a round of it began last, and whether it is told of ahead of any sync now.
+    pub fresh: u64,
+    pub goes_ahead: bool,
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
     pub flight: Option<Watch>,
     /// What was lately thrown away of what was cached, or changed around the tier.

@@ -46,6 +46,9 @@ pub trait Partners: Send + Sync {
     /// what they build upon.
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
 
+    /// Whether somebody would take words about the file now, with nothing to wait for before.
+    fn takes(&self, file: FileKey) -> bool;
+
     /// Whether anybody is to have copies now, or is being filled. Asked at each sync: cheap.
     fn wants(&self) -> bool;
 }

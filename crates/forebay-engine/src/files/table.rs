@@ -3,6 +3,7 @@
 //! There may be millions, so each costs two pointers here: keys and ids are read where they are,
 //! in the file.
 
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use crate::files::file::File;
 pub(crate) struct Table {
     by_key: HashTable<Arc<File>>,
     by_id: HashTable<Arc<File>>,
+    /// Few: those that are found by their ids alone, since another one has the key, or nobody is to find
+    /// them by it.
+    aside: HashMap<FileKey, Vec<Arc<File>>>,
     hasher: DefaultHashBuilder,
     /// What was taken out.
     forgotten: Lately<FileKey>,
@@ -36,6 +40,11 @@ impl Table {
         self.by_id.find(self.hasher.hash_one(id), |file| file.id == id)
     }
 
+    /// Those that have this key and are not found by it.
+    pub fn aside(&self, key: FileKey) -> &[Arc<File>] {
+        self.aside.get(&key).map_or(&[], Vec::as_slice)
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &Arc<File>> {
         self.by_id.iter()
     }
@@ -48,31 +57,44 @@ impl Table {
 
     /// Enters a file whose id is new. Whoever had its key before is found by id alone from now on.
     pub fn insert(&mut self, file: Arc<File>) {
-        let Table { by_key, by_id, hasher, .. } = self;
-        if let Ok(before) =
-            by_key.find_entry(hasher.hash_one(file.key), |known| known.key == file.key)
-        {
-            before.remove();
-        }
-        by_key.insert_unique(hasher.hash_one(file.key), file.clone(), |f| hasher.hash_one(f.key));
-        by_id.insert_unique(hasher.hash_one(file.id), file, |f| hasher.hash_one(f.id));
+        let Table { by_id, hasher, .. } = self;
+        by_id.insert_unique(hasher.hash_one(file.id), file.clone(), |f| hasher.hash_one(f.id));
+        self.enter_key(file);
     }
 
     /// Makes a file that is known to be found by its key. Whoever had that is found by id alone from now on.
     pub fn enter_key(&mut self, file: Arc<File>) {
-        let Table { by_key, hasher, .. } = self;
+        self.leave_aside(&file);
+        let Table { by_key, aside, hasher, .. } = self;
         let hash = hasher.hash_one(file.key);
         if let Ok(before) = by_key.find_entry(hash, |known| known.key == file.key) {
-            before.remove();
+            let (before, _) = before.remove();
+            if before.id != file.id {
+                aside.entry(file.key).or_default().push(before);
+            }
         }
         by_key.insert_unique(hash, file, |f| hasher.hash_one(f.key));
     }
 
     /// Leaves a file to be found by its id alone.
     pub fn forget_key(&mut self, file: &File) {
+        if let Some(file) = self.take_key(file) {
+            self.aside.entry(file.key).or_default().push(file);
+        }
+    }
+
+    fn take_key(&mut self, file: &File) -> Option<Arc<File>> {
         let same = |known: &Arc<File>| known.id == file.id;
-        if let Ok(found) = self.by_key.find_entry(self.hasher.hash_one(file.key), same) {
-            found.remove();
+        let found = self.by_key.find_entry(self.hasher.hash_one(file.key), same).ok()?;
+        Some(found.remove().0)
+    }
+
+    fn leave_aside(&mut self, file: &File) {
+        if let Some(aside) = self.aside.get_mut(&file.key) {
+            aside.retain(|known| known.id != file.id);
+            if aside.is_empty() {
+                self.aside.remove(&file.key);
+            }
         }
     }
 
@@ -81,7 +103,8 @@ impl Table {
         if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(file.id), same) {
             found.remove();
         }
-        self.forget_key(file);
+        drop(self.take_key(file));
+        self.leave_aside(file);
         self.forgotten.note(file.key);
     }
 
@@ -107,5 +130,63 @@ impl Table {
     /// Whether the file may have been taken out since then.
     pub fn forgotten_since(&self, key: FileKey, since: Look) -> bool {
         self.forgotten.any_since(since, |gone| *gone == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_backing::{Timestamp, Version};
+
+    use super::*;
+    use crate::core::paths::Paths;
+    use crate::core::ranges::Ranges;
+    use crate::core::state::{Conflict, FileState, Owner, Portrait, Record};
+
+    const KEY: FileKey = FileKey { ino: 7, generation: 1 };
+
+    fn file(id: u64) -> Arc<File> {
+        let (size, mtime) = (1, Timestamp::default());
+        let portrait = Portrait {
+            paths: vec![],
+            owner: Owner { mode: 0o644, uid: 0, gid: 0, nlink: 1 },
+            size,
+            mtime,
+            base: Version { key: KEY, size, mtime, ctime: mtime },
+            ranges: Ranges::None,
+            since: 0,
+            flush_open: false,
+            conflict: Conflict::None,
+        };
+        let state = FileState::taken(Paths::default(), &portrait, 1);
+        File::new(FileId(id), Record { key: KEY, state }, false)
+    }
+
+    fn found(table: &Table) -> (Option<u64>, Vec<u64>) {
+        let aside = table.aside(KEY).iter().map(|file| file.id.0).collect();
+        (table.with_key(KEY).map(|file| file.id.0), aside)
+    }
+
+    /// However files come to be found by their ids alone, and whatever becomes of them then.
+    #[test]
+    fn files_that_are_not_found_by_their_key_are_found_aside() {
+        let mut table = Table::default();
+        let files = [1, 2, 3].map(file);
+        table.insert(files[0].clone());
+        assert_eq!(found(&table), (Some(1), vec![]));
+        table.insert(files[1].clone());
+        assert_eq!(found(&table), (Some(2), vec![1]), "another has its key");
+        table.forget_key(&files[1]);
+        table.forget_key(&files[1]);
+        assert_eq!(found(&table), (None, vec![1, 2]));
+        table.enter_key(files[0].clone());
+        table.enter_key(files[0].clone());
+        assert_eq!(found(&table), (Some(1), vec![2]), "it has its key again");
+        table.insert(files[2].clone());
+        table.remove(&files[1]);
+        table.remove(&files[2]);
+        assert_eq!(found(&table), (None, vec![1]));
+        table.remove(&files[0]);
+        assert_eq!(found(&table), (None, vec![]));
+        assert!(table.aside.is_empty() && table.all().next().is_none());
     }
 }

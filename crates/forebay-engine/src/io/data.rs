@@ -284,7 +284,7 @@ impl Io {
         self.files.counters().note_write(served);
         admission.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
         result?;
-        self.outbox.tell_written(file)
+        self.outbox.tell_written(file, data.len() as u64)
     }
 
     /// Writes all of `data` at the end of the file, wherever that is when the file's lock is had, and returns
@@ -307,7 +307,7 @@ impl Io {
         self.files.counters().note_write(served);
         admission.note_write(served, if result.is_ok() { len } else { 0 });
         let (_, end) = result?;
-        self.outbox.tell_written(file)?;
+        self.outbox.tell_written(file, len)?;
         Ok(end)
     }
 
@@ -569,7 +569,7 @@ impl Io {
         len: u64,
     ) -> Result<()> {
         self.allocate_as(admission, file, how, offset, len)?;
-        self.outbox.tell_written(file)
+        self.outbox.tell_written(file, 0)
     }
 
     fn allocate_as(

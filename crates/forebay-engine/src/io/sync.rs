@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_backing::Result;
 
+use crate::copies::Telling;
 use crate::core::clock::What;
 use crate::core::config::WritePolicy;
 use crate::core::counters::add;
@@ -37,6 +38,16 @@ impl Io {
             }
         }
         add(&self.files.counters().syncs, 1);
+        // Partners make it durable while we do.
+        let telling = self.outbox.begin(file);
+        let synced = self.sync_here(file);
+        failpoint::pass("sync.marked");
+        let told = telling.map_or_else(|| self.outbox.tell(file), Telling::end);
+        synced.and(told)
+    }
+
+    /// Makes it durable in the tier.
+    fn sync_here(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         // A truncation that falls into a sync makes it say nothing; where the size changes all the
         // time it has to wait. So does an eviction, once.
         let mut evictions = Meanwhile::Allowed;
@@ -59,9 +70,7 @@ impl Io {
         };
         self.files.note_tier(
             logged.map_or_else(|| self.files.index().sync(), |seq| self.files.index().sync_to(seq)),
-        )?;
-        failpoint::pass("sync.marked");
-        self.outbox.tell(file)
+        )
     }
 
     /// One sync; `false` if the size changed meanwhile, or what it was for is gone, so that it proves

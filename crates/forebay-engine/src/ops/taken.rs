@@ -85,9 +85,12 @@ impl Ops {
 
     /// The file that was adopted under this key and is not ours yet.
     fn aside(&self, key: FileKey) -> Option<Arc<File>> {
-        let is_it =
-            |file: &Arc<File>| file.key == key && file.lock().state.conflict() == Conflict::Adopted;
-        self.files.all_files().into_iter().find(is_it)
+        self.in_conflict(key, Conflict::Adopted)
+    }
+
+    fn in_conflict(&self, key: FileKey, conflict: Conflict) -> Option<Arc<File>> {
+        let is_it = |file: &Arc<File>| file.lock().state.conflict() == conflict;
+        self.files.all_with_key(key).into_iter().find(is_it)
     }
 
     /// The number of the claim that a file was taken over under, if it may be one that is not ours yet.
@@ -325,9 +328,7 @@ impl Ops {
         size: u64,
         read: &dyn Fn(u64, &mut [u8]) -> Result<usize>,
     ) -> Result<bool> {
-        let is_it =
-            |it: &Arc<File>| it.key == file && it.lock().state.conflict() == Conflict::Superseded;
-        let found = self.files.all_files().into_iter().find(is_it);
+        let found = self.in_conflict(file, Conflict::Superseded);
         let found = found.ok_or_else(|| Error::os(libc::ENOENT, "no such file is superseded"))?;
         if !self.is_same(&found, size, read)? {
             return Ok(false);

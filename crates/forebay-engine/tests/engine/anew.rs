@@ -42,6 +42,14 @@ fn sync(engine: &Arc<Engine>, path: &str) {
     drop(file);
 }
 
+/// The engine does nothing more to the medium that is returned: not even what its end would, which tells the store to
+/// sync names, and forgets them.
+fn lose_power(engine: Arc<Engine>, media: &CrashMedia) -> CrashMedia {
+    let left = CrashMedia::on(media.snapshot());
+    abandon(engine);
+    left
+}
+
 /// What may be left of the tier after a loss of power.
 fn cut(media: &CrashMedia) -> Vec<Disk> {
     media.snapshot().crash_images(&mut Rng::new(7), 8)
@@ -76,7 +84,7 @@ fn replaced() -> (CrashMedia, Tree) {
     let (from, over) = (named(Path::new("tmp"), &attr), named(f, &old));
     engine.verbs.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
     sync(&engine, "f");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     (media, tree)
 }
 
@@ -120,7 +128,7 @@ fn a_death_while_names_are_made_again_loses_none() {
     for name in &names {
         synced(&engine, name, b'N');
     }
-    abandon(engine);
+    let media = lose_power(engine, &media);
     for disk in cut(&media) {
         let (media, store) = (CrashMedia::on(disk), MemStore::on(tree.clone()));
         let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
@@ -157,7 +165,7 @@ fn a_directory_that_was_renamed_is_made_again_for_what_was_synced() {
     engine.verbs.rename(from, e, None, RenameMode::Replace).expect("it is there");
     engine.io.sync(&file).expect("a sound tier");
     drop(file);
-    abandon(engine);
+    let media = lose_power(engine, &media);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("e/f", b'N')]);
     }
@@ -180,7 +188,7 @@ fn a_forgotten_rename_takes_no_newer_files_place() {
         .unwrap();
     engine.io.sync(&file).expect("a sound tier");
     drop(file);
-    abandon(engine);
+    let media = lose_power(engine, &media);
     for (taken, disk) in cut(&media).into_iter().enumerate().map(|(n, disk)| (n % 2 == 0, disk)) {
         let store = MemStore::on(tree.clone());
         if !taken {
@@ -242,7 +250,7 @@ fn two_files_that_were_exchanged_replace_neither() {
     engine.verbs.rename(named(pa, &a), pb, Some(named(pb, &b)), RenameMode::Exchange).unwrap();
     sync(&engine, "a");
     sync(&engine, "b");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     assert_none_replaced(&media, &tree, b"AB");
 }
 
@@ -261,7 +269,7 @@ fn a_new_file_does_not_replace_what_was_moved_out_of_its_way() {
         .rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace)
         .unwrap();
     sync(&engine, "conf");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     assert_none_replaced(&media, &tree, b"O");
 }
 
@@ -281,7 +289,7 @@ fn a_file_does_not_replace_what_was_moved_out_of_its_way() {
         .rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace)
         .unwrap();
     sync(&engine, "conf");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     assert_none_replaced(&media, &tree, b"ON");
 }
 
@@ -298,7 +306,7 @@ fn replaced_so_often(n: u8) -> (CrashMedia, Tree) {
         sync(&engine, "f");
         old = attr;
     }
-    abandon(engine);
+    let media = lose_power(engine, &media);
     (media, tree)
 }
 
@@ -318,7 +326,7 @@ fn a_second_loss_of_power_takes_away_no_name_made_again() {
     for disk in cut(&media) {
         let media = CrashMedia::on(disk);
         let backing = Arc::new(MemStore::on(tree.clone()));
-        abandon(serve(&media, backing, AFTER).expect("sound"));
+        let media = lose_power(serve(&media, backing, AFTER).expect("sound"), &media);
         for disk in cut(&media) {
             assert_home(disk, tree.clone(), "later", &[("f", b'N')]);
         }
@@ -349,7 +357,7 @@ fn a_chain_of_renames_is_made_again_from_its_end() {
         engine.verbs.rename(named(x, &of(true)), y, None, RenameMode::Replace).unwrap();
         sync(&engine, "y");
         sync(&engine, "z");
-        abandon(engine);
+        let media = lose_power(engine, &media);
         for disk in cut(&media) {
             assert_home(disk, tree.clone(), AFTER, &[("y", b'x'), ("z", b'y')]);
         }
@@ -382,7 +390,7 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
     engine.io.sync(&file).expect("a sound tier");
     let tree = at_sync.lock().expect("no panic inside").take().expect("it was synced");
     drop(file);
-    abandon(engine);
+    let media = lose_power(engine, &media);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("b", b'B')]);
     }
@@ -402,7 +410,7 @@ fn a_name_that_cannot_be_looked_at_is_not_replaced() {
     engine.verbs.rename(named(b, &other), c, None, RenameMode::Replace).unwrap();
     engine.verbs.rename(named(a, &attr), b, None, RenameMode::Replace).unwrap();
     sync(&engine, "b");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     for disk in cut(&media) {
         let store = MemStore::on(tree.clone());
         let rule = FaultRule {
@@ -447,7 +455,7 @@ fn a_rename_that_was_cut_off_loses_nothing_synced_of_what_it_was_to_replace() {
         .verbs
         .rename(named(new, &attrs[1]), f, over, RenameMode::Replace)
         .expect("both are there");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     let mut seen = Vec::new();
     for disk in media.snapshot().crash_images(&mut Rng::new(7), 200) {
         let store = MemStore::on(tree.clone());
@@ -487,7 +495,7 @@ fn two_files_that_changed_places_do_so_again() {
     }
     sync(&engine, "a");
     sync(&engine, "b");
-    abandon(engine);
+    let media = lose_power(engine, &media);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("a", b'b'), ("b", b'a')]);
     }
@@ -523,7 +531,7 @@ fn a_file_that_went_on_after_an_exchange_does_so_again() {
         engine.verbs.rename(named(a, &of("b")), c, None, RenameMode::Replace).expect("it is free");
         sync(&engine, "b");
         sync(&engine, "c");
-        abandon(engine);
+        let media = lose_power(engine, &media);
         for disk in cut(&media) {
             assert_home(disk, tree.clone(), AFTER, &[("b", b'a'), ("c", b'b')]);
         }
@@ -562,7 +570,7 @@ fn a_rename_that_recovery_found_done_is_made_again() {
         let backing = Arc::new(MemStore::on(renamed));
         let engine = serve(&media, backing, BEFORE).expect("sound");
         sync(&engine, "b");
-        abandon(engine);
+        let media = lose_power(engine, &media);
         for disk in cut(&media) {
             assert_home(disk, tree.clone(), AFTER, &[("b", b'N')]);
         }

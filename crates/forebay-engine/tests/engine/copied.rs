@@ -37,15 +37,29 @@ pub fn home_on(
     media: &CrashMedia,
     tunables: Tunables,
 ) -> (Arc<Engine>, Arc<Hook>) {
+    home_with(store, media, tunables, Config::default())
+}
+
+pub fn home_with(
+    store: &MemStore,
+    media: &CrashMedia,
+    tunables: Tunables,
+    config: Config,
+) -> (Arc<Engine>, Arc<Hook>) {
     let (backing, hook) = Hook::on(store.clone());
-    let config = Config { fill_rate: 1 << 20, ..Config::default() };
+    let config = Config { fill_rate: 1 << 20, ..config };
     (start(Arc::new(media.clone()), backing, "boot-m", config, tunables).unwrap(), hook)
 }
 
 pub fn pair() -> Pair {
+    pair_with(&CrashMedia::default(), Config::default())
+}
+
+/// A pair whose home is on this medium.
+pub fn pair_with(at_home: &CrashMedia, config: Config) -> Pair {
     let (store, media) = (MemStore::new(), CrashMedia::default());
     let keeper = partner_on(&media, store.clone(), "boot-p").unwrap();
-    let (home, hook) = home_on(&store, &CrashMedia::default(), patient());
+    let (home, hook) = home_with(&store, at_home, patient(), config);
     let way = Way::to(&[&keeper]);
     home.files.begin_copies(way.clone(), CopiesAt::Sync);
     way.fill_up(&home, "p").unwrap();
@@ -86,6 +100,41 @@ pub fn read(engine: &Arc<Engine>, name: &str) -> Vec<u8> {
 
 pub fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
     store.snapshot().files()[Path::new(name)].clone()
+}
+
+/// Neither waits for the other one's end: each waits here until the other one has begun.
+#[test]
+fn a_sync_here_and_that_of_partners_run_at_once() {
+    let media = CrashMedia::default();
+    let pair = pair_with(&media, Config::default());
+    let file = pair.make("f", &[1; 9000]);
+    let [syncs, told] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let (begun, there) = (syncs.clone(), told.clone());
+    media.at_shadow_sync(move || {
+        begun.fetch_add(1, Relaxed);
+        within("partners are told", || there.load(Relaxed) > 0);
+    });
+    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+        told.fetch_add(1, Relaxed);
+        within("it is synced here", || syncs.load(Relaxed) > 0);
+    }));
+    pair.home.io.sync(&file).unwrap();
+    *pair.way.after.lock().unwrap() = None;
+    assert_eq!(pair.kept(), [("f".into(), 9000)]);
+}
+
+/// A sync is answered once both are durable: what fails at either end fails.
+#[test]
+fn a_sync_that_fails_at_one_end_fails() {
+    let media = CrashMedia::default();
+    let pair = pair_with(&media, Config::default());
+    let file = pair.make("f", &[1; 9000]);
+    media.set_fault(Some(Fault { n: 1, count: u64::MAX, errno: libc::EIO }));
+    pair.home.io.sync(&file).unwrap_err();
+    media.set_fault(None);
+    let other = pair.make("g", &[2; 9000]);
+    pair.way.cut();
+    pair.home.io.sync(&other).unwrap_err();
 }
 
 /// Partners have what was synced, and no more is sent than what is new, however many stretches the file

@@ -24,6 +24,9 @@ pub const HOME: &str = "m/1";
 
 const BOOT: &str = "boot-p";
 
+/// Some of the writes of the workload.
+const AHEAD_FROM: u64 = 4096;
+
 /// The way to partners, without a network.
 pub struct Way {
     pub partners: Mutex<Vec<Arc<Engine>>>,
@@ -189,6 +192,10 @@ impl Partners for Way {
         Ok(())
     }
 
+    fn takes(&self, _file: FileKey) -> bool {
+        !self.cut_off.load(Relaxed)
+    }
+
     fn wants(&self) -> bool {
         self.wants.load(Relaxed)
     }
@@ -285,7 +292,9 @@ fn run(
     at: CopiesAt,
     done: &mut Done,
 ) -> std::result::Result<(), String> {
-    let mut work = Workload::new(seed, None);
+    // In half of them partners are told ahead of what is synced.
+    let ahead_from = if seed % 2 == 1 { AHEAD_FROM } else { Config::default().ahead_from };
+    let mut work = Workload::with(seed, None, Config { ahead_from, ..Config::default() });
     let media = CrashMedia::default();
     if let Some(lie) = lie {
         media.set_lie(lie);
@@ -330,10 +339,12 @@ fn watch(work: &Workload, media: &CrashMedia, seed: u64) -> Arc<Mutex<Vec<Moment
             if *next.get_or_insert(at + rng.below(step / 2)) != at {
                 return;
             }
-            next = Some(at + 1 + rng.below(step));
+            next = Some(at + 1);
             let journal = journal.lock().unwrap();
-            // What is told meanwhile by others who sync is not in the journal yet.
-            let disk = theirs.as_ref().map_or_else(|| disk.clone(), CrashMedia::snapshot);
+            // What is told meanwhile is not in the journal yet. Who is at that medium may wait for the journal.
+            let of_theirs = theirs.as_ref().map(CrashMedia::try_snapshot);
+            let Some(disk) = of_theirs.unwrap_or_else(|| Some(disk.clone())) else { return };
+            next = Some(at + 1 + rng.below(step));
             let moment = Moment { at, disk, tree: store.snapshot(), journal: journal.clone() };
             out.lock().unwrap().push(moment);
         })

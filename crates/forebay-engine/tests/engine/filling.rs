@@ -190,7 +190,9 @@ fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
     for (pause, hurried) in [(10, 0), (3000, 2)] {
         let pair = pair();
         let file = pair.make("f", &[1; 3 << 20]);
-        let slow = move || time().sleep(Duration::from_millis(pause));
+        // Whichever thread it is that tells it.
+        let time = time();
+        let slow = move || time.sleep(Duration::from_millis(pause));
         *pair.way.after.lock().unwrap() = Some(Box::new(slow));
         pair.home.io.sync(&file).unwrap();
         assert_eq!(pair.way.hurried.load(Relaxed), hurried, "of three messages of {pause} ms");

@@ -1,6 +1,7 @@
 //! The engine against models of what it promises: any sequence of operations, loss of power at
 //! any moment, and a fast tier that fails.
 
+mod ahead;
 mod anew;
 mod around;
 mod attach;

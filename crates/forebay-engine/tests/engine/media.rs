@@ -128,6 +128,11 @@ impl CrashMedia {
         self.lock().disk.clone()
     }
 
+    /// The same unless somebody is at it.
+    pub fn try_snapshot(&self) -> Option<Disk> {
+        self.0.try_lock().ok().map(|inner| inner.disk.clone())
+    }
+
     /// Calls `hook` before every change, with the number of changes so far.
     pub fn set_hook(&self, hook: Option<Hook>) {
         let old = std::mem::replace(&mut self.lock().hook, hook);

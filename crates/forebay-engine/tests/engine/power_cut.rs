@@ -72,6 +72,10 @@ pub struct Workload {
 
 impl Workload {
     pub fn new(seed: u64, lie: Option<Lie>) -> Workload {
+        Workload::with(seed, lie, Config::default())
+    }
+
+    pub fn with(seed: u64, lie: Option<Lie>, config: Config) -> Workload {
         let store = MemStore::new();
         let mut journal = Journal::default();
         for name in ["p", "q"] {
@@ -82,7 +86,7 @@ impl Workload {
             media.set_lie(lie);
         }
         let backing = Arc::new(store.clone());
-        let config = digests(seed);
+        let config = Config { digests_from: digests(seed).digests_from, ..config };
         let engine = start(Arc::new(media.clone()), backing, BOOT, config, patient());
         Workload {
             seed,

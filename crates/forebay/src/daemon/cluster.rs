@@ -226,6 +226,10 @@ impl Partners for Carrier {
         self.0.mark(partner, words)
     }
 
+    fn takes(&self, file: FileKey) -> bool {
+        self.0.can_copy(file)
+    }
+
     fn wants(&self) -> bool {
         self.0.wants_copies()
     }
