@@ -271,8 +271,8 @@ impl Files {
     /// kernel knows one way at a time. Nobody does while bytes that were fetched before the file was emptied are
     /// put into its shadow: who goes past us cannot wait for that (L3).
     pub(crate) fn may_pass(&self, inner: &Inner) -> bool {
-        let lands = |live: &Box<Live>| live.fills.iter().any(|fill| fill.lands);
-        inner.is_passed() || (self.is_attached() && !inner.live.as_ref().is_some_and(lands))
+        let lands = |live: &Live| live.fills.iter().any(|fill| fill.lands);
+        inner.is_passed() || (self.is_attached() && !inner.live.as_deref().is_some_and(lands))
     }
 
     /// How many files programs have open past us.

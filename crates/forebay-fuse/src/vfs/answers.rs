@@ -184,11 +184,7 @@ impl Answers {
     pub fn recall(&self, path: &Path, patience: Duration) -> Recalled {
         let mut memory = self.memory();
         let until = Instant::now() + patience;
-        loop {
-            let Some(name) = memory.names.get(path) else { break };
-            if !name.is_asked {
-                break;
-            }
+        while memory.names.get(path).is_some_and(|name| name.is_asked) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Recalled::Unknown;

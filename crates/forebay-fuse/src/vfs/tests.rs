@@ -265,7 +265,11 @@ struct Mount {
 
 impl Mount {
     fn lookup(&self, name: &str) -> Result<Entry> {
-        match self.vfs.lookup(ROOT, OsStr::new(name))? {
+        self.lookup_in(ROOT, name)
+    }
+
+    fn lookup_in(&self, dir: u64, name: &str) -> Result<Entry> {
+        match self.vfs.lookup(dir, OsStr::new(name))? {
             Looked::There(entry) => Ok(entry),
             Looked::Nowhere(_) => Err(Error::os(libc::ENOENT, "a name")),
             Looked::Bare => Err(Error::os(libc::EIO, "a name without attributes")),

@@ -13,8 +13,8 @@ fn looked_up() -> (Bed, u64, u64) {
     }
     std::fs::write(at.join("d/f"), "old").expect("it is writable");
     let a = &bed.mounts[0];
-    let dir = a.vfs.lookup(ROOT, OsStr::new("d")).expect("it is there").id;
-    let file = a.vfs.lookup(dir, OsStr::new("f")).expect("it is there").id;
+    let dir = a.lookup("d").expect("it is there").id;
+    let file = a.lookup_in(dir, "f").expect("it is there").id;
     lock(&bed.net.granted).insert(a.key("d"));
     (bed, dir, file)
 }
