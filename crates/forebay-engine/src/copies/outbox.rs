@@ -14,7 +14,7 @@ use std::time::Duration;
 use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
-use crate::copies::ahead::Ahead;
+use crate::copies::ahead::{self, Ahead};
 use crate::copies::round::{Ended, Post, Round, To, encoded};
 use crate::copies::telling::Telling;
 use crate::core::copied::{Mark, Then, Untold, Words};
@@ -24,7 +24,6 @@ use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
 use crate::lock::{self, MutexGuard};
 use crate::pool::Pool;
-use crate::time::Time;
 
 /// Who waits for a round looks this often whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
@@ -142,23 +141,48 @@ impl Outbox {
 
     /// The same beside what the caller does meanwhile, if partners are to have anything.
     pub(crate) fn begin(self: &Arc<Self>, file: &Arc<File>) -> Option<Telling> {
-        self.files.copying().is_wanted().then(|| Telling::begin(self, file))
+        if !self.files.copying().is_wanted() {
+            return None;
+        }
+        let (outbox, file) = (self.clone(), file.clone());
+        let tell = move || outbox.tell(&file);
+        Some(Telling::begin(&self.threads, self.files.time(), tell))
     }
 
-    pub(super) fn threads(&self) -> &Pool {
-        &self.threads
+    /// So many bytes of a file were written, which nobody waits for yet.
+    fn tell_ahead(self: &Arc<Self>, file: &Arc<File>, bytes: u64) {
+        if !ahead::begins(&mut file.lock(), bytes, self.files.config().ahead_from) {
+            return;
+        }
+        let going = self.may_go_ahead(file.key).then(|| self.ahead.enter()).flatten();
+        let Some(going) = going else {
+            file.lock().live().goes_ahead = false;
+            return;
+        };
+        let (outbox, file) = (self.clone(), file.clone());
+        self.threads.run(move || {
+            outbox.go_ahead(&file);
+            drop(going);
+        });
     }
 
-    pub(super) fn ahead(&self) -> &Ahead {
-        &self.ahead
+    /// Goes on for as long as the file is written as fast.
+    fn go_ahead(&self, file: &Arc<File>) {
+        loop {
+            let told = self.tell(file);
+            if let Err(error) = &told {
+                // Whoever syncs it tells them again, and is told so.
+                tracing::debug!(%error, "partners could not be told of what is written");
+            }
+            let may = told.is_ok() && self.may_go_ahead(file.key);
+            if !ahead::goes_on(&mut file.lock(), may, self.files.config().ahead_from) {
+                return;
+            }
+        }
     }
 
-    pub(super) fn files(&self) -> &Files {
-        &self.files
-    }
-
-    pub(super) fn time(&self) -> &Time {
-        self.files.time()
+    fn may_go_ahead(&self, file: FileKey) -> bool {
+        self.files.copying().wanted().is_some_and(|partners| partners.takes(file))
     }
 
     fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {

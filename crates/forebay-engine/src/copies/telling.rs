@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use forebay_backing::Result;
 
-use crate::copies::outbox::Outbox;
-use crate::files::file::File;
 use crate::lock::{Condvar, Mutex, Rank};
+use crate::pool::Pool;
+use crate::time::Time;
 
 /// Who waits for its end looks this often.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
@@ -15,10 +15,12 @@ const WAIT_LOOK: Duration = Duration::from_millis(50);
 /// Partners are being told of a file.
 #[must_use]
 pub(crate) struct Telling {
-    outbox: Arc<Outbox>,
-    file: Arc<File>,
+    tell: Arc<Tell>,
     shared: Arc<Shared>,
+    time: Time,
 }
+
+type Tell = dyn Fn() -> Result<()> + Send + Sync;
 
 struct Shared {
     step: Mutex<Step>,
@@ -45,33 +47,38 @@ impl Shared {
 }
 
 impl Telling {
-    /// What comes of [`Outbox::tell`] is had from [`Telling::end`].
-    pub fn begin(outbox: &Arc<Outbox>, file: &Arc<File>) -> Telling {
+    /// What comes of `tell` is had from [`Telling::end`].
+    pub fn begin(
+        threads: &Pool,
+        time: &Time,
+        tell: impl Fn() -> Result<()> + Send + Sync + 'static,
+    ) -> Telling {
+        let tell: Arc<Tell> = Arc::new(tell);
         let step = Mutex::new(Rank::Partners, Step::Left);
         let shared = Arc::new(Shared { step, ended: Condvar::new() });
-        let (mine, at, it) = (outbox.clone(), file.clone(), shared.clone());
-        outbox.threads().leave(move || {
+        let (work, it) = (tell.clone(), shared.clone());
+        threads.leave(move || {
             if it.begins() {
-                let told = mine.tell(&at);
+                let told = work();
                 *it.step.lock() = Step::Ended(Some(told));
                 it.ended.notify_all();
             }
         });
-        Telling { outbox: outbox.clone(), file: file.clone(), shared }
+        Telling { tell, shared, time: time.clone() }
     }
 
-    /// As [`Outbox::tell`] returns.
+    /// As it returns.
     pub fn end(self) -> Result<()> {
-        let Telling { outbox, file, shared } = self;
+        let Telling { tell, shared, time } = self;
         if shared.begins() {
-            return outbox.tell(&file);
+            return tell();
         }
         let mut step = shared.step.lock();
         loop {
             if let Step::Ended(told) = &mut *step {
                 return told.take().expect("it is asked once");
             }
-            step = outbox.time().wait(&shared.ended, step, WAIT_LOOK).0;
+            step = time.wait(&shared.ended, step, WAIT_LOOK).0;
         }
     }
 }

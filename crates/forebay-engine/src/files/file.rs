@@ -324,11 +324,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub fn now() -> Asked {
-        Asked::at(Instant::now())
-    }
-
-    pub(crate) fn at(at: Instant) -> Asked {
+    pub fn at(at: Instant) -> Asked {
         Asked { at, look: Look::now() }
     }
 }

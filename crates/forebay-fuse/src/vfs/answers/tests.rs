@@ -13,7 +13,7 @@ fn attr(ino: u64, kind: FileKind) -> Attr {
 }
 
 fn told(ino: u64, kind: FileKind) -> DatedAttr {
-    DatedAttr::by(Asked::now(), attr(ino, kind))
+    DatedAttr::by(Asked::at(Instant::now()), attr(ino, kind))
 }
 
 /// Asks and hears about a file.
@@ -184,11 +184,15 @@ fn a_directory_has_moved_when_something_was_made_in_it_and_is_asked_soon() {
     answers.reckon(true);
     let asked = answers.moment();
     let dir = Attr { nlink: 2, ..attr(2, FileKind::Dir) };
-    answers.hear("d".as_ref(), asked, Recalled::There(DatedAttr::by(Asked::now(), dir)));
+    answers.hear(
+        "d".as_ref(),
+        asked,
+        Recalled::There(DatedAttr::by(Asked::at(Instant::now()), dir)),
+    );
     let mut made = attr(9, FileKind::Dir);
     made.ctime = Timestamp { sec: 77, nsec: 5 };
     let mut change = answers.changing(&["d/c".as_ref()], &[]);
-    change.became("d/c".as_ref(), Became::Made(DatedAttr::by(Asked::now(), made)));
+    change.became("d/c".as_ref(), Became::Made(DatedAttr::by(Asked::at(Instant::now()), made)));
     drop(change);
     let Recalled::There(dir) = answers.recall("d".as_ref(), Duration::ZERO) else {
         panic!("its attributes are reckoned")
