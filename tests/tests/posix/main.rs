@@ -43,8 +43,6 @@ fn run_all(tier: Tier, flags: &[&str]) {
             failed.push(*name);
         }
     }
-    // For so long a directory's times may be reckoned after a change in it (S1).
-    std::thread::sleep(std::time::Duration::from_millis(1100));
     let seen = Tree::read(&bed.mnt);
     mounted.umount();
     if failed.is_empty() {

@@ -19,6 +19,12 @@ use super::answers::{Ahead, Answers, Recalled, Wanted};
 /// A store that takes longer than this for a name on the average is asked for several at once.
 const SLOW: Duration = Duration::from_micros(200);
 
+/// One that takes longer than this is not asked for a directory's times after each change in it.
+const VERY_SLOW: Duration = Duration::from_millis(1);
+
+/// A single answer counts as no slower than this: one that was late by chance makes no store slow.
+const LATE: Duration = Duration::from_millis(4);
+
 /// So long somebody waits for another's question before he asks himself.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -40,17 +46,18 @@ impl Foresight {
 
     /// The store has answered a question about one name in this time.
     pub fn took(&self, time: Duration) {
-        let now = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let (before, was_slow) = (self.pace.load(Relaxed), self.is_slow());
+        let before = self.pace.load(Relaxed);
         // Who comes between loses nothing but one of many readings.
-        self.pace.store(before - before / 8 + now / 8, Relaxed);
-        if self.is_slow() != was_slow {
-            self.answers.reckon(!was_slow);
+        let pace = before - before / 8 + time.min(LATE).as_nanos() as u64 / 8;
+        self.pace.store(pace, Relaxed);
+        let reckons = |pace| Duration::from_nanos(pace) > VERY_SLOW;
+        if reckons(before) != reckons(pace) {
+            self.answers.reckon(reckons(pace));
         }
     }
 
     fn is_slow(&self) -> bool {
-        u128::from(self.pace.load(Relaxed)) > SLOW.as_nanos()
+        Duration::from_nanos(self.pace.load(Relaxed)) > SLOW
     }
 
     /// What is known of a name without asking; waits for who asks already.
