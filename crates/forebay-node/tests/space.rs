@@ -189,9 +189,14 @@ fn an_image_has_all_its_blocks_from_first_to_last() {
         // The kernel would keep "never discard" for whoever gets the device next.
         pool.sweep().unwrap();
         let left = std::path::Path::new("/sys/block").join(&device);
-        // Its number may be another space's by now.
-        let anew = fs::read_to_string(left.join("loop/backing_file")).is_ok();
-        assert!(anew || !left.exists(), "{device} is left behind with our limits");
+        // Its number may be another space's by now, or about to be.
+        let anew = || fs::read_to_string(left.join("loop/backing_file")).is_ok();
+        let began = Instant::now();
+        while left.exists() && !anew() {
+            let waited = began.elapsed();
+            assert!(waited < Duration::from_secs(5), "{device} is left behind with our limits");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
