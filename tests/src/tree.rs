@@ -12,6 +12,9 @@ use crate::sys;
 /// A directory's times may be so far from those of the backing store, in nanoseconds.
 const RECKONED: u64 = 1_000_000_000;
 
+/// `FUSE_SUPER_MAGIC`, statfs(2).
+const FUSE: u32 = 0x6573_5546;
+
 /// One name of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -34,6 +37,8 @@ pub struct Entry {
 /// A tree as it was at one moment.
 pub struct Tree {
     root: PathBuf,
+    /// It was read through a mount, which may reckon times of directories.
+    reckons: bool,
     pub entries: BTreeMap<PathBuf, Entry>,
 }
 
@@ -47,7 +52,8 @@ pub enum Times {
 impl Tree {
     /// Reads everything below `root`, but the virtual `.forebay` at the root of a mount.
     pub fn read(root: &Path) -> Tree {
-        let mut tree = Tree { root: root.to_path_buf(), entries: BTreeMap::new() };
+        let reckons = rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u32 == FUSE);
+        let mut tree = Tree { root: root.to_path_buf(), reckons, entries: BTreeMap::new() };
         let mut firsts = HashMap::new();
         let mut todo = vec![PathBuf::new()];
         while let Some(name) = todo.pop() {
@@ -113,7 +119,8 @@ impl Tree {
         say("sparse", a.sparse.to_string(), b.sparse.to_string());
         // A directory's are reckoned for up to a second after a change in it where the store is slow (S1), and
         // anybody's disk may be for a moment.
-        let is_reckoned = a.kind == "dir" && apart(a.mtime, b.mtime) < RECKONED;
+        let may_be = (self.reckons || other.reckons) && a.kind == "dir";
+        let is_reckoned = may_be && apart(a.mtime, b.mtime) < RECKONED;
         if times == Times::Compare && !is_reckoned {
             say("mtime", format!("{:?}", a.mtime), format!("{:?}", b.mtime));
         }
