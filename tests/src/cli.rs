@@ -55,11 +55,9 @@ fn find_binary() -> PathBuf {
         return path.into();
     }
     let here = std::env::current_exe().expect("a test knows its own path");
-    let target = here.ancestors().nth(3).expect("target/PROFILE/deps/test");
-    let found = ["release", "debug"].map(|p| target.join(p).join("forebay"));
-    found.iter().find(|path| path.exists()).cloned().unwrap_or_else(|| {
-        panic!("no forebay binary in {}: build it, or set FOREBAY_BIN", target.display())
-    })
+    let found = here.ancestors().nth(2).expect("target/PROFILE/deps/test").join("forebay");
+    assert!(found.exists(), "no {}: build it (cargo build), or set FOREBAY_BIN", found.display());
+    found
 }
 
 /// Whether the binary contains a string: how a test learns that a hook it needs is built in.

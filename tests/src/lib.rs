@@ -5,7 +5,7 @@
 //! Whatever a bed mounts, attaches or starts, its `Drop` takes away again, and only that.
 //!
 //! Environment: `FOREBAY_BIN` names the binary (default: `forebay` of the build the test belongs
-//! to, release first). `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running
+//! to). `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running
 //! forebay: what fails then is a mistake in the test. `FOREBAY_SOAK=SECONDS` runs the long
 //! versions, with seeds moved on by `FOREBAY_SEED`. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
 pub mod acl;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_tests::slurm::{Setup, Slurm};
 use forebay_tests::{PATIENCE, eventually, kill, needs_slurm, proof, stop, within};
 
-use crate::{alone, pfs, put, script, shown};
+use crate::{pfs, put, script, shown};
 
 const WISH: &str = "#DW jobdw capacity=16MiB access_mode=striped type=scratch";
 
@@ -29,7 +29,6 @@ fn came_home(dir: &std::path::Path) {
 #[test]
 fn the_node_daemon_may_die_in_each_state_of_a_job() {
     needs_slurm!();
-    let _alone = alone();
     let mut slurm = Slurm::start(Setup::Lua, 1, 512);
     let mut seen = Vec::new();
     for state in ["pre-run", "running", "staging-out"] {
@@ -64,7 +63,6 @@ fn slurmctld_may_die_in_each_state_of_a_job() {
         return forebay_tests::say("SKIPPED: the death of slurmctld: see ./run torture slurm");
     }
     needs_slurm!();
-    let _alone = alone();
     let mut slurm = Slurm::start(Setup::Lua, 2, 512);
     let (running, ran) = in_and_out(&slurm, "running", 80);
     slurm.until(&running, "BurstBufferState=running");
@@ -101,7 +99,6 @@ fn slurmctld_may_die_while_data_go_home() {
         return forebay_tests::say("SKIPPED: the death of slurmctld: see ./run torture slurm");
     }
     needs_slurm!();
-    let _alone = alone();
     let mut slurm = Slurm::start(Setup::Lua, 1, 512);
     let (id, dir) = in_and_out(&slurm, "home", 40);
     within(PATIENCE, "it runs", || dir.join("runs").exists());

@@ -13,7 +13,6 @@ mod sites;
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_tests::node::open_dir;
 use forebay_tests::slurm::{Setup, Slurm, USER};
@@ -28,7 +27,6 @@ type Scenario = (&'static str, fn(&Slurm));
 #[test]
 fn jobs_live_with_burst_buffer_lua() {
     needs_slurm!();
-    let _alone = alone();
     let slurm = Slurm::start(Setup::Lua, 3, ROOM);
     let all = [life::SCENARIOS, life::OF_LUA, sites::SCENARIOS, failures::SCENARIOS, named::OF_LUA];
     run(&slurm, &all.concat());
@@ -38,16 +36,9 @@ fn jobs_live_with_burst_buffer_lua() {
 #[test]
 fn jobs_live_with_burst_buffer_datawarp() {
     needs_slurm!();
-    let _alone = alone();
     let slurm = Slurm::start(Setup::DataWarp, 2, ROOM);
     let all = [life::SCENARIOS, sites::SCENARIOS, failures::SCENARIOS, named::OF_DATAWARP];
     run(&slurm, &all.concat());
-}
-
-/// One cluster at a time: each takes what the machine has.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All at once; then nothing may be left of any.
