@@ -39,10 +39,16 @@ pub struct At {
 
 impl Shared {
     /// That a name is nowhere is an answer, which the kernel goes by as long as by any other name.
-    pub fn lookup(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<Looked>) {
+    pub fn lookup(
+        self: &Arc<Shared>,
+        from: Origin,
+        parent: u64,
+        name: &OsStr,
+        reply: impl Tell<Looked>,
+    ) {
         let name = name.to_os_string();
         let again = name.clone();
-        let work = move |vfs: &Vfs| vfs.lookup(parent, &name);
+        let work = move |vfs: &Vfs| vfs.lookup(parent, &name, from);
         let lookup = Do::new(|v| &v.lookup, reply, work).undo(|shared, looked| {
             if let Looked::There(entry) = looked {
                 shared.vfs.forget(entry.id, 1);
@@ -51,10 +57,11 @@ impl Shared {
         lookup.or(move |vfs| vfs.lookup_cached(parent, &again).map(Looked::There)).run(self);
     }
 
-    pub fn getattr(self: &Arc<Shared>, id: u64, reply: impl Tell<AttrOf>) {
+    pub fn getattr(self: &Arc<Shared>, from: Origin, id: u64, reply: impl Tell<AttrOf>) {
         let of = move |(attr, as_of)| AttrOf { id, attr, as_of };
         let now = |attr| (attr, Instant::now());
-        let getattr = Do::new(|v| &v.getattr, reply, move |vfs| vfs.getattr_as_of(id).map(of));
+        let work = move |vfs: &Vfs| vfs.told(from, vfs.getattr_as_of(id)).map(of);
+        let getattr = Do::new(|v| &v.getattr, reply, work);
         getattr.or(move |vfs| vfs.getattr_cached(id).map(now).map(of)).run(self);
     }
 
@@ -69,7 +76,8 @@ impl Shared {
     ) {
         let work = move |vfs: &Vfs| {
             let as_of = Instant::now();
-            vfs.setattr(id, from, &set, size).map(|attr| AttrOf { id, attr, as_of })
+            let attr = vfs.told(from, vfs.setattr(id, from, &set, size))?;
+            Ok(AttrOf { id, attr, as_of })
         };
         Do::new(|v| &v.setattr, reply, work).patient().run(self);
     }
@@ -170,7 +178,8 @@ impl Shared {
 
     pub fn open(self: &Arc<Shared>, from: Origin, id: u64, flags: i32, reply: impl Tell<Opened>) {
         self.usage.note(who(from), Moved::Opened);
-        let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(id, flags, from));
+        let work = move |vfs: &Vfs| vfs.told(from, vfs.open(id, flags, from));
+        let open = Do::new(|v| &v.open, reply, work);
         open.or(move |vfs| vfs.open_cached(id, flags, from))
             .undo(|shared, opened| shared.vfs.release(opened.handle))
             .run(self);
@@ -186,7 +195,7 @@ impl Shared {
     ) {
         self.usage.note(who(from), Moved::Opened);
         let (name, new) = (name.to_os_string(), new_file(from, mode, umask));
-        let work = move |vfs: &Vfs| vfs.create(parent, &name, new, flags, from);
+        let work = move |vfs: &Vfs| vfs.told(from, vfs.create(parent, &name, new, flags, from));
         Do::new(|v| &v.create, reply, work)
             .undo(|shared, (entry, opened)| {
                 shared.vfs.release(opened.handle);

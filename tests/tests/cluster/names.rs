@@ -299,6 +299,36 @@ fn of_many_who_make_one_name_exclusively_one_does() {
     proof!("{winners:?} of 50 names went to n1, n2, n3");
 }
 
+/// The kernel of n2 has a node of the file from before n1 claimed it.
+#[test]
+fn a_file_that_was_looked_up_before_it_went_elsewhere_is_opened_there_and_here_again() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, HOLD);
+    let (old, new) = (random(100_000, 1), random(100_000, 2));
+    write(&cluster.at(0, "f"), &old);
+    cluster.flush(0);
+    within(PATIENCE, "nobody has claimed it", || cluster.claims(0, "n1") == 0);
+    let at = cluster.at(1, "f");
+    assert_eq!(difference(&read(&at).unwrap(), &old), None);
+    let home = File::options().write(true).open(cluster.at(0, "f")).unwrap();
+    home.write_all_at(&new, 0).unwrap();
+    let there = File::open(&at).unwrap();
+    let seen_there = || {
+        let mut found = vec![0; new.len()];
+        there.read_exact_at(&mut found, 0).unwrap();
+        difference(&found, &new)
+    };
+    assert_eq!(seen_there(), None);
+    drop(home);
+    cluster.flush(0);
+    within(PATIENCE, "it was given back", || cluster.claims(0, "n1") == 0);
+    for _ in 0..3 {
+        assert_eq!(difference(&read(&at).unwrap(), &new), None);
+    }
+    assert_eq!(seen_there(), None);
+}
+
 /// As the tasks of a parallel program do: one makes the file anew, all open it, whatever had its name before.
 #[test]
 fn nodes_that_open_a_new_file_at_once_write_parts_of_one_file() {

@@ -131,6 +131,8 @@ fn who_hangs_holds_up_nobody_for_good() {
     let (go, wait) = mpsc::channel::<()>();
     let hanging = at_work(&time, move |time| {
         let _ = wait.recv();
+        // From its end on he takes part: until he begins it, time goes on without him.
+        time.sleep(SECOND);
         let began = time.now();
         time.sleep(SECOND);
         time.since(began)

@@ -47,9 +47,9 @@ fn survive(request: &Request<'_>, work: impl FnOnce()) {
 fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Reply<C>) {
     let (node, from) = (head.node, head.from);
     match call {
-        Call::Lookup(name) => shared.lookup(node, name, reply),
-        Call::Getattr => shared.getattr(node, reply),
-        Call::Statx => shared.getattr(node, Extended(reply)),
+        Call::Lookup(name) => shared.lookup(from, node, name, reply),
+        Call::Getattr => shared.getattr(from, node, reply),
+        Call::Statx => shared.getattr(from, node, Extended(reply)),
         Call::Setattr(set, size) => shared.setattr(from, node, set, size, reply),
         Call::Readlink => shared.readlink(node, reply),
         Call::Open { flags } => shared.open(from, node, flags, reply),

@@ -20,7 +20,8 @@ use crate::nodes::{ROOT, Side};
 /// What somebody wants to know of a name for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    Lookup,
+    /// For this thread of a program.
+    Lookup(Origin),
     Listing,
 }
 
@@ -40,8 +41,8 @@ impl Said {
 }
 
 impl Vfs {
-    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Looked> {
-        self.look_up(parent, name, Purpose::Lookup)
+    pub fn lookup(&self, parent: u64, name: &OsStr, who: Origin) -> Result<Looked> {
+        self.look_up(parent, name, Purpose::Lookup(who))
     }
 
     /// The same for a listing.
@@ -67,13 +68,11 @@ impl Vfs {
         }
         let _tree = self.tree();
         let dir = self.path(parent)?;
-        if purpose == Purpose::Lookup && self.cluster().is_none() {
+        if purpose != Purpose::Listing && self.cluster().is_none() {
             self.foresight.step(&dir, name);
         }
         match self.said(&dir.join(name), purpose) {
-            Ok(Said::There(attr, as_of)) => {
-                self.found(parent, name, (attr, as_of), purpose == Purpose::Listing)
-            }
+            Ok(Said::There(attr, as_of)) => self.found(parent, name, (attr, as_of), purpose),
             Ok(Said::Nowhere(as_of)) => Ok(Looked::Nowhere(as_of)),
             Err(error) => self.lookup_away(parent, name, error).map(Looked::There),
         }
@@ -116,7 +115,7 @@ impl Vfs {
     ///
     /// Those of the store; ENOENT if nothing is there.
     pub(super) fn attr_told(&self, path: &Path) -> Result<(Attr, Instant)> {
-        self.said(path, Purpose::Lookup)?.attr(path)
+        self.said(path, Purpose::Lookup(Origin::default()))?.attr(path)
     }
 
     pub(super) fn control_entry(&self, id: u64) -> Result<Entry> {

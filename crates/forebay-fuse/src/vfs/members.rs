@@ -13,6 +13,7 @@ use forebay_cluster::core::{Access, Holder, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use forebay_engine::Named;
+use forebay_engine::rules::Origin;
 use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
@@ -21,6 +22,7 @@ use super::doubts::{Again, Doubts};
 use super::fence::{Fences, Numbers};
 use super::laundry::Laundry;
 use super::left::Left;
+use super::look::Purpose;
 use super::serve::Guest;
 use super::unsynced::Unsynced;
 use super::{Entry, Looked, Vfs};
@@ -33,7 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The first pause of those, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// So long an open is believed that found a file's home before its claim was to be seen.
+/// So long an open is believed that found a file's home before its claim was to be seen, and so long who was told
+/// ESTALE takes at most to look again.
 const HEARD: Duration = Duration::from_secs(2);
 
 /// So long attributes that were asked for a listing wait to be listed.
@@ -60,8 +63,8 @@ pub struct Members {
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
-    /// When somebody was told ESTALE last.
-    told: Mutex<Option<Instant>>,
+    /// Threads of programs that were told ESTALE, and when.
+    told: Mutex<HashMap<u32, Instant>>,
     /// What programs of other members have open here.
     pub(super) guests: Mutex<HashMap<u64, Arc<Guest>>>,
     pub(super) last_guest: AtomicU64,
@@ -210,7 +213,7 @@ impl Vfs {
             }
             Place::There(home) => {
                 self.heard(key, Some(&home));
-                Err(self.replaced(self.nodes.parent(id), &path, how))
+                Err(self.replaced(&path))
             }
         }
     }
@@ -232,47 +235,52 @@ impl Vfs {
     }
 
     /// What is answered for a name that may have another file by now than the kernel knows of, or one where it knows
-    /// of none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
-    pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
+    /// of none.
+    pub(super) fn replaced(&self, path: &Path) -> Error {
         self.foresight.answers.doubt(path);
-        let now = || self.engine.names.ask(|b| b.stat(path)).ok();
-        let is_news = |attr: &Attr| attr.kind == FileKind::File && self.home_of(attr.key).is_none();
-        if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
-            && let Some(attr) = now().filter(is_news)
-            && let Ok(place) = cluster.open(attr.key, dir, path, how)
-        {
-            match place {
-                Place::There(home) => self.heard(attr.key, Some(&home)),
-                Place::Here(_) => self.heard(attr.key, None),
-            }
-        }
         Error::os(libc::ESTALE, "the file was replaced")
     }
 
-    /// Who is told ESTALE looks the name up again, once. What it has then may be news to this member: whose it is
-    /// is asked.
-    pub(super) fn told<T>(&self, opened: Result<T>) -> Result<T> {
-        if opened.as_ref().is_err_and(|error| error.is(libc::ESTALE)) {
-            *lock(&self.members.told) = Some(Instant::now());
+    /// Remembers who is told ESTALE: the kernel has that thread look the name up again, but once.
+    pub fn told<T>(&self, who: Origin, answer: Result<T>) -> Result<T> {
+        if self.cluster().is_some() && answer.as_ref().is_err_and(|error| error.is(libc::ESTALE)) {
+            let mut told = lock(&self.members.told);
+            told.retain(|_, at| at.elapsed() < HEARD);
+            told.insert(who.pid, Instant::now());
         }
-        opened
+        answer
     }
 
-    /// The member that serves a file that was looked up, which is asked for if its name may be news.
-    fn home_of_found(&self, parent: u64, name: &OsStr, key: FileKey) -> Option<String> {
+    /// Who looks a name up again finds its file where it is opened: at its home, which is asked for, or here. What
+    /// nobody has claimed is claimed for that, and stays here for
+    /// [`SETTLE`](forebay_cluster::core::SETTLE).
+    fn home_of_found(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        key: FileKey,
+        who: Origin,
+    ) -> Option<String> {
         let home = self.home_of(key);
-        let is_news = || lock(&self.members.told).is_some_and(|at| at.elapsed() < HEARD);
-        if home.is_some() || !is_news() {
+        if home.is_some() || self.is_held(key) {
             return home;
         }
+        lock(&self.members.told).remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
         let (cluster, dir) = self.cluster().zip(self.nodes.key(parent))?;
         let path = self.path(parent).ok()?.join(name);
-        match cluster.open(key, dir, &path, Access::Read).ok()? {
+        let how = match self.engine.config().read_only {
+            true => Access::Read,
+            false => Access::Write,
+        };
+        match cluster.open(key, self.as_found(dir, &path), &path, how).ok()? {
             Place::There(home) => {
                 self.heard(key, Some(&home));
                 Some(home)
             }
-            Place::Here(_) => None,
+            Place::Here(_) => {
+                self.heard(key, None);
+                None
+            }
         }
     }
 
@@ -448,22 +456,24 @@ impl Vfs {
         parent: u64,
         name: &OsStr,
         (attr, as_of): (Attr, Instant),
-        listed: bool,
+        purpose: Purpose,
     ) -> Result<Looked> {
-        let home = match attr.kind {
-            FileKind::File if listed => self.home_of(attr.key),
-            FileKind::File => self.home_of_found(parent, name, attr.key),
+        let home = match (attr.kind, purpose) {
+            (FileKind::File, Purpose::Lookup(who)) => {
+                self.home_of_found(parent, name, attr.key, who)
+            }
+            (FileKind::File, Purpose::Listing) => self.home_of(attr.key),
             _ => None,
         };
         if home.is_none() {
             return Ok(Looked::There(self.entry(parent, name, attr, as_of)));
         }
-        let asked = match listed {
-            true => {
+        let asked = match purpose {
+            Purpose::Listing => {
                 let foreseen = lock(&self.members.foreseen).remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
             }
-            false => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
+            Purpose::Lookup(_) => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
         };
         let Some(asked) = asked else { return Ok(Looked::Bare) };
         let attr = with_home(attr, &asked);

@@ -7,9 +7,11 @@ use std::time::Instant;
 use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::NameChange;
+use forebay_engine::rules::Origin;
 use forebay_engine::{DatedAttr, Named};
 
 use super::answers::Became;
+use super::look::Purpose;
 use super::members::{Looks, Settled, moved};
 use super::{Entry, Looked, Make, Vfs};
 use crate::control;
@@ -253,7 +255,8 @@ impl Vfs {
             Settled::Here(change) => change,
             Settled::Done(attrs) => {
                 let attr = self.changed_there(&to, attrs)?;
-                return match self.found(parent, name, (attr, Instant::now()), false)? {
+                let purpose = Purpose::Lookup(Origin::default());
+                return match self.found(parent, name, (attr, Instant::now()), purpose)? {
                     Looked::There(found) => Ok(found),
                     Looked::Nowhere(_) | Looked::Bare => Err(moved()),
                 };

@@ -83,17 +83,13 @@ impl Vfs {
                 drop(change);
                 // Who made it may ask what is being made here before he answers.
                 drop(making);
-                self.told(Err(self.replaced(Some(parent), &path, access(flags))))
+                Err(self.replaced(&path))
             }
             Err(e) => Err(e),
         }
     }
 
     pub fn open(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
-        self.told(self.open_found(id, flags, who))
-    }
-
-    fn open_found(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         if Control::owns(id) {
             let text = self.control.read(id)?;
             let handle = self.keep(Handle::Control { id, text });
@@ -120,7 +116,7 @@ impl Vfs {
         let file = opened?;
         if self.cluster().is_some() && self.nodes.key(id) != Some(file.key) {
             // The claim is of the file that was there before.
-            return Err(self.replaced(self.nodes.parent(id), &self.path(id)?, access(flags)));
+            return Err(self.replaced(&self.path(id)?));
         }
         let admission = self.engine.room.admission_of(&file, who);
         if truncate {
@@ -157,9 +153,7 @@ impl Vfs {
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
                 if self.cluster().is_some() && self.open_file(id).is_none() {
-                    let how = if to_read { Access::Read } else { Access::Write };
-                    let path = self.nodes.path(id).ok_or_else(super::members::moved)?;
-                    return Err(self.replaced(self.nodes.parent(id), &path, how));
+                    return Err(self.replaced(&self.path(id)?));
                 }
                 let pin = self.nodes.pin(id);
                 key.and_then(|key| self.engine.files.open_unlinked(key, pin.as_deref())).ok_or(e)

@@ -269,7 +269,7 @@ impl Mount {
     }
 
     fn lookup_in(&self, dir: u64, name: &str) -> Result<Entry> {
-        match self.vfs.lookup(dir, OsStr::new(name))? {
+        match self.vfs.lookup(dir, OsStr::new(name), Origin::default())? {
             Looked::There(entry) => Ok(entry),
             Looked::Nowhere(_) => Err(Error::os(libc::ENOENT, "a name")),
             Looked::Bare => Err(Error::os(libc::EIO, "a name without attributes")),

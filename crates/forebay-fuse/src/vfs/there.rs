@@ -121,7 +121,7 @@ impl Vfs {
                         Ok(there) => seat = Some(Seat::There(there)),
                         Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
-                            return Err(self.replaced(self.nodes.parent(id), &path, how));
+                            return Err(self.replaced(&path));
                         }
                         Err(error) if self.awaits_heir(&succession, &home, &error) => {
                             self.heard(key, None);
@@ -133,7 +133,7 @@ impl Vfs {
                 // It has come here since the kernel looked it up: served here, around the kernel's pages.
                 Place::Here(held) => {
                     let Some(file) = self.named_at(key, &path)? else {
-                        return Err(self.replaced(self.nodes.parent(id), &path, how));
+                        return Err(self.replaced(&path));
                     };
                     seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
@@ -146,8 +146,7 @@ impl Vfs {
                 break;
             }
         }
-        let parent = || self.nodes.parent(id);
-        let seat = seat.ok_or_else(|| self.replaced(parent(), &path, how))?;
+        let seat = seat.ok_or_else(|| self.replaced(&path))?;
         let remote = Remote {
             id,
             key,

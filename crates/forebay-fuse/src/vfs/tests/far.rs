@@ -319,3 +319,35 @@ fn an_append_never_comes_over_what_was_written_behind_the_end() {
         assert_eq!(bytes, [b'w'; LEN], "what was acknowledged at {offset}");
     }
 }
+
+/// The kernel has one more look for a program that was told ESTALE: by the open that follows it is not told so again,
+/// though another mount wants to write the file just then.
+#[test]
+fn who_looks_again_finds_the_file_where_it_is_opened() {
+    let bed = Bed::new(2);
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let store = bed.root.join("backing");
+    let again = Origin { pid: 7, ..Origin::default() };
+    for is_told in [false, true] {
+        std::fs::write(store.join("f"), "old").expect("it is writable");
+        let before = b.lookup("f").expect("it is there").id;
+        std::fs::write(store.join("new"), "new").expect("it is writable");
+        std::fs::rename(store.join("new"), store.join("f")).expect("it is writable");
+        if is_told {
+            let told = b.vfs.told(again, b.vfs.getattr(before));
+            assert!(told.is_err_and(|error| error.is(libc::ESTALE)), "it was replaced");
+        }
+        let Ok(Looked::There(found)) = b.vfs.lookup(ROOT, OsStr::new("f"), again) else {
+            panic!("it is there");
+        };
+        let writer = a.open("f", libc::O_WRONLY).expect("here or there").handle;
+        a.write(writer, 0, "NEW").expect("somebody takes it");
+        let opened = b.vfs.open(found.id, libc::O_RDONLY, again);
+        assert_eq!(opened.is_ok(), is_told, "nobody else's file stays where it was found");
+        if let Ok(opened) = opened {
+            assert_eq!(b.read(opened.handle), "NEW");
+        }
+        a.vfs.release(writer);
+        lock(&bed.net.homes).clear();
+    }
+}

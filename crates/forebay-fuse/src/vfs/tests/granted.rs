@@ -55,7 +55,7 @@ fn who_brings_a_name_to_a_directory_says_so_of_the_one_that_is_there() {
     std::fs::write(bed.root.join("backing/g"), "bytes").expect("it is writable");
     let a = &bed.mounts[0];
     let name = OsStr::new("g");
-    a.vfs.lookup(ROOT, name).expect("it is there");
+    a.vfs.lookup(ROOT, name, Origin::default()).expect("it is there");
     a.vfs.rename((ROOT, name), (dir, name), RenameMode::Replace).expect("nobody minds");
     assert_eq!(*lock(&bed.net.made_in), [a.key("d")]);
 }
