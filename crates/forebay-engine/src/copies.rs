@@ -2,14 +2,16 @@
 //! nothing that was synced: [`Copies`] are those that we keep for others, [`Outbox`] tells our partners.
 
 mod ahead;
+mod of_home;
 mod outbox;
 mod round;
 mod shelf;
 mod store;
 mod telling;
 
+pub use of_home::Told;
 pub(crate) use outbox::Lasting;
 pub use outbox::{Behind, BehindFile, Outbox};
 pub(crate) use shelf::Found;
-pub use store::{Copies, CopyInfo, Teller, Told};
+pub use store::{Copies, CopyInfo, Teller};
 pub(crate) use telling::Telling;

@@ -199,7 +199,9 @@ impl Shared {
                 if at_work.is_none() {
                     at_work = Some(part.unwrap_or_else(|| self.time.part()).begin());
                 }
+                let missed = Missed(self);
                 work();
+                drop(missed);
                 queue = self.queue.lock();
                 continue;
             }
@@ -222,6 +224,19 @@ impl Shared {
     }
 }
 
+/// A thread that a bug in its work ends is missed: it counts no more, and another comes for what is left.
+struct Missed<'a>(&'a Arc<Shared>);
+
+impl Drop for Missed<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut queue = self.0.queue.lock();
+            queue.threads -= 1;
+            self.0.staff(&mut queue);
+        }
+    }
+}
+
 /// Lets the calling thread run wherever the process may: a new thread inherits the processors of
 /// the one that made it, and who takes requests over io_uring is bound to one.
 pub fn run_anywhere() {
@@ -239,11 +254,31 @@ mod tests {
     use super::*;
     use crate::lock::explored::{explore, spawn, wait_until};
 
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// Else a bug in one file's flush would leave nobody to flush the others.
+    #[test]
+    fn a_thread_that_a_bug_has_ended_is_replaced() {
+        let pool = Pool::new("test", 1, Time::default());
+        let (goes_on, waits) = std::sync::mpsc::channel::<()>();
+        let (tells, told) = std::sync::mpsc::channel();
+        pool.run(move || {
+            let _ = waits.recv();
+            panic!("a bug, as this test wants it");
+        });
+        for number in 0..2 {
+            let tells = tells.clone();
+            pool.run(move || _ = tells.send(number));
+        }
+        drop(goes_on);
+        let come = [told.recv_timeout(LONG), told.recv_timeout(LONG)];
+        assert_eq!(come, [Ok(0), Ok(1)]);
+    }
+
     /// Work that is all given at once runs at once, although a single thread is idle.
     #[test]
     fn a_burst_does_not_wait_for_the_one_idle_thread() {
         const BURST: usize = 4;
-        const LONG: Duration = Duration::from_secs(120);
         let pool = Pool::new("test", BURST, Time::default());
         pool.run(|| {});
         while pool.shared.queue.lock().idle == 0 {

@@ -11,30 +11,24 @@
 //! - C5: nothing of an older fill, or of an older process of the home, touches what a newer one has begun.
 //! - C6: the shadow of a file of ours is not a copy's any more, whatever the log says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Timestamp};
 
-use crate::copies::shelf::{DIR, Entry, Found, FoundHome, Grown, Kept, Shelf, encoded};
+use crate::copies::of_home::{OfHome, Told, Turn, Verdict, stale};
+use crate::copies::shelf::{DIR, Entry, Found, Grown, Kept};
 use crate::core::copied::{Mark, Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, State};
 use crate::core::state::Portrait;
 use crate::files::Files;
-use crate::lock::{Mutex, MutexGuard, Rank};
+use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::tier::dir::{shadow_dir, shadow_name};
-use crate::tier::log::LogFile;
 use crate::tier::media::{MediaFile, Open};
-
-/// A file of a log is begun anew once it is this long, and four times as long as it was at first.
-const LOG_MIN: u64 = 1 << 20;
-
-/// So many forgotten files of a home are remembered, for what comes late.
-const FORGOTTEN_MAX: usize = 65_536;
 
 /// Files of other members that are dirty there, in this tier.
 pub struct Copies {
@@ -58,15 +52,6 @@ impl Teller<'_> {
     }
 }
 
-/// What a home believes of a partner that it tells of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
-    /// It has all that these words build upon, or is a partner no more.
-    Owes,
-    /// It is being filled: what is missing comes with the fill.
-    Beside,
-}
-
 /// What is here of one home.
 #[derive(Default)]
 struct Place {
@@ -88,67 +73,6 @@ pub struct CopyInfo {
     /// Bytes of it that are newer than the backing store's.
     pub bytes: u64,
     pub mtime: Timestamp,
-}
-
-/// The copies that are kept for one home.
-struct OfHome {
-    dir: String,
-    inner: Mutex<Inner>,
-}
-
-struct Inner {
-    shelf: Shelf,
-    /// `None`: the next entry begins a file of the log.
-    log: Option<LogFile>,
-    /// How long it was when it was begun.
-    begun_len: u64,
-    /// Files of the log that are older than that.
-    older: Vec<String>,
-    next_seq: u64,
-    /// Everything before it is durable.
-    synced: u64,
-    /// Whose turn it is to write to a copy.
-    turns: HashMap<FileKey, Arc<Mutex<Turn>>>,
-    forgotten: HashMap<FileKey, u64>,
-    /// No round up to this one is taken of a file that is not known.
-    floor: u64,
-    /// What can go once the log is synced up to there (C2).
-    leavings: Vec<(u64, Leaving)>,
-    /// What is there cannot be built upon.
-    broken: bool,
-    /// It was dropped: nothing is recorded here any more.
-    gone: bool,
-}
-
-/// What is not needed of a shadow file any more.
-enum Leaving {
-    File { id: FileId, charged: u64 },
-    Bytes { id: FileId, size: u64, gone: Vec<(u64, u64)> },
-}
-
-/// Who has it writes to one copy.
-#[derive(Default)]
-struct Turn {
-    id: Option<FileId>,
-    /// The name of its shadow is durable.
-    named: bool,
-    /// The round that was seen last.
-    seen: u64,
-    /// Of the run of the home's engine that has brought it.
-    session: u64,
-    /// What that has brought so far.
-    brought: Ranges,
-    /// Something was written since the last sync of the shadow.
-    wrote: bool,
-    /// Bytes that are in the sum of the tier's.
-    charged: u64,
-}
-
-/// What becomes of words.
-enum Verdict {
-    Take,
-    /// They are of no concern here, or not any more.
-    Leave,
 }
 
 impl Copies {
@@ -254,11 +178,11 @@ impl Copies {
         let size = whole.as_ref().map_or_else(|kept| kept.portrait.size, |grown| grown.size);
         self.make_durable(&mut turn, &*shadow, size)?;
         let seq = match whole {
-            Ok(grown) => self.record_grown(home, file, words.session, grown),
-            Err(kept) => self.record_whole(home, file, words.session, kept, &turn),
+            Ok(grown) => home.record_grown(&self.files, file, words.session, grown),
+            Err(kept) => home.record_whole(&self.files, file, words.session, kept, &turn),
         }?;
         turn.brought = Ranges::None;
-        self.sync(home, seq)?;
+        home.sync(&self.files, seq)?;
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
         Ok(())
@@ -280,7 +204,7 @@ impl Copies {
                     let entry = Entry::Session { session, filled: true };
                     self.files.note_tier(home.append(&mut inner, &self.files, entry))?
                 };
-                self.sync(&home, seq)
+                home.sync(&self.files, seq)
             }
         }
     }
@@ -365,7 +289,7 @@ impl Copies {
         let Some(home) = self.home(home) else { return Ok(()) };
         let turn = home.lock().turn_of(file);
         let mut turn = turn.lock();
-        self.let_go(&home, file, &mut turn)?.map_or(Ok(()), |seq| self.sync(&home, seq))
+        home.let_go(&self.files, file, &mut turn)?.map_or(Ok(()), |seq| home.sync(&self.files, seq))
     }
 
     /// A home is about to fill us anew: what there is of it goes, durably, and nothing counts any more that it said
@@ -408,7 +332,7 @@ impl Copies {
             self.files.note_tier(self.files.media().remove(log))?;
         }
         self.files.note_tier(self.files.media().sync_dir(&dropped.dir))?;
-        self.empty(&dropped);
+        dropped.empty(&self.files);
         Ok(())
     }
 
@@ -442,7 +366,7 @@ impl Copies {
             inner.turns.remove(&file);
             seq
         };
-        self.sync(&home, seq)?;
+        home.sync(&self.files, seq)?;
         Ok(Some(taken))
     }
 
@@ -456,7 +380,7 @@ impl Copies {
                 (!inner.leavings.is_empty()).then_some(inner.next_seq)
             };
             if let Some(seq) = seq {
-                let _ = self.sync(&home, seq);
+                let _ = home.sync(&self.files, seq);
             }
         }
     }
@@ -523,56 +447,6 @@ impl Copies {
         Ok(())
     }
 
-    /// Returns up to where the log has to be durable.
-    fn record_grown(
-        &self,
-        home: &OfHome,
-        file: FileKey,
-        session: u64,
-        grown: Grown,
-    ) -> Result<u64> {
-        let mut inner = home.lock();
-        inner.refuse_unless_of(session)?;
-        let kept = inner.shelf.copies.get_mut(&file).ok_or_else(|| stale("its copy is gone"))?;
-        let portrait = &kept.portrait;
-        let covers = |(start, end): &(u64, u64)| portrait.ranges.covers(*start, *end);
-        let known = kept.claim == grown.claim
-            && portrait.size == grown.size
-            && grown.ranges.iter().all(covers);
-        if known {
-            // The record has all but the time, which bytes that are overwritten move at a home, too.
-            kept.grow(&Grown { ranges: Vec::new(), ..grown });
-            return Ok(inner.synced);
-        }
-        self.files.note_tier(home.append(&mut inner, &self.files, Entry::Grown(file, grown)))
-    }
-
-    fn record_whole(
-        &self,
-        home: &OfHome,
-        file: FileKey,
-        session: u64,
-        kept: Kept,
-        turn: &Turn,
-    ) -> Result<u64> {
-        let mut inner = home.lock();
-        inner.refuse_unless_of(session)?;
-        let before = inner.shelf.copies.get(&file).map(|kept| kept.portrait.ranges.clone());
-        let before = before.unwrap_or_default();
-        let (id, size) = (kept.id, kept.portrait.size);
-        let mut gone = before.clone();
-        for run in kept.portrait.ranges.iter() {
-            gone.clear(run.start, run.end);
-        }
-        // C2: what this round has brought is there in any case.
-        turn.brought.iter().for_each(|run| gone.clear(run.start, run.end));
-        let gone = gone.iter().map(|run| (run.start, run.end)).collect();
-        let entry = Entry::Whole(file, Box::new(kept));
-        let seq = self.files.note_tier(home.append(&mut inner, &self.files, entry))?;
-        inner.leavings.push((seq, Leaving::Bytes { id, size, gone }));
-        Ok(seq)
-    }
-
     fn forget(
         &self,
         home: &OfHome,
@@ -582,349 +456,18 @@ impl Copies {
         lasts: bool,
     ) -> Result<()> {
         home.lock().note_forgotten(file, words.number);
-        self.let_go(home, file, turn)?;
+        home.let_go(&self.files, file, turn)?;
         if !lasts {
             return Ok(());
         }
         // With what was forgotten before.
         let seq = home.lock().next_seq;
-        self.sync(home, seq)
-    }
-
-    /// Lets go of a copy, or of what was brought of one so far.
-    fn let_go(&self, home: &OfHome, file: FileKey, turn: &mut Turn) -> Result<Option<u64>> {
-        let mut inner = home.lock();
-        if inner.gone {
-            return Err(stale("its copies were dropped"));
-        }
-        let known = inner.shelf.copies.contains_key(&file);
-        let seq = match known {
-            true => {
-                let forget = Entry::Forget(file);
-                Some(self.files.note_tier(home.append(&mut inner, &self.files, forget))?)
-            }
-            false => None,
-        };
-        inner.turns.remove(&file);
-        if let Some(id) = turn.id.take() {
-            let leaving = Leaving::File { id, charged: std::mem::take(&mut turn.charged) };
-            let at = seq.unwrap_or(inner.synced);
-            inner.leavings.push((at, leaving));
-        }
-        Ok(seq)
-    }
-
-    /// Makes the log durable up to `seq`; what that was waited for goes.
-    fn sync(&self, home: &OfHome, seq: u64) -> Result<()> {
-        let log = {
-            let inner = home.lock();
-            let file = inner.log.as_ref().filter(|_| inner.synced < seq).map(LogFile::file);
-            file.map(|file| (file, inner.next_seq))
-        };
-        let synced = match &log {
-            Some((file, _)) => self.files.note_tier(file.sync_data()),
-            None => Ok(()),
-        };
-        let (mut inner, mut leavings) = (home.lock(), Vec::new());
-        if let Err(error) = synced {
-            // What a later sync says of the same records proves nothing.
-            inner.broken = true;
-            return Err(error);
-        }
-        if let Some((_, upto)) = log {
-            inner.synced = inner.synced.max(upto);
-        }
-        let synced = inner.synced;
-        for (at, leaving) in std::mem::take(&mut inner.leavings) {
-            match at <= synced {
-                true => leavings.push(leaving),
-                false => inner.leavings.push((at, leaving)),
-            }
-        }
-        // Under the lock: a round that comes next may write to the same places.
-        leavings.into_iter().for_each(|leaving| self.take_out(leaving));
-        Ok(())
-    }
-
-    fn take_out(&self, leaving: Leaving) {
-        let media = self.files.media();
-        let (Leaving::File { id, .. } | Leaving::Bytes { id, .. }) = &leaving;
-        if self.files.by_id(*id).is_some() {
-            return; // C6
-        }
-        match leaving {
-            Leaving::File { id, charged } => {
-                let _ = media.remove(&shadow_name(id));
-                self.files.totals().charge_copy(charged, 0);
-            }
-            Leaving::Bytes { id, size, gone } => {
-                let Ok(shadow) = media.open(&shadow_name(id), Open::Existing) else { return };
-                if shadow.stat().is_ok_and(|stat| stat.len > size) {
-                    let _ = shadow.set_len(size);
-                }
-                for (start, end) in gone {
-                    let end = end.min(size);
-                    if start < end {
-                        let _ = shadow.punch(start, end - start);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes the shadow files of what is on no record any more.
-    fn empty(&self, home: &OfHome) {
-        let (shelf, turns, leavings) = {
-            let mut inner = home.lock();
-            let shelf = std::mem::take(&mut inner.shelf);
-            (shelf, std::mem::take(&mut inner.turns), std::mem::take(&mut inner.leavings))
-        };
-        let mut charged: HashMap<FileId, u64> = HashMap::new();
-        for turn in turns.into_values() {
-            let mut turn = turn.lock();
-            if let Some(id) = turn.id.take() {
-                charged.insert(id, std::mem::take(&mut turn.charged));
-            }
-        }
-        // One whose turn was nobody's has no bytes in the sum.
-        for kept in shelf.copies.into_values() {
-            charged.entry(kept.id).or_insert(0);
-        }
-        for (id, charged) in charged {
-            self.take_out(Leaving::File { id, charged });
-        }
-        for (_, leaving) in leavings {
-            if let Leaving::File { .. } = &leaving {
-                self.take_out(leaving);
-            }
-        }
+        home.sync(&self.files, seq)
     }
 
     fn charge(&self, turn: &mut Turn, charged: u64) {
         self.files.totals().charge_copy(turn.charged, charged);
         turn.charged = charged;
-    }
-}
-
-impl OfHome {
-    fn of(dir: String, shelf: Shelf, older: Vec<String>, next_seq: u64, broken: bool) -> OfHome {
-        let inner = Inner {
-            shelf,
-            log: None,
-            begun_len: 0,
-            older,
-            next_seq,
-            synced: next_seq,
-            turns: HashMap::new(),
-            forgotten: HashMap::new(),
-            floor: 0,
-            leavings: Vec::new(),
-            broken,
-            gone: false,
-        };
-        OfHome { dir, inner: Mutex::new(Rank::Copies, inner) }
-    }
-
-    fn found(found: FoundHome) -> OfHome {
-        let dir = format!("{DIR}/{}", encoded(&found.name));
-        let next_seq = found.next_seq.max(1);
-        OfHome::of(dir, found.shelf, found.logs, next_seq, found.damage.is_some())
-    }
-
-    fn begun(home: &str, session: u64, next_seq: u64) -> OfHome {
-        let dir = format!("{DIR}/{}", encoded(home));
-        OfHome::of(dir, Shelf::of_session(session), Vec::new(), next_seq, false)
-    }
-
-    /// The home has begun anew, and goes on with what it had filled: what is here is all that its process before
-    /// has acknowledged.
-    fn follow(&self, session: u64, files: &Files) -> Result<()> {
-        let mut inner = self.lock();
-        if inner.shelf.session == session || !inner.shelf.filled || inner.broken {
-            return Ok(());
-        }
-        let entry = Entry::Session { session, filled: true };
-        files.note_tier(self.append(&mut inner, files, entry))?;
-        // It counts its rounds anew.
-        inner.forgotten.clear();
-        inner.floor = 0;
-        Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
-    }
-
-    /// Counts what was found.
-    fn charge(&self, files: &Files) {
-        let found: Vec<_> = {
-            let mut inner = self.lock();
-            let files: Vec<FileKey> = inner.shelf.copies.keys().copied().collect();
-            files.into_iter().map(|file| inner.turn_of(file)).collect()
-        };
-        for turn in found {
-            let mut turn = turn.lock();
-            let charged = turn.id.map_or(0, |id| files.shadow_bytes(id));
-            files.totals().charge_copy(0, charged);
-            turn.charged = charged;
-        }
-    }
-
-    fn turn(&self, file: FileKey, session: u64) -> Result<Arc<Mutex<Turn>>> {
-        let mut inner = self.lock();
-        inner.refuse_unless_of(session)?;
-        Ok(inner.turn_of(file))
-    }
-
-    /// What becomes of words (C3, C4).
-    fn judge(
-        &self,
-        file: FileKey,
-        (told, claim): (Told, u64),
-        words: &Words<'_>,
-        turn: &mut Turn,
-    ) -> Result<Verdict> {
-        let inner = self.lock();
-        inner.refuse_unless_of(words.session)?;
-        let kept = inner.shelf.copies.get(&file);
-        let missing = |what: &str| match told {
-            // The fill has not come to the file yet, and brings it.
-            Told::Beside if !inner.shelf.filled && kept.is_none() => Ok(Verdict::Leave),
-            Told::Beside | Told::Owes => Err(stale(what)),
-        };
-        if turn.session != words.session {
-            // The rounds of another run of the home's engine have other numbers.
-            (turn.session, turn.seen) = (words.session, 0);
-            turn.brought = Ranges::None;
-        }
-        let late = words.number < turn.seen
-            || (kept.is_none() && words.number <= inner.forgotten_at(file));
-        if late {
-            return match words.then {
-                Then::Forget { .. } => Ok(Verdict::Leave),
-                _ => Err(stale("newer words have come")),
-            };
-        }
-        let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_));
-        if ends && kept.is_some_and(|kept| (kept.round, kept.claim) == (words.number, claim)) {
-            return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
-        }
-        let begins = words.number > turn.seen;
-        let all = || {
-            let mut all = if begins { Ranges::None } else { turn.brought.clone() };
-            for &(start, end) in words.data.iter().chain(&*words.zeros) {
-                all.set(start, end, State::Durable);
-            }
-            all
-        };
-        let lacks = || all().bytes(|_| true) != words.brought;
-        let lost = || stale("some of what this round has brought is missing");
-        let builds = match &words.then {
-            Then::Whole(_) if lacks() => return Err(lost()),
-            Then::Grown { .. } | Then::More { whole: false } => true,
-            Then::Whole(portrait) => {
-                let mut here = kept.map_or(Ranges::None, |kept| kept.portrait.ranges.clone());
-                all().iter().for_each(|run| here.set(run.start, run.end, State::Durable));
-                if portrait.ranges.iter().any(|run| !here.covers(run.start, run.end)) {
-                    return missing("bytes of it are missing");
-                }
-                false
-            }
-            Then::More { whole: true } | Then::Forget { .. } => false,
-        };
-        if builds && kept.is_none_or(|kept| kept.round < words.after) {
-            return missing("it builds upon what is not here");
-        }
-        if ends && lacks() {
-            return Err(lost());
-        }
-        if begins {
-            (turn.seen, turn.brought) = (words.number, Ranges::None);
-        }
-        Ok(Verdict::Take)
-    }
-
-    /// Appends an entry, and makes it. Returns up to where the log has to be durable for it.
-    fn append(&self, inner: &mut Inner, files: &Files, entry: Entry) -> io::Result<u64> {
-        let long = |log: &LogFile| log.len() > LOG_MIN.max(4 * inner.begun_len);
-        if inner.log.as_ref().is_none_or(long) {
-            self.begin_log_with(inner, files)?;
-        }
-        let (seq, synced) = (inner.next_seq, inner.synced);
-        let log = inner.log.as_mut().expect("begun above");
-        log.append(seq, synced, &entry)?;
-        inner.next_seq += 1;
-        inner.shelf.apply(entry);
-        Ok(inner.next_seq)
-    }
-
-    fn begin_log(&self, files: &Files) -> io::Result<()> {
-        self.begin_log_with(&mut self.lock(), files)
-    }
-
-    /// Begins a file of the log with all that there is, durably; the older ones go.
-    fn begin_log_with(&self, inner: &mut Inner, files: &Files) -> io::Result<()> {
-        let media = &**files.media();
-        let mut log = LogFile::create_in(media, &self.dir, inner.next_seq)?;
-        let mut seq = inner.next_seq;
-        let written = (|| {
-            for entry in inner.shelf.entries() {
-                log.append_later(seq, inner.synced, &entry)?;
-                seq += 1;
-            }
-            log.flush()?;
-            log.file().sync_data()
-        })();
-        if let Err(error) = written {
-            // The number is used: what is there must not be read behind what comes.
-            inner.next_seq = seq + 1;
-            let _ = media.remove(&log.name);
-            return Err(error);
-        }
-        (inner.next_seq, inner.synced, inner.begun_len) = (seq, seq, log.len());
-        let before = inner.log.replace(log).map(|before| before.name);
-        for name in inner.older.drain(..).chain(before) {
-            let _ = media.remove(&name);
-        }
-        Ok(())
-    }
-}
-
-impl Inner {
-    fn refuse_unless_of(&self, session: u64) -> Result<()> {
-        match self.broken || self.shelf.session != session {
-            true => Err(stale("what is here is not what the home has filled")),
-            false => Ok(()),
-        }
-    }
-
-    fn turn_of(&mut self, file: FileKey) -> Arc<Mutex<Turn>> {
-        let kept = self.shelf.copies.get(&file);
-        let fresh = || {
-            let (id, seen) = kept.map_or((None, 0), |kept| (Some(kept.id), kept.round));
-            let session = self.shelf.session;
-            let turn = Turn { id, seen, named: kept.is_some(), session, ..Turn::default() };
-            Arc::new(Mutex::new(Rank::Copy, turn))
-        };
-        self.turns.entry(file).or_insert_with(fresh).clone()
-    }
-
-    fn forgotten_at(&self, file: FileKey) -> u64 {
-        self.forgotten.get(&file).copied().unwrap_or(self.floor)
-    }
-
-    fn note_forgotten(&mut self, file: FileKey, round: u64) {
-        if self.forgotten.len() >= FORGOTTEN_MAX {
-            self.floor = self.forgotten.values().copied().max().unwrap_or(self.floor);
-            self.forgotten.clear();
-        }
-        self.forgotten.insert(file, round);
-    }
-
-    /// The files of its log.
-    fn logs(&mut self) -> Vec<String> {
-        let current = self.log.as_ref().map(|log| log.name.clone());
-        self.older.iter().cloned().chain(current).collect()
     }
 }
 
@@ -965,8 +508,4 @@ fn decoded<'a, T: serde::Deserialize<'a>>(words: &'a [u8]) -> Result<T> {
         );
         Error::new(Kind::Os(libc::EPROTO), text)
     })
-}
-
-fn stale(why: &str) -> Error {
-    Error::os(libc::ESTALE, format!("{why}: the copies have to be filled anew"))
 }

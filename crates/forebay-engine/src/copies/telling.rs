@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_backing::Result;
+use forebay_backing::{Error, Result};
 
 use crate::lock::{Condvar, Mutex, Rank};
 use crate::pool::Pool;
@@ -46,6 +46,24 @@ impl Shared {
     }
 }
 
+/// A thread at work on it. Whatever becomes of that, the telling ends.
+struct AtWork(Arc<Shared>);
+
+impl AtWork {
+    fn end(&self, told: Result<()>) {
+        *self.0.step.lock() = Step::Ended(Some(told));
+        self.0.ended.notify_all();
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.end(Err(Error::os(libc::EIO, "partners were not told: a bug")));
+        }
+    }
+}
+
 impl Telling {
     /// What comes of `tell` is had from [`Telling::end`].
     pub fn begin(
@@ -59,9 +77,8 @@ impl Telling {
         let (work, it) = (tell.clone(), shared.clone());
         threads.leave(move || {
             if it.begins() {
-                let told = work();
-                *it.step.lock() = Step::Ended(Some(told));
-                it.ended.notify_all();
+                let at_work = AtWork(it);
+                at_work.end(work());
             }
         });
         Telling { tell, shared, time: time.clone() }
@@ -80,5 +97,23 @@ impl Telling {
             }
             step = time.wait(&shared.ended, step, WAIT_LOOK).0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who syncs a file would wait for ever.
+    #[test]
+    fn a_telling_that_a_bug_ends_has_failed() {
+        let (time, (begins, begun)) = (Time::default(), std::sync::mpsc::channel::<()>());
+        let threads = Pool::new("test", 1, time.clone());
+        let telling = Telling::begin(&threads, &time, move || {
+            let _ = begins.send(());
+            panic!("a bug, as this test wants it")
+        });
+        begun.recv().expect("a thread comes for it");
+        assert_eq!(telling.end().expect_err("nobody was told").errno(), libc::EIO);
     }
 }

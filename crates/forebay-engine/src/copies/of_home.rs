@@ -1,0 +1,480 @@
+//! What is kept for one home: the log of it, whose turn it is to write to a copy, and what of that counts.
+//!
+//! The invariants are those of [`super::store`].
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use forebay_backing::{Error, FileKey, Result};
+
+use crate::copies::shelf::{DIR, Entry, FoundHome, Grown, Kept, Shelf, encoded};
+use crate::core::copied::{Then, Words};
+use crate::core::id::FileId;
+use crate::core::ranges::{Ranges, State};
+use crate::files::Files;
+use crate::lock::{Mutex, MutexGuard, Rank};
+use crate::tier::dir::shadow_name;
+use crate::tier::log::LogFile;
+use crate::tier::media::Open;
+
+/// A file of a log is begun anew once it is this long, and four times as long as it was at first.
+const LOG_MIN: u64 = 1 << 20;
+
+/// So many forgotten files of a home are remembered, for what comes late.
+const FORGOTTEN_MAX: usize = 65_536;
+
+/// What a home believes of a partner that it tells of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It has all that these words build upon, or is a partner no more.
+    Owes,
+    /// It is being filled: what is missing comes with the fill.
+    Beside,
+}
+
+/// The copies that are kept for one home.
+pub(super) struct OfHome {
+    pub dir: String,
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub shelf: Shelf,
+    /// `None`: the next entry begins a file of the log.
+    log: Option<LogFile>,
+    /// How long it was when it was begun.
+    begun_len: u64,
+    /// Files of the log that are older than that.
+    older: Vec<String>,
+    pub next_seq: u64,
+    /// Everything before it is durable.
+    synced: u64,
+    /// Whose turn it is to write to a copy.
+    pub turns: HashMap<FileKey, Arc<Mutex<Turn>>>,
+    forgotten: HashMap<FileKey, u64>,
+    /// No round up to this one is taken of a file that is not known.
+    floor: u64,
+    /// What can go once the log is synced up to there (C2).
+    pub leavings: Vec<(u64, Leaving)>,
+    /// What is there cannot be built upon.
+    pub broken: bool,
+    /// It was dropped: nothing is recorded here any more.
+    pub gone: bool,
+}
+
+/// What is not needed of a shadow file any more.
+pub(super) enum Leaving {
+    File { id: FileId, charged: u64 },
+    Bytes { id: FileId, size: u64, gone: Vec<(u64, u64)> },
+}
+
+/// Who has it writes to one copy.
+#[derive(Default)]
+pub(super) struct Turn {
+    pub id: Option<FileId>,
+    /// The name of its shadow is durable.
+    pub named: bool,
+    /// The round that was seen last.
+    seen: u64,
+    /// Of the run of the home's engine that has brought it.
+    session: u64,
+    /// What that has brought so far.
+    pub brought: Ranges,
+    /// Something was written since the last sync of the shadow.
+    pub wrote: bool,
+    /// Bytes that are in the sum of the tier's.
+    pub charged: u64,
+}
+
+/// What becomes of words.
+pub(super) enum Verdict {
+    Take,
+    /// They are of no concern here, or not any more.
+    Leave,
+}
+
+impl OfHome {
+    fn of(dir: String, shelf: Shelf, older: Vec<String>, next_seq: u64, broken: bool) -> OfHome {
+        let inner = Inner {
+            shelf,
+            log: None,
+            begun_len: 0,
+            older,
+            next_seq,
+            synced: next_seq,
+            turns: HashMap::new(),
+            forgotten: HashMap::new(),
+            floor: 0,
+            leavings: Vec::new(),
+            broken,
+            gone: false,
+        };
+        OfHome { dir, inner: Mutex::new(Rank::Copies, inner) }
+    }
+
+    pub fn found(found: FoundHome) -> OfHome {
+        let dir = format!("{DIR}/{}", encoded(&found.name));
+        let next_seq = found.next_seq.max(1);
+        OfHome::of(dir, found.shelf, found.logs, next_seq, found.damage.is_some())
+    }
+
+    pub fn begun(home: &str, session: u64, next_seq: u64) -> OfHome {
+        let dir = format!("{DIR}/{}", encoded(home));
+        OfHome::of(dir, Shelf::of_session(session), Vec::new(), next_seq, false)
+    }
+
+    /// The home has begun anew, and goes on with what it had filled: what is here is all that its process before
+    /// has acknowledged.
+    pub fn follow(&self, session: u64, files: &Files) -> Result<()> {
+        let mut inner = self.lock();
+        if inner.shelf.session == session || !inner.shelf.filled || inner.broken {
+            return Ok(());
+        }
+        let entry = Entry::Session { session, filled: true };
+        files.note_tier(self.append(&mut inner, files, entry))?;
+        // It counts its rounds anew.
+        inner.forgotten.clear();
+        inner.floor = 0;
+        Ok(())
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Counts what was found.
+    pub fn charge(&self, files: &Files) {
+        let found: Vec<_> = {
+            let mut inner = self.lock();
+            let files: Vec<FileKey> = inner.shelf.copies.keys().copied().collect();
+            files.into_iter().map(|file| inner.turn_of(file)).collect()
+        };
+        for turn in found {
+            let mut turn = turn.lock();
+            let charged = turn.id.map_or(0, |id| files.shadow_bytes(id));
+            files.totals().charge_copy(0, charged);
+            turn.charged = charged;
+        }
+    }
+
+    pub fn turn(&self, file: FileKey, session: u64) -> Result<Arc<Mutex<Turn>>> {
+        let mut inner = self.lock();
+        inner.refuse_unless_of(session)?;
+        Ok(inner.turn_of(file))
+    }
+
+    /// What becomes of words (C3, C4).
+    pub fn judge(
+        &self,
+        file: FileKey,
+        (told, claim): (Told, u64),
+        words: &Words<'_>,
+        turn: &mut Turn,
+    ) -> Result<Verdict> {
+        let inner = self.lock();
+        inner.refuse_unless_of(words.session)?;
+        let kept = inner.shelf.copies.get(&file);
+        let missing = |what: &str| match told {
+            // The fill has not come to the file yet, and brings it.
+            Told::Beside if !inner.shelf.filled && kept.is_none() => Ok(Verdict::Leave),
+            Told::Beside | Told::Owes => Err(stale(what)),
+        };
+        if turn.session != words.session {
+            // The rounds of another run of the home's engine have other numbers.
+            (turn.session, turn.seen) = (words.session, 0);
+            turn.brought = Ranges::None;
+        }
+        let late = words.number < turn.seen
+            || (kept.is_none() && words.number <= inner.forgotten_at(file));
+        if late {
+            return match words.then {
+                Then::Forget { .. } => Ok(Verdict::Leave),
+                _ => Err(stale("newer words have come")),
+            };
+        }
+        let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_));
+        if ends && kept.is_some_and(|kept| (kept.round, kept.claim) == (words.number, claim)) {
+            return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
+        }
+        let begins = words.number > turn.seen;
+        let all = || {
+            let mut all = if begins { Ranges::None } else { turn.brought.clone() };
+            for &(start, end) in words.data.iter().chain(&*words.zeros) {
+                all.set(start, end, State::Durable);
+            }
+            all
+        };
+        let lacks = || all().bytes(|_| true) != words.brought;
+        let lost = || stale("some of what this round has brought is missing");
+        let builds = match &words.then {
+            Then::Whole(_) if lacks() => return Err(lost()),
+            Then::Grown { .. } | Then::More { whole: false } => true,
+            Then::Whole(portrait) => {
+                let mut here = kept.map_or(Ranges::None, |kept| kept.portrait.ranges.clone());
+                all().iter().for_each(|run| here.set(run.start, run.end, State::Durable));
+                if portrait.ranges.iter().any(|run| !here.covers(run.start, run.end)) {
+                    return missing("bytes of it are missing");
+                }
+                false
+            }
+            Then::More { whole: true } | Then::Forget { .. } => false,
+        };
+        if builds && kept.is_none_or(|kept| kept.round < words.after) {
+            return missing("it builds upon what is not here");
+        }
+        if ends && lacks() {
+            return Err(lost());
+        }
+        if begins {
+            (turn.seen, turn.brought) = (words.number, Ranges::None);
+        }
+        Ok(Verdict::Take)
+    }
+
+    /// Appends an entry, and makes it. Returns up to where the log has to be durable for it.
+    pub fn append(&self, inner: &mut Inner, files: &Files, entry: Entry) -> io::Result<u64> {
+        let long = |log: &LogFile| log.len() > LOG_MIN.max(4 * inner.begun_len);
+        if inner.log.as_ref().is_none_or(long) {
+            self.begin_log_with(inner, files)?;
+        }
+        let (seq, synced) = (inner.next_seq, inner.synced);
+        let log = inner.log.as_mut().expect("begun above");
+        log.append(seq, synced, &entry)?;
+        inner.next_seq += 1;
+        inner.shelf.apply(entry);
+        Ok(inner.next_seq)
+    }
+
+    pub fn begin_log(&self, files: &Files) -> io::Result<()> {
+        self.begin_log_with(&mut self.lock(), files)
+    }
+
+    /// Begins a file of the log with all that there is, durably; the older ones go.
+    fn begin_log_with(&self, inner: &mut Inner, files: &Files) -> io::Result<()> {
+        let media = &**files.media();
+        let mut log = LogFile::create_in(media, &self.dir, inner.next_seq)?;
+        let mut seq = inner.next_seq;
+        let written = (|| {
+            for entry in inner.shelf.entries() {
+                log.append_later(seq, inner.synced, &entry)?;
+                seq += 1;
+            }
+            log.flush()?;
+            log.file().sync_data()
+        })();
+        if let Err(error) = written {
+            // The number is used: what is there must not be read behind what comes.
+            inner.next_seq = seq + 1;
+            let _ = media.remove(&log.name);
+            return Err(error);
+        }
+        (inner.next_seq, inner.synced, inner.begun_len) = (seq, seq, log.len());
+        let before = inner.log.replace(log).map(|before| before.name);
+        for name in inner.older.drain(..).chain(before) {
+            let _ = media.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Returns up to where the log has to be durable.
+    pub fn record_grown(
+        &self,
+        files: &Files,
+        file: FileKey,
+        session: u64,
+        grown: Grown,
+    ) -> Result<u64> {
+        let mut inner = self.lock();
+        inner.refuse_unless_of(session)?;
+        let kept = inner.shelf.copies.get_mut(&file).ok_or_else(|| stale("its copy is gone"))?;
+        let portrait = &kept.portrait;
+        let covers = |(start, end): &(u64, u64)| portrait.ranges.covers(*start, *end);
+        let known = kept.claim == grown.claim
+            && portrait.size == grown.size
+            && grown.ranges.iter().all(covers);
+        if known {
+            // The record has all but the time, which bytes that are overwritten move at a home, too.
+            kept.grow(&Grown { ranges: Vec::new(), ..grown });
+            return Ok(inner.synced);
+        }
+        files.note_tier(self.append(&mut inner, files, Entry::Grown(file, grown)))
+    }
+
+    pub fn record_whole(
+        &self,
+        files: &Files,
+        file: FileKey,
+        session: u64,
+        kept: Kept,
+        turn: &Turn,
+    ) -> Result<u64> {
+        let mut inner = self.lock();
+        inner.refuse_unless_of(session)?;
+        let before = inner.shelf.copies.get(&file).map(|kept| kept.portrait.ranges.clone());
+        let before = before.unwrap_or_default();
+        let (id, size) = (kept.id, kept.portrait.size);
+        let mut gone = before.clone();
+        for run in kept.portrait.ranges.iter() {
+            gone.clear(run.start, run.end);
+        }
+        // C2: what this round has brought is there in any case.
+        turn.brought.iter().for_each(|run| gone.clear(run.start, run.end));
+        let gone = gone.iter().map(|run| (run.start, run.end)).collect();
+        let entry = Entry::Whole(file, Box::new(kept));
+        let seq = files.note_tier(self.append(&mut inner, files, entry))?;
+        inner.leavings.push((seq, Leaving::Bytes { id, size, gone }));
+        Ok(seq)
+    }
+
+    /// Lets go of a copy, or of what was brought of one so far.
+    pub fn let_go(&self, files: &Files, file: FileKey, turn: &mut Turn) -> Result<Option<u64>> {
+        let mut inner = self.lock();
+        if inner.gone {
+            return Err(stale("its copies were dropped"));
+        }
+        let known = inner.shelf.copies.contains_key(&file);
+        let seq = match known {
+            true => {
+                let forget = Entry::Forget(file);
+                Some(files.note_tier(self.append(&mut inner, files, forget))?)
+            }
+            false => None,
+        };
+        inner.turns.remove(&file);
+        if let Some(id) = turn.id.take() {
+            let leaving = Leaving::File { id, charged: std::mem::take(&mut turn.charged) };
+            let at = seq.unwrap_or(inner.synced);
+            inner.leavings.push((at, leaving));
+        }
+        Ok(seq)
+    }
+
+    /// Makes the log durable up to `seq`; what that was waited for goes.
+    pub fn sync(&self, files: &Files, seq: u64) -> Result<()> {
+        let log = {
+            let inner = self.lock();
+            let file = inner.log.as_ref().filter(|_| inner.synced < seq).map(LogFile::file);
+            file.map(|file| (file, inner.next_seq))
+        };
+        let synced = match &log {
+            Some((file, _)) => files.note_tier(file.sync_data()),
+            None => Ok(()),
+        };
+        let (mut inner, mut leavings) = (self.lock(), Vec::new());
+        if let Err(error) = synced {
+            // What a later sync says of the same records proves nothing.
+            inner.broken = true;
+            return Err(error);
+        }
+        if let Some((_, upto)) = log {
+            inner.synced = inner.synced.max(upto);
+        }
+        let synced = inner.synced;
+        for (at, leaving) in std::mem::take(&mut inner.leavings) {
+            match at <= synced {
+                true => leavings.push(leaving),
+                false => inner.leavings.push((at, leaving)),
+            }
+        }
+        // Under the lock: a round that comes next may write to the same places.
+        leavings.into_iter().for_each(|leaving| OfHome::take_out(files, leaving));
+        Ok(())
+    }
+
+    fn take_out(files: &Files, leaving: Leaving) {
+        let media = files.media();
+        let (Leaving::File { id, .. } | Leaving::Bytes { id, .. }) = &leaving;
+        if files.by_id(*id).is_some() {
+            return; // C6
+        }
+        match leaving {
+            Leaving::File { id, charged } => {
+                let _ = media.remove(&shadow_name(id));
+                files.totals().charge_copy(charged, 0);
+            }
+            Leaving::Bytes { id, size, gone } => {
+                let Ok(shadow) = media.open(&shadow_name(id), Open::Existing) else { return };
+                if shadow.stat().is_ok_and(|stat| stat.len > size) {
+                    let _ = shadow.set_len(size);
+                }
+                for (start, end) in gone {
+                    let end = end.min(size);
+                    if start < end {
+                        let _ = shadow.punch(start, end - start);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the shadow files of what is on no record any more.
+    pub fn empty(&self, files: &Files) {
+        let (shelf, turns, leavings) = {
+            let mut inner = self.lock();
+            let shelf = std::mem::take(&mut inner.shelf);
+            (shelf, std::mem::take(&mut inner.turns), std::mem::take(&mut inner.leavings))
+        };
+        let mut charged: HashMap<FileId, u64> = HashMap::new();
+        for turn in turns.into_values() {
+            let mut turn = turn.lock();
+            if let Some(id) = turn.id.take() {
+                charged.insert(id, std::mem::take(&mut turn.charged));
+            }
+        }
+        // One whose turn was nobody's has no bytes in the sum.
+        for kept in shelf.copies.into_values() {
+            charged.entry(kept.id).or_insert(0);
+        }
+        for (id, charged) in charged {
+            OfHome::take_out(files, Leaving::File { id, charged });
+        }
+        for (_, leaving) in leavings {
+            if let Leaving::File { .. } = &leaving {
+                OfHome::take_out(files, leaving);
+            }
+        }
+    }
+}
+
+impl Inner {
+    pub fn refuse_unless_of(&self, session: u64) -> Result<()> {
+        match self.broken || self.shelf.session != session {
+            true => Err(stale("what is here is not what the home has filled")),
+            false => Ok(()),
+        }
+    }
+
+    pub fn turn_of(&mut self, file: FileKey) -> Arc<Mutex<Turn>> {
+        let kept = self.shelf.copies.get(&file);
+        let fresh = || {
+            let (id, seen) = kept.map_or((None, 0), |kept| (Some(kept.id), kept.round));
+            let session = self.shelf.session;
+            let turn = Turn { id, seen, named: kept.is_some(), session, ..Turn::default() };
+            Arc::new(Mutex::new(Rank::Copy, turn))
+        };
+        self.turns.entry(file).or_insert_with(fresh).clone()
+    }
+
+    fn forgotten_at(&self, file: FileKey) -> u64 {
+        self.forgotten.get(&file).copied().unwrap_or(self.floor)
+    }
+
+    pub fn note_forgotten(&mut self, file: FileKey, round: u64) {
+        if self.forgotten.len() >= FORGOTTEN_MAX {
+            self.floor = self.forgotten.values().copied().max().unwrap_or(self.floor);
+            self.forgotten.clear();
+        }
+        self.forgotten.insert(file, round);
+    }
+
+    /// The files of its log.
+    pub fn logs(&mut self) -> Vec<String> {
+        let current = self.log.as_ref().map(|log| log.name.clone());
+        self.older.iter().cloned().chain(current).collect()
+    }
+}
+
+pub(super) fn stale(why: &str) -> Error {
+    Error::os(libc::ESTALE, format!("{why}: the copies have to be filled anew"))
+}
