@@ -24,7 +24,7 @@ pub use net::{Host, Net};
 pub use registry::Registry;
 
 use crate::cli::Out;
-use crate::wait::PATIENCE;
+use crate::wait::{PATIENCE, within};
 use crate::{say, text};
 
 /// Nothing goes home by itself, so that only claims can make bytes seen elsewhere.
@@ -152,6 +152,18 @@ impl Cluster {
     #[track_caller]
     pub fn flush(&self, at: usize) {
         self.nodes[at].flush(self.net.as_ref());
+    }
+
+    /// Waits until a node holds nothing, as another one sees it. The last handle of a file that was written past the
+    /// daemon may go after the program has closed it, and the file is dirty until then: it is flushed again.
+    #[track_caller]
+    pub fn gives_back(&self, at: usize) {
+        let (asked, of) = ((at + 1) % self.nodes.len(), &self.nodes[at].name);
+        within(PATIENCE, "all is given back", || {
+            self.flush(at);
+            let told = self.told(asked, of);
+            told["claims"] == 0 && told["creates"] == 0
+        });
     }
 
     #[track_caller]

@@ -20,9 +20,8 @@ fn what_a_dead_node_holds_cannot_be_read_until_it_is_back_and_then_all_of_it() {
         std::fs::create_dir(cluster.at(0, dir)).unwrap();
     }
     write(&cluster.at(0, "old/home"), b"on the store");
-    cluster.flush(0);
     // Of a directory in which it was just making files nobody could tell which it has.
-    within(PATIENCE, "it makes no files there any more", || cluster.told(1, "n1")["creates"] == 0);
+    cluster.gives_back(0);
     write(&cluster.at(0, "d/f"), &bytes);
     File::open(cluster.at(0, "d/f")).unwrap().sync_all().unwrap();
     assert_eq!(difference(&read(&cluster.at(1, "d/f")).unwrap(), &bytes), None);
@@ -65,11 +64,7 @@ fn a_name_that_was_removed_elsewhere_does_not_come_back_with_the_node_that_made_
         write(&cluster.at(0, name), b"");
     }
     write(&cluster.at(0, "d/written"), b"something");
-    cluster.flush(0);
-    within(PATIENCE, "all is given back", || {
-        let told = cluster.told(1, "n1");
-        told["claims"] == 0 && told["creates"] == 0
-    });
+    cluster.gives_back(0);
     cluster.nodes[0].crash();
     within(PATIENCE, "its lease has run out", || !cluster.is_alive(1, "n1"));
     for name in ["d/empty", "d/written"] {

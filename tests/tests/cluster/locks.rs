@@ -75,8 +75,7 @@ fn a_counter_under_a_lock_loses_nothing_whichever_nodes_count() {
     }
     drop(lockers);
     // Nothing is left that would keep it at its home.
-    cluster.flush(0);
-    within(PATIENCE, "the claim is given back", || cluster.claims(1, "n1") == 0);
+    cluster.gives_back(0);
     let stored = String::from_utf8(cluster.stored("f").unwrap()).unwrap();
     assert_eq!(stored.trim(), expected.to_string());
 }
@@ -252,8 +251,7 @@ fn a_lock_takes_the_claim_and_holds_it() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = cluster(3);
-    cluster.flush(0);
-    within(PATIENCE, "the claim is given back", || cluster.claims(2, "n1") == 0);
+    cluster.gives_back(0);
     let (mut b, mut c) = (locker(&cluster, 1, "f", "ro"), locker(&cluster, 2, "f", "ro"));
     assert_eq!(b.ask("test r 0 0"), "free");
     assert_eq!(cluster.claims(0, "n2"), 0, "who only looks claims nothing");

@@ -307,8 +307,7 @@ fn a_file_that_was_looked_up_before_it_went_elsewhere_is_opened_there_and_here_a
     let cluster = Cluster::start(2, HOLD);
     let (old, new) = (random(100_000, 1), random(100_000, 2));
     write(&cluster.at(0, "f"), &old);
-    cluster.flush(0);
-    within(PATIENCE, "nobody has claimed it", || cluster.claims(0, "n1") == 0);
+    cluster.gives_back(0);
     let at = cluster.at(1, "f");
     assert_eq!(difference(&read(&at).unwrap(), &old), None);
     let home = File::options().write(true).open(cluster.at(0, "f")).unwrap();
@@ -321,8 +320,7 @@ fn a_file_that_was_looked_up_before_it_went_elsewhere_is_opened_there_and_here_a
     };
     assert_eq!(seen_there(), None);
     drop(home);
-    cluster.flush(0);
-    within(PATIENCE, "it was given back", || cluster.claims(0, "n1") == 0);
+    cluster.gives_back(0);
     for _ in 0..3 {
         assert_eq!(difference(&read(&at).unwrap(), &new), None);
     }

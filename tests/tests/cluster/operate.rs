@@ -16,11 +16,7 @@ fn what_a_dead_node_has_is_listed_and_given_up_by_name_only() {
     for name in ["d/a", "d/b", "c"] {
         write(&cluster.at(0, name), b"on the store");
     }
-    cluster.flush(0);
-    within(PATIENCE, "all is given back", || {
-        let told = cluster.told(1, "n1");
-        told["claims"] == 0 && told["creates"] == 0
-    });
+    cluster.gives_back(0);
     let newer = random(100_000, 1);
     for name in ["d/a", "d/b", "c"] {
         write(&cluster.at(0, name), &newer);

@@ -48,8 +48,7 @@ fn a_file_whose_name_is_gone_has_one_home_for_its_locks() {
     let cluster = Cluster::start(2, &late);
     for name in ["removed", "renamed"] {
         write(&cluster.at(0, name), b"on the store");
-        cluster.flush(0);
-        within(PATIENCE, "it is nobody's", || cluster.claims(0, "n1") == 0);
+        cluster.gives_back(0);
         let mut one = locker(&cluster, 0, name, "ro");
         let mut other = locker(&cluster, 1, name, "ro");
         if name == "renamed" {

@@ -180,7 +180,8 @@ fn an_append_that_died_before_its_record_is_not_there() {
         images::unmount(&bed.mnt, true).expect("a dead mount can be detached");
         bed.unset("FOREBAY_FAILPOINTS");
         let shadows: u64 = sizes_below(&bed.tier.join("shadow"));
-        assert_eq!(shadows, 15_000, "the bytes had reached the tier");
+        // The kernel may bring them in two requests; the daemon has died in the first.
+        assert!(shadows > 10_000, "bytes had reached the tier: {shadows}");
 
         let mounted = bed.mount(&[]);
         let seen = fs::read(bed.mnt.join("file")).unwrap();
