@@ -154,8 +154,8 @@ impl Cluster {
         self.nodes[at].flush(self.net.as_ref());
     }
 
-    /// Waits until a node holds nothing, as another one sees it. The last handle of a file that was written past the
-    /// daemon may go after the program has closed it, and the file is dirty until then: it is flushed again.
+    /// Waits until a node holds nothing, as another one sees it. It is flushed again and again: a file that was written
+    /// past the daemon is dirty once more when its last handle goes, which may be after the program has closed it.
     #[track_caller]
     pub fn gives_back(&self, at: usize) {
         let (asked, of) = ((at + 1) % self.nodes.len(), &self.nodes[at].name);

@@ -57,11 +57,10 @@ impl Shared {
         lookup.or(move |vfs| vfs.lookup_cached(parent, &again).map(Looked::There)).run(self);
     }
 
-    pub fn getattr(self: &Arc<Shared>, from: Origin, id: u64, reply: impl Tell<AttrOf>) {
+    pub fn getattr(self: &Arc<Shared>, id: u64, reply: impl Tell<AttrOf>) {
         let of = move |(attr, as_of)| AttrOf { id, attr, as_of };
         let now = |attr| (attr, Instant::now());
-        let work = move |vfs: &Vfs| vfs.told(from, vfs.getattr_as_of(id)).map(of);
-        let getattr = Do::new(|v| &v.getattr, reply, work);
+        let getattr = Do::new(|v| &v.getattr, reply, move |vfs| vfs.getattr_as_of(id).map(of));
         getattr.or(move |vfs| vfs.getattr_cached(id).map(now).map(of)).run(self);
     }
 
@@ -76,8 +75,7 @@ impl Shared {
     ) {
         let work = move |vfs: &Vfs| {
             let as_of = Instant::now();
-            let attr = vfs.told(from, vfs.setattr(id, from, &set, size))?;
-            Ok(AttrOf { id, attr, as_of })
+            vfs.setattr(id, from, &set, size).map(|attr| AttrOf { id, attr, as_of })
         };
         Do::new(|v| &v.setattr, reply, work).patient().run(self);
     }
@@ -178,8 +176,7 @@ impl Shared {
 
     pub fn open(self: &Arc<Shared>, from: Origin, id: u64, flags: i32, reply: impl Tell<Opened>) {
         self.usage.note(who(from), Moved::Opened);
-        let work = move |vfs: &Vfs| vfs.told(from, vfs.open(id, flags, from));
-        let open = Do::new(|v| &v.open, reply, work);
+        let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(id, flags, from));
         open.or(move |vfs| vfs.open_cached(id, flags, from))
             .undo(|shared, opened| shared.vfs.release(opened.handle))
             .run(self);
@@ -195,7 +192,7 @@ impl Shared {
     ) {
         self.usage.note(who(from), Moved::Opened);
         let (name, new) = (name.to_os_string(), new_file(from, mode, umask));
-        let work = move |vfs: &Vfs| vfs.told(from, vfs.create(parent, &name, new, flags, from));
+        let work = move |vfs: &Vfs| vfs.create(parent, &name, new, flags, from);
         Do::new(|v| &v.create, reply, work)
             .undo(|shared, (entry, opened)| {
                 shared.vfs.release(opened.handle);

@@ -1,5 +1,5 @@
 //! POSIX behaviour through the mount, on every kind of fast tier and with every choice of
-//! passthrough (without it no kind of tier is seen by the kernel, so one stands for all). Each case works in a directory of its own and judges what it sees by what a local
+//! passthrough. Each case works in a directory of its own and judges what it sees by what a local
 //! file system does; plain mode (see the crate) proves the cases themselves.
 // S-1
 mod absent;
@@ -67,8 +67,10 @@ variants! {
     behaves_like_a_local_file_system_on_disk_without_passthrough: Tier::Disk, &["--passthrough", "off"];
     behaves_like_a_local_file_system_on_tmpfs: Tier::Tmpfs(512), &[];
     behaves_like_a_local_file_system_on_tmpfs_with_passthrough_always: Tier::Tmpfs(512), &["--passthrough", "always"];
+    behaves_like_a_local_file_system_on_tmpfs_without_passthrough: Tier::Tmpfs(512), &["--passthrough", "off"];
     behaves_like_a_local_file_system_on_xfs: Tier::Xfs(512), &[];
     behaves_like_a_local_file_system_on_xfs_with_passthrough_always: Tier::Xfs(512), &["--passthrough", "always"];
+    behaves_like_a_local_file_system_on_xfs_without_passthrough: Tier::Xfs(512), &["--passthrough", "off"];
     behaves_like_a_local_file_system_on_ext4: Tier::Ext4(512), &[];
     behaves_like_a_local_file_system_with_write_through: Tier::Disk, &["--policy", "write-through"];
     behaves_like_a_local_file_system_with_write_around: Tier::Disk, &["--policy", "write-around"];

@@ -15,7 +15,7 @@ use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
 use crate::copies::ahead::{self, Ahead};
-use crate::copies::round::{Ended, Post, Round, To, encoded};
+use crate::copies::round::{Ended, Post, Round, Sending, To, encoded};
 use crate::copies::telling::Telling;
 use crate::core::copied::{Mark, Then, Untold, Words};
 use crate::core::state::Conflict;
@@ -270,20 +270,19 @@ impl Outbox {
         let number = copied.end().unwrap_or_else(|| self.files.copying().next_number());
         copied.sending = true;
         drop(inner);
+        let sending = Sending::of(&self.files, file);
         let told = self.say_forget(file.key, number, lasting);
-        let mut inner = file.lock();
+        let mut inner = sending.end();
         let live = inner.live();
         match &told {
             // Dirty again meanwhile, it is told anew.
             Ok(()) => live.copied = None,
             Err(_) => {
                 let copied = live.copied.as_mut().expect("nobody ends it but who is at it");
-                copied.sending = false;
                 copied.note_anew(); // Nobody knows who has forgotten it.
                 self.files.copying().is_over(file.clone());
             }
         }
-        file.changed.notify_all();
         if inner.gone {
             inner.live = None;
         } else {

@@ -53,6 +53,7 @@ pub(super) struct Round<'a> {
     post: Post<'a>,
     file: &'a Arc<File>,
     shadow: Arc<dyn MediaFile>,
+    sending: Sending<'a>,
     work: AtWork<'a>,
     seen: Look,
     number: u64,
@@ -65,6 +66,45 @@ pub(super) struct Round<'a> {
     then: Then,
     /// `None`: it is for one partner, of what the others know.
     taken: Option<Taken>,
+}
+
+/// Nobody else tells of the file while it lasts. If a bug ends it nobody knows who has what: all is told again.
+pub(super) struct Sending<'a> {
+    files: &'a Files,
+    file: &'a Arc<File>,
+}
+
+impl<'a> Sending<'a> {
+    /// Of a file that was marked so under its lock, which is not held any more.
+    pub fn of(files: &'a Files, file: &'a Arc<File>) -> Sending<'a> {
+        Sending { files, file }
+    }
+
+    /// Gives back the file's lock.
+    pub fn end(self) -> MutexGuard<'a, Inner> {
+        let mut inner = self.file.lock();
+        self.give_back(&mut inner);
+        std::mem::forget(self);
+        inner
+    }
+
+    fn give_back<'i>(&self, inner: &'i mut Inner) -> Option<&'i mut Untold> {
+        self.file.changed.notify_all();
+        let copied = inner.live().copied.as_deref_mut()?;
+        copied.sending = false;
+        Some(copied)
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        if let Some(copied) = self.give_back(&mut inner) {
+            copied.note_written(0, u64::MAX);
+            copied.note_anew();
+        }
+        self.files.retire(self.file, inner);
+    }
 }
 
 /// What goes with one message.
@@ -136,11 +176,13 @@ impl<'a> Round<'a> {
         let number = post.files.copying().next_number();
         let seen = inner.clock.look();
         let work = post.files.work_on(file, inner, Meanwhile::Refused);
+        let sending = Sending::of(post.files, file);
         let (began, brought) = (post.files.time().now(), 0);
         Ok(Some(Round {
             post,
             file,
             shadow,
+            sending,
             work,
             seen,
             number,
@@ -157,11 +199,10 @@ impl<'a> Round<'a> {
     /// Sends it, and ends it.
     pub fn run(mut self) -> Result<Ended> {
         let sent = self.send();
-        let Round { post, file, work, number, taken, .. } = self;
-        let mut inner = file.lock();
+        let Round { post, file, sending, work, number, taken, .. } = self;
+        let mut inner = sending.end();
         work.end(&mut inner);
         let copied = inner.live().copied.as_mut().expect("nobody ends it but who began it");
-        copied.sending = false;
         match (&sent, taken) {
             (Ok(Some(_)), Some(_)) => copied.ended(number),
             (_, Some(taken)) => copied.failed(taken),

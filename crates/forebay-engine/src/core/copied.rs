@@ -152,7 +152,6 @@ impl Untold {
             anew: std::mem::replace(&mut self.anew, false),
             moved_at: std::mem::replace(&mut self.moved_at, moved_at),
         };
-        self.sending = true;
         self.rounds.begun += 1;
         (taken, whole)
     }
@@ -168,13 +167,11 @@ impl Untold {
 
     /// All have the round.
     pub fn ended(&mut self, number: u64) {
-        self.sending = false;
         (self.number, self.rounds.done) = (number, self.rounds.begun);
     }
 
     /// It failed: nobody knows who has what of it.
     pub fn failed(&mut self, taken: Taken) {
-        self.sending = false;
         taken.unsent.iter().for_each(|run| self.note_written(run.start, run.end));
         self.anew |= taken.anew;
         self.moved_at = taken.moved_at;

@@ -1,6 +1,7 @@
 //! What a home tells those who keep copies of its files, what they make of it, and who owns a file when
 //! its home is back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -139,6 +140,25 @@ fn a_sync_that_fails_at_one_end_fails() {
 
 /// Partners have what was synced, and no more is sent than what is new, however many stretches the file
 /// has.
+/// Else it would acknowledge what nobody was sent, or wait for ever for a round that nobody ends.
+#[test]
+fn a_sync_after_one_that_met_a_bug_sends_all_of_it() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 9000]);
+    pair.home.io.sync(&file).unwrap();
+    pair.home.io.write(&file, 100, &[2; 5000]).unwrap();
+    pair.way.bug.store(true, Relaxed);
+    let first = catch_unwind(AssertUnwindSafe(|| pair.home.io.sync(&file)));
+    assert!(first.is_err() || first.is_ok_and(|synced| synced.is_err()), "it is not acknowledged");
+    assert!(!pair.way.bug.load(Relaxed), "the bug was met");
+    pair.home.io.sync(&file).unwrap();
+    pair.way.cut();
+    assert_eq!(take_over(&pair.keeper).unwrap().0, 1);
+    let mut want = [1; 9000];
+    want[100..5100].fill(2);
+    assert!(read(&pair.keeper, "f") == want, "the partner has what the first one was to send");
+}
+
 #[test]
 fn a_sync_sends_what_partners_do_not_have() {
     let pair = pair();

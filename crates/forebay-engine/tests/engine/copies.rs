@@ -39,6 +39,8 @@ pub struct Way {
     pub wants: AtomicBool,
     /// Nobody may acknowledge anything any more.
     cut_off: AtomicBool,
+    /// The next message meets a bug.
+    pub bug: AtomicBool,
     told: AtomicU64,
     bytes: AtomicU64,
     words: AtomicU64,
@@ -71,6 +73,7 @@ impl Way {
             fills: Mutex::default(),
             wants: AtomicBool::new(true),
             cut_off: AtomicBool::new(false),
+            bug: AtomicBool::new(false),
             told: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             words: AtomicU64::new(0),
@@ -137,6 +140,7 @@ impl Way {
 impl Partners for Way {
     fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
         assert!(bytes.len() <= 1 << 20, "in pieces");
+        assert!(!self.bug.swap(false, Relaxed), "a bug, as this test wants it");
         if self.cut_off.load(Relaxed) {
             return Err(Error::os(libc::EIO, "this member is superseded"));
         }

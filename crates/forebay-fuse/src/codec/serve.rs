@@ -12,7 +12,8 @@ use crate::verbs::rename_mode;
 
 /// Has a request answered.
 pub fn serve(shared: &Arc<Shared>, request: &Request<'_>, carrier: impl Carrier) {
-    let reply = Reply::new(carrier);
+    let of = || (shared.clone(), request.head.from.pid);
+    let reply = Reply::new(Noting { carrier, of: shared.vfs.has_members().then(of) });
     survive(request, || match request.call() {
         Ok(call) => run(shared, &request.head, call, reply),
         Err(errno) => reply.fail(errno),
@@ -37,6 +38,33 @@ pub fn interrupt(shared: &Arc<Shared>, request: &Request<'_>) {
     });
 }
 
+/// Has the mount note which thread is told ESTALE, whatever it has asked. Alone nobody has to know.
+struct Noting<C> {
+    carrier: C,
+    of: Option<(Arc<Shared>, u32)>,
+}
+
+impl<C: Carrier> Carrier for Noting<C> {
+    fn room(&mut self, size: usize) -> &mut [u8] {
+        self.carrier.room(size)
+    }
+
+    fn send(self, result: Result<usize, i32>) {
+        if let (Err(libc::ESTALE), Some((shared, thread))) = (result, &self.of) {
+            shared.vfs.told(*thread);
+        }
+        self.carrier.send(result);
+    }
+
+    fn send_bytes(self, bytes: &[u8]) {
+        self.carrier.send_bytes(bytes);
+    }
+
+    fn buffer(&mut self, size: usize) -> Vec<u8> {
+        self.carrier.buffer(size)
+    }
+}
+
 /// A bug in a verb costs its request, not the thread.
 fn survive(request: &Request<'_>, work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
@@ -48,8 +76,8 @@ fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Rep
     let (node, from) = (head.node, head.from);
     match call {
         Call::Lookup(name) => shared.lookup(from, node, name, reply),
-        Call::Getattr => shared.getattr(from, node, reply),
-        Call::Statx => shared.getattr(from, node, Extended(reply)),
+        Call::Getattr => shared.getattr(node, reply),
+        Call::Statx => shared.getattr(node, Extended(reply)),
         Call::Setattr(set, size) => shared.setattr(from, node, set, size, reply),
         Call::Readlink => shared.readlink(node, reply),
         Call::Open { flags } => shared.open(from, node, flags, reply),

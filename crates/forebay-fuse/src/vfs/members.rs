@@ -143,6 +143,11 @@ impl Vfs {
         let _ = self.members.cluster.set(cluster.into());
     }
 
+    /// Whether others share the store.
+    pub fn has_members(&self) -> bool {
+        self.cluster().is_some()
+    }
+
     pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
         self.members.cluster.get().map(|cluster| &**cluster)
     }
@@ -241,14 +246,12 @@ impl Vfs {
         Error::os(libc::ESTALE, "the file was replaced")
     }
 
-    /// Remembers who is told ESTALE: the kernel has that thread look the name up again, but once.
-    pub fn told<T>(&self, who: Origin, answer: Result<T>) -> Result<T> {
-        if self.cluster().is_some() && answer.as_ref().is_err_and(|error| error.is(libc::ESTALE)) {
-            let mut told = lock(&self.members.told);
-            told.retain(|_, at| at.elapsed() < HEARD);
-            told.insert(who.pid, Instant::now());
-        }
-        answer
+    /// A thread of a program is told ESTALE: the kernel has it look the name up again, but once. To be called before
+    /// it is answered.
+    pub fn told(&self, thread: u32) {
+        let mut told = lock(&self.members.told);
+        told.retain(|_, at| at.elapsed() < HEARD);
+        told.insert(thread, Instant::now());
     }
 
     /// Who looks a name up again finds its file where it is opened: at its home, which is asked for, or here. What

@@ -36,9 +36,9 @@ use super::rules::{Rule, Rules};
 use counts::Counts;
 use world::World;
 
-const SEEDS: u64 = 6000;
-const SEEDS_WITH_COPIES: u64 = 4000;
-const SEEDS_WITH_GRANTS: u64 = 4000;
+const SEEDS: u64 = 12_000;
+const SEEDS_WITH_COPIES: u64 = 8000;
+const SEEDS_WITH_GRANTS: u64 = 8000;
 
 const THREADS: u64 = 2;
 
@@ -182,8 +182,8 @@ fn damage(
 const SEARCH: u64 = 20_000;
 
 /// The seeds that are searched for one that needs the rule. `LookAfterCreators` and `LookAfterChange`
-/// have tests of their own beside this, `EpochStands` is needed with copies sooner.
-const RULES: [(Rule, Range<u64>); 13] = [
+/// have tests of their own beside this.
+const RULES: [(Rule, Range<u64>); 14] = [
     (Rule::BarrierBeforeOpen, 0..500),
     (Rule::AskCreators, 0..500),
     (Rule::GateStopsClaims, 0..5000),
@@ -197,6 +197,7 @@ const RULES: [(Rule, Range<u64>); 13] = [
     (Rule::MakingKeepsCreates, 0..5000),
     (Rule::HoldsWaitsForMaking, 0..5000),
     (Rule::ReadersWaitDuringGiveBack, 0..SEARCH),
+    (Rule::EpochStands, 6400..6400 + SEARCH),
 ];
 
 /// `CopyHasClaimsNumber` has a test of its own.
