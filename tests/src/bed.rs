@@ -239,6 +239,28 @@ impl Mounted {
         status[field].as_u64().unwrap_or_else(|| panic!("no number {field} in {status:#}"))
     }
 
+    /// Waits until the tier has so many bytes at least: what a reader is given is kept beside the
+    /// answers, the last of it a moment after them.
+    #[track_caller]
+    pub fn keeps(&self, bytes: u64) {
+        within(PATIENCE, "what was read is kept", || self.number("used_bytes") >= bytes);
+    }
+
+    /// What `forebay ls` says is cached of the files at a name or below it, in bytes.
+    #[track_caller]
+    pub fn cached(&self, name: &str) -> u64 {
+        let files = self.forebay(&["ls", "--json", text(&self.at(name))]).ok().json();
+        let files = files.as_array().expect("a list of files").iter();
+        files.map(|file| file["cached_bytes"].as_u64().expect("a number of bytes")).sum()
+    }
+
+    /// Waits until so many bytes of a name are cached, and no others: see [`Mounted::keeps`].
+    #[track_caller]
+    pub fn keeps_of(&self, name: &str, bytes: u64) {
+        let kept = || self.cached(name) == bytes;
+        assert!(eventually(PATIENCE, kept), "{name}: {} of {bytes} bytes", self.cached(name));
+    }
+
     /// Waits until the daemon has heard that nobody writes past it any more: the kernel tells of a
     /// close some time after it, and until then what was written is counted now and then.
     #[track_caller]

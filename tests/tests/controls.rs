@@ -161,8 +161,7 @@ fn the_tier_grows_and_shrinks_while_mounted() {
     }
     fs::write(mounted.at("dirty"), vec![7; 24 * MIB]).unwrap();
     mounted.hear_closes();
-    let used = mounted.number("used_bytes");
-    assert!(used > 40 * MIB as u64, "{used}");
+    mounted.keeps(48 * MIB as u64);
     // Clean bytes make room first: nothing is flushed for this.
     let answer = set(&mounted, &["tier-size=32MiB"]);
     within(PATIENCE, "clean bytes to go", || mounted.number("used_bytes") < 32 * MIB as u64);
@@ -199,7 +198,7 @@ fn a_long_sequential_reader_leaves_the_tier_alone() {
     set(&mounted, &["bypass-reads=off"]);
     drop_caches();
     assert!(fs::read(mounted.at("long")).unwrap() == long);
-    assert!(mounted.number("used_bytes") >= 32 * MIB as u64);
+    mounted.keeps(32 * MIB as u64);
     mounted.umount();
     proof!("a stream");
 }
@@ -249,6 +248,7 @@ fn rules_say_which_files_come_into_the_tier() {
     assert_eq!(fs::read(mounted.at("d/in.log")).unwrap().len(), MIB);
     assert_eq!(mounted.number("used_bytes"), 0);
     fs::read(mounted.at("d/in.txt")).unwrap();
+    mounted.keeps(MIB as u64);
     assert_eq!(mounted.number("used_bytes"), MIB as u64);
     // Writes of the denied file are on the backing store at once.
     let log = File::create(mounted.at("out.log")).unwrap();
@@ -327,13 +327,6 @@ fn a_rule_denies_one_way_and_a_dirty_file_stays_in_the_tier() {
     proof!("one way and the other");
 }
 
-/// What `forebay ls` says of the files below a name.
-fn cached(mounted: &Mounted, name: &str) -> u64 {
-    let files = mounted.forebay(&["ls", "--json", text(&mounted.at(name))]).ok().json();
-    let files = files.as_array().unwrap().iter();
-    files.map(|file| file["cached_bytes"].as_u64().unwrap()).sum()
-}
-
 #[test]
 fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
     needs_forebay!();
@@ -356,13 +349,13 @@ fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
         assert!(used() <= 8 * MIB as u64, "{}", used());
     }
     assert_eq!(counter(&mounted, "read_bypass_rule"), 0);
-    assert_eq!(cached(&mounted, "q/7"), 2 * MIB as u64);
-    assert_eq!(cached(&mounted, "q/0"), 0);
-    assert_eq!(cached(&mounted, "other"), 2 * MIB as u64);
+    mounted.keeps_of("q/7", 2 * MIB as u64);
+    mounted.keeps_of("q/0", 0);
+    mounted.keeps_of("other", 2 * MIB as u64);
     // Dirty bytes push the clean ones out, and are not pushed out themselves.
     fs::write(mounted.at("q/dirty"), vec![7; 8 * MIB]).unwrap();
     mounted.hear_closes();
-    assert_eq!((cached(&mounted, "q/7"), mounted.number("dirty_bytes")), (0, 8 * MIB as u64));
+    assert_eq!((mounted.cached("q/7"), mounted.number("dirty_bytes")), (0, 8 * MIB as u64));
     fs::write(mounted.at("q/more"), vec![8; MIB]).unwrap();
     assert_eq!(fs::read(bed.backing.join("q/more")).unwrap(), vec![8; MIB]);
     assert!(counter(&mounted, "write_bypass_rule") > 0);

@@ -25,12 +25,6 @@ fn list(mounted: &Mounted) -> serde_json::Value {
     mounted.forebay(&["rules", "list", text(&mounted.path), "--json"]).ok().json()
 }
 
-/// What `forebay ls` says of a file.
-fn cached(mounted: &Mounted, name: &str) -> u64 {
-    let files = mounted.forebay(&["ls", "--json", text(&mounted.at(name))]).ok().json();
-    files.as_array().unwrap().iter().map(|file| file["cached_bytes"].as_u64().unwrap()).sum()
-}
-
 /// The rule that an open by the process would meet.
 fn meets(mounted: &Mounted, name: &str, pid: i32) -> serde_json::Value {
     let (path, pid) = (mounted.at(name), pid.to_string());
@@ -63,7 +57,7 @@ fn a_user_and_a_group_are_kept_out_and_nobody_else() {
         (1235, 1235, "of-other", MIB as u64),
     ] {
         run(Command::new("cat").arg(mounted.at(name)).uid(uid).gid(gid));
-        assert_eq!(cached(&mounted, name), kept, "read of {name}");
+        mounted.keeps_of(name, kept);
         let made = mounted.at(format!("made-{name}"));
         run(Command::new("cp").arg(mounted.at(name)).arg(&made).uid(uid).gid(gid));
         let behind = fs::metadata(bed.backing.join(format!("made-{name}"))).unwrap().len();
@@ -121,7 +115,7 @@ fn a_control_group_is_kept_out_with_those_below_it() {
         let join = group.map_or("/dev/null".into(), |group| group.0.join("cgroup.procs"));
         let script = "echo $$ > \"$0\" && exec cat \"$1\"";
         run(Command::new("sh").args(["-c", script]).arg(&join).arg(mounted.at(name)));
-        assert_eq!(cached(&mounted, name), kept, "read in {name}");
+        mounted.keeps_of(name, kept);
     }
     mounted.umount();
     proof!("two groups");
@@ -139,7 +133,7 @@ fn a_size_is_that_of_the_open() {
     add(&mounted, &["small", "deny-writes", "--size-max", "1000B"]);
     for (name, kept) in [("large", 0), ("middle", MIB as u64), ("small", 1000)] {
         fs::read(mounted.at(name)).unwrap();
-        assert_eq!(cached(&mounted, name), kept, "{name}");
+        mounted.keeps_of(name, kept);
     }
     // Small when it is opened, and so until it is closed.
     let file = File::options().write(true).open(mounted.at("small")).unwrap();
@@ -174,12 +168,11 @@ fn files_that_a_rule_pins_outlast_a_scan_and_an_evict() {
     };
     read("kept", 4);
     read("scan", 8);
-    let evicted = |mounted: &Mounted| {
+    within(PATIENCE, "the scan evicts", || {
         let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
-        stats["counters"]["evicted_bytes"].as_u64().unwrap()
-    };
-    assert!(evicted(&mounted) >= 16 * MIB as u64, "the scan evicts");
-    assert_eq!(cached(&mounted, "kept"), 4 * MIB as u64);
+        stats["counters"]["evicted_bytes"].as_u64() >= Some(16 * MIB as u64)
+    });
+    mounted.keeps_of("kept", 4 * MIB as u64);
     let named = mounted.at("kept/0");
     let out = mounted.forebay(&["evict", text(&named)]).expect(1);
     assert!(out.text().contains("a rule pins it"), "{}", out.text());
@@ -187,7 +180,7 @@ fn files_that_a_rule_pins_outlast_a_scan_and_an_evict() {
     mounted.forebay(&["set", text(&mounted.path), "tier-size=64MiB"]).ok();
     mounted.forebay(&["rules", "remove", text(&mounted.path), "kept"]).ok();
     mounted.forebay(&["evict", text(&named)]).ok();
-    assert_eq!(cached(&mounted, "kept"), 3 * MIB as u64);
+    mounted.keeps_of("kept", 3 * MIB as u64);
     mounted.umount();
     proof!("four files");
 }
@@ -206,14 +199,14 @@ fn a_denied_reader_reads_nothing_ahead() {
     drop(file);
     add(&mounted, &["out", "deny-reads", "--path", "f"]);
     mounted.forebay(&["set", text(&mounted.path), "readahead=16MiB"]).ok();
-    let before = cached(&mounted, "f");
+    let before = mounted.cached("f");
     assert!((MIB as u64..4 * MIB as u64).contains(&before), "{before}");
     drop_caches();
     assert!(fs::read(mounted.at("f")).unwrap() == want);
     let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
     assert_eq!(stats["counters"]["readahead_fills"], 0);
     assert!(stats["counters"]["read_bypass_rule"].as_u64() > Some(0));
-    assert_eq!(cached(&mounted, "f"), before);
+    mounted.keeps_of("f", before);
     mounted.umount();
     proof!("{before} bytes of {}", want.len());
 }
@@ -252,10 +245,10 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     within(PATIENCE, "the child has read", || {
         list(&mounted)[0]["requests"]["read"]["bytes"].as_u64() >= Some(MIB as u64)
     });
-    assert_eq!(cached(&mounted, "by-child"), 0);
+    mounted.keeps_of("by-child", 0);
     drop_caches();
     fs::read(mounted.at("by-child")).unwrap();
-    assert_eq!(cached(&mounted, "by-child"), MIB as u64, "another process");
+    mounted.keeps_of("by-child", MIB as u64);
     // Its only child ends with what it reads: nothing of the job is left.
     parent.kill();
     let reused = again(pid);
