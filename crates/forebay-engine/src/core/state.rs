@@ -92,6 +92,8 @@ pub enum Conflict {
     Superseded,
     /// It is another member's, from whom this one is about to take it over: not ours yet.
     Adopted,
+    /// The tier has failed to sync what was written past us: what it has since may be older.
+    Unsynced,
 }
 
 impl Conflict {
@@ -113,6 +115,9 @@ impl Conflict {
             }
             Conflict::Superseded => "another member took it over while it was dirty here",
             Conflict::Adopted => "it is being taken over from another member",
+            Conflict::Unsynced => {
+                "the fast tier failed to sync it: what it has may be older than what was written"
+            }
         }
     }
 }

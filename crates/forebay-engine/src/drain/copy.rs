@@ -18,6 +18,7 @@ use crate::core::portion::pieces;
 use crate::core::state::Change;
 use crate::drain::Drain;
 use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel};
+use crate::files::digests::OpenTable;
 use crate::lock::{Mutex, MutexGuard, Rank};
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
@@ -203,9 +204,11 @@ impl Drain {
             });
             match opened {
                 Ok((target, attr)) if attr.key == parcel.file.key => {
-                    let changed = attr.version() != parcel.base
-                        && !parcel.resumed
-                        && !self.died_meanwhile(parcel, &attr.version());
+                    let differs = attr.version() != parcel.base && !parcel.resumed;
+                    let died = differs && self.died_meanwhile(parcel, &attr.version());
+                    // It may be of others all the same.
+                    parcel.digests.iter().filter(|_| died).for_each(OpenTable::distrust);
+                    let changed = differs && !died;
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
                         if self.only_theirs(parcel) {
                             return Err(Error::os(libc::EBUSY, "nothing was written here"));

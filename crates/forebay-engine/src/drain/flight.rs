@@ -139,6 +139,7 @@ impl Drain {
             let mut inner = parcel.file.lock();
             let (dirty, beside) = (&parcel.dirty, Beside::default());
             if synced
+                && !inner.sync_failed
                 && let Ok(false) = self.files.record_synced(
                     &parcel.file,
                     &mut inner,
@@ -154,6 +155,11 @@ impl Drain {
             if !synced && inner.state.is_held() {
                 // It has to be flushed again later, from what is durable here.
                 parcel.fail(Error::os(libc::EIO, "the fast tier could not be synced"));
+            }
+            // What differs from the store may be what was written, or what was there before.
+            if !synced && (inner.state.is_unseen() || inner.doubt().is_some()) {
+                self.files.declare_unsynced(&parcel.file, &mut inner);
+                parcel.fail(Error::new(Kind::Conflict, inner.state.conflict().why()));
             }
             let mtime = inner.state.mtime();
             let _ =
@@ -333,6 +339,8 @@ impl Drain {
         self.files.account(file, &mut inner);
         add(&self.files.counters().flushed_files, 1);
         add(&self.files.counters().flushed_bytes, parcel.moved());
+        inner.live().flight = None;
+        self.files.drop_unsynced(file, &mut inner, &found);
         self.leave(parcel, inner);
         Ok(())
     }
@@ -375,7 +383,13 @@ impl Drain {
             let synced = !inner.sync_failed;
             if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.maps && self.files.media().is_memory();
-                unseen.copied = Some(Copied { at, doubted_from: may_be_mapped.then_some(doubt) });
+                // A write moves the time when it begins: what it brings after the look a second one finds.
+                let same = unseen.copied.as_ref().filter(|was| was.at == at && parcel.moved() == 0);
+                let to_come = |from: &Instant| self.files.time().now() < *from;
+                let still = same.and_then(|was| was.doubted_from).filter(to_come);
+                let proven = same.is_some() && still.is_none() && !may_be_mapped;
+                let doubted_from = if proven { None } else { still.or(Some(doubt)) };
+                unseen.copied = Some(Copied { at, doubted_from });
                 // What comes now is found by the next look.
                 if let Some(doubt) = &mut unseen.doubt {
                     (doubt.dirty, doubt.allocated, doubt.unmoved) = (0, at.allocated, false);

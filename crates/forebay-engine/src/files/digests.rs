@@ -26,7 +26,7 @@ const SAMPLED: u64 = 32;
 pub(crate) struct OpenTable {
     table: Arc<Table>,
     /// It counted for the version of the store that the flight began with.
-    counts: bool,
+    counts: AtomicBool,
     base: Version,
     /// Bytes that were compared.
     looked: AtomicU64,
@@ -49,12 +49,22 @@ impl OpenTable {
 
     /// Whether anything may be known.
     pub fn counts(&self) -> bool {
-        self.counts
+        self.counts.load(Relaxed)
+    }
+
+    /// The store is of another version than what it tells of.
+    pub fn distrust(&self) {
+        let _one = self.writes.lock();
+        self.counts.store(false, Relaxed);
+        self.noted.store(true, Relaxed);
+        if self.table.reset().is_err() {
+            self.spoilt.store(true, Relaxed);
+        }
     }
 
     /// What the store held of `count` blocks from `first` on when the flight began.
     pub fn held(&self, first: u64, count: u64) -> Vec<Digest> {
-        match self.counts {
+        match self.counts() {
             true => self.table.read(first, count),
             false => vec![Digest::UNKNOWN; count as usize],
         }
@@ -159,7 +169,7 @@ impl Files {
         let (writes, noted) = (Mutex::new(Rank::Batch, ()), AtomicBool::new(size != base.size));
         Some(OpenTable {
             table,
-            counts,
+            counts: AtomicBool::new(counts),
             base,
             looked,
             writes,
@@ -189,7 +199,7 @@ impl Files {
 
     /// Closes it: nothing was copied.
     pub(crate) fn close_table_unchanged(&self, open: &OpenTable) {
-        if open.counts && !open.noted.load(Relaxed) {
+        if open.counts() && !open.noted.load(Relaxed) {
             let _ = open.table.set_stamp(Some(&open.base));
         }
     }

@@ -311,8 +311,8 @@ pub(crate) struct Looks {
 pub(crate) struct Copied {
     /// The shadow then.
     pub at: MediaStat,
-    /// From then on equal times prove nothing any more: a store into a mapping of a tier in memory
-    /// moves none.
+    /// From then on equal times prove nothing any more: a write may have been under way, which moved them
+    /// when it began; and a store into a mapping of a tier in memory moves none.
     pub doubted_from: Option<Instant>,
 }
 

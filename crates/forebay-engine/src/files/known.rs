@@ -78,13 +78,31 @@ impl Files {
         self.account(file, inner);
     }
 
+    /// All of a file is on the store, but the tier has failed to sync it: a page that it could not write may
+    /// be read as it was before. So what the tier has goes, and is fetched again.
+    pub(crate) fn drop_unsynced(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
+        if inner.sync_failed && !inner.state.is_dirty() && !inner.state.conflict().stands() {
+            self.drop_stale(file, inner, attr);
+            inner.sync_failed = inner.live().stale;
+        }
+    }
+
     pub(crate) fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
+        self.declare(file, inner, Conflict::Changed, why);
+    }
+
+    /// The tier could not sync what was written past us, of which nobody else knows what it was.
+    pub(crate) fn declare_unsynced(&self, file: &Arc<File>, inner: &mut Inner) {
+        self.declare(file, inner, Conflict::Unsynced, Conflict::Unsynced.why());
+    }
+
+    fn declare(&self, file: &Arc<File>, inner: &mut Inner, conflict: Conflict, why: &str) {
         if inner.state.conflict().stands() {
             return;
         }
         add(&self.counters.conflicts, 1);
         tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
-        let recorded = self.commit_anyway(file, inner, Change::InConflict(Conflict::Changed));
+        let recorded = self.commit_anyway(file, inner, Change::InConflict(conflict));
         // Of a file that is in conflict only what was written here may go over theirs.
         let recorded = recorded.and_then(|()| self.let_go_of(file, inner, 0, u64::MAX));
         // At once: else, after a loss of power, a record "flush begun" would say that the change was

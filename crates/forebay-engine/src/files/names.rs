@@ -20,6 +20,14 @@ pub struct Named<'a> {
     pub is_dir: bool,
 }
 
+/// A time that was set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SetFrom {
+    pub mtime: Timestamp,
+    /// Before that the backing file was not what is known of it.
+    pub theirs: bool,
+}
+
 pub struct Names {
     pub(super) home: Arc<Home>,
     pub(super) files: Arc<Files>,
@@ -117,7 +125,7 @@ impl Names {
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
     /// not change with them.
     pub(crate) fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
-        self.follow_time(file, inner, attr, None)
+        self.follow_set(file, inner, attr, None)
     }
 
     /// A dirty file has this time from now on: the flush of its bytes sets it on the store.
@@ -137,27 +145,32 @@ impl Names {
     }
 
     /// As [`Names::follow`], where the time was `set` too.
-    pub(crate) fn follow_time(
+    pub(crate) fn follow_set(
         &self,
         file: &Arc<File>,
         inner: &mut Inner,
         attr: &Attr,
-        set: Option<Timestamp>,
+        set: Option<SetFrom>,
     ) -> Result<()> {
-        inner.live().checked = Some(self.files.time.now());
+        let theirs = set.is_some_and(|set| set.theirs);
+        // Who opens it next compares it.
+        inner.live().checked = (!theirs).then(|| self.files.time.now());
         inner.clock.note_base();
         inner.forget_seen();
         let before = inner.state.base();
         let (mut base, mut mtime) = (before, inner.state.mtime());
         if let Some(set) = set {
-            base.mtime = attr.mtime;
+            if !theirs {
+                base.mtime = attr.mtime;
+            }
             mtime = attr.mtime;
             if inner.state.is_dirty() {
-                mtime = set;
-                self.files.set_shadow_mtime(file, inner, set);
+                mtime = set.mtime;
+                self.files.set_shadow_mtime(file, inner, set.mtime);
             }
         }
-        if attr.size == base.size && attr.mtime == base.mtime && attr.key == base.key {
+        let same = (attr.size, attr.mtime, attr.key) == (base.size, base.mtime, base.key);
+        if same && !theirs {
             base.ctime = attr.ctime;
         }
         self.files.follow_digests(file, inner, &before, &base);

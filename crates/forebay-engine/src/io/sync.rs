@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_backing::Result;
+use forebay_backing::{Error, Result};
 
 use crate::copies::Telling;
 use crate::core::clock::What;
@@ -88,6 +88,7 @@ impl Io {
             drop(inner);
             return self.files.note_tier(self.files.index().sync_to(seq)).map(|()| true);
         }
+        refuse_after_failure(&inner)?;
         let shadow = self.files.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
@@ -121,6 +122,7 @@ impl Io {
         if !inner.state.is_dirty() {
             return self.files.note_tier(self.files.index().sync_to(inner.settled_seq));
         }
+        refuse_after_failure(&inner)?;
         let shadow = self.files.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
@@ -151,4 +153,12 @@ impl Io {
         }
         self.files.note_tier(synced)
     }
+}
+
+/// The kernel tells of a page that it could not write once, and counts it as written from then on (`errseq_t`): a
+/// sync that succeeds after one that failed, whoever asked for that one, says nothing. Dirty bytes of such a file are
+/// durable once they are on the store.
+fn refuse_after_failure(inner: &Inner) -> Result<()> {
+    let why = "the fast tier has failed to sync this file: it is not durable until it is flushed ('forebay flush')";
+    if inner.sync_failed { Err(Error::os(libc::EIO, why)) } else { Ok(()) }
 }

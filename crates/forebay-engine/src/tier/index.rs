@@ -306,13 +306,14 @@ impl Index {
         let (seq, file) = {
             let mut log = self.lock();
             log.file.flush()?;
+            if self.is_synced(log.next_seq) {
+                return Ok(());
+            }
+            log.be_sure()?;
             (log.next_seq, log.file.file())
         };
-        if self.synced_seq.load(Relaxed) >= seq {
-            return Ok(());
-        }
         if !failpoint::skips_sync("log") {
-            file.sync_data()?;
+            file.sync_data().inspect_err(|_| self.lock().file.doubt())?;
         }
         self.synced_seq.fetch_max(seq, Relaxed);
         Ok(())
@@ -382,7 +383,8 @@ impl Index {
         log.file.flush()?;
         let seq = log.next_seq;
         if !self.is_synced(seq) {
-            log.file.file().sync_data()?;
+            log.be_sure()?;
+            log.file.file().sync_data().inspect_err(|_| log.file.doubt())?;
         }
         if log.file.len() > 0 {
             let fresh = LogFile::create(&*self.media, seq)?;
@@ -459,6 +461,11 @@ enum When {
 }
 
 impl Log {
+    /// See [`LogFile::be_sure`].
+    fn be_sure(&mut self) -> io::Result<()> {
+        self.file.be_sure::<Entry<'static>>(self.next_seq)
+    }
+
     fn append(&mut self, when: When, entry: &Entry) -> io::Result<()> {
         if let Entry::Put(_, record) = entry {
             self.tell_dirs(record)?;

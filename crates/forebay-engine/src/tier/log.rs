@@ -138,6 +138,9 @@ pub struct LogFile {
     buf: Vec<u8>,
     /// So much at the front of `buf` are records that wait for the next write.
     waiting: usize,
+    first_seq: u64,
+    /// A sync has failed: what the kernel could not write it counts as written, and tells of it no more.
+    unsure: bool,
 }
 
 impl LogFile {
@@ -157,7 +160,9 @@ impl LogFile {
             file.sync_data()?;
         }
         media.sync_dir(dir)?;
-        let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new(), waiting: 0 };
+        let (buf, unsure) = (Vec::new(), false);
+        let mut log =
+            LogFile { name, file, tail: 0, reserved: 0, buf, waiting: 0, first_seq, unsure };
         log.reserve(0)?;
         Ok(log)
     }
@@ -251,6 +256,34 @@ impl LogFile {
             self.file.write_at(&ZEROS[..len as usize], from)?;
             from += len;
         }
+        Ok(())
+    }
+
+    /// A sync of it has failed.
+    pub fn doubt(&mut self) {
+        self.unsure = true;
+    }
+
+    /// Before a sync: after one that failed all records up to `next_seq` are written once more, so that it does not
+    /// leave a hole among them.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read, or are not what was written, any more.
+    pub fn be_sure<E: DeserializeOwned>(&mut self, next_seq: u64) -> io::Result<()> {
+        if !self.unsure {
+            return Ok(());
+        }
+        let mut found = self.first_seq;
+        read::<E>(&*self.file, &mut found, drop)?;
+        if found != next_seq {
+            let what = format!("{}: a sync failed, and records after {found} are lost", self.name);
+            return Err(io::Error::other(what));
+        }
+        let mut bytes = vec![0; self.tail as usize];
+        let n = self.file.read_at(&mut bytes, 0)?;
+        self.file.write_at(&bytes[..n], 0)?;
+        self.unsure = false;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use forebay_backing::{Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timesta
 use crate::core::clock::What;
 use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
-use crate::files::names::Named;
+use crate::files::names::{Named, SetFrom};
 use crate::lock::MutexGuard;
 use crate::requester;
 use crate::verbs::Verbs;
@@ -285,6 +285,7 @@ impl Verbs {
         self.files.refuse_read_only()?;
         let (file, asked) = (self.files.find(at.key), self.asking());
         let mut before = (None, false);
+        let mut theirs = false;
         if let Some(file) = &file {
             let mut inner = file.lock();
             let seen = inner.live.as_ref().and_then(|live| live.seen.as_ref());
@@ -296,6 +297,7 @@ impl Verbs {
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;
+                theirs = self.is_theirs(file, inner, at);
             }
         }
         let changing = Changing::begin(file.clone());
@@ -313,7 +315,8 @@ impl Verbs {
                 SetTime::At(at) => at,
                 SetTime::Now => self.files.time().stamp(),
             });
-            self.names.follow_time(&file, &mut inner, &attr, mtime)?;
+            let set = mtime.map(|mtime| SetFrom { mtime, theirs });
+            self.names.follow_set(&file, &mut inner, &attr, set)?;
             let (told, look) = (attr, inner.clock.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
@@ -322,6 +325,25 @@ impl Verbs {
             self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
+    }
+
+    /// Whether others have changed the backing file of what is here, as far as its size and time tell. A time that
+    /// is set hides that, so the store is asked before. Ends the caller's lock.
+    fn is_theirs(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>, at: Named<'_>) -> bool {
+        let is_here = inner.state.has_bytes() || inner.state.is_dirty();
+        let changes = inner.state.flush_is_open() || inner.state.is_held();
+        let live = inner.live();
+        let is_quiet = live.flight.is_none() && live.around == Around::None;
+        if !is_here || changes || !is_quiet || inner.clock.is_under_way() {
+            return false;
+        }
+        let look = inner.clock.look();
+        drop(inner);
+        let Ok(found) = self.names.ask(|b| b.stat(at.path)) else { return false };
+        let mut inner = file.lock();
+        let base = inner.state.base();
+        let ours = inner.changed(look, What::Home) || inner.live().flight.is_some();
+        found.key == file.key && !ours && (found.size, found.mtime) != (base.size, base.mtime)
     }
 
     /// Sets the time of what is not flushed yet: it goes home with the bytes.

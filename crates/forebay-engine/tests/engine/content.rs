@@ -4,21 +4,22 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
-use forebay_backing::{Access, BackingStore, Result, SetAttr};
+use forebay_backing::{Access, BackingStore, Kind, Result, SetAttr, SetTime, Timestamp};
 use forebay_engine::media::{DirMedia, Media, Open};
 use forebay_engine::{
-    Allocate, Config, Engine, File, KeepDirty, OpenFile, Past, Progress, Tunables,
+    Allocate, Config, Engine, File, Keep, KeepDirty, OpenFile, Past, Progress, Tunables,
 };
 
 use crate::hook::Hook;
 use crate::losses::file_of;
-use crate::media::{CrashMedia, Disk};
+use crate::media::{CrashMedia, Disk, Fault};
 use crate::past_us::shadow_of;
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, counter, named, patient, read_all, start};
+use crate::start::{NEW, abandon, counter, named, patient, read_all, simulated, start, within};
 use crate::store::{MemStore, Tree};
 
 const BOOT: &str = "content";
@@ -602,4 +603,151 @@ impl Drop for Mapping {
         // SAFETY: made by mmap, and not used any more.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
+}
+
+/// The next sync of a shadow fails, once.
+fn fail_a_sync(media: &CrashMedia) {
+    let (failing, done) = (media.clone(), AtomicBool::new(false));
+    media.at_shadow_sync(move || {
+        if !done.swap(true, Relaxed) {
+            failing.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
+        }
+    });
+}
+
+/// The kernel tells of a page that it could not write once, whoever asks: here the drain, whose flush the store
+/// refuses as well.
+// S-3
+#[test]
+fn a_sync_after_one_that_failed_claims_nothing_until_the_file_is_flushed() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 4);
+    let sync = || bed.engine.io.sync(&file);
+    let ours = with(bytes(4), BLOCK, 9);
+    bed.engine.io.write(&file, BLOCK as u64, &[9]).expect("room");
+    fail_a_sync(&bed.media);
+    assert!(sync().expect_err("the tier fails").is(libc::EIO));
+    assert!(sync().expect_err("it says so once, and is not to be believed").is(libc::EIO));
+    assert!(bed.is_dirty() && bed.media.faults_given() == 1);
+    bed.flush(&file);
+    assert!(file_of(&bed.store, "f") == ours && sync().is_ok(), "it is on the store");
+    bed.media.lose_memory();
+    assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == ours, "fetched again");
+    bed.engine.io.write(&file, 0, &[8]).expect("room");
+    assert!(sync().is_ok(), "the tier works again");
+}
+
+/// A flush goes on without the tier's sync, and what the tier has is not believed in afterwards.
+// S-6
+#[test]
+fn what_was_flushed_behind_a_sync_that_failed_is_fetched_again() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 4);
+    bed.engine.io.write(&file, BLOCK as u64, &[9]).expect("room");
+    fail_a_sync(&bed.media);
+    bed.flush(&file);
+    bed.media.lose_memory();
+    assert_eq!(bed.media.faults_given(), 1);
+    let ours = with(bytes(4), BLOCK, 9);
+    assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == ours);
+    assert!(file_of(&bed.store, "f") == ours && bed.engine.io.sync(&file).is_ok());
+}
+
+/// Of what is written past us nobody but the shadow knows what it was: it is not compared once it may be older.
+// S-6 S-7
+#[test]
+fn what_was_written_past_us_is_held_when_the_tier_could_not_sync_it() {
+    for (keep, want) in [(Keep::Ours, 2), (Keep::Theirs, 9)] {
+        let bed = Bed::new();
+        let file = bed.cached("f", 4);
+        bed.poke(&file, BLOCK, 9);
+        bed.flush(&file);
+        let past = bed.pass(&file);
+        past.shadow().write_at(&[7], BLOCK as u64).expect("memory");
+        fail_a_sync(&bed.media);
+        assert!(bed.engine.drain.flush_file(&file).is_err(), "the tier fails");
+        // The block is as it was when it was synced last: older than what the store has, if that was never.
+        bed.media.lose_memory();
+        past.shadow().write_at(&[2], BLOCK as u64).expect("memory");
+        let error = bed.engine.drain.flush_file(&file).expect_err("it is held");
+        assert!(error.to_string().contains("failed to sync"), "{error}");
+        assert!(bed.engine.io.sync(&file).is_err(), "and not durable");
+        assert!(file_of(&bed.store, "f") == with(bytes(4), BLOCK, 9), "nothing went home");
+        past.end().expect("a tier that works");
+        assert!(bed.engine.drain.flush_file(&file).is_err(), "nor when it is closed");
+        bed.engine.ops.resolve(Path::new("f"), keep).expect("a store that works");
+        assert!(file_of(&bed.store, "f") == with(bytes(4), BLOCK, want), "{keep:?}");
+    }
+}
+
+/// A time that is set through us does not make others' bytes ours.
+// S-1 S-8
+#[test]
+fn a_time_that_is_set_hides_no_change_of_others() {
+    for dirty in [false, true] {
+        let bed = Bed::new();
+        let file = bed.cached("f", 4);
+        if dirty {
+            bed.poke(&file, 0, 9);
+        }
+        let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(b"theirs", 2 * BLOCK as u64).expect("memory");
+        let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
+        let time = SetTime::At(Timestamp { sec: 1_000_000, nsec: 0 });
+        let set = SetAttr { mtime: Some(time), ..SetAttr::default() };
+        bed.engine.verbs.set_attr(named(Path::new("f"), &attr), &set).expect("memory");
+        let flushed = bed.engine.drain.flush_file(&file);
+        drop(file);
+        let found = file_of(&bed.store, "f");
+        assert_eq!(&found[2 * BLOCK..2 * BLOCK + 6], b"theirs");
+        match dirty {
+            true => {
+                assert!(flushed.is_err_and(|error| error.kind() == Kind::Conflict));
+                assert!(found[0] == 1, "nothing of ours went there");
+            }
+            false => assert!(read_all(&bed.engine, Path::new("f")).expect("memory") == found),
+        }
+    }
+}
+
+/// After the daemon's death a change of names or attributes of ours may have moved the store's ctime. Or others
+/// have written to the file, and set its time back: digests are not of what they wrote.
+// S-2 S-8
+#[test]
+fn after_a_kill_digests_are_not_of_a_version_that_is_let_pass() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 4);
+    let past = bed.pass(&file);
+    past.shadow().write_at(&[9], 0).expect("memory");
+    std::mem::forget(past);
+    let disk = bed.media.snapshot().process_crash_image();
+    drop(file);
+    let store = bed.store.clone();
+    abandon(bed.engine);
+    let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    let mtime = theirs.stat().expect("memory").mtime;
+    theirs.write_at(b"theirs", 2 * BLOCK as u64).expect("memory");
+    theirs.set_times(None, Some(mtime)).expect("memory");
+    let bed = Bed::on(CrashMedia::on(disk), store, BOOT);
+    let report = bed.engine.drain.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert!(file_of(&bed.store, "f") == with(bytes(4), 0, 9), "all of ours, or nothing");
+}
+
+/// A write that is under way moves the shadow's time when it begins; its bytes may come behind the look.
+// S-5
+#[test]
+fn bytes_that_come_behind_a_look_are_found_by_the_next() {
+    let _time = simulated();
+    let tunables = Tunables { max_age: Duration::from_secs(5), ..Tunables::default() };
+    let bed = Bed::with(CrashMedia::default(), MemStore::new(), BOOT, tunables);
+    let file = bed.cached("f", 4);
+    let past = bed.pass(&file);
+    past.shadow().write_at(&[9], 0).expect("memory");
+    let home = |want: &[u8]| file_of(&bed.store, "f") == want;
+    within("what came before the look is home", || home(&with(bytes(4), 0, 9)));
+    bed.media.arrive_late(&[8], 2 * BLOCK as u64);
+    let want = with(with(bytes(4), 0, 9), 2 * BLOCK, 8);
+    within("what came behind it, too", || home(&want));
+    past.end().expect("a tier that works");
 }

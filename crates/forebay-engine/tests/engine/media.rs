@@ -174,6 +174,25 @@ impl CrashMedia {
         inner.ops = 0;
     }
 
+    /// The machine needs the memory of what counts as written.
+    pub fn lose_memory(&self) {
+        self.lock().disk.nodes.values_mut().for_each(Node::lose_memory);
+    }
+
+    /// Bytes of a write that began earlier reach the only shadow that is as long: its times have moved.
+    pub fn arrive_late(&self, bytes: &[u8], offset: u64) {
+        let mut inner = self.lock();
+        let is_shadow = |(name, _): &(&String, &u64)| name.starts_with("shadow");
+        let shadows: Vec<u64> = inner.disk.names.iter().filter(is_shadow).map(|it| *it.1).collect();
+        let node = |ino: &u64| inner.disk.nodes[ino].cached.len() > offset;
+        let inos: Vec<u64> = shadows.into_iter().filter(node).collect();
+        let &[ino] = &inos[..] else { panic!("which of {inos:?}?") };
+        let node = inner.disk.node(ino);
+        let times = (node.mtime, node.ctime);
+        node.change(FileOp::Write(offset, bytes.into()), times.0);
+        (node.mtime, node.ctime) = times;
+    }
+
     /// Operations since the fault was set.
     pub fn ops(&self) -> u64 {
         self.lock().ops
@@ -270,8 +289,18 @@ impl Node {
     }
 
     fn sync(&mut self) {
-        self.durable = self.cached.clone();
-        self.ops.clear();
+        self.ops.drain(..).for_each(|op| op.apply(&mut self.durable));
+    }
+
+    /// What could not be written counts as written from then on, and is read as long as nobody needs its
+    /// memory: Linux does so.
+    fn fail_sync(&mut self) {
+        self.ops.retain(|op| !matches!(op, FileOp::Write(..)));
+    }
+
+    fn lose_memory(&mut self) {
+        self.cached = self.durable.clone();
+        self.ops.iter().for_each(|op| op.apply(&mut self.cached));
     }
 
     fn survivor(&self, choose: &mut dyn FnMut(u64) -> u64) -> Bytes {
@@ -439,8 +468,12 @@ impl Media for CrashMedia {
 
     fn sync_all(&self) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.begin(Verb::Sync)?;
+        let begun = inner.begin(Verb::Sync);
         let disk = &mut inner.disk;
+        if begun.is_err() {
+            disk.nodes.values_mut().for_each(Node::fail_sync);
+            return begun;
+        }
         disk.name_ops.clear();
         disk.durable_names = disk.names.clone();
         disk.nodes.values_mut().for_each(Node::sync);
@@ -511,7 +544,11 @@ impl MediaFile for CrashFile {
             act();
         }
         let mut inner = self.media.lock();
-        inner.begin(Verb::Sync)?;
+        let begun = inner.begin(Verb::Sync);
+        if begun.is_err() {
+            inner.disk.node(self.ino).fail_sync();
+            return begun;
+        }
         let lie = match self.name.split('/').next() {
             Some("log") => Lie::Log,
             Some("copies") => Lie::Copies,
