@@ -171,6 +171,11 @@ impl Cluster {
         self.nodes[at].umount(self.net.as_ref());
     }
 
+    #[track_caller]
+    pub fn umount_dirty(&mut self, at: usize) {
+        self.nodes[at].umount_dirty(self.net.as_ref());
+    }
+
     /// A path as one node shows it.
     pub fn at(&self, node: usize, name: impl AsRef<Path>) -> PathBuf {
         self.nodes[node].at(name)

@@ -26,6 +26,7 @@ pub enum Place {
 /// names say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
+    fn vouches(&self, file: FileKey) -> bool;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     /// Whether files of the directory may be opened to read by what was heard of claims.
@@ -73,6 +74,10 @@ fn place(changing: Changing) -> (Place, Option<String>) {
 impl Cluster for Arc<Member> {
     fn holder(&self, file: FileKey) -> Holder {
         Member::holder(self, file)
+    }
+
+    fn vouches(&self, file: FileKey) -> bool {
+        Member::vouches(self, file)
     }
 
     fn is_written(&self, file: FileKey) -> bool {

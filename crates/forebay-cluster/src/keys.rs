@@ -7,6 +7,7 @@
 //! | `stores/S/alive/M` | empty | the lease of M's process ends |
 //! | `stores/S/partners/M` | [`Partners`] | never |
 //! | `stores/S/fenced/M` | [`Fenced`] | never |
+//! | `stores/S/removed/M` | [`Removed`] | never |
 //! | `stores/S/claims/FILE` | [`Claim`] | given back |
 //! | `stores/S/creates/DIR/M` | empty | given back |
 //! | `stores/S/grants/DIR/M` | empty | given up, or the lease of M's process ends |
@@ -102,6 +103,14 @@ pub struct Partners {
     /// The member's, at the time of writing. Another one than its newest process's says nothing.
     pub epoch: u64,
     pub in_sync: Vec<String>,
+}
+
+/// A member of that name was removed: its epochs are not given again. Others have heard of them, and what its tier
+/// has, should that be mounted after all, is older than what was made of it since.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Its last.
+    pub epoch: u64,
 }
 
 /// Nothing of the member's processes up to that epoch is running, or writes to the store any more.

@@ -54,9 +54,13 @@ const MOUNT: usize = 2;
 const COPIES: usize = 3;
 const FENCE: usize = 4;
 
-/// So long a watch may lag behind a barrier before the barrier writes a key of its own for it to see: a
+/// So long a watch may stand still behind a barrier before the barrier writes a key of its own for it to see: a
 /// revision that was somebody else's never reaches a watch of ours.
 const LAG: Duration = Duration::from_millis(3);
+
+/// One that moves is waited for longer. Each key that a barrier writes is one more for all members to hear of, and to
+/// be waited for by their barriers: where many commit at once, the keys of barriers would be most of it.
+const LAG_MAX: Duration = Duration::from_millis(30);
 
 /// Before a member that is asked for too much at once is asked again.
 const BUSY: Duration = Duration::from_millis(20);
@@ -240,6 +244,11 @@ impl Member {
     /// Who holds newer bytes of a file, as far as this member has heard: never waits.
     pub fn holder(&self, file: FileKey) -> Holder {
         lock(&self.core).holder(file)
+    }
+
+    /// Whether this member is a file's home for certain: who asks it then needs no barrier. Never waits.
+    pub fn vouches(&self, file: FileKey) -> bool {
+        lock(&self.core).vouches(self.now(), file)
     }
 
     /// From now on whoever opens a file to read it believes what the registry said no longer ago than this.
@@ -683,12 +692,7 @@ impl Member {
             Ok(newest) => newest,
             Err(error) => return self.barrier_ends(ticket, Err(error)),
         };
-        let (reached, more) = &self.reached;
-        let behind = |reached: &mut Revision| *reached < newest;
-        let waited = more.wait_timeout_while(lock(reached), LAG, behind).expect("no panic inside");
-        let is_reached = *waited.0 >= newest;
-        drop(waited);
-        if is_reached {
+        if self.catches_up(newest) {
             return self.barrier_ends(ticket, Ok(newest));
         }
         // Whoever asked has his patience for one question only.
@@ -697,6 +701,22 @@ impl Member {
             let written = member.tick();
             member.barrier_ends(ticket, written);
         });
+    }
+
+    /// Whether the watch reaches a revision while it moves.
+    fn catches_up(&self, newest: Revision) -> bool {
+        let (began, (reached, more)) = (Instant::now(), &self.reached);
+        let mut reached = lock(reached);
+        while *reached < newest && began.elapsed() < LAG_MAX {
+            let before = *reached;
+            let stands = |reached: &mut Revision| *reached == before;
+            let waited = more.wait_timeout_while(reached, LAG, stands).expect("no panic inside");
+            reached = waited.0;
+            if *reached == before {
+                return false;
+            }
+        }
+        *reached >= newest
     }
 
     fn barrier_ends(self: &Arc<Member>, ticket: Ticket, reached: Result<Revision>) {

@@ -315,6 +315,17 @@ impl NameChange {
         }
     }
 
+    /// The files that it changes: that one, and what loses its name to it.
+    pub fn files(&self) -> Vec<FileKey> {
+        let over = match self {
+            NameChange::Replace { over, .. } => Some(*over),
+            NameChange::Rename { over, .. } => *over,
+            _ => None,
+        };
+        let file = self.file();
+        [file].into_iter().chain(over.filter(|over| *over != file)).collect()
+    }
+
     /// The names after which the store answers otherwise once it is made.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let (one, other) = match self {

@@ -107,7 +107,20 @@ impl Member {
     /// Unmounts in order.
     #[track_caller]
     pub fn umount(&mut self, net: Option<&Net>) {
-        crate::while_busy(|| self.forebay(net, &["umount", text(&self.mnt)])).ok();
+        let mnt = self.mnt.clone();
+        self.umount_as(net, &["umount", text(&mnt)]);
+    }
+
+    /// The same, and what is dirty stays in the tier.
+    #[track_caller]
+    pub fn umount_dirty(&mut self, net: Option<&Net>) {
+        let mnt = self.mnt.clone();
+        self.umount_as(net, &["umount", "--keep-dirty", text(&mnt)]);
+    }
+
+    #[track_caller]
+    fn umount_as(&mut self, net: Option<&Net>, args: &[&str]) {
+        crate::while_busy(|| self.forebay(net, args)).ok();
         within(PATIENCE, "the daemon ends", || !is_alive(self.pid));
         self.pid = 0;
     }

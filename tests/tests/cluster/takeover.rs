@@ -389,3 +389,32 @@ fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
     open(&cluster, "synced").sync_all().expect("nothing of it is lost");
     assert_eq!(read(&cluster.at(1, "synced")).unwrap(), b"UNSYNCEDy the home");
 }
+
+/// A node that goes in good order is not dead: its tier has also what was never synced, and is waited for.
+// S-12 S-25
+#[test]
+fn who_leaves_with_dirty_bytes_is_not_taken_over() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(3, COPIED);
+    has_partner(&cluster, 0);
+    write(&cluster.at(0, "f"), b"synced");
+    sync(&cluster.at(0, "f"));
+    write(&cluster.at(0, "f"), b"newer");
+    write(&cluster.at(0, "g"), b"never synced");
+    cluster.umount_dirty(0);
+    within(PATIENCE, "the others hear of it", || !cluster.is_alive(1, "n1"));
+    // As soon as it is gone a partner would begin.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(taken(&cluster, 1, "n1").is_null(), "{}", cluster.told(1, "n1"));
+    for name in ["f", "g"] {
+        let error = read(&cluster.at(1, name)).expect_err("its bytes are in the tier of node 0");
+        assert!(is_honest(&error), "{error}");
+    }
+    cluster.mount(0, COPIED);
+    for (name, bytes) in [("f", &b"newer"[..]), ("g", b"never synced")] {
+        reads(&cluster.at(1, name), bytes);
+    }
+    has_partner(&cluster, 0);
+    assert_eq!(cluster.status(0)["conflicted_files"], 0);
+}

@@ -346,6 +346,17 @@ impl Core {
         }
     }
 
+    /// Whether this member is a file's home for certain at `now`, so that who asks it needs no barrier before: it has
+    /// the claim, nobody else can have it yet, and whoever could take it over has to wait for its lease.
+    pub fn vouches(&self, now: Duration, file: FileKey) -> bool {
+        if !self.rules.obey(Rule::HomeVouches) {
+            return self.holder(file) == Holder::Here;
+        }
+        let has_lease = self.lease_until.is_some_and(|until| now < until);
+        let stays = |own: &Own| !matches!(own.leaving, Leaving::Giving { .. });
+        has_lease && self.fit(now) == Fitness::Fit && self.own.get(&file).is_some_and(stays)
+    }
+
     /// Whether somebody may take this member over, or does: who needs what it holds waits.
     pub fn has_heirs_of(&self, member: &str) -> bool {
         self.heirs_left(member).any(|name| self.mirror.alive.contains(name))

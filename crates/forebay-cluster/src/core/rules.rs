@@ -4,6 +4,8 @@
 pub enum Rule {
     /// An open believes the mirror only behind a barrier that began after it.
     BarrierBeforeOpen,
+    /// Who is asked for a file without a barrier, by what the mirror says, serves it only if it is its home for certain.
+    HomeVouches,
     /// An unclaimed file may be held by who makes files in its directory.
     AskCreators,
     /// A creator's "no" may be newer than the barrier before it: look again behind another.

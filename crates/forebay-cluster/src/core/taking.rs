@@ -98,9 +98,10 @@ pub struct Takes {
     pub fence: Option<bool>,
 }
 
-/// The commit by which a process begins to be a member, and its epoch. `prefix` is that of the store's keys;
+/// The commit by which a process begins to be a member, and its epoch: above the one that `me` has, which is that of
+/// a member of this name that was removed, or 0. `prefix` is that of the store's keys;
 /// `before` and `partners` are the member's keys as found. What a take-over has not claimed yet is the member's
-/// again; who is in sync stays so, unless there was one.
+/// again; who is in sync stays so, unless there was one, or this process tells nobody of what it writes.
 pub fn entering(
     prefix: &str,
     mut me: keys::Member,
@@ -108,7 +109,7 @@ pub fn entering(
     partners: Option<&Entry>,
 ) -> (Commit, u64) {
     let known = before.and_then(|entry| serde_json::from_slice::<keys::Member>(&entry.value).ok());
-    me.epoch = known.as_ref().map_or(1, |known| known.epoch + 1);
+    me.epoch = known.as_ref().map_or(me.epoch, |known| known.epoch.max(me.epoch)) + 1;
     me.taken = None;
     let (key, epoch) = (format!("{prefix}members/{}", me.node), me.epoch);
     let mut commit = Commit::new().if_as_found(&key, before).put(&key, super::json(&me));
@@ -118,6 +119,7 @@ pub fn entering(
     if let (Some((entry, mut partners)), Some(known)) = (found, known)
         && known.taken.is_none()
         && partners.epoch == known.epoch
+        && me.copies > 0
     {
         partners.epoch = epoch;
         commit = commit.if_unchanged(entry).put(&entry.key, super::json(&partners));

@@ -166,17 +166,23 @@ impl Member {
     }
 
     /// Gives back what is claimed and home, without bringing more home, and ends the lease. What is dirty
-    /// stays claimed: this tier has its newest bytes.
+    /// stays claimed: this tier has its newest bytes, also those that partners were never told of, so that nobody
+    /// is to take its place.
     pub fn leave(self: &Arc<Member>) {
         self.leaving.store(true, Relaxed);
         let ticket = self.ticket();
         let reply = self.replies.enter(ticket);
         self.feed(Input::Asked(ticket, Peer::RecallBelow { path: "".into() }));
         match reply.recv_timeout(self.patience) {
-            Ok(Reply::Given(true)) => {}
-            _ => tracing::warn!(member = self.name, "some claims stay with this member"),
+            Ok(Reply::Given(true)) => self.left.store(true, Relaxed),
+            _ => {
+                tracing::warn!(member = self.name, "some claims stay with this member");
+                self.left.store(true, Relaxed);
+                if let Err(error) = self.dismiss_heirs() {
+                    tracing::error!(%error, "a partner may take this member's place, without what was not synced");
+                }
+            }
         }
-        self.left.store(true, Relaxed);
         self.hands.iter().for_each(super::hands::Hands::close);
         // Programs may still be here, if the mount was only detached.
         self.feed(Input::LeaseGone);
@@ -187,6 +193,25 @@ impl Member {
         }
         if let Some(Err(error)) = own.map(Lease::give_up) {
             tracing::warn!(%error, "the lease runs out by itself");
+        }
+    }
+}
+
+impl Member {
+    /// Nobody takes this member's place until it has partners again.
+    fn dismiss_heirs(&self) -> Result<()> {
+        let key = format!("stores/{}/partners/{}", self.store, self.name);
+        loop {
+            let (Some(entry), _) = self.registry.get(&key)? else { return Ok(()) };
+            let partners: Option<keys::Partners> = parse(&entry);
+            let Some(mut partners) = partners.filter(|it| it.epoch == self.epoch) else {
+                return Ok(());
+            };
+            partners.in_sync.clear();
+            let commit = Commit::new().if_unchanged(&entry).put(&key, json(&partners));
+            if self.registry.commit(&commit)?.committed().is_some() {
+                return Ok(());
+            }
         }
     }
 }
@@ -235,8 +260,12 @@ fn enter(
     let key = format!("{prefix}members/{}", me.node);
     let partners = format!("{prefix}partners/{}", me.node);
     let alive = format!("stores/{store}/alive/{}", me.node);
+    let removed = format!("{prefix}removed/{}", me.node);
     loop {
         let (before, _) = registry.get(&key)?;
+        let (removed, _) = registry.get(&removed)?;
+        let removed: Option<keys::Removed> = removed.as_ref().and_then(parse);
+        let me = keys::Member { epoch: removed.map_or(0, |it| it.epoch), ..me.clone() };
         let known: Option<keys::Member> = before.as_ref().and_then(parse);
         if let Some(known) = &known
             && known.tier != me.tier
@@ -256,7 +285,7 @@ fn enter(
             sync_store()?;
         }
         let (partners, _) = registry.get(&partners)?;
-        let (commit, epoch) = entering(&prefix, me.clone(), before.as_ref(), partners.as_ref());
+        let (commit, epoch) = entering(&prefix, me, before.as_ref(), partners.as_ref());
         let commit = commit.put_leased(&alive, "", lease.id());
         if registry.commit(&commit)?.committed().is_some() {
             return Ok(epoch);

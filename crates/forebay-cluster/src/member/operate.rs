@@ -232,9 +232,12 @@ impl Member {
             }
             commit = commit.if_unchanged(partners);
         }
-        for kind in ["members", "partners", "fenced"] {
+        // Who took files over from it goes on to ask up to where it has stopped.
+        for kind in ["members", "partners"] {
             commit = commit.delete(format!("{prefix}{kind}/{name}"));
         }
+        let epoch = parse::<keys::Member>(&entry).map_or(0, |member| member.epoch);
+        commit = commit.put(format!("{prefix}removed/{name}"), json(&keys::Removed { epoch }));
         self.commit_or(commit, name).map(drop)
     }
 }

@@ -491,3 +491,36 @@ fn a_partner_of_somebody_is_not_taken_out() {
     name(a.epoch() + 1);
     a.remove("b").expect("nobody names it now");
 }
+
+/// What the tier of a removed member has, should it be mounted after all, is older than what was made of it since; and
+/// others have heard of the epochs that it had.
+#[test]
+fn the_epochs_of_a_removed_member_are_not_given_again() {
+    let bed = Bed::new();
+    let ((a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    let before = b.epoch();
+    b.leave();
+    eventually("the lease has ended", || !a.others().contains(&"b".to_string()));
+    a.remove("b").unwrap();
+    let (b, _g) = bed.member("b");
+    assert_eq!(b.epoch(), before + 1);
+    assert_eq!(b.standing(key(7), DIR, None), Standing::Superseded);
+    let (c, _h) = bed.member("c");
+    assert_eq!((c.epoch(), c.standing(key(7), DIR, None)), (1, Standing::Own));
+}
+
+/// Partners that are told of nothing any more would take the member's place with what they had before.
+#[test]
+fn who_keeps_no_copies_any_more_has_no_heirs() {
+    let bed = Bed::new();
+    let ((a, _f), (mut b, _g)) = (bed.member("a"), bed.member("b"));
+    for copies in [0, 1] {
+        b.leave();
+        let named = keys::Partners { epoch: b.epoch(), in_sync: vec!["z".into()] };
+        let named = Commit::new().put("stores/s/partners/b", json(&named));
+        bed.registry.commit(&named.put("stores/s/alive/z", "")).unwrap();
+        b = Member::join(Joining { copies, ..bed.joining("b") }).unwrap();
+        eventually("the other hears of it", || a.epoch_of("b") == Some(b.epoch()));
+        assert_eq!(a.has_heirs("b"), copies > 0);
+    }
+}

@@ -33,13 +33,11 @@ impl Doubts {
         *fence = (*fence).max(number + 1);
     }
 
-    /// The fence to raise before the file is changed again.
-    pub fn of(&self, home: &str, file: FileKey) -> Option<u64> {
+    /// The fences to raise before the file is changed again, and where.
+    pub fn of(&self, file: FileKey) -> Vec<(String, u64)> {
         let all = self.all();
-        match all.is_empty() {
-            true => None,
-            false => all.get(&(home.to_string(), file)).copied(),
-        }
+        let of_it = all.iter().filter(|((_, of), _)| *of == file);
+        of_it.map(|((home, _), fence)| (home.clone(), *fence)).collect()
     }
 
     /// It is raised.
@@ -52,30 +50,31 @@ impl Doubts {
 }
 
 impl Vfs {
-    /// Asks a file's home to change it. What it does not answer it may do yet: that is fenced off before it is asked
-    /// for another change.
+    /// Asks a home to change files. What it does not answer it may do yet: that is fenced off before a home is
+    /// asked for another change of one of them.
     pub(super) fn ask_to_change(
         &self,
         home: &str,
-        file: FileKey,
+        files: &[FileKey],
         again: Again,
         question: impl Fn(u64) -> Question,
         bytes: &[u8],
     ) -> Result<Answer> {
         let Members { numbers, doubts, .. } = &self.members;
+        let settle = || files.iter().try_for_each(|file| self.settle_doubts(*file, Some(home)));
         let ask = || {
-            self.settle_doubt(home, file)?;
+            settle()?;
             let number = numbers.next();
             self.ask(home, &question(number), bytes, &mut Vec::new()).inspect_err(|error| {
                 if is_silence(error) {
-                    doubts.add(home, file, number);
+                    files.iter().for_each(|file| doubts.add(home, *file, number));
                 }
             })
         };
         match ask() {
             // The connection broke. If it is reached by another the first one is void.
             Err(error) if again == Again::Once && error.kind() == Kind::Unavailable => {
-                match self.settle_doubt(home, file) {
+                match settle() {
                     Ok(()) => ask(),
                     Err(_) => Err(error),
                 }
@@ -84,16 +83,19 @@ impl Vfs {
         }
     }
 
-    fn settle_doubt(&self, home: &str, file: FileKey) -> Result<()> {
-        let Some(number) = self.members.doubts.of(home, file) else { return Ok(()) };
-        let fence = Question::Fence { file, number };
-        match self.ask(home, &fence, &[], &mut Vec::new())? {
-            Answer::Done => {
-                self.members.doubts.settle(home, file, number);
-                Ok(())
+    /// Raises the fences that a file needs, also at homes that were asked to rename another over it. Who is not the
+    /// `home` that is asked next, and is silent still, is not waited for.
+    pub(super) fn settle_doubts(&self, file: FileKey, home: Option<&str>) -> Result<()> {
+        for (at, number) in self.members.doubts.of(file) {
+            let fence = Question::Fence { file, number };
+            match self.ask(&at, &fence, &[], &mut Vec::new()) {
+                Ok(Answer::Done) => self.members.doubts.settle(&at, file, number),
+                Ok(other) => return Err(odd(&other)),
+                Err(error) if home.is_none_or(|home| home == at) => return Err(error),
+                Err(error) => tracing::debug!(%error, home = at, "not fenced off yet"),
             }
-            other => Err(odd(&other)),
         }
+        Ok(())
     }
 }
 
@@ -107,11 +109,12 @@ mod tests {
     fn a_doubt_lasts_until_the_fence_above_it_stands() {
         let doubts = Doubts::default();
         doubts.add("h", FILE, 5);
-        assert_eq!((doubts.of("h", FILE), doubts.of("i", FILE)), (Some(6), None));
+        assert_eq!(doubts.of(FILE), [("h".into(), 6)]);
+        assert_eq!(doubts.of(FileKey { ino: 8, ..FILE }), []);
         doubts.add("h", FILE, 7);
         doubts.settle("h", FILE, 6);
-        assert_eq!(doubts.of("h", FILE), Some(8), "another came meanwhile");
+        assert_eq!(doubts.of(FILE), [("h".into(), 8)], "another came meanwhile");
         doubts.settle("h", FILE, 8);
-        assert_eq!(doubts.of("h", FILE), None);
+        assert_eq!(doubts.of(FILE), []);
     }
 }

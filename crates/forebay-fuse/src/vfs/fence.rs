@@ -84,14 +84,15 @@ pub struct Fences {
 /// A change that may be made until this is dropped.
 pub struct Entered<'a> {
     fences: &'a Fences,
-    who: (String, FileKey),
+    who: Vec<(String, FileKey)>,
     pub changing: Arc<Changing>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut all = self.fences.all();
-        if let Some(asked) = all.asked.get_mut(&self.who) {
+        for who in &self.who {
+            let Some(asked) = all.asked.get_mut(who) else { continue };
             asked.since = Instant::now();
             if let Some(same) = asked.under_way.get_mut(&self.changing.number) {
                 same.retain(|other| !Arc::ptr_eq(other, &self.changing));
@@ -148,7 +149,8 @@ impl Fences {
         }
     }
 
-    /// Before a change that a member asks for in this life, with this number.
+    /// Before a change of these files that a member asks for in this life, with this number. A fence of any of
+    /// them gives it up.
     ///
     /// # Errors
     ///
@@ -156,27 +158,35 @@ impl Fences {
     pub fn enter(
         &self,
         (from, epoch): (&str, u64),
-        file: FileKey,
+        files: &[FileKey],
         number: u64,
     ) -> Result<Entered<'_>> {
-        let who = (from.to_string(), file);
+        let who: Vec<_> = files.iter().map(|file| (from.to_string(), *file)).collect();
         let mut all = self.all();
-        let asked = self.asked(&mut all, &who, epoch);
-        if epoch < asked.epoch || number < asked.floor {
-            return Err(late());
+        for who in &who {
+            let asked = self.asked(&mut all, who, epoch);
+            if epoch < asked.epoch || number < asked.floor {
+                return Err(late());
+            }
+            if epoch > asked.epoch {
+                asked.epoch = epoch;
+                asked.give_up(|changing| changing.epoch < epoch);
+            }
+            all = self.settled(all, who, |changing| changing.epoch < epoch)?;
         }
-        if epoch > asked.epoch {
-            asked.epoch = epoch;
-            asked.give_up(|changing| changing.epoch < epoch);
-        }
-        all = self.settled(all, &who, |changing| changing.epoch < epoch)?;
         let changing = Changing { number, epoch, is_given_up: AtomicBool::new(false) };
         let changing = Arc::new(changing);
-        let asked = self.asked(&mut all, &who, epoch);
-        if epoch < asked.epoch || number < asked.floor {
-            return Err(late());
+        for who in &who {
+            let asked = self.asked(&mut all, who, epoch);
+            if epoch < asked.epoch || number < asked.floor {
+                return Err(late());
+            }
         }
-        asked.under_way.entry(number).or_default().push(changing.clone());
+        for who in &who {
+            let under_way = &mut self.asked(&mut all, who, epoch).under_way;
+            under_way.entry(number).or_default().push(changing.clone());
+        }
+        drop(all);
         Ok(Entered { fences: self, who, changing })
     }
 
@@ -209,19 +219,19 @@ mod tests {
     #[test]
     fn what_was_given_up_is_refused_when_it_comes() {
         let fences = Fences::default();
-        drop(fences.enter(("a", 1), FILE, 5).unwrap());
+        drop(fences.enter(("a", 1), &[FILE], 5).unwrap());
         fences.raise(("a", 1), FILE, 6).unwrap();
-        assert!(fences.enter(("a", 1), FILE, 5).is_err());
-        assert!(fences.enter(("a", 1), FILE, 6).is_ok());
-        assert!(fences.enter(("b", 1), FILE, 5).is_ok(), "of another member");
-        assert!(fences.enter(("a", 1), FileKey { ino: 8, ..FILE }, 5).is_ok(), "another file");
+        assert!(fences.enter(("a", 1), &[FILE], 5).is_err());
+        assert!(fences.enter(("a", 1), &[FILE], 6).is_ok());
+        assert!(fences.enter(("b", 1), &[FILE], 5).is_ok(), "of another member");
+        assert!(fences.enter(("a", 1), &[FileKey { ino: 8, ..FILE }], 5).is_ok(), "another file");
     }
 
     #[test]
     fn what_is_under_way_changes_nothing_once_the_fence_is_raised() {
         let fences = Fences::default();
         let (old, new) =
-            (fences.enter(("a", 1), FILE, 5).unwrap(), fences.enter(("a", 1), FILE, 6));
+            (fences.enter(("a", 1), &[FILE], 5).unwrap(), fences.enter(("a", 1), &[FILE], 6));
         let new = new.unwrap();
         std::thread::scope(|scope| {
             let raises = scope.spawn(|| fences.raise(("a", 1), FILE, 6));
@@ -238,7 +248,7 @@ mod tests {
     #[test]
     fn a_change_that_does_not_end_keeps_the_fence_from_standing() {
         let fences = Fences::default();
-        let _hangs = fences.enter(("a", 1), FILE, 5).unwrap();
+        let _hangs = fences.enter(("a", 1), &[FILE], 5).unwrap();
         let began = Instant::now();
         assert!(fences.raise(("a", 1), FILE, 6).unwrap_err().is(libc::ETIMEDOUT));
         assert!(began.elapsed() >= ENDS);
@@ -247,15 +257,32 @@ mod tests {
     #[test]
     fn a_member_that_has_begun_anew_has_given_up_what_it_asked_before() {
         let fences = Fences::default();
-        let old = fences.enter(("a", 1), FILE, 5).unwrap();
+        let old = fences.enter(("a", 1), &[FILE], 5).unwrap();
         std::thread::scope(|scope| {
-            let enters = scope.spawn(|| fences.enter(("a", 2), FILE, 9).map(drop));
+            let enters = scope.spawn(|| fences.enter(("a", 2), &[FILE], 9).map(drop));
             while !old.changing.is_gone() {
                 std::thread::yield_now();
             }
             drop(old);
             enters.join().unwrap().unwrap();
         });
-        assert!(fences.enter(("a", 1), FILE, 10).is_err(), "what comes late of the old one");
+        assert!(fences.enter(("a", 1), &[FILE], 10).is_err(), "what comes late of the old one");
+    }
+
+    /// A rename changes the file that it replaces, too.
+    #[test]
+    fn a_fence_of_either_file_gives_up_a_change_of_two() {
+        let (fences, other) = (Fences::default(), FileKey { ino: 8, ..FILE });
+        let change = fences.enter(("a", 1), &[FILE, other], 5).unwrap();
+        std::thread::scope(|scope| {
+            let raises = scope.spawn(|| fences.raise(("a", 1), other, 6));
+            while !change.changing.is_gone() {
+                std::thread::yield_now();
+            }
+            drop(change);
+            raises.join().unwrap().unwrap();
+        });
+        assert!(fences.enter(("a", 1), &[FILE, other], 5).is_err(), "it comes late");
+        assert!(fences.enter(("a", 1), &[FILE], 5).is_ok(), "of the first alone there is none");
     }
 }

@@ -223,6 +223,18 @@ impl Vfs {
         }
     }
 
+    /// The one member that has claimed all these files, as far as was heard: it is asked before the registry is. It
+    /// vouches for them, or refuses.
+    pub(super) fn named_home(&self, files: &[FileKey]) -> Option<String> {
+        let home = |file: &FileKey| match self.cluster()?.holder(*file) {
+            Holder::There(home) => Some(home),
+            Holder::Here | Holder::Dead(_) | Holder::Nobody => None,
+        };
+        let mut homes = files.iter().map(home);
+        let first = homes.next()??;
+        homes.all(|home| home.as_ref() == Some(&first)).then_some(first)
+    }
+
     /// The directory by which a file at `path` is opened. Under a read grant the registry is not asked, but the store
     /// whether that directory is there still: another may have its place, and its files other grants.
     pub(super) fn as_found(&self, dir: FileKey, path: &Path) -> FileKey {
@@ -300,7 +312,9 @@ impl Vfs {
             return Ok(Settled::Here(None));
         }
         let place = || Ok((cluster.change(files, below)?, None));
-        Ok(self.settled(place, change)?.0)
+        let keys: Vec<FileKey> = files.iter().map(|(file, _)| *file).collect();
+        let named = self.named_home(&keys).filter(|_| below.is_none());
+        Ok(self.settled(named, place, change)?.0)
     }
 
     /// Before a file is renamed over another, at `at`; each is given with its directory. Names the home of
@@ -313,17 +327,25 @@ impl Vfs {
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
         let Some(cluster) = self.cluster() else { return Ok((Settled::Here(None), None)) };
-        self.settled(|| cluster.replace(file, over, at), change)
+        self.settled(None, || cluster.replace(file, over, at), change)
     }
 
+    /// The home that is `named` is asked before the registry is.
     fn settled(
         &self,
+        mut named: Option<String>,
         place: impl Fn() -> Result<(Place, Option<String>)>,
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
         self.refuse_read_only()?;
         let mut looks = Looks::begin();
         loop {
+            if let Some(home) = named.take() {
+                match self.ask_change(&home, change()) {
+                    Err(error) if error.is(libc::ESTALE) => {}
+                    done => return Ok((Settled::Done(done?), None)),
+                }
+            }
             let home = match place()? {
                 (Place::Here(guard), through) => return Ok((Settled::Here(guard), through)),
                 (Place::There(home), _) => home,
@@ -419,6 +441,8 @@ impl Vfs {
                     return Ok(());
                 }
                 self.engine.verbs.learn_names(file, [to.to_path_buf()]);
+                // Whoever this is done for may change what was to be replaced as soon as he hears that it failed.
+                let _ = self.settle_doubts(over, None);
                 Err(error)
             }
             done => done.map(drop),
@@ -431,7 +455,7 @@ impl Vfs {
             _ => None,
         };
         let question = |number| Question::Name { number, change: change.clone() };
-        let answer = self.ask_to_change(home, change.file(), Again::No, question, &[]);
+        let answer = self.ask_to_change(home, &change.files(), Again::No, question, &[]);
         // Also if it failed: it may have been made.
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());

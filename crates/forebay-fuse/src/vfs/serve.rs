@@ -224,7 +224,7 @@ impl Vfs {
         path: &Path,
         write: bool,
     ) -> Result<Answer> {
-        let cluster = self.cluster().filter(|_| self.is_held(file)).ok_or_else(moved)?;
+        let cluster = self.cluster().filter(|it| it.vouches(file)).ok_or_else(moved)?;
         let mut held = None;
         if write {
             self.refuse_read_only()?;
@@ -268,12 +268,15 @@ impl Vfs {
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { number, change } => {
-                let entered = self.members.fences.enter(from, change.file(), number)?;
+                let entered = self.members.fences.enter(from, &change.files(), number)?;
                 let change = || self.change_for(change).map(Answer::Changed);
                 return on_behalf_of(entered.changing.clone(), change);
             }
             Question::Fence { file, number } => {
-                return self.members.fences.raise(from, file, number).map(|()| Answer::Done);
+                self.members.fences.raise(from, file, number)?;
+                // What another home was asked for on the asker's behalf may be made there yet.
+                self.settle_doubts(file, None)?;
+                return Ok(Answer::Done);
             }
             Question::Fetch { version, path, offset, len } => {
                 out.resize(len as usize, 0);
@@ -332,7 +335,7 @@ impl Vfs {
             | Question::Append { number, .. }
             | Question::Resize { number, .. }
             | Question::Allocate { number, .. } => {
-                let entered = self.members.fences.enter(from, guest.file.key, number)?;
+                let entered = self.members.fences.enter(from, &[guest.file.key], number)?;
                 let change = || self.change_by(&guest, &question, bytes);
                 on_behalf_of(entered.changing.clone(), change)
             }

@@ -111,6 +111,8 @@ impl Vfs {
             }
             NameChange::Replace { file, from, to, over } => {
                 self.is_home(&[Some(*over)])?;
+                // Who asks has said so, too, but may have given up since.
+                let _entering = self.entering(from, to, false)?;
                 let _alone = self.alone_with([*over])?;
                 self.rename_for(*file, from, to, Some(*over), RenameMode::Replace, None)?;
                 Ok(None)
@@ -214,9 +216,10 @@ impl Vfs {
         Ok(())
     }
 
-    /// Whether one of the files is held here: else who asks has to look again.
+    /// Whether one of the files is held here, for certain: else who asks has to look again.
     fn is_home(&self, files: &[Option<FileKey>]) -> Result<()> {
-        match files.iter().flatten().any(|file| self.is_held(*file)) {
+        let vouches = |file: &FileKey| self.cluster().is_some_and(|it| it.vouches(*file));
+        match files.iter().flatten().any(vouches) {
             true => Ok(()),
             false => Err(moved()),
         }

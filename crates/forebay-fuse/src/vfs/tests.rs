@@ -109,6 +109,10 @@ impl Cluster for Played {
         }
     }
 
+    fn vouches(&self, file: FileKey) -> bool {
+        self.holder(file) == Holder::Here
+    }
+
     fn is_written(&self, file: FileKey) -> bool {
         self.holder(file) != Holder::Here || self.net.is_held(file)
     }

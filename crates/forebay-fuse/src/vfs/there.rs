@@ -114,8 +114,13 @@ impl Vfs {
         let mut seat = None;
         let mut looks = Looks::begin();
         let succession = Succession::default();
+        let mut named = self.named_home(&[key]);
         loop {
-            match cluster.open(key, self.as_found(dir, &path), &path, how)? {
+            let place = match named.take() {
+                Some(home) => Place::There(home),
+                None => cluster.open(key, self.as_found(dir, &path), &path, how)?,
+            };
+            match place {
                 Place::There(home) => {
                     match self.ask_open(&home, key, path.clone(), write || truncate) {
                         Ok(there) => seat = Some(Seat::There(there)),
@@ -414,7 +419,7 @@ impl Vfs {
         question: impl Fn(u64) -> Question,
         bytes: &[u8],
     ) -> Result<()> {
-        match self.ask_to_change(there.home(), remote.key, again, question, bytes)? {
+        match self.ask_to_change(there.home(), &[remote.key], again, question, bytes)? {
             Answer::Done => Ok(()),
             other => Err(odd(&other)),
         }
@@ -441,7 +446,7 @@ impl Vfs {
         let _one = remote.appended.lock().expect("no panic inside");
         let there = |there: &There| {
             let append = |number| Question::Append { handle: there.handle, number, sync };
-            match self.ask_to_change(there.home(), remote.key, Again::No, append, data)? {
+            match self.ask_to_change(there.home(), &[remote.key], Again::No, append, data)? {
                 Answer::At(_) => {
                     if !sync {
                         remote.wrote(there);

@@ -30,6 +30,9 @@ pub struct Counts {
     pub failed: u64,
     pub snapshots: u64,
     pub outages: u64,
+    /// Reads that a home served without a barrier of who asked, and that it did not.
+    pub vouched: u64,
+    pub not_vouched: u64,
     pub copied: Copied,
     pub granted: Granted,
 }
@@ -143,8 +146,18 @@ impl Counts {
         ]
     }
 
+    fn list_direct(&mut self) -> [(&'static str, &mut u64); 2] {
+        [
+            ("reads that a home vouched for", &mut self.vouched),
+            ("reads that no home vouched for", &mut self.not_vouched),
+        ]
+    }
+
     pub fn add(&mut self, other: &Counts) {
         let mut other = other.clone();
+        for ((_, mine), (_, theirs)) in self.list_direct().into_iter().zip(other.list_direct()) {
+            *mine += *theirs;
+        }
         for ((_, mine), (_, theirs)) in self.list().into_iter().zip(other.list()) {
             *mine += *theirs;
         }
@@ -163,6 +176,9 @@ impl Counts {
         }
         for (name, count) in self.list_copied() {
             assert!((*count > 0) == (plan.copies > 0), "{name}: {count}");
+        }
+        for (name, count) in self.list_direct() {
+            assert!((*count > 0) == plan.direct, "{name}: {count}");
         }
         for (name, count) in self.list_granted() {
             assert!(*count > 0 || !plan.grants, "{name}: never");

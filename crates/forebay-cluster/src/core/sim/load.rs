@@ -1,11 +1,13 @@
 //! Programs that use the mounts, and what befalls the members meanwhile.
 
+use std::time::Duration;
+
 use super::Neglect;
 use super::moves::Entering;
 use super::world::{
     Checked, FAULTS_END, OUTLIVES, PATIENCE, What, World, dir_key, dir_of, key, node_of, path,
 };
-use crate::core::{Access, Ask, Input, PATIENCES, Ticket, Way, Why};
+use crate::core::{Access, Ask, Holder, Input, PATIENCES, Ticket, Way, Why};
 
 #[derive(Debug, Clone)]
 pub enum Op {
@@ -95,6 +97,15 @@ impl World {
     }
 
     fn ask(&mut self, node: usize, op: Op, from: From, since: u64, tries: u32) -> Checked {
+        if let (Op::Read { file, .. } | Op::Write { file, .. }, From::Program, 0) =
+            (&op, &from, tries)
+            && self.plan.direct
+            && let Some(core) = &self.nodes[node].core
+            && let Holder::There(home) = core.holder(key(*file))
+        {
+            self.ask_home(node, &home, Asked { op, from, since, tries });
+            return Ok(());
+        }
         let ticket = self.ticket();
         let open = |file: usize, dir, how| Ask::Open {
             file: key(file),
@@ -215,13 +226,7 @@ impl World {
             (Way::There { home }, op @ (Op::Read { .. } | Op::Write { .. } | Op::Move { .. }))
                 if reply_to.is_none() =>
             {
-                let number = self.ticket();
-                self.remote.insert(number, (node, asked));
-                self.at(PATIENCE, What::TimedOut(number));
-                if !self.lost(node) {
-                    let delay = self.delay();
-                    self.at(delay, What::Serve(node_of(&home), node, life, number, op));
-                }
+                self.ask_home(node, &home, Asked { op, ..asked });
                 Ok(())
             }
             (way, _) => {
@@ -234,6 +239,16 @@ impl World {
                 }
                 Ok(())
             }
+        }
+    }
+
+    fn ask_home(&mut self, node: usize, home: &str, asked: Asked) {
+        let (number, life, op) = (self.ticket(), self.nodes[node].life, asked.op.clone());
+        self.remote.insert(number, (node, asked));
+        self.at(PATIENCE, What::TimedOut(number));
+        if !self.lost(node) {
+            let delay = self.delay();
+            self.at(delay, What::Serve(node_of(home), node, life, number, op));
         }
     }
 
@@ -258,6 +273,22 @@ impl World {
 
     pub fn served(&mut self, what: What) -> Checked {
         match what {
+            What::Serve(node, from, life, number, Op::Read { file, floor, .. })
+                if self.plan.direct =>
+            {
+                let (now, reply_to) = (Duration::from_millis(self.now), (from, life, number));
+                let Some(core) = self.nodes[node].core.as_ref().filter(|_| self.serves(node))
+                else {
+                    return Ok(());
+                };
+                if core.vouches(now, key(file)) {
+                    self.counts.vouched += 1;
+                    return self.happen(What::Read(node, file, floor, self.now, Some(reply_to)));
+                }
+                self.counts.not_vouched += 1;
+                self.served_for(node, Some(reply_to), Err(()));
+                Ok(())
+            }
             What::Serve(node, from, life, number, op) => match self.serves(node) {
                 true => self.ask(node, op, From::Peer(from, life, number), self.now, 0),
                 false => Ok(()),

@@ -40,6 +40,8 @@ const SEEDS: u64 = 12_000;
 const SEEDS_WITH_COPIES: u64 = 8000;
 const SEEDS_WITH_GRANTS: u64 = 8000;
 
+const SEEDS_WITH_DIRECT: u64 = 6000;
+
 const THREADS: u64 = 2;
 
 fn parse<T: serde::de::DeserializeOwned>(entry: &Entry) -> Option<T> {
@@ -55,11 +57,13 @@ pub struct Plan {
     deaths: u8,
     /// Processes have leases, and so read grants; files come to other directories.
     grants: bool,
+    /// Whom the mirror names is asked without a barrier.
+    direct: bool,
 }
 
 impl Plan {
     fn has_leases(self) -> bool {
-        self.copies > 0 || self.grants
+        self.copies > 0 || self.grants || self.direct
     }
 
     /// That are there from the beginning.
@@ -69,18 +73,23 @@ impl Plan {
 }
 
 fn alone(_: u64) -> Plan {
-    Plan { members: 3, copies: 0, deaths: 0, grants: false }
+    Plan { members: 3, copies: 0, deaths: 0, grants: false, direct: false }
 }
 
 fn with_grants(_: u64) -> Plan {
-    Plan { members: 3, copies: 0, deaths: 0, grants: true }
+    Plan { members: 3, copies: 0, deaths: 0, grants: true, direct: false }
 }
 
 fn with_copies(seed: u64) -> Plan {
     match seed % 2 {
-        0 => Plan { members: 3, copies: 1, deaths: 1, grants: false },
-        _ => Plan { members: 4, copies: 2, deaths: 2, grants: false },
+        0 => Plan { members: 3, copies: 1, deaths: 1, grants: false, direct: false },
+        _ => Plan { members: 4, copies: 2, deaths: 2, grants: false, direct: false },
     }
+}
+
+fn direct(seed: u64) -> Plan {
+    let plan = if seed % 3 == 1 { alone(seed) } else { with_copies(seed) };
+    Plan { direct: true, ..plan }
 }
 
 /// What those who carry out the core's decisions owe it; each is left out in turn.
@@ -160,6 +169,11 @@ fn no_seed_loses_what_has_copies() {
 #[test]
 fn no_seed_reads_old_bytes_under_a_grant() {
     no_seed_fails(with_grants, SEEDS_WITH_GRANTS);
+}
+
+#[test]
+fn no_seed_reads_old_bytes_where_a_home_is_asked_without_a_barrier() {
+    no_seed_fails(direct, SEEDS_WITH_DIRECT);
 }
 
 /// The first of these seeds that does damage with `rules` or `neglect`, and none without.
@@ -249,6 +263,11 @@ fn each_rule_of_copies_switched_off_does_damage() {
 #[test]
 fn each_rule_of_grants_switched_off_does_damage() {
     each_does_damage(&RULES_OF_GRANTS, with_grants);
+}
+
+#[test]
+fn a_home_that_serves_what_it_may_have_lost_does_damage() {
+    each_does_damage(&[(Rule::HomeVouches, 19_500..19_500 + SEARCH)], direct);
 }
 
 #[test]
