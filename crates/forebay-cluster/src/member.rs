@@ -246,9 +246,12 @@ impl Member {
         lock(&self.core).holder(file)
     }
 
-    /// Whether this member is a file's home for certain: who asks it then needs no barrier. Never waits.
+    /// Whether this member is a file's home for certain: who asks it then needs no barrier. From then on the engine
+    /// serves what was taken over, or brought home by others, and not what it had before.
     pub fn vouches(&self, file: FileKey) -> bool {
-        lock(&self.core).vouches(self.now(), file)
+        let vouches = || lock(&self.core).vouches(self.now(), file);
+        // It may be given back while the engine is told.
+        vouches() && self.freshen(file).is_ok() && vouches()
     }
 
     /// From now on whoever opens a file to read it believes what the registry said no longer ago than this.

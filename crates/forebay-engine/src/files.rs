@@ -49,6 +49,7 @@ pub mod shadow;
 mod shared;
 
 pub mod sums;
+pub mod syncing;
 pub mod table;
 pub mod totals;
 pub mod work;

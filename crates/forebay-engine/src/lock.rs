@@ -58,6 +58,8 @@ pub enum Rank {
     Evictor,
     /// The table of files.
     Table,
+    /// One at a time syncs the log, for all who wait for it.
+    LogSync,
     /// The log in the tier, with the journal of names; a copy of the index that is only looked at.
     Log,
     /// The directories that names of files are in.

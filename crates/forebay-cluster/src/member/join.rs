@@ -216,34 +216,65 @@ impl Member {
     }
 }
 
-/// The store's own key: whoever comes first makes it.
+/// The store's own key: whoever comes first makes it. The first of a newer release writes that down, if no member of
+/// the older one is mounted.
+///
+/// # Errors
+///
+/// [`Kind::Usage`] if this node numbers files otherwise, or a member that is mounted is of another release.
 fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<()> {
     let key = format!("stores/{store}");
     let probe = keys::file(probe);
-    let value = json(&keys::Store { protocol: keys::PROTOCOL, probe: probe.clone() });
-    let made = registry.commit(&Commit::new().if_absent(&key).put(&key, value))?;
-    let Outcome::Refused { found, .. } = made else { return Ok(()) };
-    let found = found.into_iter().flatten().next();
-    let found: Option<keys::Store> = found.as_ref().and_then(parse);
-    match found {
-        Some(found) if found.protocol == keys::PROTOCOL && found.probe == probe => Ok(()),
-        Some(found) if found.protocol == keys::PROTOCOL => Err(Error::new(
-            Kind::Usage,
-            format!(
-                "this node numbers files of the store otherwise ({probe}) than its first member did ({}): it is mounted differently here, or was copied; mount it alike on all nodes",
-                found.probe
-            ),
-        )),
-        found => {
-            let theirs = found.map_or("unknown".to_string(), |found| found.protocol.to_string());
-            Err(Error::new(
+    let ours = keys::Store { protocol: keys::PROTOCOL, probe: probe.clone() };
+    loop {
+        let made = registry.commit(&Commit::new().if_absent(&key).put(&key, json(&ours)))?;
+        let Outcome::Refused { found, .. } = made else { return Ok(()) };
+        let Some(entry) = found.into_iter().flatten().next() else { continue };
+        let found: Option<keys::Store> = parse(&entry);
+        let theirs = found.as_ref().map_or(u32::MAX, |found| found.protocol);
+        if let Some(found) = found.filter(|found| found.probe != probe) {
+            return Err(Error::new(
                 Kind::Usage,
                 format!(
-                    "the registry {} has store {store} by version {theirs} of the members' protocol, this program speaks {}: use the same version of forebay on all nodes",
-                    registry.address(),
-                    keys::PROTOCOL
+                    "this node numbers files of the store otherwise ({probe}) than its first member did ({}): it is mounted differently here, or was copied; mount it alike on all nodes",
+                    found.probe
                 ),
-            ))
+            ));
+        }
+        if theirs == keys::PROTOCOL {
+            return Ok(());
+        }
+        if theirs > keys::PROTOCOL {
+            return Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "the registry {} has store {store} by a newer release of forebay, whose members this one does not understand: install that one here",
+                    registry.address()
+                ),
+            ));
+        }
+        let alive = format!("stores/{store}/alive/");
+        let (living, _) = registry.range(&alive)?;
+        let names: Vec<&str> =
+            living.iter().filter_map(|entry| entry.key.strip_prefix(&alive)).collect();
+        if !names.is_empty() {
+            return Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "members of store {store} are mounted by an older release of forebay, which does not understand this one: unmount {} first, and mount them by this release",
+                    names.join(", ")
+                ),
+            ));
+        }
+        let newer = Commit::new().if_unchanged(&entry).put(&key, json(&ours));
+        if registry.commit(&newer)?.committed().is_some() {
+            tracing::info!(
+                store,
+                from = theirs,
+                to = keys::PROTOCOL,
+                "the members' protocol is newer"
+            );
+            return Ok(());
         }
     }
 }

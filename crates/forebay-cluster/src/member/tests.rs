@@ -524,3 +524,29 @@ fn who_keeps_no_copies_any_more_has_no_heirs() {
         assert_eq!(a.has_heirs("b"), copies > 0);
     }
 }
+
+/// All nodes run one release: the first of a newer one waits for the last of the older.
+#[test]
+fn a_store_goes_on_to_a_newer_release_once_nobody_of_the_older_is_mounted() {
+    let bed = Bed::new();
+    let store = |protocol| {
+        let store = keys::Store { protocol, probe: keys::file(key(1)) };
+        Commit::new().put("stores/s", json(&store))
+    };
+    let old = store(keys::PROTOCOL - 1).put("stores/s/alive/old", "");
+    bed.registry.commit(&old).unwrap();
+    let refused = |what: &str| {
+        let error = Member::join(bed.joining("new")).err().expect("it is refused");
+        assert_eq!(error.kind(), Kind::Usage, "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    refused("unmount old first");
+    bed.registry.commit(&Commit::new().delete("stores/s/alive/old")).unwrap();
+    let (new, _f) = bed.member("new");
+    let (found, _) = bed.registry.get("stores/s").unwrap();
+    let found: keys::Store = super::join::parse(&found.unwrap()).unwrap();
+    assert_eq!(found.protocol, keys::PROTOCOL);
+    new.leave();
+    bed.registry.commit(&store(keys::PROTOCOL + 1)).unwrap();
+    refused("newer release");
+}

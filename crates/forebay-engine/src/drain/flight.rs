@@ -126,20 +126,21 @@ impl Drain {
     /// here: the flush goes on.
     pub(crate) fn make_durable(&self, parcels: &[(usize, Arc<Parcel>)]) {
         // Even where all is known to be durable: it may have been overwritten since.
-        let synced = if parcels.len() > SYNC_EACH_MAX {
-            self.files.media().sync_all()
-        } else {
-            parcels.iter().try_for_each(|(_, parcel)| {
-                parcel.shadow.sync_data()?;
-                self.files.media().sync_dir(&crate::tier::dir::shadow_dir(parcel.file.id))
-            })
-        };
-        let synced = self.files.note_tier(synced).is_ok();
+        let media = self.files.media();
+        let together =
+            parcels.len() > SYNC_EACH_MAX && self.files.note_tier(media.sync_all()).is_ok();
         for (_, parcel) in parcels {
+            let synced = match together {
+                true => Ok(()),
+                false => parcel
+                    .shadow
+                    .sync_data()
+                    .and_then(|()| media.sync_dir(&crate::tier::dir::shadow_dir(parcel.file.id))),
+            };
             let mut inner = parcel.file.lock();
+            let synced = self.files.note_shadow_sync(&parcel.file, &mut inner, synced);
             let (dirty, beside) = (&parcel.dirty, Beside::default());
-            if synced
-                && !inner.sync_failed
+            if synced.is_ok()
                 && let Ok(false) = self.files.record_synced(
                     &parcel.file,
                     &mut inner,
@@ -151,14 +152,12 @@ impl Drain {
             {
                 parcel.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
-            inner.sync_failed |= !synced;
-            if !synced && inner.state.is_held() {
+            if synced.is_err() && inner.state.is_held() {
                 // It has to be flushed again later, from what is durable here.
                 parcel.fail(Error::os(libc::EIO, "the fast tier could not be synced"));
             }
             // What differs from the store may be what was written, or what was there before.
-            if !synced && (inner.state.is_unseen() || inner.doubt().is_some()) {
-                self.files.declare_unsynced(&parcel.file, &mut inner);
+            if inner.state.conflict().stands() {
                 parcel.fail(Error::new(Kind::Conflict, inner.state.conflict().why()));
             }
             let mtime = inner.state.mtime();

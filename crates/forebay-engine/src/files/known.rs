@@ -34,6 +34,9 @@ impl Files {
         }
         if inner.state.base() == attr.version() {
             inner.live().around = Around::None;
+            if inner.live().stale && !inner.state.is_dirty() {
+                self.drop_stale(file, &mut inner, attr);
+            }
             return;
         }
         if inner.state.is_dirty() {
@@ -68,6 +71,7 @@ impl Files {
         }
         inner.clock.note_base();
         inner.note_gone(0, u64::MAX);
+        inner.sync_failed = false;
         let live = inner.live();
         live.stale = false;
         live.around = Around::None;
@@ -83,7 +87,6 @@ impl Files {
     pub(crate) fn drop_unsynced(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
         if inner.sync_failed && !inner.state.is_dirty() && !inner.state.conflict().stands() {
             self.drop_stale(file, inner, attr);
-            inner.sync_failed = inner.live().stale;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_backing::{Error, Result};
+use forebay_backing::Result;
 
 use crate::copies::Telling;
 use crate::core::clock::What;
@@ -11,7 +11,9 @@ use crate::core::counters::add;
 use crate::core::rules::Admission;
 use crate::failpoint;
 use crate::files::file::{Beside, File, Inner, Meanwhile};
+use crate::files::syncing::refuse_after_failure;
 use crate::io::Io;
+use crate::lock::MutexGuard;
 use crate::tier::media::MediaFile;
 
 /// A sync that the size changes under is tried so often before it keeps everybody else out.
@@ -82,11 +84,7 @@ impl Io {
     ) -> Result<bool> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
-            // It was flushed: the record that says so must not be lost, or recovery would take an
-            // older durable state for the newest.
-            let seq = inner.settled_seq;
-            drop(inner);
-            return self.files.note_tier(self.files.index().sync_to(seq)).map(|()| true);
+            return self.sync_settled(inner).map(|()| true);
         }
         refuse_after_failure(&inner)?;
         let shadow = self.files.shadow(file, &mut inner)?;
@@ -102,7 +100,7 @@ impl Io {
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();
-        let synced = self.note_shadow_sync(&mut inner, synced);
+        let synced = self.files.note_shadow_sync(file, &mut inner, synced);
         // What was flushed, evicted and written again since is not what was synced.
         let went = |&(start, end): &(u64, u64)| inner.changed(seen, What::Bytes(start, end));
         let gone = evictions == Meanwhile::Allowed && ranges.iter().any(went);
@@ -120,7 +118,7 @@ impl Io {
     fn sync_alone(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
-            return self.files.note_tier(self.files.index().sync_to(inner.settled_seq));
+            return self.sync_settled(inner);
         }
         refuse_after_failure(&inner)?;
         let shadow = self.files.shadow(file, &mut inner)?;
@@ -128,9 +126,17 @@ impl Io {
         let ranges = inner.state.unsynced(size);
         let (named, seen) = (inner.live().named, inner.clock.look());
         let synced = self.sync_shadow(file, &*shadow, named);
-        self.note_shadow_sync(&mut inner, synced)?;
+        self.files.note_shadow_sync(file, &mut inner, synced)?;
         let beside = Beside::default();
         self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen).map(drop)
+    }
+
+    /// It was flushed: the record that says so must not be lost, or recovery would take an older durable
+    /// state for the newest.
+    fn sync_settled(&self, inner: MutexGuard<'_, Inner>) -> Result<()> {
+        let seq = inner.settled_seq;
+        drop(inner);
+        self.files.note_tier(self.files.index().sync_to(seq))
     }
 
     fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> std::io::Result<()> {
@@ -144,21 +150,4 @@ impl Io {
             self.files.media().sync_dir(&crate::tier::dir::shadow_dir(file.id))
         }
     }
-
-    /// Not before its end: another sync of the file must not take the name for durable.
-    fn note_shadow_sync(&self, inner: &mut Inner, synced: std::io::Result<()>) -> Result<()> {
-        match &synced {
-            Ok(()) => inner.live().named = true,
-            Err(_) => inner.sync_failed = true,
-        }
-        self.files.note_tier(synced)
-    }
-}
-
-/// The kernel tells of a page that it could not write once, and counts it as written from then on (`errseq_t`): a
-/// sync that succeeds after one that failed, whoever asked for that one, says nothing. Dirty bytes of such a file are
-/// durable once they are on the store.
-fn refuse_after_failure(inner: &Inner) -> Result<()> {
-    let why = "the fast tier has failed to sync this file: it is not durable until it is flushed ('forebay flush')";
-    if inner.sync_failed { Err(Error::os(libc::EIO, why)) } else { Ok(()) }
 }

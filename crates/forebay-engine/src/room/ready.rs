@@ -74,12 +74,9 @@ impl Ready {
             false => self.files.media().sync_dir(&shadow_dir(file.id)),
         });
         let mut inner = file.lock();
+        let synced = self.files.note_shadow_sync(file, &mut inner, synced);
         work.end(&mut inner);
-        match &synced {
-            Ok(()) => inner.live().named = true,
-            Err(_) => inner.sync_failed = true,
-        }
-        self.files.note_tier(synced)?;
+        synced?;
         if inner.changed(seen, What::Size) || !self.may_be_ready(&mut inner) {
             return Ok(false);
         }

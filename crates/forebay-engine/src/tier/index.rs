@@ -63,6 +63,8 @@ pub struct Index {
     db: Database,
     tree: Arc<Tree>,
     log: Mutex<Log>,
+    /// One at a time syncs the log: of two the kernel tells one of what it could not write.
+    syncing: Mutex<()>,
     compact: Mutex<()>,
     synced_seq: Arc<AtomicU64>,
     /// The position after the last record by which bytes of a file became clean.
@@ -174,6 +176,7 @@ impl Index {
             db,
             tree: loaded.tree.clone(),
             log: Mutex::new(Rank::Log, log),
+            syncing: Mutex::new(Rank::LogSync, ()),
             compact: Mutex::new(Rank::Compaction, ()),
             synced_seq,
             settled_seq: AtomicU64::new(0),
@@ -303,12 +306,24 @@ impl Index {
 
     /// Makes everything appended so far durable (I3). One sync serves all who wait for it.
     pub fn sync(&self) -> io::Result<()> {
-        let (seq, file) = {
+        let seq = {
             let mut log = self.lock();
             log.file.flush()?;
-            if self.is_synced(log.next_seq) {
+            log.next_seq
+        };
+        match self.is_synced(seq) {
+            true => Ok(()),
+            false => self.sync_upto(seq, &self.syncing.lock()),
+        }
+    }
+
+    fn sync_upto(&self, wanted: u64, _turn: &MutexGuard<'_, ()>) -> io::Result<()> {
+        let (seq, file) = {
+            let mut log = self.lock();
+            if self.is_synced(wanted) {
                 return Ok(());
             }
+            log.file.flush()?;
             log.be_sure()?;
             (log.next_seq, log.file.file())
         };
@@ -378,7 +393,8 @@ impl Index {
     /// that a sync of the new one means all (I3): before the log's lock is taken, and under it what was
     /// appended since.
     fn rotate(&self) -> io::Result<(Touched, Vec<String>, u64)> {
-        self.sync()?;
+        let turn = self.syncing.lock();
+        self.sync_upto(self.seq(), &turn)?;
         let mut log = self.lock();
         log.file.flush()?;
         let seq = log.next_seq;

@@ -18,7 +18,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
 use super::copies::Succession;
-use super::doubts::{Again, Doubts};
+use super::doubts::{Again, Asked, Doubts, Whose};
 use super::fence::{Fences, Numbers};
 use super::laundry::Laundry;
 use super::left::Left;
@@ -442,7 +442,7 @@ impl Vfs {
                 }
                 self.engine.verbs.learn_names(file, [to.to_path_buf()]);
                 // Whoever this is done for may change what was to be replaced as soon as he hears that it failed.
-                let _ = self.settle_doubts(over, None);
+                let _ = self.settle_doubts(over, Whose::ForAnother);
                 Err(error)
             }
             done => done.map(drop),
@@ -455,7 +455,13 @@ impl Vfs {
             _ => None,
         };
         let question = |number| Question::Name { number, change: change.clone() };
-        let answer = self.ask_to_change(home, &change.files(), Again::No, question, &[]);
+        let files = change.files();
+        let asked = match change {
+            NameChange::Replace { .. } => Asked::ForAnother,
+            NameChange::Rename { .. } if files.len() > 1 => Asked::Rename,
+            _ => Asked::Its,
+        };
+        let answer = self.ask_to_change(home, (&files, asked), Again::No, question, &[]);
         // Also if it failed: it may have been made.
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());

@@ -16,6 +16,7 @@ use forebay_cluster::words::{Answer, Attrs, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
+use super::doubts::Whose;
 use super::members::{moved, words_of};
 use super::unsynced::Life;
 use crate::nodes::Side;
@@ -275,7 +276,7 @@ impl Vfs {
             Question::Fence { file, number } => {
                 self.members.fences.raise(from, file, number)?;
                 // What another home was asked for on the asker's behalf may be made there yet.
-                self.settle_doubts(file, None)?;
+                self.settle_doubts(file, Whose::ForAnother)?;
                 return Ok(Answer::Done);
             }
             Question::Fetch { version, path, offset, len } => {

@@ -15,7 +15,7 @@ use forebay_cluster::words::{Answer, Attrs, Question};
 
 use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::{Succession, is_silence};
-use super::doubts::Again;
+use super::doubts::{Again, Asked};
 use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::unsynced::{Account, Life};
@@ -419,7 +419,13 @@ impl Vfs {
         question: impl Fn(u64) -> Question,
         bytes: &[u8],
     ) -> Result<()> {
-        match self.ask_to_change(there.home(), &[remote.key], again, question, bytes)? {
+        match self.ask_to_change(
+            there.home(),
+            (&[remote.key], Asked::Its),
+            again,
+            question,
+            bytes,
+        )? {
             Answer::Done => Ok(()),
             other => Err(odd(&other)),
         }
@@ -446,7 +452,13 @@ impl Vfs {
         let _one = remote.appended.lock().expect("no panic inside");
         let there = |there: &There| {
             let append = |number| Question::Append { handle: there.handle, number, sync };
-            match self.ask_to_change(there.home(), &[remote.key], Again::No, append, data)? {
+            match self.ask_to_change(
+                there.home(),
+                (&[remote.key], Asked::Its),
+                Again::No,
+                append,
+                data,
+            )? {
                 Answer::At(_) => {
                     if !sync {
                         remote.wrote(there);

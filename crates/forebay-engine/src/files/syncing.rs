@@ -1,0 +1,44 @@
+//! What is thought of a shadow once a sync of it has failed.
+//!
+//! The kernel tells of a page that it could not write once for each descriptor, and counts it as written from then on
+//! (`errseq_t`, `Documentation/core-api/errseq.rst`). A sync that succeeds beside one that fails, or after it, says nothing.
+
+use std::io;
+use std::sync::Arc;
+
+use forebay_backing::{Error, Result};
+
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+
+impl Files {
+    /// Takes note of how a sync ended; before the end of the work on the file, or another would take its name for durable.
+    ///
+    /// # Errors
+    ///
+    /// Its own, and EIO if an earlier one has failed.
+    pub(crate) fn note_shadow_sync(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        synced: io::Result<()>,
+    ) -> Result<()> {
+        match &synced {
+            Ok(()) => inner.live().named = true,
+            Err(_) => inner.sync_failed = true,
+        }
+        // Of what was written past us nobody else knows what it was.
+        if inner.sync_failed && (inner.state.is_unseen() || inner.doubt().is_some()) {
+            self.declare_unsynced(file, inner);
+        }
+        self.note_tier(synced)?;
+        refuse_after_failure(inner)
+    }
+}
+
+/// Whether syncs of a shadow may be believed: once one has failed what is dirty of the file is durable when it is on the
+/// store.
+pub(crate) fn refuse_after_failure(inner: &Inner) -> Result<()> {
+    let why = "the fast tier has failed to sync this file: it is not durable until it is flushed ('forebay flush')";
+    if inner.sync_failed { Err(Error::os(libc::EIO, why)) } else { Ok(()) }
+}
