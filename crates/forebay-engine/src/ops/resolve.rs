@@ -133,8 +133,8 @@ impl Ops {
                 let now_ms = self.files.time().ms();
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
-                // What can be read here counts, whatever it was.
-                inner.sync_failed = false;
+                // What can be read here counts, whatever it was: it goes home as it is.
+                inner.dirt().doubt = None;
                 for (start, end) in clean {
                     inner.dirt().stamps.touch(start, end, now_ms);
                 }

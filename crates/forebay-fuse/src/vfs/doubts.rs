@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use forebay_backing::{FileKey, Kind, Result};
+use forebay_backing::{Error, FileKey, Kind, Result};
 use forebay_cluster::words::{Answer, Question};
 use hashbrown::HashMap;
 
@@ -58,15 +58,16 @@ pub(super) enum Whose<'a> {
     /// Before this home is asked to change the file: its own, and those of renames over it. Who raises a fence already is
     /// waited for.
     Before(&'a str),
-    /// Of what was asked on behalf of another. Who raises a fence already is not waited for: it may wait for this one.
-    ForAnother,
+    /// Of what was asked on behalf of another, before this member, who raises a fence here, is told that it stands.
+    /// Who raises one already is not waited for: it may wait for this one.
+    ForAnother(&'a str),
 }
 
 impl Whose<'_> {
     fn has(self, home: &str, doubt: &Doubt) -> bool {
         match self {
             Whose::Before(next) => home == next || doubt.asked != Asked::Its,
-            Whose::ForAnother => doubt.asked == Asked::ForAnother,
+            Whose::ForAnother(_) => doubt.asked == Asked::ForAnother,
         }
     }
 }
@@ -104,31 +105,53 @@ impl Doubts {
         let anew = Doubt { fence: 0, epoch, asked, is_settling: false };
         let doubt = all.entry((home.into(), file)).or_insert(anew);
         doubt.fence = doubt.fence.max(number + 1);
-        doubt.epoch = epoch;
+        doubt.epoch = doubt.epoch.max(epoch);
         if doubt.asked == Asked::Its {
             doubt.asked = asked;
         }
     }
 
-    /// The fences to raise.
-    fn begin(&self, file: FileKey, whose: Whose<'_>) -> Vec<Settling<'_>> {
+    /// The next fence to raise, of a home that is not among the `tried`.
+    ///
+    /// # Errors
+    ///
+    /// ETIMEDOUT if somebody else raises one that has to stand.
+    fn begin(
+        &self,
+        file: FileKey,
+        whose: Whose<'_>,
+        tried: &[String],
+    ) -> Result<Option<Settling<'_>>> {
         let mut all = self.all();
+        let is_due = |home: &String, of: FileKey, doubt: &Doubt| {
+            of == file && whose.has(home, doubt) && !tried.contains(home)
+        };
+        let busy = |all: &mut HashMap<(String, FileKey), Doubt>| {
+            all.iter().any(|((home, of), it)| it.is_settling && is_due(home, *of, it))
+        };
         if let Whose::Before(_) = whose {
-            let busy = |all: &mut HashMap<(String, FileKey), Doubt>| {
-                all.iter()
-                    .any(|((home, of), it)| *of == file && it.is_settling && whose.has(home, it))
-            };
             all = self.settled.wait_timeout_while(all, RAISED, busy).expect("no panic inside").0;
         }
-        let due = all.iter_mut().filter(|((home, of), doubt)| {
-            *of == file && whose.has(home, doubt) && !doubt.is_settling
-        });
-        due.map(|(of, doubt)| {
+        let must_stand = |home: &String| match whose {
+            Whose::Before(next) => home == next,
+            // That one waits for us.
+            Whose::ForAnother(from) => home != from,
+        };
+        let is_late = |((home, of), it): (&(String, FileKey), &Doubt)| {
+            it.is_settling && is_due(home, *of, it) && must_stand(home)
+        };
+        if all.iter().any(is_late) {
+            let why = "an earlier change that was not answered is being fenced off still";
+            return Err(Error::os(libc::ETIMEDOUT, why));
+        }
+        let due = all
+            .iter_mut()
+            .find(|((home, of), doubt)| is_due(home, *of, doubt) && !doubt.is_settling);
+        Ok(due.map(|(of, doubt)| {
             doubt.is_settling = true;
             let (fence, epoch) = (doubt.fence, doubt.epoch);
             Settling { doubts: self, of: of.clone(), fence, epoch, stands: false }
-        })
-        .collect()
+        }))
     }
 }
 
@@ -149,9 +172,10 @@ impl Vfs {
         let ask = || {
             settle()?;
             let number = numbers.next();
-            let epoch = self.epoch_of(home);
             self.ask(home, &question(number), bytes, &mut Vec::new()).inspect_err(|error| {
                 if is_silence(error) {
+                    // Of whichever process was asked last.
+                    let epoch = self.epoch_of(home);
                     files.iter().for_each(|file| doubts.add(home, epoch, *file, number, asked));
                 }
             })
@@ -176,8 +200,10 @@ impl Vfs {
     /// dead, and those that do not answer are not waited for again and again: what they were asked for ends with them, or
     /// is told in `docs/CLUSTER.md`.
     pub(super) fn settle_doubts(&self, file: FileKey, whose: Whose<'_>) -> Result<()> {
-        for mut settling in self.members.doubts.begin(file, whose) {
+        let mut tried = Vec::new();
+        while let Some(mut settling) = self.members.doubts.begin(file, whose, &tried)? {
             let home = settling.of.0.clone();
+            tried.push(home.clone());
             let is_next = matches!(whose, Whose::Before(next) if *next == *home);
             if !is_next && self.epoch_of(&home) != settling.epoch {
                 settling.stands = true; // The process that was asked has ended.
@@ -191,7 +217,9 @@ impl Vfs {
             match self.ask(&home, &fence, &[], &mut Vec::new()) {
                 Ok(Answer::Done) => settling.stands = true,
                 Ok(other) => return Err(odd(&other)),
-                Err(error) if is_next || matches!(whose, Whose::ForAnother) => return Err(error),
+                Err(error) if is_next || matches!(whose, Whose::ForAnother(_)) => {
+                    return Err(error);
+                }
                 Err(error) => tracing::debug!(%error, home, "not fenced off yet"),
             }
         }
@@ -206,7 +234,13 @@ mod tests {
     const FILE: FileKey = FileKey { ino: 7, generation: 1 };
 
     fn due(doubts: &Doubts, whose: Whose<'_>) -> Vec<(String, u64)> {
-        doubts.begin(FILE, whose).iter().map(|it| (it.of.0.clone(), it.fence)).collect()
+        let (mut tried, mut found) = (Vec::new(), Vec::new());
+        while let Some(it) = doubts.begin(FILE, whose, &tried).unwrap() {
+            tried.push(it.of.0.clone());
+            found.push((it.of.0.clone(), it.fence));
+        }
+        found.sort();
+        found
     }
 
     #[test]
@@ -215,15 +249,14 @@ mod tests {
         doubts.add("h", 1, FILE, 5, Asked::Its);
         assert_eq!(due(&doubts, Whose::Before("h")), [("h".into(), 6)]);
         assert_eq!(due(&doubts, Whose::Before("i")), [], "what another was to do with its own");
-        assert_eq!(due(&doubts, Whose::ForAnother), []);
-        let mut raised = doubts.begin(FILE, Whose::Before("h"));
-        assert!(doubts.begin(FILE, Whose::ForAnother).is_empty());
+        assert_eq!(due(&doubts, Whose::ForAnother("j")), []);
+        let mut raised = doubts.begin(FILE, Whose::Before("h"), &[]).unwrap().unwrap();
         doubts.add("h", 1, FILE, 7, Asked::Its);
-        raised[0].stands = true;
+        raised.stands = true;
         drop(raised);
         assert_eq!(due(&doubts, Whose::Before("h")), [("h".into(), 8)], "another came meanwhile");
-        let mut raised = doubts.begin(FILE, Whose::Before("h"));
-        raised[0].stands = true;
+        let mut raised = doubts.begin(FILE, Whose::Before("h"), &[]).unwrap().unwrap();
+        raised.stands = true;
         drop(raised);
         assert_eq!(due(&doubts, Whose::Before("h")), []);
     }
@@ -234,16 +267,27 @@ mod tests {
         let doubts = Doubts::default();
         doubts.add("h", 1, FILE, 5, Asked::Rename);
         doubts.add("i", 1, FILE, 6, Asked::ForAnother);
-        let mut all = due(&doubts, Whose::Before("j"));
-        all.sort();
-        assert_eq!(all, [("h".into(), 6), ("i".into(), 7)]);
-        assert_eq!(due(&doubts, Whose::ForAnother), [("i".into(), 7)]);
-        let waits = doubts.begin(FILE, Whose::Before("h"));
+        assert_eq!(due(&doubts, Whose::Before("j")), [("h".into(), 6), ("i".into(), 7)]);
+        assert_eq!(due(&doubts, Whose::ForAnother("j")), [("i".into(), 7)]);
+    }
+
+    /// Nobody changes the file, or says that a fence stands, while somebody else raises one that has to.
+    #[test]
+    fn a_fence_that_is_being_raised_is_waited_for() {
+        let doubts = Doubts::default();
+        doubts.add("i", 1, FILE, 6, Asked::ForAnother);
+        let raising = doubts.begin(FILE, Whose::Before("i"), &[]).unwrap().unwrap();
+        let said = doubts.begin(FILE, Whose::ForAnother("j"), &[]).err().expect("it may not stand");
+        assert!(said.is(libc::ETIMEDOUT));
+        let from_it = doubts.begin(FILE, Whose::ForAnother("i"), &[]).unwrap();
+        assert!(from_it.is_none(), "whoever is asked for it asks: two would wait for each other");
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| doubts.begin(FILE, Whose::Before("h")).len());
-            assert!(doubts.begin(FILE, Whose::ForAnother).is_empty(), "it does not wait");
-            drop(waits);
-            assert_eq!(other.join().unwrap(), 2);
+            let other = scope.spawn(|| due(&doubts, Whose::Before("i")));
+            std::thread::sleep(Duration::from_millis(20));
+            drop(raising);
+            assert_eq!(other.join().unwrap(), [("i".into(), 7)]);
         });
+        let _raising = doubts.begin(FILE, Whose::Before("i"), &[]).unwrap();
+        assert!(doubts.begin(FILE, Whose::Before("i"), &[]).is_err_and(|e| e.is(libc::ETIMEDOUT)));
     }
 }

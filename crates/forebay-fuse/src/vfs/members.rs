@@ -442,7 +442,7 @@ impl Vfs {
                 }
                 self.engine.verbs.learn_names(file, [to.to_path_buf()]);
                 // Whoever this is done for may change what was to be replaced as soon as he hears that it failed.
-                let _ = self.settle_doubts(over, Whose::ForAnother);
+                let _ = self.settle_doubts(over, Whose::ForAnother(""));
                 Err(error)
             }
             done => done.map(drop),

@@ -276,7 +276,7 @@ impl Vfs {
             Question::Fence { file, number } => {
                 self.members.fences.raise(from, file, number)?;
                 // What another home was asked for on the asker's behalf may be made there yet.
-                self.settle_doubts(file, Whose::ForAnother)?;
+                self.settle_doubts(file, Whose::ForAnother(from.0))?;
                 return Ok(Answer::Done);
             }
             Question::Fetch { version, path, offset, len } => {
