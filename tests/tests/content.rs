@@ -21,6 +21,7 @@ fn cached(bed: &Bed, mounted: &Mounted, name: &str) -> Vec<u8> {
     let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / BLOCK * 7 + at % 251) as u8).collect();
     fs::write(bed.backing.join(name), &bytes).unwrap();
     assert!(fs::read(mounted.at(name)).unwrap() == bytes, "it is read through the mount");
+    mounted.keeps_of(name, bytes.len() as u64);
     bytes
 }
 
