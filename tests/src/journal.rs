@@ -345,16 +345,27 @@ pub(crate) fn after_cut(
 pub(crate) fn read_dir(dir: &Path) -> Files {
     let list = match std::fs::read_dir(dir) {
         // A directory that is lost has lost its files: the callers say which.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Files::new(),
+        Err(error) if is_lost(&error) => return Files::new(),
         other => other.unwrap_or_else(|e| panic!("{}: {e}", dir.display())),
     };
-    list.map(|entry| {
+    let read = |entry: io::Result<std::fs::DirEntry>| {
         let entry = entry.expect("directory entry");
         let name = entry.file_name().into_string().expect("plain names");
-        let bytes = std::fs::read(entry.path()).unwrap_or_else(|e| panic!("reading {name}: {e}"));
-        (name, bytes)
-    })
-    .collect()
+        match std::fs::read(entry.path()) {
+            Err(error) if is_lost(&error) => None,
+            other => {
+                Some((name, other.unwrap_or_else(|e| panic!("{}: {e}", entry.path().display()))))
+            }
+        }
+    };
+    list.filter(|entry| !matches!(entry, Err(error) if is_lost(error))).filter_map(read).collect()
+}
+
+/// It is not there, or the file system that has it is damaged, as one is that syncs without barriers.
+fn is_lost(error: &io::Error) -> bool {
+    let damaged = [libc::EBADMSG, libc::EUCLEAN];
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error().is_some_and(|errno| damaged.contains(&errno))
 }
 
 #[cfg(test)]
