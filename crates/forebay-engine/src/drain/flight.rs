@@ -382,11 +382,13 @@ impl Drain {
             let synced = !inner.sync_failed;
             if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.maps && self.files.media().is_memory();
-                // A write moves the time when it begins: what it brings after the look a second one finds.
+                // A write moves the time when it begins: what it brings after the look a second one finds. Without
+                // digests that would be a copy of all of it; there the last flush does.
                 let same = unseen.copied.as_ref().filter(|was| was.at == at && parcel.moved() == 0);
                 let to_come = |from: &Instant| self.files.time().now() < *from;
                 let still = same.and_then(|was| was.doubted_from).filter(to_come);
-                let proven = same.is_some() && still.is_none() && !may_be_mapped;
+                let looked_again = same.is_some() && still.is_none() || parcel.digests.is_none();
+                let proven = looked_again && !may_be_mapped;
                 let doubted_from = if proven { None } else { still.or(Some(doubt)) };
                 unseen.copied = Some(Copied { at, doubted_from });
                 // What comes now is found by the next look.

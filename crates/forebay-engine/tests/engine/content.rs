@@ -19,7 +19,9 @@ use crate::losses::file_of;
 use crate::media::{CrashMedia, Disk, Fault};
 use crate::past_us::shadow_of;
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, counter, named, patient, read_all, simulated, start, within};
+use crate::start::{
+    NEW, abandon, counter, named, patient, read_all, simulated, start, time, within,
+};
 use crate::store::{MemStore, Tree};
 
 const BOOT: &str = "content";
@@ -750,4 +752,28 @@ fn bytes_that_come_behind_a_look_are_found_by_the_next() {
     let want = with(with(bytes(4), 0, 9), 2 * BLOCK, 8);
     within("what came behind it, too", || home(&want));
     past.end().expect("a tier that works");
+}
+
+/// Of a file without digests a second look would be a second copy: once it was copied it rests until it is written.
+// S-5
+#[test]
+fn what_is_open_and_not_written_any_more_is_not_copied_again() {
+    let _time = simulated();
+    let (hooked, _hook) = Hook::on(MemStore::new());
+    let written = Arc::new(Written::default());
+    let store = Wrapped::new(hooked, written.clone());
+    let config = Config { digests_from: u64::MAX, ..Config::default() };
+    let tunables = Tunables { max_age: Duration::from_secs(5), ..Tunables::default() };
+    let engine = start(Arc::new(CrashMedia::default()), store, BOOT, config, tunables);
+    let engine = engine.expect("a sound tier");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    let past = engine.passed.write(&file, false).expect("room").expect("a new file");
+    past.shadow().write_at(&bytes(4), 0).expect("memory");
+    let copied = || written.0.load(Relaxed);
+    within("it is home", || copied() >= 4 * BLOCK as u64);
+    time().sleep(Duration::from_secs(60));
+    assert_eq!(copied(), 4 * BLOCK as u64);
+    past.end().expect("a tier that works");
+    drop(file);
+    abandon(engine);
 }
