@@ -248,7 +248,13 @@ impl Files {
     /// Whether every writer has to be seen: who writes past us is in no stream we could follow, and
     /// nobody copies what he writes.
     pub fn watches_writers(&self) -> bool {
-        self.tune(|t| t.bypass_writes) > 0 || self.copying.is_wanted()
+        self.tune(|t| t.bypass_writes) > 0 || self.copies_writes()
+    }
+
+    /// Whether partners are to have what is written here. A writer goes through us then, so that readers do,
+    /// too: the kernel knows one way at a time, and refuses the second one with EIO.
+    pub fn copies_writes(&self) -> bool {
+        self.copying.is_wanted()
     }
 
     /// From here on these are told what is dirty here, whenever they want it.

@@ -281,6 +281,37 @@ fn a_partner_that_dies_is_replaced_and_fsync_goes_on() {
     reads(&cluster.at(other, "f"), &want);
 }
 
+/// Who writes a file that others read goes through the daemon where partners copy it, and so do its readers.
+#[test]
+fn a_file_with_copies_is_written_while_others_read_it() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::laid(2);
+    for node in 0..2 {
+        cluster.mount(node, COPIED);
+    }
+    has_partner(&cluster, 0);
+    let path = cluster.at(0, "log");
+    std::fs::write(&path, random(300_000, 1)).unwrap();
+    let mut want = random(300_000, 1);
+    let reader = File::open(&path).unwrap();
+    let also = File::open(&path).unwrap();
+    append(&path, b"appended").expect("beside two readers");
+    want.extend(b"appended");
+    let both = File::options().read(true).write(true).open(&path).expect("beside two readers");
+    both.write_all_at(b"in the middle", 1000).unwrap();
+    want[1000..1013].copy_from_slice(b"in the middle");
+    both.sync_all().unwrap();
+    for file in [&reader, &also, &both] {
+        let mut bytes = vec![0; want.len()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(difference(&bytes, &want), None);
+    }
+    cluster.nodes[0].crash();
+    within(TAKEN, "it takes over", || taken(&cluster, 1, "n1")["done"] == true);
+    reads(&cluster.at(1, "log"), &want);
+}
+
 /// With copies that are a must nothing is acknowledged without them.
 #[test]
 fn without_a_partner_fsync_goes_on_or_fails_as_configured() {

@@ -211,6 +211,12 @@ impl Vfs {
         if planned != Plan::Cached {
             match self.pass_through(node, &file, planned, (way, maps)) {
                 Ok(Some(found)) => kernel_id = found,
+                Ok(None) if mode == Mode::Passthrough => {
+                    return Err(Error::os(
+                        libc::EBUSY,
+                        "it is open past the daemon, which this open cannot be",
+                    ));
+                }
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
                     self.drop_if_unused(open, file.key);
@@ -265,7 +271,7 @@ impl Vfs {
                 Passthrough::Auto | Passthrough::Complete => self.engine.passed.may_write_unseen(),
                 Passthrough::ReadOnly | Passthrough::Off => false,
             };
-        Permit { read: possible && !around, write }
+        Permit { read: possible && !around && !self.engine.files.copies_writes(), write }
     }
 
     /// Makes a complete file ready to be written past us, if the mount passes such writers through. This may
