@@ -11,7 +11,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -370,24 +371,51 @@ pub fn list(dir: &Path, count: usize) -> Result<f64> {
     Ok(time.as_secs_f64() * 1e6 / count as f64)
 }
 
-/// Microseconds per file of opening, reading and closing `count` small files.
-pub fn read_small(dir: &Path, count: usize) -> Result<f64> {
-    per_name(count, |name| fs::read(dir.join(name)).map(|bytes| drop(black_box(bytes))))
+/// Opens, reads and closes `count` small files with `threads` threads; microseconds of wall time each.
+pub fn read_small(dir: &Path, count: usize, threads: usize) -> Result<f64> {
+    shared_out(count, threads, |name| fs::read(dir.join(name)).map(|bytes| drop(black_box(bytes))))
+}
+
+/// An archive of a source tree: `count` files of 1 to 32 KiB, 8 on average, a hundred to a directory.
+pub fn archive(at: &Path, count: usize) -> Result<PathBuf> {
+    let (archive, tree) = (at.join("tree.tar"), at.join("tree"));
+    for dir in 0..count / 100 {
+        let dir = tree.join(format!("{}/{}", dir % 10, dir));
+        fs::create_dir_all(&dir)?;
+        for file in 0..100 {
+            let len = 1024 << ((file * 7) % 6);
+            fs::write(dir.join(format!("file-{file}.c")), Block::new(len).bytes())?;
+        }
+    }
+    let mut tar = Command::new("tar");
+    let made = tar.arg("-cf").arg(&archive).arg("-C").arg(at).arg("tree").status();
+    ensure!(made.context("cannot start tar")?.success(), "tar -c failed");
+    fs::remove_dir_all(&tree)?;
+    Ok(archive)
 }
 
 /// Writes `count` files of `size` bytes with `threads` threads; microseconds of wall time each.
 pub fn write_small(dir: &Path, count: usize, size: usize, threads: usize) -> Result<f64> {
     let block = Block::new(size);
+    shared_out(count, threads, |name| fs::write(dir.join(name), block.bytes()))
+}
+
+/// Microseconds of wall time per operation of `work` on the names `0..count`, which threads share.
+fn shared_out(
+    count: usize,
+    threads: usize,
+    work: impl Fn(&str) -> io::Result<()> + Sync,
+) -> Result<f64> {
     let start = Instant::now();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let spawn = |first| {
-            let bytes = block.bytes();
+            let work = &work;
             scope.spawn(move || {
                 for index in (first..count).step_by(threads) {
                     if index % 64 == first {
                         go_on()?;
                     }
-                    fs::write(dir.join(name(index)), bytes).with_context(|| name(index))?;
+                    work(&name(index)).with_context(|| name(index))?;
                 }
                 Ok(())
             })

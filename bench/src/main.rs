@@ -5,6 +5,7 @@
 //! mount is compared with are this binary itself (`emptyfs`).
 
 mod cases;
+mod daily;
 mod emptyfs;
 mod environment;
 mod flat;
@@ -45,6 +46,8 @@ struct Cli {
 enum Apart {
     /// Measure whether the cache stays flat under load: fio, MariaDB, PostgreSQL, all presets.
     Flat(flat::Options),
+    /// Measure what people do all day: databases, logs, archives, checkouts; beside a slow store, too.
+    Daily(parts::Options),
     /// Measure private spaces beside a directory of the tier that they lie in.
     Space(parts::Options),
     /// Measure transfers beside cp, rsync and dd.
@@ -56,6 +59,9 @@ enum Apart {
     Emptyfs {
         #[arg(long)]
         mode: emptyfs::Mode,
+        /// What each request waits for, in microseconds.
+        #[arg(long, default_value_t = 0)]
+        delay: u64,
         source: PathBuf,
         mountpoint: PathBuf,
     },
@@ -117,11 +123,13 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Some(Apart::Flat(options)) => flat::measure(&options),
+        Some(Apart::Daily(options)) => daily::measure(&options),
         Some(Apart::Space(options)) => space::measure(&options),
         Some(Apart::Stage(options)) => stage::measure(&options),
         Some(Apart::Nodes(options)) => nodes::measure(&options),
-        Some(Apart::Emptyfs { mode, source, mountpoint }) => {
-            emptyfs::serve(mode, &source, &mountpoint).map(|()| true)
+        Some(Apart::Emptyfs { mode, delay, source, mountpoint }) => {
+            let delay = Duration::from_micros(delay);
+            emptyfs::serve(mode, delay, &source, &mountpoint).map(|()| true)
         }
         None if cli.options.list => {
             CASES.iter().for_each(|case| println!("{:<26} {}", case.name, case.about));

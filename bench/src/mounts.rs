@@ -36,6 +36,11 @@ impl Place {
         Place { name: "native".into(), owned: vec![dir.clone()], dir, keeper: Keeper::Nothing }
     }
 
+    /// A directory that somebody else keeps.
+    pub fn at(name: &str, dir: &Path) -> Place {
+        Place { name: name.into(), dir: dir.into(), keeper: Keeper::Nothing, owned: vec![] }
+    }
+
     pub fn daemon(name: &str, daemon: Daemon, owned: Vec<PathBuf>) -> Place {
         let dir = daemon.mountpoint.clone();
         Place { name: name.into(), dir, keeper: Keeper::Daemon(daemon), owned }
@@ -54,6 +59,14 @@ impl Place {
     pub fn settle(&self) -> Result<()> {
         match &self.keeper {
             Keeper::Forebay(forebay) => forebay.flush().map(drop),
+            Keeper::Nothing | Keeper::Daemon(_) => Ok(()),
+        }
+    }
+
+    /// Takes a file out of forebay's tier; the others have none.
+    pub fn forget(&self, path: &Path) -> Result<()> {
+        match &self.keeper {
+            Keeper::Forebay(forebay) => forebay.evict(path),
             Keeper::Nothing | Keeper::Daemon(_) => Ok(()),
         }
     }

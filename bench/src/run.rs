@@ -114,6 +114,19 @@ impl Run {
         Ok(Place::daemon(name, daemon, vec![source, mountpoint]))
     }
 
+    /// A fresh directory served by an empty daemon that lets each request wait for `delay`.
+    pub fn slow_store(&self, on: On, delay: Duration) -> Result<SlowStore> {
+        let source = self.fresh(on, "far-source")?;
+        let mountpoint = self.fresh(On::Disk, "far-store")?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["emptyfs", "--mode", "plain", "--delay", &delay.as_micros().to_string()]);
+        command.arg(&source).arg(&mountpoint);
+        let log = self.disk.path().join("far-store.log");
+        let daemon = Daemon::start(&mut command, &mountpoint, &log).context("slow store")?;
+        let owned = vec![source.clone(), mountpoint];
+        Ok(SlowStore { source, mount: Place::daemon("store", daemon, owned) })
+    }
+
     pub fn has_forebay(&self) -> bool {
         self.subject == Subject::Forebay && self.binary.is_some()
     }
@@ -181,6 +194,24 @@ impl Run {
             }
         }
         Ok(samples)
+    }
+}
+
+/// A store whose requests wait.
+pub struct SlowStore {
+    source: PathBuf,
+    mount: Place,
+}
+
+impl SlowStore {
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.mount.dir
+    }
+
+    /// What it serves, without the wait.
+    pub fn source(&self) -> &Path {
+        &self.source
     }
 }
 

@@ -87,7 +87,7 @@ fn small_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
         let dir = places[who].path(&format!("small-{round}"));
         fs::create_dir(&dir)?;
         let create = load::write_small(&dir, count, SMALL, 1)?;
-        let reread = load::read_small(&dir, count)?;
+        let reread = load::read_small(&dir, count, 1)?;
         Ok([create, reread])
     })?;
     let rows = [("small-create", "created and written"), ("small-reread", "read again")];

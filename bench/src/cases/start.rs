@@ -39,7 +39,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     memory(report, "start/memory-idle", &state, mounted, true)?;
     growth(report, "start/memory-per-cached-file", "mounted, untouched", mounted - empty, count)?;
     for dir in 0..dirs {
-        load::read_small(&forebay.mountpoint.join(format!("dir-{dir:03}")), PER_DIR)?;
+        load::read_small(&forebay.mountpoint.join(format!("dir-{dir:03}")), PER_DIR, 1)?;
     }
     let touched = settled_kib(&forebay)?;
     growth(report, "start/memory-per-file-in-use", "each opened and read", touched - empty, count)?;

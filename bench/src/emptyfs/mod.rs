@@ -4,11 +4,15 @@
 //! daemon. Names and attributes are forwarded the same way in both: one `O_PATH` descriptor per
 //! known inode, system calls relative to it. No cache, no index, no policy, and only what the
 //! benchmark's own work needs: one user, no xattrs, no special files.
+//!
+//! With a delay the daemon is a store far away: each request of the kernel waits for it first, but those that a
+//! client of a network file system would not send (forget, close of a file that was not written).
 
 mod inodes;
 mod verbs;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -27,19 +31,23 @@ pub enum Mode {
 /// Threads that read requests, each with its own clone of the device.
 const THREADS: usize = 4;
 
+/// The same where requests wait: as many are under way at once.
+const THREADS_FAR: usize = 64;
+
 struct EmptyFs {
     mode: Mode,
+    delay: Duration,
     inodes: Inodes,
 }
 
-/// Serves `source` at `mountpoint` until somebody unmounts it.
-pub fn serve(mode: Mode, source: &Path, mountpoint: &Path) -> Result<()> {
+/// Serves `source` at `mountpoint` until somebody unmounts it; each request waits for `delay`.
+pub fn serve(mode: Mode, delay: Duration, source: &Path, mountpoint: &Path) -> Result<()> {
     // The kernel has already applied the caller's umask to the modes it sends.
     // SAFETY: umask only replaces a process-wide number.
     unsafe { libc::umask(0) };
     raise_descriptor_limit();
     let source: PathBuf = source.canonicalize().context("the source directory")?;
-    let fs = EmptyFs { mode, inodes: Inodes::new(&source)? };
+    let fs = EmptyFs { mode, delay, inodes: Inodes::new(&source)? };
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(format!("{mode:?}").to_lowercase()),
@@ -47,7 +55,7 @@ pub fn serve(mode: Mode, source: &Path, mountpoint: &Path) -> Result<()> {
         MountOption::DefaultPermissions,
     ];
     config.acl = SessionACL::All;
-    config.n_threads = Some(THREADS);
+    config.n_threads = Some(if delay.is_zero() { THREADS } else { THREADS_FAR });
     config.clone_fd = true;
     let session = Session::new(fs, mountpoint, &config).context("cannot mount")?;
     session.run().context("the session ended with an error")

@@ -54,6 +54,12 @@ fn backing_flags(flags: i32) -> i32 {
 }
 
 impl EmptyFs {
+    fn wait(&self) {
+        if !self.delay.is_zero() {
+            std::thread::sleep(self.delay);
+        }
+    }
+
     fn open_file(&self, node: &Node, flags: i32) -> io::Result<OwnedFd> {
         // SAFETY: a NUL-terminated path.
         owned(unsafe { libc::open(node.magic().as_ptr(), backing_flags(flags)) })
@@ -161,6 +167,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.wait();
         answer!(reply, self.entry(parent, name), |attr| reply.entry(&TTL, &attr, GENERATION));
     }
 
@@ -169,6 +176,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.wait();
         let attr = self.inodes.get(ino).and_then(|node| attr_of(node.raw()));
         answer!(reply, attr, |attr| reply.attr(&TTL, &as_seen(ino, attr)));
     }
@@ -191,6 +199,7 @@ impl Filesystem for EmptyFs {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.wait();
         let set = || {
             let node = self.inodes.get(ino)?;
             if uid.is_some() || gid.is_some() {
@@ -220,6 +229,7 @@ impl Filesystem for EmptyFs {
         _: u32,
         reply: ReplyEntry,
     ) {
+        self.wait();
         // SAFETY: child_call passes a live descriptor and a NUL-terminated name.
         let made = self
             .child_call(parent, name, |dir, name| unsafe { libc::mkdirat(dir, name, mode) })
@@ -228,6 +238,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.wait();
         // SAFETY: as in mkdir.
         let done =
             self.child_call(parent, name, |dir, name| unsafe { libc::unlinkat(dir, name, 0) });
@@ -235,6 +246,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.wait();
         // SAFETY: as in mkdir.
         let done = self.child_call(parent, name, |dir, name| unsafe {
             libc::unlinkat(dir, name, libc::AT_REMOVEDIR)
@@ -250,6 +262,7 @@ impl Filesystem for EmptyFs {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        self.wait();
         let made = c_name(target.as_os_str())
             .and_then(|target| {
                 // SAFETY: as in mkdir; the target is NUL-terminated too.
@@ -271,6 +284,7 @@ impl Filesystem for EmptyFs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.wait();
         let rename = || {
             let (to, to_name) = (self.inodes.get(newparent)?, c_name(newname)?);
             // SAFETY: as in mkdir, twice.
@@ -282,6 +296,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.wait();
         let opened = || {
             let node = self.inodes.get(ino)?;
             let fd = self.open_file(&node, flags.0)?;
@@ -316,6 +331,7 @@ impl Filesystem for EmptyFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.wait();
         let created = || {
             let parent = self.inodes.get(parent)?;
             let fd = self.create_file(&parent, name, mode, flags)?;
@@ -355,6 +371,7 @@ impl Filesystem for EmptyFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.wait();
         BUFFER.with_borrow_mut(|buffer| {
             let len = (size as usize).min(buffer.len());
             let read = borrowed(fh).read_at(&mut buffer[..len], offset);
@@ -374,6 +391,7 @@ impl Filesystem for EmptyFs {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.wait();
         let written = borrowed(fh).write_all_at(data, offset);
         answer!(reply, written, |()| reply.written(data.len() as u32));
     }
@@ -405,6 +423,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.wait();
         let file = borrowed(fh);
         let synced = if datasync { file.sync_data() } else { file.sync_all() };
         answer!(reply, synced, |()| reply.ok());
@@ -420,6 +439,7 @@ impl Filesystem for EmptyFs {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        self.wait();
         let (offset, length) = (offset as libc::off_t, length as libc::off_t);
         // SAFETY: a live descriptor and three numbers.
         let done =
@@ -443,6 +463,7 @@ impl Filesystem for EmptyFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        self.wait();
         // SAFETY: `fh` is the box made in opendir and dropped only in releasedir.
         let Snapshot(entries) = unsafe { &*(fh.0 as *const Snapshot) };
         for (index, (ino, kind, name)) in entries.iter().enumerate().skip(offset as usize) {
@@ -461,6 +482,7 @@ impl Filesystem for EmptyFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        self.wait();
         let parent = match self.inodes.get(dir) {
             Ok(node) => node,
             Err(error) => return reply.error(error.into()),

@@ -80,18 +80,7 @@ fn run(command: &mut Command) -> Result<()> {
 pub fn untar(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let count = bench.run.pick(20_000, 4_000);
     let from = bench.run.fresh(crate::run::On::Tmpfs, "tree")?;
-    let archive = from.join("tree.tar");
-    let tree = from.join("tree");
-    for dir in 0..count / 100 {
-        let dir = tree.join(format!("{}/{}", dir % 10, dir));
-        fs::create_dir_all(&dir)?;
-        for file in 0..100 {
-            // 1 to 32 KiB, 8 on average: a source tree.
-            let len = 1024 << ((file * 7) % 6);
-            fs::write(dir.join(format!("file-{file}.c")), Block::new(len).bytes())?;
-        }
-    }
-    run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&from).arg("tree"))?;
+    let archive = load::archive(&from, count)?;
     let [untar, gone] = bench.alternate(Rounds::Few, |dir, _| {
         let begun = Instant::now();
         run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(dir))?;
