@@ -170,6 +170,12 @@ impl Ops {
             } else if self.names.owes_names() {
                 self.names.sync_names_soon();
             }
+            // Else a loss of power would bring back a flush that was over, to be done again over what
+            // others have written since.
+            if !self.files.index().has_settled() {
+                // If it fails, whoever has to rely on the log is told.
+                let _ = self.files.index().sync();
+            }
             self.files.time().sleep(Duration::from_millis(100));
         }
     }

@@ -13,7 +13,7 @@ use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of, open};
 use crate::media::{CrashMedia, Fault};
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, named, patient, read_all, start};
+use crate::start::{NEW, abandon, named, patient, read_all, simulated, start, time};
 use crate::store::MemStore;
 
 /// The `n`-th operation of the tier from now fails.
@@ -143,6 +143,24 @@ fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
     });
     drop(held);
+}
+
+/// A flush that is over is on record for good a moment later, also if nobody asks for a sync: else it would be
+/// resumed after a loss of power, over whatever others have written since.
+// S-8
+#[test]
+fn after_a_cut_a_flush_that_was_over_is_not_resumed_over_others() {
+    let _time = simulated();
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.io.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
+    bed.engine.drain.flush_file(&file).expect("a store that works");
+    drop(file);
+    time().sleep(std::time::Duration::from_secs(1));
+    bed.others_write("f", b'T');
+    bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
+    });
 }
 
 /// The death of the daemon alone leaves what was kept clean.
