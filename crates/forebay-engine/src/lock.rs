@@ -106,6 +106,8 @@ pub enum Rank {
     Home,
     /// Work for a pool of threads.
     Pool,
+    /// One at a time syncs the tier's whole file system.
+    TierSync,
     /// The threads that keep house.
     Threads,
     /// How far a long operation has come.

@@ -16,10 +16,12 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::tier::media::stock::Stock;
+use crate::tier::media::whole::Whole;
 use forebay_base::folder::{Folder, Wanted};
 
 mod mark;
 mod stock;
+mod whole;
 
 /// What to do when a name does or does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +137,7 @@ pub struct DirMedia {
     tells_each_change: OnceLock<bool>,
     stock: Stock,
     ops: Arc<Ops>,
+    whole: Whole,
 }
 
 /// Types of file systems that write nothing in place: btrfs, bcachefs, ZFS.
@@ -160,6 +163,7 @@ impl DirMedia {
             tells_each_change: OnceLock::new(),
             stock: Stock::default(),
             ops: Arc::default(),
+            whole: Whole::default(),
         })
     }
 
@@ -248,7 +252,7 @@ impl Media for DirMedia {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(self.ops.sync.time(|()| 0, || fs::syncfs(&self.folder))?)
+        self.whole.sync(|| Ok(self.ops.sync.time(|()| 0, || fs::syncfs(&self.folder))?))
     }
 
     fn space(&self) -> io::Result<Space> {
