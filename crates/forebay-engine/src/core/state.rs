@@ -163,6 +163,8 @@ pub struct FileState {
     flush_open: bool,
     /// Not to be evicted.
     pinned: bool,
+    /// The tier has failed to sync what is dirty here.
+    unsynced: bool,
     /// No flush until somebody decides what counts.
     conflict: Conflict,
     /// It was another member's, who may still write to the backing file: what is flushed stays, to be
@@ -226,6 +228,7 @@ impl FileState {
             meta_dirty: false,
             flush_open: false,
             pinned: false,
+            unsynced: false,
             conflict: Conflict::None,
             held: false,
             claim: 0,
@@ -264,6 +267,12 @@ impl FileState {
 
     pub fn dirty_since(&self) -> u64 {
         self.dirty_since
+    }
+
+    /// Whether the tier has failed to sync bytes of it: what a later sync says of them proves nothing, and a
+    /// page that it could not write may be read as it was before. Until nothing of it is in the tier.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced
     }
 
     pub fn is_pinned(&self) -> bool {

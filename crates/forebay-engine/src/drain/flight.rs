@@ -379,7 +379,7 @@ impl Drain {
         if let Some(at) = still {
             let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
             // What a sync has not written out may change without a further sign.
-            let synced = !inner.sync_failed;
+            let synced = !inner.state.is_unsynced();
             if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.maps && self.files.media().is_memory();
                 // A write moves the time when it begins: what it brings after the look a second one finds. Without
@@ -398,7 +398,12 @@ impl Drain {
             }
             return Ok(());
         }
-        inner.dirt().doubt = None;
+        // What was written while it was copied, nobody has looked at yet.
+        let doubt = &mut inner.dirt().doubt;
+        match doubt {
+            Some(doubt) if *rewritten != Ranges::None => doubt.unmoved = false,
+            _ => *doubt = None,
+        }
         self.restamp(parcel, inner, rewritten);
         // Of a write behind others nobody has told the evictor. Large holes need not go.
         self.files.admit(file, parcel.data.iter().copied());
@@ -646,7 +651,10 @@ mod tests {
         assert_eq!(flush(begin + second, true), (true, false));
         assert_eq!(flush(begin + KEPT_MAX, true), (true, true));
         assert_eq!(flush(begin + second + KEPT_MAX, true), (true, false), "starts anew");
-        bed.file.lock().sync_failed = true;
+        {
+            let mut inner = bed.file.lock();
+            change(&bed, &mut inner, Change::Unsynced);
+        }
         assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
     }
 
@@ -688,7 +696,7 @@ mod tests {
         inner.live().around = Around::None;
         inner.note_gone(10, 20);
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
-        inner.sync_failed = true;
+        change(&bed, &mut inner, Change::Unsynced);
         assert_eq!(beside(&mut inner), (0, 0), "not durable");
         mark(&bed, &mut inner, State::Dirty);
     }

@@ -59,8 +59,6 @@ pub(crate) struct Inner {
     pub proven: bool,
     /// It is about to leave the table: who found it there looks again.
     pub gone: bool,
-    /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
-    pub sync_failed: bool,
     /// What its directories know of it.
     weight: Weight,
     /// The log's position right after bytes of this file last became clean.
@@ -375,7 +373,6 @@ impl File {
             recorded,
             proven: !recorded,
             gone: false,
-            sync_failed: false,
             weight: Weight::None,
             settled_seq: 0,
             clock: Clock::default(),
@@ -486,7 +483,7 @@ impl Inner {
     pub fn may_keep(&self) -> bool {
         let Some(live) = &self.live else { return false };
         let moved = live.around != Around::None;
-        let sound = !live.stale && !moved && !live.unlinked && !self.sync_failed;
+        let sound = !live.stale && !moved && !live.unlinked && !self.state.is_unsynced();
         live.is_open() && sound && !self.state.conflict().stands() && !self.state.is_unseen()
     }
 

@@ -34,7 +34,9 @@ impl Files {
         }
         if inner.state.base() == attr.version() {
             inner.live().around = Around::None;
-            if inner.live().stale && !inner.state.is_dirty() {
+            // Of what could not be synced a page may have become an old one.
+            let suspect = inner.live().stale || inner.state.is_unsynced();
+            if suspect && !inner.state.is_dirty() {
                 self.drop_stale(file, &mut inner, attr);
             }
             return;
@@ -71,13 +73,16 @@ impl Files {
         }
         inner.clock.note_base();
         inner.note_gone(0, u64::MAX);
-        inner.sync_failed = false;
         let live = inner.live();
         live.stale = false;
         live.around = Around::None;
         live.stream = crate::files::file::Stream::default();
         if had && let Ok(shadow) = self.shadow(file, inner) {
-            self.note_tier(self.empty(file, inner, &*shadow, attr.size)).ok();
+            let emptied = self.note_tier(self.empty(file, inner, &*shadow, attr.size));
+            // Nobody may find the old bytes in it: who needs a shadow gets a fresh one.
+            if emptied.is_err() {
+                inner.live().shadow = None;
+            }
         }
         self.account(file, inner);
     }
@@ -85,7 +90,8 @@ impl Files {
     /// All of a file is on the store, but the tier has failed to sync it: a page that it could not write may
     /// be read as it was before. So what the tier has goes, and is fetched again.
     pub(crate) fn drop_unsynced(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
-        if inner.sync_failed && !inner.state.is_dirty() && !inner.state.conflict().stands() {
+        if inner.state.is_unsynced() && !inner.state.is_dirty() && !inner.state.conflict().stands()
+        {
             self.drop_stale(file, inner, attr);
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, Result};
 
+use crate::core::state::Change;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 
@@ -25,10 +26,14 @@ impl Files {
     ) -> Result<()> {
         match &synced {
             Ok(()) => inner.live().named = true,
-            Err(_) => inner.sync_failed = true,
+            // On record: the kernel will not tell of it again, whoever asks after a restart.
+            Err(_) if !inner.state.is_unsynced() => {
+                let _ = self.commit_anyway(file, inner, Change::Unsynced);
+            }
+            Err(_) => {}
         }
         // Of what was written past us nobody else knows what it was.
-        if inner.sync_failed && (inner.state.is_unseen() || inner.doubt().is_some()) {
+        if inner.state.is_unsynced() && (inner.state.is_unseen() || inner.doubt().is_some()) {
             self.declare_unsynced(file, inner);
         }
         self.note_tier(synced)?;
@@ -40,5 +45,5 @@ impl Files {
 /// store.
 pub(crate) fn refuse_after_failure(inner: &Inner) -> Result<()> {
     let why = "the fast tier has failed to sync this file: it is not durable until it is flushed ('forebay flush')";
-    if inner.sync_failed { Err(Error::os(libc::EIO, why)) } else { Ok(()) }
+    if inner.state.is_unsynced() { Err(Error::os(libc::EIO, why)) } else { Ok(()) }
 }

@@ -108,7 +108,7 @@ impl Ready {
 
     fn may_be_ready(&self, inner: &mut Inner) -> bool {
         let state = &inner.state;
-        let sound = state.tracked().is_some() && state.is_complete() && !inner.sync_failed;
+        let sound = state.tracked().is_some() && state.is_complete() && !inner.state.is_unsynced();
         let ours = !state.conflict().stands() && !state.is_held() && inner.recorded;
         let copied = self.files.copying().is_wanted();
         let passes = self.files.may_pass(inner);

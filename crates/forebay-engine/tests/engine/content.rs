@@ -639,6 +639,38 @@ fn a_sync_after_one_that_failed_claims_nothing_until_the_file_is_flushed() {
     assert!(sync().is_ok(), "the tier works again");
 }
 
+/// Nor after the daemon has died or was left with dirty bytes: the kernel, which told of it once, tells the next one nothing.
+// S-3 S-6
+#[test]
+fn a_sync_that_failed_is_not_forgotten_by_a_restart() {
+    for flushed in [false, true] {
+        let bed = Bed::new();
+        let file = bed.cached("f", 4);
+        bed.engine.io.write(&file, BLOCK as u64, &[9]).expect("room");
+        fail_a_sync(&bed.media);
+        assert!(bed.engine.io.sync(&file).expect_err("the tier fails").is(libc::EIO));
+        if flushed {
+            // Somebody reads it past us, so that the shadow cannot be emptied.
+            let reader =
+                bed.engine.passed.read(&file).expect("a tier that works").expect("complete");
+            bed.flush(&file);
+            std::mem::forget(reader);
+        }
+        let (disk, ours) = (bed.media.snapshot().process_crash_image(), with(bytes(4), BLOCK, 9));
+        drop(file);
+        let store = bed.store.clone();
+        abandon(bed.engine);
+        let bed = Bed::on(CrashMedia::on(disk), store, BOOT);
+        let file = bed.open("f");
+        assert_eq!(bed.engine.io.sync(&file).is_ok(), flushed, "durable is what is on the store");
+        bed.flush(&file);
+        drop(file);
+        bed.media.lose_memory();
+        assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == ours, "{flushed}");
+        assert!(file_of(&bed.store, "f") == ours);
+    }
+}
+
 /// A flush goes on without the tier's sync, and what the tier has is not believed in afterwards.
 // S-6
 #[test]

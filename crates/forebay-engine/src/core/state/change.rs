@@ -109,6 +109,8 @@ pub enum Change<'a> {
         base: Version,
         age: Age,
     },
+    /// The tier has failed to sync it.
+    Unsynced,
 }
 
 /// Since when a file is dirty, and up to where a sync has covered it. Told with what makes it dirty: the
@@ -200,6 +202,7 @@ impl FileState {
             Change::Emptied { base, owner, pinned } => {
                 (self.base, self.owner) = (*base, *owner);
                 (self.pinned, self.bytes) = (*pinned, Bytes::Tracked(Ranges::None));
+                self.unsynced = false;
                 self.revert();
             }
             Change::Followed { owner, base, mtime } => {
@@ -220,6 +223,7 @@ impl FileState {
                 self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
                 self.age(*age);
             }
+            Change::Unsynced => self.unsynced = true,
         }
         self.come_clean();
         self.check(change);

@@ -55,6 +55,7 @@ impl FileState {
             meta_dirty: true,
             flush_open: portrait.flush_open,
             pinned: false,
+            unsynced: false,
             conflict: match portrait.conflict {
                 Conflict::None => Conflict::Adopted,
                 stands => stands,

@@ -27,9 +27,13 @@ struct Stored<'a> {
     flush_open: bool,
     /// Format 2 had another flag here: who takes over a tier of it clears this one.
     held: bool,
-    pinned: bool,
+    /// The bits below. Where it was a flag it is the first of them.
+    marks: u8,
     conflict: Conflict,
 }
+
+const PINNED: u8 = 1;
+const UNSYNCED: u8 = 2;
 
 impl Serialize for FileState {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -50,7 +54,7 @@ impl Serialize for FileState {
             meta_dirty: self.meta_dirty,
             flush_open: self.flush_open,
             held: self.held,
-            pinned: self.pinned,
+            marks: u8::from(self.pinned) * PINNED + u8::from(self.unsynced) * UNSYNCED,
             conflict: self.conflict,
         };
         stored.serialize(s)
@@ -78,7 +82,8 @@ impl<'d> Deserialize<'d> for FileState {
             dirty_since: stored.dirty_since,
             meta_dirty: stored.meta_dirty,
             flush_open: stored.flush_open,
-            pinned: stored.pinned,
+            pinned: stored.marks & PINNED != 0,
+            unsynced: stored.marks & UNSYNCED != 0,
             conflict: stored.conflict,
             held: stored.held,
             claim: claim.unwrap_or(0),
