@@ -36,7 +36,6 @@ pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
 pub use core::near::{Near, Neighbours, Owned};
-pub use core::policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use core::ranges::{Ranges, Run, State};
 pub use core::report::{
     AgeBucket, BusyFile, Failure, FileInfo, Gauges, Progress, Report, Stats, Status,

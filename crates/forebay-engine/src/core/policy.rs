@@ -20,14 +20,32 @@ pub struct Level {
     pub backing_available: bool,
 }
 
-/// 4 GiB: at the few GB/s of a fast device, about a second of writing.
-pub const PASSTHROUGH_WRITE_TIER_MIN: u64 = 4 << 30;
+/// What bounds programs that write past us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// The kernel asks before they write where there is hardly any room, see [`holds_writers`].
+    Asked,
+    /// How they are let in alone.
+    LetIn,
+}
 
-/// Whether one more program may write past us. Such a writer cannot be slowed down and its shadow
-/// cannot be evicted, so room is kept: a sixty-fourth of the tier for each of them, from what is
-/// free or clean, and what they will have written in a second counts as written; and a tier below [`PASSTHROUGH_WRITE_TIER_MIN`] never allows it.
-pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
-    if level.tier_bytes < PASSTHROUGH_WRITE_TIER_MIN {
+impl Bound {
+    /// The smallest tier that is written to past us.
+    pub fn tier_min(self) -> u64 {
+        match self {
+            // What a fast device takes between two looks at what was written.
+            Bound::Asked => 256 << 20,
+            // At the few GB/s of a fast device, about a second of writing.
+            Bound::LetIn => 4 << 30,
+        }
+    }
+}
+
+/// Whether one more program may write past us. Its shadow cannot be evicted, and it is slowed down only if it is
+/// asked, so room is kept: a sixty-fourth of the tier for each of them, from what is
+/// free or clean, and what they will have written in a second counts as written; and a small tier never allows it.
+pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) -> bool {
+    if level.tier_bytes < bound.tier_min() {
         return false;
     }
     let dirty_soon = level.dirty_bytes.saturating_add(level.arriving_bytes);
@@ -38,14 +56,16 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
-/// Less room than that is written full within the moments between two looks.
+/// Less room than that is written full within the moments between two looks. Of a small tier it is the half: nobody
+/// is let in where more is dirty.
 const AHEAD: u64 = 1 << 30;
 
 /// Whether those who write past us are asked about before they write: what is dirty may soon be all
 /// that the tier may hold.
 pub fn holds_writers(level: Level) -> bool {
     let stays = level.dirty_bytes.saturating_add(level.doubted_bytes);
-    stays.saturating_add(level.arriving_bytes.max(AHEAD)) >= level.tier_bytes
+    let ahead = AHEAD.min(level.tier_bytes / 2);
+    stays.saturating_add(level.arriving_bytes.max(ahead)) >= level.tier_bytes
 }
 
 #[cfg(test)]
@@ -55,7 +75,9 @@ mod tests {
     #[test]
     fn writers_past_us_need_room_that_is_not_dirty() {
         let t = Tunables::default();
-        let tier_bytes = PASSTHROUGH_WRITE_TIER_MIN;
+        let tier_bytes = Bound::LetIn.tier_min();
+        let may_write_unseen =
+            |level, t: &Tunables, writers| may_write_unseen(level, t, writers, Bound::LetIn);
         let level =
             |dirty| Level { tier_bytes, dirty_bytes: tier_bytes / 100 * dirty, ..Level::default() };
         assert!(may_write_unseen(level(50), &t, 0));
@@ -64,6 +86,9 @@ mod tests {
         let soon = Level { arriving_bytes: tier_bytes / 100 * 20, ..level(40) };
         assert!(!may_write_unseen(soon, &t, 0), "those that write will have taken the room");
         assert!(!may_write_unseen(Level { tier_bytes: tier_bytes - 1, ..level(0) }, &t, 0));
+        let small = |tier_bytes| Level { tier_bytes, ..Level::default() };
+        let asked = |tier_bytes| super::may_write_unseen(small(tier_bytes), &t, 0, Bound::Asked);
+        assert!(asked(256 << 20) && !asked(255 << 20), "where the kernel asks it holds them");
     }
 
     #[test]
@@ -76,7 +101,7 @@ mod tests {
         };
         assert!(!holds_writers(level(6, 0)) && !holds_writers(level(4, 3)));
         assert!(holds_writers(level(7, 0)) && holds_writers(level(4, 4)));
-        let small = Level { tier_bytes: 1 << 30, ..Level::default() };
-        assert!(holds_writers(small), "any tier that is full in a moment");
+        let small = |dirty_bytes| Level { tier_bytes: 1 << 30, dirty_bytes, ..Level::default() };
+        assert!(!holds_writers(small(1 << 28)) && holds_writers(small(1 << 29)));
     }
 }

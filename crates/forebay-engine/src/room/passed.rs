@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay_backing::{FileKey, Result};
 
 use crate::core::id::FileId;
+use crate::core::policy::may_write_unseen;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::Files;
@@ -348,7 +349,7 @@ impl Passed {
         if writers > 0 && self.files.totals().pace().is_older(self.files.time().now(), LOOK_MIN) {
             self.measure_unseen();
         }
-        let level = self.files.level();
-        self.files.tune(|t| crate::core::policy::may_write_unseen(level, t, writers))
+        let (level, bound) = (self.files.level(), self.sluice.bound());
+        self.files.tune(|t| may_write_unseen(level, t, writers, bound))
     }
 }

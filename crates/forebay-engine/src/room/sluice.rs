@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -21,14 +21,14 @@ use rustix::fs;
 
 use crate::core::counters::add;
 use crate::core::id::FileId;
-use crate::core::policy;
+use crate::core::policy::{self, Bound};
 use crate::core::turns::{Left, Turns};
 use crate::files::Files;
 use crate::files::file::File;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::room::Room;
 use crate::tier::gate::{Asked, Gate, Growth};
-use crate::tier::media::MediaFile;
+use crate::tier::media::{MediaFile, Open};
 
 /// The kernel opens a shadow soon after we have answered the open; then its mark has done its work.
 /// Marks are taken away together, since each would cost the writer of a small file as much as to set it.
@@ -47,6 +47,8 @@ const GRANTED_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct Sluice {
     files: Arc<Files>,
     room: Arc<Room>,
+    /// Found out when somebody wants to know.
+    bound: OnceLock<Bound>,
     state: Mutex<State>,
 }
 
@@ -103,7 +105,28 @@ impl Sluice {
         let since = files.time().now();
         let ready = Gate::new().ok().map(|gate| Ready { gate, since, marked: false, before: None });
         let state = State { ready, watched: HashMap::new(), shut: None };
-        Sluice { files, room, state: Mutex::new(Rank::Unseen, state) }
+        Sluice { files, room, bound: OnceLock::new(), state: Mutex::new(Rank::Unseen, state) }
+    }
+
+    /// What bounds those who write to the tier past us.
+    pub fn bound(&self) -> Bound {
+        *self.bound.get_or_init(|| match self.try_to_ask() {
+            Ok(()) => Bound::Asked,
+            Err(error) => {
+                tracing::debug!(%error, "nobody asks before files of the tier are written past the daemon");
+                Bound::LetIn
+            }
+        })
+    }
+
+    fn try_to_ask(&self) -> io::Result<()> {
+        const NAME: &str = "digests/asked";
+        let media = self.files.media();
+        let file = media.open(NAME, Open::Fresh)?;
+        let fd = file.as_fd().ok_or(io::ErrorKind::Unsupported);
+        let asks = fd.map_err(io::Error::from).and_then(|fd| Gate::new()?.keep_ready(fd));
+        media.remove(NAME)?;
+        asks
     }
 
     /// One more program is about to have the shadow open for writing. Its file's lock is held.
