@@ -156,7 +156,9 @@ fn files_that_are_open_together_and_do_not_fit_are_written_one_after_the_other()
 #[test]
 fn who_waits_goes_on_when_the_daemon_dies_and_who_makes_nothing_grow_does_not_wait() {
     needs_forebay!();
-    let Some((bed, mounted)) = bed("always", &["--max-age", "1h", "--throttle", "1MB,1ms"]) else { return };
+    let Some((bed, mounted)) = bed("always", &["--max-age", "1h", "--throttle", "1MB,1ms"]) else {
+        return;
+    };
     const LEN: u64 = 300 * MIB;
     // Dirty, closed, and slow to leave.
     sample::file(&mounted.at("slow"), 1, 128 << 20);

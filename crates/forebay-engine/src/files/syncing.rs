@@ -44,6 +44,10 @@ impl Files {
 /// Whether syncs of a shadow may be believed: once one has failed what is dirty of the file is durable when it is on the
 /// store.
 pub(crate) fn refuse_after_failure(inner: &Inner) -> Result<()> {
-    let why = "the fast tier has failed to sync this file: it is not durable until it is flushed ('forebay flush')";
-    if inner.state.is_unsynced() { Err(Error::os(libc::EIO, why)) } else { Ok(()) }
+    let why = "the fast tier has failed to sync this file: it is not durable until it is flushed";
+    if inner.state.is_unsynced() && inner.state.is_dirty() {
+        Err(Error::os(libc::EIO, why))
+    } else {
+        Ok(())
+    }
 }

@@ -29,6 +29,12 @@ impl Io {
     /// As [`Io::sync`], for a handle with rules of its own.
     pub fn sync_in(self: &Arc<Self>, admission: &Admission, file: &Arc<File>) -> Result<()> {
         match self.sync_way(admission) {
+            // Once the tier has failed to make it durable only the store can.
+            WritePolicy::WriteBack if file.lock().state.is_unsynced() => {
+                self.sync_around(file)?;
+                self.drain.flush_file(file)?;
+                return self.sync_settled(file.lock());
+            }
             WritePolicy::WriteBack => self.sync_around(file)?,
             WritePolicy::WriteThrough => {
                 self.sync_around(file)?;
