@@ -13,8 +13,9 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, StatxFlags};
+
 use super::Sys;
-use super::root::stat_fd;
 
 const TRUST: Duration = Duration::from_secs(1);
 
@@ -74,8 +75,7 @@ impl Parents {
             let (since, dir) = known.dirs.get(path.as_os_str())?;
             (since.elapsed() < TRUST).then(|| dir.clone())?
         };
-        // Somebody else may have removed it, and made another by its name.
-        stat_fd(&*dir).is_ok_and(|stat| stat.stx_nlink > 0).then_some(dir)
+        exists(&dir).then_some(dir)
     }
 
     /// What lies at or below `path` is another directory from now on.
@@ -86,9 +86,35 @@ impl Parents {
     }
 }
 
+/// Whether nobody has removed it, who may have made another by its name. For all that this machine knows: asked for
+/// more, the client of a file system elsewhere would ask its server after each change of the directory, by which what it
+/// knows of it is out of date. A directory that another machine has removed answers what is done in it with ESTALE.
+fn exists(dir: &OwnedFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
+    rustix::fs::statx(dir, "", flags, StatxFlags::NLINK).is_ok_and(|stat| stat.stx_nlink > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_was_removed_is_not_used_again() {
+        let top = crate::suite::TempDir::new();
+        let (path, parents) = (top.path().join("d"), Parents::default());
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+        let open = || rustix::fs::open(&path, flags, rustix::fs::Mode::empty());
+        let inode = || {
+            let dir = parents.get(Path::new("d"), open).expect("it is there");
+            rustix::fs::fstat(&*dir).expect("it is open").st_ino
+        };
+        std::fs::create_dir(&path).expect("room");
+        let first = inode();
+        // Holds the inode's number.
+        let _held = open().expect("it is there");
+        std::fs::remove_dir(&path).and_then(|()| std::fs::create_dir(&path)).expect("room");
+        assert_ne!(inode(), first);
+    }
 
     fn open() -> Sys<OwnedFd> {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
