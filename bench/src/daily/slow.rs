@@ -54,7 +54,9 @@ fn rclone(run: &Run, store: &Path) -> Result<Place> {
     let (mountpoint, cache) = (mountpoint?, cache?);
     let mut command = Command::new("rclone");
     command.args(["mount", "--vfs-cache-mode", "full", "--cache-dir"]).arg(&cache);
-    command.args(["--config", "/dev/null"]).arg(store).arg(&mountpoint);
+    // As long as the others believe names; by default it is five minutes.
+    command.args(["--dir-cache-time", "1s", "--attr-timeout", "1s", "--config", "/dev/null"]);
+    command.arg(store).arg(&mountpoint);
     let log = run.disk.path().join("rclone.log");
     let daemon = Daemon::start(&mut command, &mountpoint, &log).context("rclone")?;
     Ok(Place::daemon("rclone", daemon, vec![mountpoint, cache]))
