@@ -17,6 +17,7 @@ use crate::publish::Ready;
 use crate::queue::{FileTask, Nature, Task};
 use crate::report::{Reason, Tried, Trouble, destination, opened, source};
 use crate::spec::Overwrite;
+use crate::sync::{Since, Sync};
 use crate::transfer::Engine;
 
 /// What the destination has under a file's name.
@@ -68,7 +69,7 @@ impl Engine<'_> {
         own: &AtomicU64,
     ) -> Tried<()> {
         let key = Key::of(&task.to());
-        let temp = Temp::create(pair, temp_name(&self.spec.id, key))?;
+        let temp = Temp::create(&self.sync, pair, temp_name(&self.spec.id, key))?;
         let size = stat.st_size as u64;
         let mover = self.mover(own);
         if mover.reflink(src, &temp.fd) {
@@ -112,8 +113,9 @@ impl Engine<'_> {
         let versions = (Version::of_source(stat), Version::of_destination(&made));
         unchanged(pair, &task.name, src, versions.0)?;
         self.sync_alone(&temp.fd)?;
+        let since = temp.since;
         let temp = temp.close()?;
-        self.queue.ready(Ready { task: task.clone(), temp, key, versions });
+        self.queue.ready(Ready { task: task.clone(), temp, key, versions, since });
         Ok(())
     }
 
@@ -207,6 +209,7 @@ pub fn unchanged(pair: &Pair, name: &OsStr, src: &OwnedFd, before: Version) -> T
 /// A file that has no name of its own yet; removed when it is dropped.
 pub struct Temp {
     pub fd: OwnedFd,
+    since: Since,
     place: TempName,
 }
 
@@ -217,7 +220,8 @@ struct TempName {
 
 impl Temp {
     /// Made anew, in the place of whatever an earlier run left.
-    pub fn create(pair: &Arc<Pair>, name: OsString) -> Tried<Temp> {
+    pub fn create(sync: &Sync, pair: &Arc<Pair>, name: OsString) -> Tried<Temp> {
+        let since = sync.since();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let fd = match open_name(&pair.dst, &name, flags) {
             Err(Errno::EXIST) => {
@@ -227,12 +231,13 @@ impl Temp {
             }
             other => other,
         };
-        Ok(Temp::of(fd.map_err(destination("making"))?, pair, name))
+        let fd = fd.map_err(destination("making"))?;
+        Ok(Temp { fd, since, place: TempName { pair: pair.clone(), name } })
     }
 
     /// One that an earlier run left.
-    pub fn of(fd: OwnedFd, pair: &Arc<Pair>, name: OsString) -> Temp {
-        Temp { fd, place: TempName { pair: pair.clone(), name } }
+    pub fn of(fd: OwnedFd, sync: &Sync, pair: &Arc<Pair>, name: OsString) -> Temp {
+        Temp { fd, since: sync.since(), place: TempName { pair: pair.clone(), name } }
     }
 
     /// Leaves it for another run.
@@ -243,7 +248,7 @@ impl Temp {
     /// Closes it as NFS wants it: only then does the server say what it thinks of the bytes. It
     /// keeps its temporary name, which is returned.
     pub fn close(self) -> Tried<OsString> {
-        let Temp { fd, place } = self;
+        let Temp { fd, place, .. } = self;
         // SAFETY: the descriptor is ours, and nobody uses it after this.
         if unsafe { libc::close(fd.into_raw_fd()) } != 0 {
             let error = Errno::from_io_error(&std::io::Error::last_os_error());

@@ -177,8 +177,8 @@ fn found_or_made(
         let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
         let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if ours && file && stat.st_ino == begun.inode {
-            return Ok((Temp::of(fd, pair, name), begun.pieces.clone()));
+            return Ok((Temp::of(fd, &engine.sync, pair, name), begun.pieces.clone()));
         }
     }
-    Ok((Temp::create(pair, name)?, HashSet::new()))
+    Ok((Temp::create(&engine.sync, pair, name)?, HashSet::new()))
 }

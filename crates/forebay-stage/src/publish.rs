@@ -11,7 +11,7 @@ use crate::journal::{Key, Version};
 use crate::queue::FileTask;
 use crate::report::{Reason, Tried, Trouble, destination, opened};
 use crate::spec::Overwrite;
-use crate::sync::{self, How};
+use crate::sync::{self, How, Since};
 use crate::transfer::Engine;
 
 /// A file that has everything but durability and its name.
@@ -22,6 +22,8 @@ pub struct Ready {
     pub key: Key,
     /// Of the source and of the destination.
     pub versions: (Version, Version),
+    /// When its first byte was written.
+    pub since: Since,
 }
 
 impl Engine<'_> {
@@ -33,19 +35,24 @@ impl Engine<'_> {
         }
     }
 
-    /// Makes a batch durable, and hands it on for its names.
+    /// Makes a batch durable, and hands it on for its names. Whose bytes a failed write has lost is
+    /// not told: nobody's name may say then that they got there.
     pub fn flush(&self, batch: Vec<Ready>, near: &mut Near) {
-        let written = self.sync.all().and_then(|()| {
-            self.journal.publish(batch.iter().map(|r| (r.key, r.versions.0, r.versions.1)))
-        });
-        match written {
-            Ok(()) => self.queue.push_names(batch),
-            // Whose bytes did not get there is not told: nobody's name may say they did.
+        let synced = self.sync.all();
+        let mut durable = Vec::with_capacity(batch.len());
+        for ready in batch {
+            match synced.and_then(|synced| synced.has(ready.since)) {
+                Ok(()) => durable.push(ready),
+                Err(errno) => self.lose(&ready, destination("making durable")(errno), near),
+            }
+        }
+        let lines = durable.iter().map(|r| (r.key, r.versions.0, r.versions.1));
+        match self.journal.publish(lines) {
+            Ok(()) => self.queue.push_names(durable),
             Err(errno) => {
-                for ready in batch {
-                    self.give_up(&ready, near);
-                    self.take_back(ready.task.size);
-                    self.fail(&ready.task, destination("making durable")(errno));
+                for ready in durable {
+                    let trouble = destination("writing the transfer's journal")(errno);
+                    self.lose(&ready, trouble, near);
                 }
             }
         }
@@ -58,11 +65,7 @@ impl Engine<'_> {
                     self.tally.published(ready.task.size);
                     self.published(&ready.task);
                 }
-                Err(trouble) => {
-                    self.give_up(&ready, near);
-                    self.take_back(ready.task.size);
-                    self.fail(&ready.task, trouble);
-                }
+                Err(trouble) => self.lose(&ready, trouble, near),
             }
         }
     }
@@ -88,9 +91,11 @@ impl Engine<'_> {
         }
     }
 
-    fn give_up(&self, ready: &Ready, near: &mut Near) {
+    fn lose(&self, ready: &Ready, trouble: Trouble, near: &mut Near) {
         if let Ok(pair) = near.pair(&self.base, &ready.task.node) {
             _ = fs::unlinkat(&pair.dst, &ready.temp, fs::AtFlags::empty());
         }
+        self.take_back(ready.task.size);
+        self.fail(&ready.task, trouble);
     }
 }

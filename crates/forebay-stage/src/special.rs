@@ -36,6 +36,7 @@ impl Engine<'_> {
             self.published(task);
             return Ok(());
         }
+        let since = self.sync.since();
         anew(pair, &temp, || match &target {
             Some(target) => fs::symlinkat(target.as_c_str(), &pair.dst, &temp),
             None => fs::mkfifoat(&pair.dst, &temp, Mode::RUSR | Mode::WUSR),
@@ -43,7 +44,7 @@ impl Engine<'_> {
         self.dress(pair, &temp, stat)?;
         let made = look(&pair.dst, &temp).map_err(destination("looking"))?;
         let versions = (Version::of_source(stat), Version::of_destination(&made));
-        self.queue.ready(Ready { task: task.clone(), temp, key, versions });
+        self.queue.ready(Ready { task: task.clone(), temp, key, versions, since });
         Ok(())
     }
 

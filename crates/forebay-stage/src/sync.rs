@@ -5,6 +5,8 @@
 //! there every file and directory is synced alone.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs;
 use rustix::io::Errno;
@@ -30,10 +32,39 @@ pub enum How {
     Each,
 }
 
+/// When a file was begun, by how many syncs had failed until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Since(u64);
+
+/// What is durable after a sync: what was begun since the last one that failed. The kernel tells a
+/// failed write once, to the sync that comes next, and that one may be of other files.
+#[derive(Debug, Clone, Copy)]
+pub struct Durable {
+    since: Since,
+    last: Option<Errno>,
+}
+
+impl Durable {
+    /// Whether a file is, or how the sync failed that may have lost bytes of it.
+    pub fn has(&self, since: Since) -> rustix::io::Result<()> {
+        match self.last {
+            Some(errno) if since != self.since => Err(errno),
+            _ => Ok(()),
+        }
+    }
+}
+
+type Call = dyn Fn(&OwnedFd) -> rustix::io::Result<()> + Send + std::marker::Sync;
+
 pub struct Sync {
     how: How,
     /// Opened before anything is written: a failed write is then told to us.
     dir: OwnedFd,
+    call: Box<Call>,
+    /// Read at any time, raised by who holds `last`.
+    failures: AtomicU64,
+    /// The last failure. Held over the call, so that the count is right when the next one begins.
+    last: Mutex<Option<Errno>>,
 }
 
 impl Sync {
@@ -42,19 +73,33 @@ impl Sync {
         // Signed on some architectures.
         let kind = fs::fstatfs(&dir)?.f_type as u64 & 0xffff_ffff;
         let how = if HONEST.contains(&kind) { How::Whole } else { How::Each };
-        Ok(Sync { how, dir })
+        Ok(Sync::by(how, dir, Box::new(|dir| fs::syncfs(dir))))
+    }
+
+    fn by(how: How, dir: OwnedFd, call: Box<Call>) -> Sync {
+        Sync { how, dir, call, failures: AtomicU64::new(0), last: Mutex::new(None) }
     }
 
     pub fn how(&self) -> How {
         self.how
     }
 
+    /// To be asked before the first byte of a file is written.
+    pub fn since(&self) -> Since {
+        Since(self.failures.load(Ordering::SeqCst))
+    }
+
     /// Where that is possible with one call.
-    pub fn all(&self) -> rustix::io::Result<()> {
-        match self.how {
-            How::Whole => again(|| fs::syncfs(&self.dir)),
-            How::Each => Ok(()),
+    pub fn all(&self) -> rustix::io::Result<Durable> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.how == How::Whole
+            && let Err(errno) = again(|| (self.call)(&self.dir))
+        {
+            *last = Some(errno);
+            self.failures.fetch_add(1, Ordering::SeqCst);
+            return Err(errno);
         }
+        Ok(Durable { since: self.since(), last: *last })
     }
 }
 
@@ -80,5 +125,65 @@ fn again(call: impl Fn() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
             Err(Errno::INTR) => {}
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A file system of one call, of which these calls fail, the first being 0.
+    pub fn failing(dir: &impl AsFd, calls: &'static [u64]) -> Sync {
+        let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3).unwrap();
+        let count = AtomicU64::new(0);
+        let call = move |_: &OwnedFd| match calls.contains(&count.fetch_add(1, Ordering::SeqCst)) {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        };
+        Sync::by(How::Whole, dir, Box::new(call))
+    }
+
+    #[test]
+    fn a_failure_counts_for_all_that_was_begun_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = std::fs::File::open(dir.path()).unwrap();
+        let sync = failing(&dir, &[1, 2, 4]);
+        let first = sync.since();
+        assert_eq!(sync.all().unwrap().has(first), Ok(()));
+        assert_eq!(sync.all().unwrap_err(), Errno::IO);
+        let second = sync.since();
+        assert_eq!(sync.all().unwrap_err(), Errno::IO);
+        let third = sync.since();
+        let durable = sync.all().unwrap();
+        let told = [first, second, third].map(|since| durable.has(since));
+        assert_eq!(told, [Err(Errno::IO), Err(Errno::IO), Ok(())]);
+        assert_eq!(sync.all().unwrap_err(), Errno::IO);
+        assert_eq!(sync.all().unwrap().has(third), Err(Errno::IO));
+    }
+
+    /// A sync that waits for one that fails knows of it.
+    #[test]
+    fn syncs_take_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = std::fs::File::open(dir.path()).unwrap();
+        let (begun, calls) = (std::sync::Barrier::new(2), AtomicU64::new(0));
+        let begun = std::sync::Arc::new(begun);
+        let (inside, fd) = (begun.clone(), dir.into());
+        let call = move |_: &OwnedFd| {
+            if calls.fetch_add(1, Ordering::SeqCst) > 0 {
+                return Ok(());
+            }
+            inside.wait();
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            Err(Errno::IO)
+        };
+        let sync = Sync::by(How::Whole, fd, Box::new(call));
+        let since = sync.since();
+        std::thread::scope(|scope| {
+            let failed = scope.spawn(|| sync.all().map(|_| ()));
+            begun.wait();
+            assert_eq!(sync.all().unwrap().has(since), Err(Errno::IO));
+            assert_eq!(failed.join().unwrap(), Err(Errno::IO));
+        });
     }
 }

@@ -383,3 +383,72 @@ impl Engine<'_> {
         subtract(&self.tally.bytes_total, std::mem::replace(&mut task.size, size));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+    use crate::journal::{Version, temp_name};
+    use crate::publish::Ready;
+    use crate::queue::Nature;
+    use crate::spec::{Options, Place, What};
+    use crate::sync::tests::failing;
+
+    fn spec(top: &Path) -> Spec {
+        let place = |path: &str| Place { root: top.into(), path: path.into() };
+        let (source, destination) = (place("from"), place("to"));
+        let (id, what, options) = ("t".into(), What::Directory, Options::default());
+        Spec { id, source, destination, what, options }
+    }
+
+    /// A copy of `name` that waits for being made durable.
+    fn copied(engine: &Engine<'_>, node: &Arc<Node>, name: &str) -> Ready {
+        let key = Key::of(Path::new("to").join(name).as_path());
+        let (temp, since) = (temp_name("t", key), engine.sync.since());
+        let dir = crate::beneath::open_dir(engine.base.dst.as_fd(), &node.to).unwrap();
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        let fd = crate::beneath::open_name(&dir, &temp, flags).unwrap();
+        let version = Version::of_destination(&rustix::fs::fstat(&fd).unwrap());
+        let nature = Nature::Regular;
+        let task = FileTask {
+            node: node.clone(),
+            name: name.into(),
+            new_name: None,
+            size: 0,
+            nature,
+            shared: None,
+        };
+        Ready { task, temp, key, versions: (version, version), since }
+    }
+
+    /// One failed write is told to the first sync that comes, whosesoever it was.
+    #[test]
+    fn no_file_gets_its_name_that_was_begun_before_a_sync_failed() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::create_dir(top.path().join("from")).unwrap();
+        let (spec, control) = (spec(top.path()), Control::default());
+        let (found, base) = place::find(&spec).unwrap();
+        let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
+        engine.sync = failing(&engine.base.dst, &[0]);
+        let node = engine.make_dir(Path::new(""), Path::new("to")).unwrap();
+        let near = &mut Near::default();
+        let (first, second) = (copied(&engine, &node, "first"), copied(&engine, &node, "second"));
+        engine.flush(vec![first], near);
+        let third = copied(&engine, &node, "third");
+        engine.flush(vec![second, third], near);
+        engine.pool();
+        let names = std::fs::read_dir(top.path().join("to")).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["third"]);
+        let report = engine.report(0.0);
+        let told: Vec<_> = report.failures.iter().map(|f| (&*f.path.0, f.reason)).collect();
+        assert_eq!(told, [(Path::new("first"), Reason::Io), (Path::new("second"), Reason::Io)]);
+        let next = Journal::open(&engine.base.dst, "t", place::fingerprint(&spec)).unwrap();
+        let known = ["first", "second", "third"]
+            .map(|name| next.published(Key::of(&Path::new("to").join(name))).is_some());
+        assert_eq!(known, [false, false, true]);
+    }
+}
