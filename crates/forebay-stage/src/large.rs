@@ -38,8 +38,6 @@ pub struct Large {
     inode: u64,
     have: HashSet<u64>,
     temp: Mutex<Option<Temp>>,
-    /// A second descriptor of the temporary file, which needs no lock.
-    dst: OwnedFd,
     left: AtomicUsize,
     own: AtomicU64,
     trouble: Mutex<Option<Trouble>>,
@@ -65,24 +63,10 @@ impl Large {
         }
         fs::ftruncate(&temp.fd, stat.st_size as u64).map_err(destination("setting its size"))?;
         let inode = fs::fstat(&temp.fd).map_err(destination("looking"))?.st_ino;
-        let dst = rustix::io::fcntl_dupfd_cloexec(&temp.fd, 3).map_err(destination("opening"))?;
         let left = AtomicUsize::new(0);
         let (temp, trouble) = (Mutex::new(Some(temp)), Mutex::new(None));
-        let large = Large {
-            task,
-            key,
-            version,
-            pair,
-            src,
-            stat,
-            inode,
-            have,
-            temp,
-            dst,
-            left,
-            own,
-            trouble,
-        };
+        let large =
+            Large { task, key, version, pair, src, stat, inode, have, temp, left, own, trouble };
         large.left.store(large.missing().len(), Ordering::Relaxed);
         large.count_what_is_there(engine);
         Ok(Some(large))
@@ -117,11 +101,24 @@ impl Large {
         if Version::of_source(&now) != self.version {
             return Err(Trouble::new(Reason::Changed, "it was changed while it was copied"));
         }
+        let dst = self.open(engine)?;
         let mover = engine.mover(&self.own);
-        mover.copy(&self.src, &self.dst, self.range(piece), shape(&self.stat))?;
-        sync::data(&self.dst).map_err(destination("syncing"))?;
+        mover.copy(&self.src, &dst, self.range(piece), shape(&self.stat))?;
+        sync::data(&dst).map_err(destination("syncing"))?;
         let written = engine.journal.piece(self.key, self.version, self.inode, piece);
         written.map_err(destination("writing the transfer's journal"))
+    }
+
+    /// The temporary file, opened for one piece: a failed write is told once to each opening of a file,
+    /// and so to the sync of no other piece instead.
+    fn open(&self, engine: &Engine<'_>) -> Tried<OwnedFd> {
+        let name = temp_name(&engine.spec.id, self.key);
+        let fd = open_name(&self.pair.dst, &name, OFlags::RDWR);
+        let fd = fd.map_err(destination("opening what is copied of it"))?;
+        match fs::fstat(&fd).map_err(destination("looking"))?.st_ino == self.inode {
+            true => Ok(fd),
+            false => Err(Trouble::new(Reason::InTheWay, "another file took its temporary name")),
+        }
     }
 
     fn failed(&self) -> bool {

@@ -289,3 +289,49 @@ fn ten_thousand_files_in_one_directory_are_counted_and_copied() {
         assert_eq!(bytes, number.to_le_bytes());
     }
 }
+
+/// Whether two descriptors are of one opening of a file; None if this kernel does not say.
+fn are_one(a: u64, b: u64) -> Option<bool> {
+    let pid = std::process::id();
+    // SAFETY: integers only; KCMP_FILE is 0.
+    match unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, 0, a, b) } {
+        0 => Some(true),
+        1..=3 => Some(false),
+        _ => None,
+    }
+}
+
+/// A failed write is told once to each opening: pieces that shared one could take the other's error,
+/// and say that they are on the medium.
+#[test]
+fn pieces_of_a_large_file_share_no_descriptor() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    let large = std::fs::File::create(from.join("large")).unwrap();
+    (0..4u64).for_each(|piece| large.write_all_at(&[1; 4 << 20], piece << 26).unwrap());
+    let mut spec = spec("pieces", &from, &to, What::Directory);
+    spec.options.rate = 8 << 20;
+    let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+                let is_temp = |path: PathBuf| {
+                    path.starts_with(top.path()) && path.to_string_lossy().contains("stage-pieces-")
+                };
+                let of_temp = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(is_temp));
+                let fds: Vec<u64> =
+                    of_temp.map(|fd| fd.file_name().to_str().unwrap().parse().unwrap()).collect();
+                most.fetch_max(fds.len() as u64, Ordering::Relaxed);
+                for (number, a) in fds.iter().enumerate() {
+                    assert!(fds[..number].iter().all(|b| are_one(*a, *b) != Some(true)));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let _until = Until(&over);
+        done(&spec);
+    });
+    assert!(most.load(Ordering::Relaxed) > 2, "{most:?} descriptors were seen");
+}
