@@ -21,11 +21,14 @@ use crate::sync::{Since, Sync};
 use crate::transfer::Engine;
 
 /// What the destination has under a file's name.
-enum Standing {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
     /// It is to be copied; something may be replaced.
     Copy,
-    /// It is there already, or shall stay.
-    Keep,
+    /// It is there already.
+    Same,
+    /// Another file is there and shall stay.
+    Stays,
 }
 
 impl Engine<'_> {
@@ -52,9 +55,14 @@ impl Engine<'_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Trouble::new(Reason::Changed, "it became something else meanwhile"));
         }
+        self.links.begun(task, &stat);
         self.resized(task, stat.st_size as u64);
         match self.standing(task, &pair, &stat)? {
-            Standing::Keep => self.keep(task, &pair, &stat),
+            Standing::Same => self.keep(task, &pair, &stat),
+            Standing::Stays => {
+                self.links.part(task);
+                self.keep(task, &pair, &stat)
+            }
             Standing::Copy if large::is(&stat) => self.begin_large(task.clone(), pair, src, stat),
             Standing::Copy => self.small(task, &pair, &src, &stat, own),
         }
@@ -134,12 +142,17 @@ impl Engine<'_> {
         if FileType::from_raw_mode(there.st_mode) == FileType::RegularFile
             && self.is_same(task, stat, &there)
         {
-            return Ok(Standing::Keep);
+            return Ok(Standing::Same);
         }
+        self.replaced(stat, &there)
+    }
+
+    /// Whether another file that is there is to be replaced by this one.
+    pub fn replaced(&self, stat: &Stat, there: &Stat) -> Tried<Standing> {
         match self.spec.options.overwrite {
             Overwrite::Always => Ok(Standing::Copy),
-            Overwrite::Older if changed(stat) > changed(&there) => Ok(Standing::Copy),
-            Overwrite::Older | Overwrite::Never => Ok(Standing::Keep),
+            Overwrite::Older if changed(stat) > changed(there) => Ok(Standing::Copy),
+            Overwrite::Older | Overwrite::Never => Ok(Standing::Stays),
             Overwrite::Fail => {
                 Err(Trouble::new(Reason::InTheWay, "another file has the name there"))
             }

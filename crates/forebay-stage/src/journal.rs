@@ -63,6 +63,11 @@ impl Version {
 
     /// Of a destination: a rename must not change it.
     pub fn of_destination(stat: &Stat) -> Version {
+        Version::of_content(stat)
+    }
+
+    /// Of what a file holds, whatever names it has.
+    pub fn of_content(stat: &Stat) -> Version {
         Version::hashed(&[stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64])
     }
 

@@ -1,15 +1,20 @@
 //! Hard links: the first name of a file is copied, the others become links to it.
+//!
+//! Names may be given to other files while a transfer runs. So a name becomes a link only if it is still
+//! of the file that the walk saw, and if what was published is what that file holds; a name of which the
+//! first is not true is copied as a file of its own.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{self, AtFlags};
+use rustix::fs::{self, AtFlags, Stat};
 
 use crate::beneath::{Near, find, look};
-use crate::journal::{Key, temp_name};
+use crate::file::Standing;
+use crate::journal::{Key, Version, temp_name};
 use crate::progress::add;
 use crate::queue::FileTask;
-use crate::report::{Reason, Tried, Trouble, destination, opened};
+use crate::report::{Reason, Tried, Trouble, destination, opened, source};
 use crate::transfer::Engine;
 
 /// Files with several names whose other names are waited for; the names beyond become files of their
@@ -18,6 +23,8 @@ const FILES_MAX: usize = 1_000_000;
 
 struct First {
     task: FileTask,
+    /// What was opened to be copied.
+    content: Option<Version>,
     published: bool,
 }
 
@@ -43,7 +50,7 @@ impl Links {
             return Place::Second(first.task.clone());
         }
         if table.len() < FILES_MAX {
-            table.insert(inode, First { task: task.clone(), published: false });
+            table.insert(inode, First { task: task.clone(), content: None, published: false });
         }
         Place::First
     }
@@ -56,45 +63,96 @@ impl Links {
         }
     }
 
-    fn first_of(&self, task: &FileTask) -> Option<FileTask> {
-        let table = self.table();
-        let first = table.get(&task.shared?)?;
-        first.published.then(|| first.task.clone())
-    }
-}
-
-impl Engine<'_> {
-    pub fn link(&self, second: &FileTask, near: &mut Near) {
-        match self.try_link(second, near) {
-            Ok(()) => add(&self.tally.hard_links, 1),
-            Err(trouble) => self.fail(second, trouble),
+    /// A name was opened, or looked at, to be copied. If it is another file's by now it is a first name
+    /// of none.
+    pub fn begun(&self, task: &mut FileTask, stat: &Stat) {
+        match task.shared {
+            Some(inode) if inode == (stat.st_dev, stat.st_ino) => {
+                if let Some(first) = self.table().get_mut(&inode) {
+                    first.content = Some(Version::of_content(stat));
+                }
+            }
+            _ => self.part(task),
         }
     }
 
-    fn try_link(&self, task: &FileTask, near: &mut Near) -> Tried<()> {
-        let Some(first) = self.links.first_of(task) else {
-            let text = "the file's first name was not published";
-            return Err(Trouble::new(Reason::HeldBack, text));
+    /// What the destination has under this name is not to be linked to.
+    pub fn part(&self, task: &mut FileTask) {
+        if let Some(inode) = task.shared.take() {
+            self.table().remove(&inode);
+        }
+    }
+
+    fn first_of(&self, task: &FileTask) -> Option<(FileTask, Fate)> {
+        let table = self.table();
+        let first = table.get(&task.shared?)?;
+        let fate = match (first.published, first.content) {
+            (true, Some(content)) => Fate::Published(content),
+            _ => Fate::Failed,
         };
-        let from = near.pair(&self.base, &first.node).map_err(opened)?;
+        Some((first.task.clone(), fate))
+    }
+}
+
+/// What became of a first name, when all of them have had their turn.
+enum Fate {
+    Published(Version),
+    Failed,
+}
+
+/// What is to become of a second name.
+enum Second {
+    Linked,
+    /// There is nothing that it could be a link to.
+    Own,
+}
+
+impl Engine<'_> {
+    pub fn link(&self, second: FileTask, near: &mut Near) {
+        match self.try_link(&second, near) {
+            Ok(Second::Linked) => add(&self.tally.hard_links, 1),
+            Ok(Second::Own) => self.file(FileTask { shared: None, ..second }, near),
+            Err(trouble) => self.fail(&second, trouble),
+        }
+    }
+
+    fn try_link(&self, task: &FileTask, near: &mut Near) -> Tried<Second> {
+        let Some((first, fate)) = self.links.first_of(task) else { return Ok(Second::Own) };
         let to = near.pair(&self.base, &task.node).map_err(opened)?;
+        let now = look(&to.src, &task.name).map_err(source("looking again"))?;
+        if task.shared != Some((now.st_dev, now.st_ino)) {
+            return Ok(Second::Own);
+        }
+        match fate {
+            Fate::Published(content) if content == Version::of_content(&now) => {}
+            Fate::Published(_) => {
+                let text = "it was changed after its first name was copied";
+                return Err(Trouble::new(Reason::Changed, text));
+            }
+            Fate::Failed => {
+                let text = "the file's first name was not published";
+                return Err(Trouble::new(Reason::HeldBack, text));
+            }
+        }
+        let from = near.pair(&self.base, &first.node).map_err(opened)?;
         let there = find(&to.dst, task.to_name()).map_err(destination("looking"))?;
         let wanted = look(&from.dst, first.to_name()).map_err(destination("looking"))?;
         if there.is_some_and(|there| (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino))
         {
             self.tally.keep(0);
-            return Ok(());
+            return Ok(Second::Linked);
+        }
+        if there.is_some_and(|there| !matches!(self.replaced(&now, &there), Ok(Standing::Copy))) {
+            return Ok(Second::Own);
         }
         let temp = temp_name(&self.spec.id, Key::of(&task.to()));
         _ = fs::unlinkat(&to.dst, &temp, AtFlags::empty());
         fs::linkat(&from.dst, first.to_name(), &to.dst, &temp, AtFlags::empty())
             .map_err(destination("linking"))?;
-        let named = fs::renameat(&to.dst, &temp, &to.dst, task.to_name());
-        if let Err(errno) = named {
+        self.rename(&to.dst, &temp, task.to_name()).inspect_err(|_| {
             _ = fs::unlinkat(&to.dst, &temp, AtFlags::empty());
-            return Err(destination("giving it its name")(errno));
-        }
+        })?;
         self.tally.published(0);
-        Ok(())
+        Ok(Second::Linked)
     }
 }

@@ -1,6 +1,6 @@
 //! From copied to published: a batch is made durable, written down, and given its names (T1).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{self, RenameFlags};
@@ -72,16 +72,20 @@ impl Engine<'_> {
 
     fn name(&self, ready: &Ready, near: &mut Near) -> Tried<()> {
         let dir = &near.pair(&self.base, &ready.task.node).map_err(opened)?.dst;
-        let name = ready.task.to_name();
+        self.rename(dir, &ready.temp, ready.task.to_name())
+    }
+
+    /// A file whose name shall not be replaced may have come meanwhile.
+    pub fn rename(&self, dir: &OwnedFd, temp: &OsStr, name: &OsStr) -> Tried<()> {
         let renamed = match self.spec.options.overwrite {
             Overwrite::Never | Overwrite::Fail => {
-                match fs::renameat_with(dir, &ready.temp, dir, name, RenameFlags::NOREPLACE) {
+                match fs::renameat_with(dir, temp, dir, name, RenameFlags::NOREPLACE) {
                     // Not every file system can; a look went before.
-                    Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(dir, &ready.temp, dir, name),
+                    Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(dir, temp, dir, name),
                     other => other,
                 }
             }
-            Overwrite::Always | Overwrite::Older => fs::renameat(dir, &ready.temp, dir, name),
+            Overwrite::Always | Overwrite::Older => fs::renameat(dir, temp, dir, name),
         };
         match renamed {
             Err(Errno::EXIST) => {

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::attributes::{owner, times};
 use crate::beneath::{Pair, State, find, look, set_mode};
+use crate::file::Standing;
 use crate::journal::{Key, Version, temp_name};
 use crate::publish::Ready;
 use crate::queue::FileTask;
@@ -14,8 +15,9 @@ use crate::report::{Reason, Tried, Trouble, destination, source};
 use crate::transfer::Engine;
 
 impl Engine<'_> {
-    pub fn special(&self, task: &FileTask, pair: &Pair) -> Tried<()> {
+    pub fn special(&self, task: &mut FileTask, pair: &Pair) -> Tried<()> {
         let stat = &look(&pair.src, &task.name).map_err(source("looking"))?;
+        self.links.begun(task, stat);
         let key = Key::of(&task.to());
         let temp = temp_name(&self.spec.id, key);
         let target = match FileType::from_raw_mode(stat.st_mode) {
@@ -29,9 +31,11 @@ impl Engine<'_> {
             }
             kind => return self.pass_over(task, kind),
         };
-        if task.node.state == State::Used
-            && self.stands(task, pair, stat, target.as_ref().map(|t| t.to_bytes()))?
-        {
+        let standing = self.stands(task, pair, stat, target.as_ref().map(|t| t.to_bytes()))?;
+        if standing != Standing::Copy {
+            if standing == Standing::Stays {
+                self.links.part(task);
+            }
             self.tally.keep(0);
             self.published(task);
             return Ok(());
@@ -56,26 +60,31 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Whether the destination has the same already.
+    /// What the destination has under its name.
     fn stands(
         &self,
         task: &FileTask,
         pair: &Pair,
         stat: &Stat,
         target: Option<&[u8]>,
-    ) -> Tried<bool> {
+    ) -> Tried<Standing> {
+        if task.node.state == State::Fresh {
+            return Ok(Standing::Copy);
+        }
         let there = find(&pair.dst, task.to_name()).map_err(destination("looking"))?;
-        let Some(there) = there else { return Ok(false) };
+        let Some(there) = there else { return Ok(Standing::Copy) };
         let (kind, wanted) =
             (FileType::from_raw_mode(there.st_mode), FileType::from_raw_mode(stat.st_mode));
         if kind == FileType::Directory {
             return Err(Trouble::new(Reason::InTheWay, "a directory has the name there"));
         }
-        let Some(target) = target else {
-            return Ok(kind == wanted && there.st_mode == stat.st_mode);
-        };
-        let found = fs::readlinkat(&pair.dst, task.to_name(), Vec::new());
-        Ok(kind == wanted && found.is_ok_and(|found| found.to_bytes() == target))
+        let same = kind == wanted
+            && match target {
+                None => there.st_mode == stat.st_mode,
+                Some(target) => fs::readlinkat(&pair.dst, task.to_name(), Vec::new())
+                    .is_ok_and(|found| found.to_bytes() == target),
+            };
+        if same { Ok(Standing::Same) } else { self.replaced(stat, &there) }
     }
 
     fn dress(&self, pair: &Pair, temp: &OsStr, stat: &Stat) -> Tried<()> {

@@ -198,7 +198,7 @@ impl<'a> Engine<'a> {
             Task::Piece(large, piece) => self.piece(&large, piece),
             Task::Flush(batch) => self.flush(batch, near),
             Task::Name(batch) => self.name_all(batch, near),
-            Task::Link(second) => self.link(&second, near),
+            Task::Link(second) => self.link(second, near),
             Task::Close(node, how) => self.close_dir(&node, how),
         }
         if !self.tally.counted.load(Ordering::Relaxed) && self.queue.counted() {
@@ -387,6 +387,7 @@ impl Engine<'_> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+    use std::os::unix::fs::symlink;
 
     use rustix::fs::OFlags;
 
@@ -394,7 +395,7 @@ mod tests {
     use crate::journal::{Version, temp_name};
     use crate::publish::Ready;
     use crate::queue::Nature;
-    use crate::spec::{Options, Place, What};
+    use crate::spec::{Options, Overwrite, Place, What};
     use crate::sync::tests::failing;
 
     fn spec(top: &Path) -> Spec {
@@ -422,6 +423,129 @@ mod tests {
             shared: None,
         };
         Ready { task, temp, key, versions: (version, version), since }
+    }
+
+    /// Runs `work` on a transfer of `from` to `to`, of which it takes the steps.
+    fn with_engine(
+        top: &Path,
+        overwrite: Overwrite,
+        work: impl Fn(&Engine<'_>, &Arc<Node>),
+    ) -> Report {
+        let (mut spec, control) = (spec(top), Control::default());
+        spec.options.overwrite = overwrite;
+        let (found, base) = place::find(&spec).unwrap();
+        let engine = Engine::new(&spec, &control, base, &found).unwrap();
+        let node = engine.make_dir(Path::new(""), Path::new("to")).unwrap();
+        work(&engine, &node);
+        engine.report(0.0)
+    }
+
+    fn look_at(engine: &Engine<'_>, node: &Arc<Node>, names: &[&str]) {
+        let names = names.iter().map(|name| (name.into(), None)).collect();
+        engine.look_at(node, names, &mut Near::default());
+    }
+
+    fn links(engine: &Engine<'_>) {
+        let links = std::mem::take(&mut engine.aside().links);
+        engine.link_all(links);
+    }
+
+    /// A file of three names, a link of two, and what will take their first names.
+    fn rotating(top: &Path) {
+        let from = top.join("from");
+        std::fs::create_dir(&from).unwrap();
+        std::fs::write(from.join("ckpt"), "old").unwrap();
+        std::fs::hard_link(from.join("ckpt"), from.join("ckpt.1")).unwrap();
+        std::fs::hard_link(from.join("ckpt"), from.join("ckpt.2")).unwrap();
+        std::fs::write(from.join("ckpt.new"), "new!").unwrap();
+        symlink("old", from.join("last")).unwrap();
+        std::fs::hard_link(from.join("last"), from.join("last.1")).unwrap();
+        symlink("new", from.join("last.new")).unwrap();
+    }
+
+    const NAMES: [&str; 5] = ["ckpt", "ckpt.1", "ckpt.2", "last", "last.1"];
+
+    fn assert_same_content(top: &Path, names: &[&str]) {
+        let content = |dir: &str, name: &str| {
+            let path = top.join(dir).join(name);
+            let read = std::fs::read(&path).map(|bytes| String::from_utf8(bytes).unwrap());
+            read.or_else(|_| std::fs::read_link(&path).map(|to| to.display().to_string())).ok()
+        };
+        for name in names {
+            assert_eq!(content("to", name), content("from", name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_first_name_that_is_another_files_by_now_is_not_linked_to() {
+        let top = tempfile::tempdir().unwrap();
+        rotating(top.path());
+        let at = |name: &str| top.path().join("from").join(name);
+        let report = with_engine(top.path(), Overwrite::Always, |engine, node| {
+            look_at(engine, node, &NAMES);
+            std::fs::rename(at("ckpt.new"), at("ckpt")).unwrap();
+            std::fs::rename(at("last.new"), at("last")).unwrap();
+            engine.pool();
+            links(engine);
+        });
+        assert_eq!((report.outcome, report.files), (Outcome::Done, 5), "{report:#?}");
+        assert_same_content(top.path(), &NAMES);
+    }
+
+    #[test]
+    fn a_second_name_that_is_another_files_by_now_gets_that_ones_content() {
+        let top = tempfile::tempdir().unwrap();
+        rotating(top.path());
+        let at = |name: &str| top.path().join("from").join(name);
+        let report = with_engine(top.path(), Overwrite::Always, |engine, node| {
+            look_at(engine, node, &NAMES);
+            engine.pool();
+            std::fs::rename(at("ckpt.new"), at("ckpt.1")).unwrap();
+            std::fs::rename(at("last.new"), at("last.1")).unwrap();
+            links(engine);
+        });
+        assert_eq!((report.outcome, report.files), (Outcome::Done, 5), "{report:#?}");
+        assert_eq!(report.hard_links, 1, "{report:#?}");
+        assert_same_content(top.path(), &NAMES);
+    }
+
+    #[test]
+    fn a_file_that_changed_after_its_first_name_was_copied_gets_no_second() {
+        let top = tempfile::tempdir().unwrap();
+        rotating(top.path());
+        let at = |name: &str| top.path().join("from").join(name);
+        let report = with_engine(top.path(), Overwrite::Always, |engine, node| {
+            look_at(engine, node, &NAMES);
+            engine.pool();
+            std::fs::write(at("ckpt"), "other").unwrap();
+            std::fs::rename(at("ckpt.new"), at("ckpt.1")).unwrap();
+            links(engine);
+        });
+        let told: Vec<_> = report.failures.iter().map(|f| (&*f.path.0, f.reason)).collect();
+        assert_eq!(told, [(Path::new("ckpt.2"), Reason::Changed)]);
+        assert!(!top.path().join("to/ckpt.2").exists());
+        assert_same_content(top.path(), &["ckpt.1", "last", "last.1"]);
+    }
+
+    /// What shall stay is neither linked to nor replaced by a link.
+    #[test]
+    fn links_mind_what_shall_stay() {
+        let top = tempfile::tempdir().unwrap();
+        rotating(top.path());
+        let to = top.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        for (name, text) in [("ckpt", "stays"), ("last.1", "stays, too")] {
+            std::fs::write(to.join(name), text).unwrap();
+        }
+        let report = with_engine(top.path(), Overwrite::Never, |engine, node| {
+            look_at(engine, node, &NAMES);
+            engine.pool();
+            links(engine);
+        });
+        assert_eq!((report.outcome, report.files), (Outcome::Done, 5), "{report:#?}");
+        assert_eq!(std::fs::read(to.join("ckpt")).unwrap(), b"stays");
+        assert_eq!(std::fs::read(to.join("last.1")).unwrap(), b"stays, too");
+        assert_same_content(top.path(), &["ckpt.1", "ckpt.2", "last"]);
     }
 
     /// One failed write is told to the first sync that comes, whosesoever it was.
