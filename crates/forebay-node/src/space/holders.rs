@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::loopdev::show_device;
 use super::record::Held;
+use super::removal::Shown;
 
 /// A node with tens of thousands of open files is done far sooner.
 const LIMIT: Duration = Duration::from_millis(200);
@@ -154,11 +155,18 @@ impl Target<'_> {
         mount.device == self.held.device && self.source.is_none_or(|source| mount.source == *source)
     }
 
-    /// Whether the number of a tmpfs that is gone was given to another one.
-    pub fn is_another_by_now(&self) -> bool {
-        let Some(source) = self.source else { return false };
+    /// Whether the number of a tmpfs that is gone, or of a mount of a device that others share, was given
+    /// to another one.
+    pub fn is_another_by_now(&self, shown: Shown) -> bool {
         let mounts = mounts::read().unwrap_or_default();
-        mounts.iter().any(|mount| mount.device == self.held.device && mount.source != *source)
+        let mut same = mounts.iter().filter(|mount| mount.device == self.held.device);
+        match (self.source, self.device) {
+            (Some(source), _) => same.any(|mount| mount.source != *source),
+            (None, Device::Shared) => {
+                shown == Shown::No && same.any(|mount| mount.id == self.held.mount)
+            }
+            (None, Device::Own) => false,
+        }
     }
 }
 

@@ -202,7 +202,7 @@ fn end_mount(record: &Record, space: &SpaceRecord, sign: Option<&Sign>) -> Resul
         Some(Ok(()) | Err(Errno::INVAL)) | None => return Ok(Vec::new()),
         Some(Err(e)) => return Err(failed(at.display())(e)),
     }
-    let holders = holders_of(record).holders;
+    let holders = holders_of(record, Shown::Perhaps).holders;
     let (id, who) = (&record.id, holders::list(&holders));
     tracing::warn!(%id, at = %at.display(), holders = %who, "in use: detached");
     match bounded_unmount(at, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)? {
@@ -216,8 +216,16 @@ fn bounded_unmount(at: &Path, flags: UnmountFlags) -> Result<Option<rustix::io::
     within(UNMOUNT_LIMIT, "unmount", move || unmount(&at, flags))
 }
 
+/// Whether what a record had mounted may still be in the table of mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Perhaps,
+    /// It was taken out of it: who has its number there is another one.
+    No,
+}
+
 /// Who uses what a record that is being removed had mounted.
-pub(super) fn holders_of(record: &Record) -> holders::Found {
+pub(super) fn holders_of(record: &Record, shown: Shown) -> holders::Found {
     let nobody = holders::Found { holders: Vec::new(), complete: true };
     let Stage::Removing { held: Some(held), .. } = &record.stage else { return nobody };
     let Some(space) = record.space() else { return nobody };
@@ -230,7 +238,7 @@ pub(super) fn holders_of(record: &Record) -> holders::Found {
     };
     let source = (space.means == Means::Tmpfs).then_some(space.source.as_str());
     let target = Target { held, device, source };
-    if target.is_another_by_now() { nobody } else { holders::find(&target) }
+    if target.is_another_by_now(shown) { nobody } else { holders::find(&target) }
 }
 
 /// Tells the file system of an image that nothing of it need be written any more: an unmount would

@@ -12,8 +12,8 @@ use forebay_base::units::human_size;
 use super::holders::{self, Holder};
 use super::loopdev::{self, Loop};
 use super::pool::{Pool, locked};
-use super::record::{SpaceRecord, open_file};
-use super::removal::holders_of;
+use super::record::{SpaceRecord, is_there, open_file};
+use super::removal::{Shown, holders_of};
 use super::{Id, Means, Record, What, delete, failed, image, quota};
 use crate::failpoint;
 
@@ -33,7 +33,7 @@ pub enum Why {
     HalfRemoved,
     /// It waits to be deleted, or is being deleted.
     Deleting,
-    /// Its device or its memory is in use.
+    /// Its device or its memory is in use, or files of it that have no name any more are open.
     Held,
 }
 
@@ -92,17 +92,19 @@ impl Pool {
         for name in Record::names(&self.inner.state)? {
             let record = Record::read(&self.inner.state, &name)?.filter(wanted);
             if let Some(record) = record.filter(Record::is_removing) {
-                let holders = holders_of(&record).holders;
+                let holders = holders_of(&record, Shown::Perhaps).holders;
                 left.push(leftover(record, Why::HalfRemoved, holders));
             }
         }
         for name in Record::names(&self.inner.trash)? {
             let record = Record::read(&self.inner.trash, &name)?.filter(wanted);
             let Some(record) = record else { continue };
-            let (why, holders) = match self.is_held(&record, &name)? {
-                true => (Why::Held, holders_of(&record).holders),
-                false => (Why::Deleting, Vec::new()),
-            };
+            let deleted = !is_there(&self.inner.trash, &data_name(&name));
+            let (why, holders) =
+                match self.is_held(&record, &name)? || (deleted && self.is_open(&record)?) {
+                    true => (Why::Held, holders_of(&record, Shown::No).holders),
+                    false => (Why::Deleting, Vec::new()),
+                };
             left.push(leftover(record, why, holders));
         }
         Ok(left)
@@ -118,7 +120,8 @@ impl Pool {
             }
             let Some(_claim) = Claim::take(&self.inner.deleting, &name) else { continue };
             match self.delete(&record, &name) {
-                Ok(()) => gone.push(record.id),
+                Ok(Deleted::Gone) => gone.push(record.id),
+                Ok(Deleted::Open) => {}
                 // The rest need not wait for it.
                 Err(e) => tracing::warn!(id = %record.id, error = %e, "not deleted yet"),
             }
@@ -133,16 +136,26 @@ impl Pool {
                 let image = open_file(&self.inner.trash, &data_name(name))?;
                 Ok(image.is_some_and(|image| may_be_attached(&image)))
             }
-            What::Space(SpaceRecord { means: Means::Tmpfs, .. }) => {
-                let found = holders_of(record);
-                Ok(!found.complete || !found.holders.is_empty())
-            }
+            What::Space(SpaceRecord { means: Means::Tmpfs, .. }) => Ok(is_used(record)),
             What::Space(_) | What::Tier { .. } | What::Swap { .. } => Ok(false),
         }
     }
 
-    /// The bytes, then the limit of their project, then the record (P2).
-    fn delete(&self, record: &Record, name: &str) -> Result<()> {
+    /// Whether files take room that have no name any more: those of a directory are deleted while they
+    /// may be open, and are there until they are closed.
+    fn is_open(&self, record: &Record) -> Result<bool> {
+        match record.space() {
+            Some(SpaceRecord { means: Means::ProjectQuota, project: Some(project), .. }) => {
+                let used = quota::used(self.inner.spaces.as_fd(), *project)?;
+                Ok(used.is_some_and(|used| used.bytes + used.inodes > 0))
+            }
+            Some(SpaceRecord { means: Means::Directory, .. }) => Ok(is_used(record)),
+            _ => Ok(false),
+        }
+    }
+
+    /// The bytes; when nothing takes room any more, the limit of their project, then the record (P2).
+    fn delete(&self, record: &Record, name: &str) -> Result<Deleted> {
         let trash = &self.inner.trash;
         let data = data_name(name);
         let at = trash.path().join(&data);
@@ -152,12 +165,15 @@ impl Pool {
             delete::tree(trash, part).map_err(failed(at.display()))?;
         }
         failpoint::pass("sweep-deleted");
+        if self.is_open(record)? {
+            return Ok(Deleted::Open);
+        }
         if let Some(project) = record.space().and_then(|space| space.project) {
             quota::limit(self.inner.spaces.as_fd(), project, 0, 0)?;
         }
         Record::forget(trash, name)?;
         failpoint::pass("sweep-forgotten");
-        Ok(())
+        Ok(Deleted::Gone)
     }
 
     /// See `image::fill`: holes can only come from a device that was made to discard.
@@ -172,6 +188,13 @@ impl Pool {
         tracing::warn!(id = %record.id, "an image has holes: its blocks are allocated again");
         image::fill(&image, record.room, &at)
     }
+}
+
+/// What a deletion came to.
+enum Deleted {
+    Gone,
+    /// It has no names any more, and still takes room.
+    Open,
 }
 
 /// One thread at a time deletes what a record names.
@@ -196,6 +219,12 @@ impl Drop for Claim<'_> {
 
 fn leftover(record: Record, why: Why, holders: Vec<Holder>) -> Leftover {
     Leftover { id: record.id, room: record.room, why, holders }
+}
+
+/// Whether somebody is in what a record in the trash had mounted. So it is if not all were looked at.
+fn is_used(record: &Record) -> bool {
+    let found = holders_of(record, Shown::No);
+    !found.complete || !found.holders.is_empty()
 }
 
 /// What cannot be found out counts as in use.
