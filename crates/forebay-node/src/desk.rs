@@ -375,7 +375,8 @@ impl Desk {
             owner: instance.owner,
             options: asked.options.clone(),
             want: TransferWant::Done,
-            created: now(),
+            // By whichever clock its instance was made: it comes after that.
+            created: now().max(instance.created),
             attempt: 0,
             after_hurry: false,
         };
@@ -586,7 +587,7 @@ pub fn place_for(mount_root: &Path, id: &str, mode: Mode, owner: Owner) -> Optio
 fn there_for(draft: &mut Draft<'_>, transfer: &Transfer) -> Result<Instance> {
     let (id, of) = (&transfer.id, &transfer.instance);
     let instance: Option<Instance> = draft.read(&keys::wanted_instance(of))?;
-    let instance = instance.filter(|instance| instance.owner == transfer.owner);
+    let instance = instance.filter(|instance| transfer.belongs_to(instance));
     let there: Option<Actual> = draft.read(&keys::actual_instance(of, &transfer.node))?;
     let going = there.is_some_and(|there| there.going);
     match instance {

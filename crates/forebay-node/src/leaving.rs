@@ -78,7 +78,7 @@ impl Node {
             }
         }
         let here = all.read.into_iter().filter(|(transfer, _)| {
-            transfer.instance == instance.id && transfer.node == self.config.name
+            transfer.belongs_to(instance) && transfer.node == self.config.name
         });
         for (transfer, actual) in here {
             let current = actual.as_ref().filter(|actual| actual.attempt == transfer.attempt);
@@ -220,9 +220,9 @@ impl Node {
         // Under the lock: a transfer that begins opens it again.
         let all = self.lock_live();
         let transfers = self.desk().transfers()?;
-        let used = transfers.iter().any(|(transfer, _)| {
-            transfer.instance == instance.id && all.contains_key(&transfer.id)
-        });
+        let used = transfers
+            .iter()
+            .any(|(transfer, _)| transfer.belongs_to(instance) && all.contains_key(&transfer.id));
         if used { Ok(()) } else { self.pool_of(instance)?.set_door(instance, Door::Shut) }
     }
 

@@ -456,7 +456,7 @@ impl Node {
         here.sort_by_key(|(transfer, _)| Reverse(transfer.created));
         for (transfer, actual) in here {
             let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
-            let gone = !wanted.knows(&transfer.instance);
+            let gone = !wanted.may_have(transfer);
             if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
                 // Its job may ask; not for as long as a named instance may live.
                 let spent = actual.as_ref().is_some_and(|actual| is_spent(transfer, actual));
@@ -553,6 +553,13 @@ impl Wanted {
 
     fn knows(&self, id: &str) -> bool {
         self.instances.contains_key(id) || self.unread.contains(id)
+    }
+
+    /// Whether a transfer's instance is there, as far as this version understands it.
+    fn may_have(&self, transfer: &Transfer) -> bool {
+        let instance = self.instances.get(&transfer.instance);
+        instance.is_some_and(|instance| transfer.belongs_to(instance))
+            || self.unread.contains(&transfer.instance)
     }
 
     fn is_named(&self, id: &str) -> bool {

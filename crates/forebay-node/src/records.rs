@@ -267,6 +267,13 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// Whether it was ordered of this instance, and not of an earlier one of the same name.
+    pub fn belongs_to(&self, instance: &Instance) -> bool {
+        self.instance == instance.id
+            && self.owner == instance.owner
+            && self.created >= instance.created
+    }
+
     pub fn is_of(&self, instance: &str, node: Option<&str>) -> bool {
         self.instance == instance && node.is_none_or(|node| self.node == node)
     }

@@ -36,7 +36,9 @@ pub(crate) fn decide(
     if of_this_attempt.is_some_and(|actual| actual.state.has_ended()) {
         return Step::Nothing;
     }
-    let Some(instance) = instance else { return Step::Stop };
+    let Some(instance) = instance.filter(|instance| transfer.belongs_to(instance)) else {
+        return Step::Stop;
+    };
     // What was to be done in a hurry stays where it is, until somebody takes it up again.
     let hurried = instance.want == Want::GoneInHurry && !transfer.after_hurry;
     if transfer.want != TransferWant::Done || hurried {
@@ -195,7 +197,8 @@ impl Node {
         let running =
             told.is_ok_and(|told| told.is_some_and(|t| t.state == TransferState::Running));
         let instance = self.book.read::<Instance>(&keys::wanted_instance(&transfer.instance));
-        if let (true, Ok(Some(instance))) = (running, &instance)
+        let instance = instance.ok().flatten().filter(|instance| transfer.belongs_to(instance));
+        if let (true, Some(instance)) = (running, &instance)
             && let Ok(staging) = self.staging(transfer, instance)
         {
             // An earlier daemon began it, or it stood still: its process may still be at work.

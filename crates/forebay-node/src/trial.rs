@@ -335,6 +335,49 @@ fn the_gate_opens_again_if_something_is_waited_for() {
     node.desk().resume(&transfer.id, USER).unwrap();
 }
 
+/// Its name may be given to an instance of somebody else, or of the same user.
+#[test]
+fn what_an_instance_left_holds_none_that_has_its_name_later() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let old = node.desk().create(&wish("w", Mode::Cache, &["n1"])).unwrap();
+    let left = node.desk().transfer(&out_of(&old, "r"), USER).unwrap();
+    node.failed(&left, &old);
+    node.release(&Instance { want: Want::Gone, ..old }).unwrap();
+    let stranger = Asker { uid: 4712, gid: 4712 };
+    for (asker, wait) in [(stranger, 0), (USER, 1100)] {
+        std::thread::sleep(Duration::from_millis(wait));
+        let owner = Owner { uid: asker.uid, gid: asker.gid };
+        let asked = NewInstance { owner, ..wish("w", Mode::Private, &["n1"]) };
+        let new = node.desk().create(&asked).unwrap();
+        let running = ended(&left, TransferState::Running);
+        node.book.put(&keys::actual_transfer(&left.id), &running).unwrap();
+        let step = crate::transfers::decide(&left, Some(&running), Some(&new));
+        assert_eq!(step, crate::transfers::Step::Stop);
+        node.say_stopped(&left);
+        assert_eq!(node.before_leaving(&new).unwrap(), Before::Nothing, "{asker:?}");
+        assert!(node.book.manifest().unwrap().is_empty(), "nothing of it is left there");
+        assert!(node.desk().resume(&left.id, USER).is_err());
+        let own = node.desk().transfer(&out_of(&new, "r"), asker).unwrap();
+        assert!(matches!(node.before_leaving(&new).unwrap(), Before::Wait(..)));
+        let done = ended(&own, TransferState::Done);
+        node.book.put(&keys::actual_transfer(&own.id), &done).unwrap();
+        node.release(&Instance { want: Want::Gone, ..new }).unwrap();
+    }
+}
+
+/// Who makes an instance and who orders a transfer may have clocks that differ.
+#[test]
+fn a_transfer_that_a_slow_clock_ordered_is_waited_for() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let made = Instance { created: now() + 3600, ..made };
+    node.book.put(&keys::wanted_instance("w"), &made).unwrap();
+    node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    assert!(matches!(node.before_leaving(&made).unwrap(), Before::Wait(..)));
+}
+
 #[test]
 fn hurry_stops_what_was_taken_up_before_it_and_not_what_is_afterwards() {
     let bed = Bed::new();
