@@ -141,9 +141,15 @@ impl Node {
                 instance.id
             )));
         }
-        let left = self.promised(transfer, instance, lines)?.saturating_sub(now());
-        if left == 0 && self.drop_with_record(transfer, &files)? {
-            return Ok(None);
+        let time = now();
+        let left = self.promised(transfer, instance, lines, time)?.saturating_sub(time);
+        if left == 0 {
+            if let Some(ahead) = self.clock_is_ahead(time)? {
+                return Ok(Some(format!("{files} of transfer {id} would be dropped, but {ahead}")));
+            }
+            if self.drop_with_record(transfer, &files)? {
+                return Ok(None);
+            }
         }
         Ok(Some(format!(
             "{files} of transfer {id} are not home and are kept for {}: `forebay stage resume {id}`",
@@ -151,17 +157,22 @@ impl Node {
         )))
     }
 
-    /// Until when what was told to hurry is kept: from when it was first seen to be left.
+    /// Until when what was told to hurry is kept: from when it was first seen to be left, by a clock that
+    /// can be believed.
     fn promised(
         &self,
         transfer: &Transfer,
         instance: &Instance,
         mut lines: Vec<Missing>,
+        time: u64,
     ) -> Result<u64> {
         if let Some(until) = lines.iter().filter_map(|line| line.expires).max() {
             return Ok(until);
         }
-        let until = now().saturating_add(self.config.keep_after_hurry.as_secs());
+        let until = time.saturating_add(self.config.keep_after_hurry.as_secs());
+        if self.clock_is_off(time)? {
+            return Ok(until.max(time + 1));
+        }
         lines.iter_mut().for_each(|line| line.expires = Some(until));
         manifest::write(&self.book, &self.config.name, &instance.id, &transfer.id, &lines)?;
         Ok(until)

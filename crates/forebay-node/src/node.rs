@@ -420,14 +420,23 @@ impl Node {
     }
 
     /// By what other nodes have told of theirs.
-    fn clock_is_ahead(&self, time: u64) -> Result<Option<String>> {
+    pub(crate) fn clock_is_ahead(&self, time: u64) -> Result<Option<String>> {
+        let newest = self.newest_clock()?;
+        Ok(newest.and_then(|newest| apart(time, newest)).map(|ahead| {
+            format!("this node's clock is {ahead} s ahead of all others: set it right")
+        }))
+    }
+
+    /// Whether it is far from the newest of them, on either side.
+    pub(crate) fn clock_is_off(&self, time: u64) -> Result<bool> {
+        let newest = self.newest_clock()?;
+        Ok(newest.is_some_and(|newest| apart(time, newest).or(apart(newest, time)).is_some()))
+    }
+
+    fn newest_clock(&self) -> Result<Option<u64>> {
         let nodes = self.book.list_some::<NodeRecord>(keys::NODES)?.read;
         let others = nodes.iter().filter(|(name, _)| *name != self.config.name);
-        let newest = others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).max();
-        let may_be = (CLOCK_EVERY + CLOCKS_APART).as_secs();
-        Ok(newest.map(|newest| time.saturating_sub(newest)).filter(|ahead| *ahead > may_be).map(
-            |ahead| format!("this node's clock is {ahead} s ahead of all others: set it right"),
-        ))
+        Ok(others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).max())
     }
 
     /// Tells what this node's clock says, from time to time.
@@ -577,6 +586,12 @@ fn is_spent(transfer: &Transfer, actual: &TransferActual) -> bool {
             TransferState::Failed | TransferState::Cancelled => !left,
             TransferState::Waiting | TransferState::Running => false,
         }
+}
+
+/// By how much one time is later than another that was told some time ago, if by more than clocks may be.
+fn apart(later: u64, told: u64) -> Option<u64> {
+    let may_be = (CLOCK_EVERY + CLOCKS_APART).as_secs();
+    Some(later.saturating_sub(told)).filter(|apart| *apart > may_be)
 }
 
 /// The daemon before us on this machine, or ourselves with a lease that ran out.

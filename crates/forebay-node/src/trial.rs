@@ -319,6 +319,34 @@ fn what_is_taken_up_in_the_last_moment_is_neither_dropped_nor_lost() {
     assert!(told.1.unwrap().why.unwrap().contains("dropped"));
 }
 
+/// A clock that is wrong after a restart neither begins the time that is promised nor ends it.
+#[test]
+fn a_clock_far_from_the_others_drops_nothing_and_promises_nothing() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let hurried = node.desk().destroy("w", USER, Want::GoneInHurry).unwrap();
+    node.failed(&transfer, &hurried);
+    let others = |clock| node.book.put(&keys::node("n2"), &record(clock)).unwrap();
+    let lines = || manifest::of(&node.book, "n1", "w", &transfer.id).unwrap();
+    for clock in [now() - 3600, now() + 3600] {
+        others(clock);
+        assert!(matches!(node.before_leaving(&hurried).unwrap(), Before::Wait(..)));
+        assert_eq!(lines()[0].expires, None, "it is {clock} elsewhere");
+    }
+    others(now());
+    assert!(matches!(node.before_leaving(&hurried).unwrap(), Before::Wait(..)));
+    assert!(lines()[0].expires.is_some_and(|until| until > now() + 3000));
+    let over = [Missing { expires: Some(now() - 1), ..line(&transfer) }];
+    manifest::write(&node.book, "n1", "w", &transfer.id, &over).unwrap();
+    others(now() - 7200);
+    let Before::Wait(why, _) = node.before_leaving(&hurried).unwrap() else { panic!("dropped") };
+    assert!(why.contains("would be dropped, but this node's clock is"), "{why}");
+    others(now());
+    assert_eq!(node.before_leaving(&hurried).unwrap(), Before::Nothing);
+}
+
 /// A removal that failed is not at an end: until it goes on, files can be brought home.
 #[test]
 fn the_gate_opens_again_if_something_is_waited_for() {
