@@ -211,11 +211,14 @@ impl Node {
         Ok(dropped)
     }
 
-    /// A transfer begins to be carried out: its owner can get at the files of an instance that is going.
+    /// A transfer begins to be carried out. A space is mounted first, since after a restart of the machine
+    /// there is only an empty mount point; and its owner can get at the files of one that is going.
     pub(crate) fn begin_live(&self, transfer: &Transfer, instance: &Instance) -> Result<Arc<Live>> {
+        if instance.mode == Mode::Private {
+            self.pool_of(instance)?.bring_back(instance)?;
+        }
         let mut all = self.lock_live();
         if instance.mode == Mode::Private && instance.want != Want::Here {
-            self.pool_of(instance)?.bring_back(instance)?;
             self.pool_of(instance)?.set_door(instance, Door::Open)?;
         }
         let live = all.entry(transfer.id.clone()).or_default();

@@ -202,14 +202,15 @@ impl Node {
             && let Ok(staging) = self.staging(transfer, instance)
         {
             // An earlier daemon began it, or it stood still: its process may still be at work.
-            let live = self.begin_live(transfer, instance);
-            let moved = live.and_then(|live| match instance.mode {
+            // No file is asked for, so the space need not be mounted.
+            let live = self.lock_live().entry(transfer.id.clone()).or_default().clone();
+            let moved = match instance.mode {
                 Mode::Private => {
                     live.stop.now();
                     self.hands.stage(&staging, &live.stop, &mut |_| {})
                 }
                 _ => Ok(Moved { cancelled: true, ..Moved::default() }),
-            });
+            };
             self.end_live(transfer);
             if let Err(error) = moved.and_then(|moved| self.conclude(transfer, instance, &moved)) {
                 tracing::warn!("transfer {}: {error}", transfer.id);

@@ -457,6 +457,39 @@ fn what_is_kept_is_shut_and_opens_for_who_brings_it_home() {
     node.pool_of(&made).unwrap().remove("w").unwrap();
 }
 
+/// A transfer must not find an empty mount point, and be done with no file.
+#[test]
+fn a_space_is_mounted_before_a_transfer_of_it_is_carried() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root mounts");
+        return;
+    }
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    node.tend(&made).unwrap();
+    let at = made.mountpoint.clone().unwrap();
+    std::fs::write(at.join("r"), "results").unwrap();
+    let order = NewTransfer { when: When::Now, ..out_of(&made, "r") };
+    let transfer = node.desk().transfer(&order, USER).unwrap();
+    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+    node.begin_live(&transfer, &made).unwrap();
+    assert_eq!(std::fs::read_to_string(at.join("r")).unwrap(), "results");
+    node.end_live(&transfer);
+    // What is not there is not carried; it can still be called off.
+    node.pool_of(&made).unwrap().remove("w").unwrap();
+    assert_eq!(node.carry_and_tell(&transfer, &made), Next::BackOff);
+    let told = |node: &Node| node.desk().transfer_of(&transfer.id).unwrap().1.unwrap();
+    let waits = told(&node);
+    assert_eq!(waits.state, TransferState::Waiting);
+    assert!(waits.why.is_some_and(|why| why.contains("not there any more")));
+    let running = ended(&transfer, TransferState::Running);
+    node.book.put(&keys::actual_transfer(&transfer.id), &running).unwrap();
+    node.desk().call_off(&transfer.id, USER, TransferWant::Cancelled).unwrap();
+    node.say_stopped(&transfer);
+    assert!(told(&node).state.has_ended());
+}
+
 #[test]
 fn a_bad_pool_costs_only_itself_and_is_told() {
     let bed = Bed::new();
