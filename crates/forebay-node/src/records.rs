@@ -4,7 +4,7 @@
 //! A record with a field that this version does not know is refused, not half understood.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_base::{Error, Kind, Result};
 pub use forebay_job::plan::{Direction, Mode};
@@ -272,6 +272,14 @@ impl Transfer {
         self.instance == instance.id
             && self.owner == instance.owner
             && self.created >= instance.created
+    }
+
+    /// The side that is not in the instance.
+    pub fn outside(&self) -> &Path {
+        match self.direction {
+            Direction::In => &self.source,
+            Direction::Out => &self.destination,
+        }
     }
 
     pub fn is_of(&self, instance: &str, node: Option<&str>) -> bool {

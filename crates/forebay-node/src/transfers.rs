@@ -3,6 +3,7 @@
 use forebay_base::units::counted;
 use forebay_base::{Error, Kind, Result};
 
+use crate::backing;
 use crate::crew::Next;
 use crate::desk::now;
 use crate::hands::{Failed, Moved, Order, Staging};
@@ -81,6 +82,9 @@ impl Node {
                 TransferActual { state: TransferState::Waiting, why, ..nothing_moved(transfer) };
             self.tell_transfer(transfer, waiting)?;
             return Ok(Next::After(Duration::from_millis(500)));
+        }
+        if instance.mode == Mode::Private {
+            backing::require_mounted(transfer.outside(), &self.config.backing_mounts)?;
         }
         let running = self.moved_so_far(transfer, TransferState::Running);
         self.tell_transfer(transfer, running.clone())?;

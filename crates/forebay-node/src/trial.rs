@@ -490,6 +490,27 @@ fn a_space_is_mounted_before_a_transfer_of_it_is_carried() {
     assert!(told(&node).state.has_ended());
 }
 
+/// Results that went to an empty mount point would be hidden when it is mounted.
+#[test]
+fn a_transfer_waits_for_what_is_to_be_mounted_outside() {
+    let bed = Bed::new();
+    let point = bed.dir.path().join("outside");
+    std::fs::create_dir(&point).unwrap();
+    let config = bed.config("n1", &format!("backing-mounts = [\"{}\"]\n", point.display()));
+    let node = bed.node_of(config);
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    node.tend(&made).unwrap();
+    let destination = point.join("r");
+    let order = NewTransfer { when: When::Now, destination, ..out_of(&made, "r") };
+    let transfer = node.desk().transfer(&order, USER).unwrap();
+    assert_eq!(node.carry_and_tell(&transfer, &made), Next::BackOff);
+    let (_, told) = node.desk().transfer_of(&transfer.id).unwrap();
+    let (state, why) = told.map(|told| (told.state, told.why.unwrap_or_default())).unwrap();
+    assert_eq!(state, TransferState::Waiting);
+    assert!(why.contains("nothing is mounted at"), "{why}");
+    node.pool_of(&made).unwrap().remove("w").unwrap();
+}
+
 #[test]
 fn a_bad_pool_costs_only_itself_and_is_told() {
     let bed = Bed::new();
