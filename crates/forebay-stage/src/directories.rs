@@ -14,7 +14,7 @@ use crate::journal::Key;
 use crate::progress::add;
 use crate::queue::{Closing, Task};
 use crate::report::{Reason, Tried, Trouble, destination, opened, source};
-use crate::sync::{self, How};
+use crate::sync::How;
 use crate::transfer::Engine;
 
 /// Whose attributes a directory has in the end.
@@ -29,34 +29,38 @@ pub enum Whose {
 impl Engine<'_> {
     /// The directory `to` of the destination, made if it is missing.
     pub fn make_dir(&self, from: &Path, to: &Path) -> Tried<Arc<Node>> {
-        let (state, whose) = match (to.parent(), to.file_name()) {
+        let (state, whose, device) = match (to.parent(), to.file_name()) {
             (Some(parent), Some(name)) => {
                 let dir = open_dir(self.base.dst.as_fd(), parent);
                 self.make_in(&dir.map_err(destination("opening"))?, name, Key::of(to))?
             }
-            _ => (State::Used, Whose::Others),
+            _ => {
+                let stat = fs::fstat(&self.base.dst).map_err(destination("looking"))?;
+                (State::Used, Whose::Others, stat.st_dev)
+            }
         };
         let node = Arc::new(Node { from: from.into(), to: to.into(), state });
         add(&self.tally.directories, 1);
-        self.remember_dir(node.clone(), whose);
+        self.remember_dir(node.clone(), whose, self.sync.how(device));
         Ok(node)
     }
 
-    fn make_in(&self, dir: &OwnedFd, name: &OsStr, key: Key) -> Tried<(State, Whose)> {
+    fn make_in(&self, dir: &OwnedFd, name: &OsStr, key: Key) -> Tried<(State, Whose, u64)> {
         let Some(there) = find(dir, name).map_err(destination("looking"))? else {
             self.journal.dir(key).map_err(destination("writing the transfer's journal"))?;
             fs::mkdirat(dir, name, Mode::RWXU).map_err(destination("making"))?;
-            return Ok((State::Fresh, Whose::Ours));
+            let device = fs::fstat(dir).map_err(destination("looking"))?.st_dev;
+            return Ok((State::Fresh, Whose::Ours, device));
         };
         if FileType::from_raw_mode(there.st_mode) != FileType::Directory {
             let text = "something that is no directory has the name there";
             return Err(Trouble::new(Reason::InTheWay, text));
         }
         if !self.journal.made_dir(key) {
-            return Ok((State::Used, Whose::Others));
+            return Ok((State::Used, Whose::Others, there.st_dev));
         }
         reopen(dir, name, &there)?;
-        Ok((State::Used, Whose::Ours))
+        Ok((State::Used, Whose::Ours, there.st_dev))
     }
 
     /// The directories above an item of a list, which need not be there.
@@ -79,10 +83,9 @@ impl Engine<'_> {
 
     /// Ends all directories, the deepest first: a mode may close those above.
     pub fn close_dirs(&self, how: Closing) {
-        let each = self.sync.how() == How::Each;
         let mut levels: BTreeMap<usize, Vec<Arc<Node>>> = BTreeMap::new();
-        for (node, whose) in self.dirs() {
-            if each || (whose == Whose::Ours && how == Closing::Finish) {
+        for (node, whose, synced) in self.dirs() {
+            if synced == How::Each || (whose == Whose::Ours && how == Closing::Finish) {
                 levels.entry(node.to.components().count()).or_default().push(node);
             }
         }
@@ -104,10 +107,7 @@ impl Engine<'_> {
             let stat = fs::fstat(&pair.src).map_err(source("looking"))?;
             self.attributes().apply(&pair.src, &pair.dst, &stat)?;
         }
-        match self.sync.how() {
-            How::Each => sync::dir(&pair.dst).map_err(destination("syncing the directory")),
-            How::Whole => Ok(()),
-        }
+        self.sync.dir(&pair.dst).map_err(destination("syncing the directory"))
     }
 
     fn is_ours(&self, node: &Node) -> bool {

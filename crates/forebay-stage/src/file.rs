@@ -120,7 +120,7 @@ impl Engine<'_> {
         }
         let versions = (Version::of_source(stat), Version::of_destination(&made));
         unchanged(pair, &task.name, src, versions.0)?;
-        self.sync_alone(&temp.fd)?;
+        self.sync.file(&temp.fd).map_err(destination("syncing"))?;
         let since = temp.since;
         let temp = temp.close()?;
         self.queue.ready(Ready { task: task.clone(), temp, key, versions, since });

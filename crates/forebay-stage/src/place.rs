@@ -12,7 +12,9 @@ use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::beneath::{self, Base, Links, Node, State, find as look_for, open_top, resolve_top};
+use crate::beneath::{
+    self, Base, Links, Node, State, find as look_for, open_dir, open_top, resolve_top,
+};
 use crate::clean::remove_tree;
 use crate::directories::Whose;
 use crate::journal::{old_name, tree_name};
@@ -20,7 +22,7 @@ use crate::list::{self, Item};
 use crate::queue::{Named, Task};
 use crate::report::{Reason, Tried, Trouble, destination};
 use crate::spec::{Existing, Place, Spec, What, tidy, usage};
-use crate::sync;
+use crate::sync::{self, How};
 use crate::transfer::Engine;
 use crate::walk::Stream;
 
@@ -166,7 +168,10 @@ impl Engine<'_> {
 
     fn top_node(&self, from: PathBuf, to: PathBuf) -> Arc<Node> {
         let node = Arc::new(Node { from, to, state: State::Used });
-        self.remember_dir(node.clone(), Whose::Others);
+        let device = open_dir(self.base.dst.as_fd(), &node.to).and_then(fs::fstat);
+        // One that cannot be opened is told of when it is used.
+        let how = device.map_or(How::Each, |stat| self.sync.how(stat.st_dev));
+        self.remember_dir(node.clone(), Whose::Others, how);
         node
     }
 

@@ -11,7 +11,7 @@ use crate::journal::{Key, Version};
 use crate::queue::FileTask;
 use crate::report::{Reason, Tried, Trouble, destination, opened};
 use crate::spec::Overwrite;
-use crate::sync::{self, How, Since};
+use crate::sync::Since;
 use crate::transfer::Engine;
 
 /// A file that has everything but durability and its name.
@@ -27,14 +27,6 @@ pub struct Ready {
 }
 
 impl Engine<'_> {
-    /// Where one call does not make a batch durable.
-    pub fn sync_alone(&self, file: &OwnedFd) -> Tried<()> {
-        match self.sync.how() {
-            How::Whole => Ok(()),
-            How::Each => sync::file(file).map_err(destination("syncing")),
-        }
-    }
-
     /// Makes a batch durable, and hands it on for its names. Whose bytes a failed write has lost is
     /// not told: nobody's name may say then that they got there.
     pub fn flush(&self, batch: Vec<Ready>, near: &mut Near) {

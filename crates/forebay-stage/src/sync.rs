@@ -2,7 +2,8 @@
 //!
 //! One `syncfs` makes a whole batch durable for the price of one, where the file system is known to
 //! honor it: FUSE does not hand it to its daemon, and what is not in the list may not either, so
-//! there every file and directory is synced alone.
+//! there every file and directory is synced alone. So is what is in another file system, mounted below
+//! the destination.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,9 +59,12 @@ type Call = dyn Fn(&OwnedFd) -> rustix::io::Result<()> + Send + std::marker::Syn
 
 pub struct Sync {
     how: How,
+    /// The device that one call reaches.
+    device: u64,
     /// Opened before anything is written: a failed write is then told to us.
     dir: OwnedFd,
-    call: Box<Call>,
+    whole: Box<Call>,
+    alone: Box<Call>,
     /// Read at any time, raised by who holds `last`.
     failures: AtomicU64,
     /// The last failure. Held over the call, so that the count is right when the next one begins.
@@ -73,15 +77,31 @@ impl Sync {
         // Signed on some architectures.
         let kind = fs::fstatfs(&dir)?.f_type as u64 & 0xffff_ffff;
         let how = if HONEST.contains(&kind) { How::Whole } else { How::Each };
-        Ok(Sync::by(how, dir, Box::new(|dir| fs::syncfs(dir))))
+        Sync::by(how, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(|fd| fs::fsync(fd)))
     }
 
-    fn by(how: How, dir: OwnedFd, call: Box<Call>) -> Sync {
-        Sync { how, dir, call, failures: AtomicU64::new(0), last: Mutex::new(None) }
+    fn by(how: How, dir: OwnedFd, whole: Box<Call>, alone: Box<Call>) -> rustix::io::Result<Sync> {
+        let device = fs::fstat(&dir)?.st_dev;
+        let (failures, last) = (AtomicU64::new(0), Mutex::new(None));
+        Ok(Sync { how, device, dir, whole, alone, failures, last })
     }
 
-    pub fn how(&self) -> How {
-        self.how
+    /// Of what is on this device.
+    pub fn how(&self, device: u64) -> How {
+        if device == self.device { self.how } else { How::Each }
+    }
+
+    /// Where one call does not reach it.
+    pub fn file(&self, fd: &OwnedFd) -> rustix::io::Result<()> {
+        match self.how(fs::fstat(fd)?.st_dev) {
+            How::Whole => Ok(()),
+            How::Each => again(|| (self.alone)(fd)),
+        }
+    }
+
+    /// The same. Some stores cannot sync a directory, and have nothing to sync then.
+    pub fn dir(&self, fd: &OwnedFd) -> rustix::io::Result<()> {
+        has_none(self.file(fd))
     }
 
     /// To be asked before the first byte of a file is written.
@@ -93,7 +113,7 @@ impl Sync {
     pub fn all(&self) -> rustix::io::Result<Durable> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if self.how == How::Whole
-            && let Err(errno) = again(|| (self.call)(&self.dir))
+            && let Err(errno) = again(|| (self.whole)(&self.dir))
         {
             *last = Some(errno);
             self.failures.fetch_add(1, Ordering::SeqCst);
@@ -111,9 +131,12 @@ pub fn data(fd: &impl AsFd) -> rustix::io::Result<()> {
     again(|| fs::fdatasync(fd))
 }
 
-/// Some stores cannot sync a directory, and have nothing to sync then.
 pub fn dir(fd: &impl AsFd) -> rustix::io::Result<()> {
-    match file(fd) {
+    has_none(file(fd))
+}
+
+fn has_none(synced: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match synced {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
         other => other,
     }
@@ -130,6 +153,8 @@ fn again(call: impl Fn() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 pub mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     /// A file system of one call, of which these calls fail, the first being 0.
@@ -140,7 +165,18 @@ pub mod tests {
             true => Err(Errno::IO),
             false => Ok(()),
         };
-        Sync::by(How::Whole, dir, Box::new(call))
+        Sync::by(How::Whole, dir, Box::new(call), Box::new(|fd| fs::fsync(fd))).unwrap()
+    }
+
+    /// One call reaches all of `dir`'s file system; whatever is synced alone is put into `seen`.
+    pub fn seeing(dir: &impl AsFd, seen: Arc<Mutex<Vec<(u64, u64)>>>) -> Sync {
+        let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3).unwrap();
+        let alone = move |fd: &OwnedFd| {
+            let stat = fs::fstat(fd)?;
+            seen.lock().unwrap().push((stat.st_dev, stat.st_ino));
+            fs::fsync(fd)
+        };
+        Sync::by(How::Whole, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(alone)).unwrap()
     }
 
     #[test]
@@ -167,7 +203,7 @@ pub mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = std::fs::File::open(dir.path()).unwrap();
         let (begun, calls) = (std::sync::Barrier::new(2), AtomicU64::new(0));
-        let begun = std::sync::Arc::new(begun);
+        let begun = Arc::new(begun);
         let (inside, fd) = (begun.clone(), dir.into());
         let call = move |_: &OwnedFd| {
             if calls.fetch_add(1, Ordering::SeqCst) > 0 {
@@ -177,7 +213,7 @@ pub mod tests {
             std::thread::sleep(std::time::Duration::from_millis(300));
             Err(Errno::IO)
         };
-        let sync = Sync::by(How::Whole, fd, Box::new(call));
+        let sync = Sync::by(How::Whole, fd, Box::new(call), Box::new(|_| Ok(()))).unwrap();
         let since = sync.since();
         std::thread::scope(|scope| {
             let failed = scope.spawn(|| sync.all().map(|_| ()));

@@ -34,7 +34,7 @@ use crate::progress::{Control, Meter, Progress, Tally, add, get, subtract};
 use crate::queue::{Closing, FileTask, Queue, Task};
 use crate::report::{Ledger, Outcome, Reason, Report, Room, Trouble, destination};
 use crate::spec::Spec;
-use crate::sync::Sync;
+use crate::sync::{How, Sync};
 
 /// Files that wait for others.
 #[derive(Default)]
@@ -59,7 +59,7 @@ pub struct Engine<'a> {
     pub links: Links,
     last: Vec<Pattern>,
     aside: Mutex<Aside>,
-    dirs: Mutex<Vec<(Arc<Node>, Whose)>>,
+    dirs: Mutex<Vec<(Arc<Node>, Whose, How)>>,
     /// Destinations being made: nobody makes one twice at a time.
     active: Mutex<HashSet<Key>>,
     /// The directory that the copy is made in.
@@ -324,11 +324,11 @@ impl Engine<'_> {
         self.inside == Some((dir.st_dev, dir.st_ino))
     }
 
-    pub fn remember_dir(&self, node: Arc<Node>, whose: Whose) {
-        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).push((node, whose));
+    pub fn remember_dir(&self, node: Arc<Node>, whose: Whose, how: How) {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).push((node, whose, how));
     }
 
-    pub fn dirs(&self) -> Vec<(Arc<Node>, Whose)> {
+    pub fn dirs(&self) -> Vec<(Arc<Node>, Whose, How)> {
         self.dirs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -387,7 +387,7 @@ impl Engine<'_> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     use rustix::fs::OFlags;
 
@@ -396,7 +396,7 @@ mod tests {
     use crate::publish::Ready;
     use crate::queue::Nature;
     use crate::spec::{Options, Overwrite, Place, What};
-    use crate::sync::tests::failing;
+    use crate::sync::tests::{failing, seeing};
 
     fn spec(top: &Path) -> Spec {
         let place = |path: &str| Place { root: top.into(), path: path.into() };
@@ -546,6 +546,44 @@ mod tests {
         assert_eq!(std::fs::read(to.join("ckpt")).unwrap(), b"stays");
         assert_eq!(std::fs::read(to.join("last.1")).unwrap(), b"stays, too");
         assert_same_content(top.path(), &["ckpt.1", "ckpt.2", "last"]);
+    }
+
+    struct Mounted(std::path::PathBuf);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+
+    /// The sync of the destination's file system does not reach it.
+    #[test]
+    fn what_is_in_a_file_system_below_is_synced_alone() {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        std::fs::create_dir_all(at("from/below/new")).unwrap();
+        std::fs::create_dir_all(at("to/below")).unwrap();
+        for name in ["from/file", "from/below/file", "from/below/new/file"] {
+            std::fs::write(at(name), name).unwrap();
+        }
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", at("to/below"), "tmpfs", flags, None).unwrap();
+        let _mounted = Mounted(at("to/below"));
+        let (spec, control) = (spec(top.path()), Control::default());
+        let (found, base) = place::find(&spec).unwrap();
+        let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        engine.sync = seeing(&engine.base.dst, seen.clone());
+        engine.all(&found);
+        let report = engine.report(0.0);
+        assert_eq!((report.outcome, report.files), (Outcome::Done, 3), "{report:#?}");
+        let synced = |name: &str| {
+            let found = std::fs::metadata(at("to").join(name)).unwrap();
+            seen.lock().unwrap().contains(&(found.dev(), found.ino()))
+        };
+        let names = ["below", "below/file", "below/new", "below/new/file"];
+        assert_eq!(names.map(synced), [true; 4]);
+        assert_eq!(["", "file"].map(synced), [false; 2]);
     }
 
     /// One failed write is told to the first sync that comes, whosesoever it was.
