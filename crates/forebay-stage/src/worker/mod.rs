@@ -56,9 +56,11 @@ pub struct Order {
     pub every_ms: Option<u64>,
 }
 
-/// What a worker is started for: the attempt of its transfer, and what it does.
+/// What a worker is started for: its transfer, which attempt of it, and what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
+    /// When its transfer was ordered, seconds since 1970: an id may have been another's before.
+    pub created: u64,
     pub attempt: u32,
     pub action: Action,
 }

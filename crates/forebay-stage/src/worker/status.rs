@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn what_a_file_is_about_is_known_however_long_it_is() {
         let mut file = tempfile::tempfile().unwrap();
-        let work = Work { attempt: 3, action: Action::Clean };
+        let work = Work { created: u64::MAX, attempt: u32::MAX, action: Action::Clean };
         file.write_all(&Line::Work(work).text()).unwrap();
         assert_eq!(read(&mut file).unwrap().work, Some(work));
         let noise = vec![b'\n'; 1 << 20];

@@ -136,7 +136,8 @@ impl<'a> Status<'a> {
     fn of(staging: &'a Staging<'a>, action: Action) -> Status<'a> {
         let name = format!("{}.jsonl", staging.transfer.id);
         let path = staging.kept.join(&name);
-        let work = Work { attempt: staging.transfer.attempt, action };
+        let Transfer { created, attempt, .. } = *staging.transfer;
+        let work = Work { created, attempt, action };
         Status { staging, name, path, work }
     }
 
@@ -150,7 +151,7 @@ impl<'a> Status<'a> {
             let ours = read.work == Some(self.work);
             match locked {
                 Lock::Ours => {
-                    if let (true, Some(ending)) = (ours, read.ending) {
+                    if let Some(ending) = read.ending.filter(|_| ours) {
                         return Ok(Found::Ended(Ok(moved_at(ending))));
                     }
                     if stop.is_some_and(Stop::is_wanted) {
@@ -370,6 +371,60 @@ mod tests {
             created: 0,
             attempt: 0,
             after_hurry: false,
+        }
+    }
+
+    fn report(outcome: Outcome) -> Report {
+        Report {
+            id: "t1".into(),
+            outcome,
+            files: 7,
+            bytes: 7,
+            kept: 0,
+            bytes_copied: 7,
+            hard_links: 0,
+            directories: 0,
+            counted: true,
+            seconds: 1.0,
+            failed: 0,
+            failures: Vec::new(),
+            noted: 0,
+            notes: Vec::new(),
+            left_files: 0,
+            left_bytes: 0,
+            left: Vec::new(),
+        }
+    }
+
+    /// Gives `look` what is known of a transfer of which an earlier worker has ended so.
+    fn after(work: Work, outcome: Outcome, look: impl Fn(&Status<'_>)) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut text = Line::Work(work).text();
+        text.extend(Line::Report(report(outcome)).text());
+        std::fs::write(dir.path().join("t1.jsonl"), text).unwrap();
+        let ordered = transfer(Direction::Out, What::File, "/mnt/i/a", "/pfs/a");
+        let transfer = &Transfer { created: 5, ..ordered };
+        let (root, kept) = ("/mnt/i".into(), dir.path().into());
+        let staging = Staging { transfer, root, kept, patience: Duration::ZERO, still: None };
+        look(&Status::of(&staging, Action::Run));
+    }
+
+    fn stopped() -> Stop {
+        let stop = Stop::default();
+        stop.now();
+        stop
+    }
+
+    /// A job's transfers have the same ids in the next registry.
+    #[test]
+    fn what_another_order_of_the_same_id_came_to_does_not_count() {
+        let action = Action::Run;
+        for (created, files) in [(5, 7), (4, 0)] {
+            after(Work { created, attempt: 0, action }, Outcome::Done, |status| {
+                let found = status.worker(Some(&stopped())).unwrap();
+                let Found::Ended(Ok(moved)) = found else { panic!("it was started") };
+                assert_eq!((moved.files, moved.cancelled), (files, files == 0), "{created}");
+            });
         }
     }
 
