@@ -151,7 +151,8 @@ impl<'a> Status<'a> {
             let ours = read.work == Some(self.work);
             match locked {
                 Lock::Ours => {
-                    if let Some(ending) = read.ending.filter(|_| ours) {
+                    if let Some(ending) = read.ending.filter(|ending| ours && counts(ending, stop))
+                    {
                         return Ok(Found::Ended(Ok(moved_at(ending))));
                     }
                     if stop.is_some_and(Stop::is_wanted) {
@@ -230,15 +231,26 @@ impl<'a> Status<'a> {
     /// What the worker said at its end; one that was told to end may have been killed.
     fn ending(&self, stop: &Stop) -> Result<Moved> {
         let read = worker::read_status(&mut self.open()?).map_err(|e| self.failed(e))?;
-        if let Some(ending) = read.ending {
+        if let Some(ending) = read.ending.filter(|ending| counts(ending, Some(stop))) {
             return Ok(moved_at(ending));
         }
         if stop.is_wanted() {
             return Ok(Moved { cancelled: true, ..self.progress()?.unwrap_or_default() });
         }
         let id = &self.staging.transfer.id;
-        let why = format!("transfer {id}: its worker was killed; it is taken up again");
+        let why = format!("transfer {id}: its worker was ended; it is taken up again");
         Err(Error::new(Kind::Unavailable, why))
+    }
+}
+
+/// Whether a transfer has ended by what its worker said at its end. A machine that goes down tells all
+/// processes to stop: what nobody else wanted to stop goes on.
+fn counts(ending: &Ending, stop: Option<&Stop>) -> bool {
+    match ending {
+        Ending::Report(report) if report.outcome == Outcome::Stopped => {
+            stop.is_some_and(Stop::is_wanted)
+        }
+        _ => true,
     }
 }
 
@@ -426,6 +438,22 @@ mod tests {
                 assert_eq!((moved.files, moved.cancelled), (files, files == 0), "{created}");
             });
         }
+    }
+
+    /// When the machine goes down every process is told to stop.
+    #[test]
+    fn a_transfer_that_nobody_stopped_is_not_over_when_its_worker_was() {
+        let work = Work { created: 5, attempt: 0, action: Action::Run };
+        after(work, Outcome::Stopped, |status| {
+            let error = status.ending(&Stop::default()).unwrap_err();
+            assert!(error.to_string().contains("taken up again"), "{error}");
+            assert!(status.ending(&stopped()).unwrap().cancelled);
+            let found = status.worker(Some(&stopped())).unwrap();
+            assert!(matches!(found, Found::Ended(Ok(moved)) if moved.cancelled));
+            // Whatever becomes of the next one: this program carries nothing out in a test.
+            let found = status.worker(Some(&Stop::default()));
+            assert!(!matches!(found, Ok(Found::Ended(_))), "it goes on");
+        });
     }
 
     /// T2 of the worker: nothing outside the instance is reached by way of it.
