@@ -53,6 +53,11 @@ impl Guest {
         }
     }
 
+    /// What the file is for who has it open, whether or not it has a name still.
+    pub fn attrs(&self, vfs: &Vfs) -> Attrs {
+        words_of(&vfs.engine.verbs.stat_open(&self.file))
+    }
+
     pub fn read(&self, vfs: &Vfs, offset: u64, buf: &mut [u8]) -> Result<usize> {
         vfs.engine.io.read_in(&Admission::default(), &self.file, offset, buf)
     }
@@ -176,10 +181,22 @@ impl Vfs {
         verbs.stat_cached(key).or_else(waited).map(|attr| words_of(&attr))
     }
 
-    /// Whether a program of another member has the file open here.
-    fn is_open_for(&self, from: &str, file: FileKey) -> bool {
+    /// What a member is told of a file. Who has it open here hears of it also when it has no name any more, and its
+    /// claim is given back.
+    fn attrs_for(&self, from: &str, key: FileKey) -> Option<Attrs> {
+        let as_opened = || self.opened_for(from, key).map(|guest| guest.attrs(self));
+        match self.cluster()?.holder(key) {
+            Holder::Here => self.stat_held(key).or_else(as_opened),
+            Holder::Nobody => as_opened(),
+            Holder::There(_) | Holder::Dead(_) => None,
+        }
+    }
+
+    /// By what a program of another member has the file open here.
+    fn opened_for(&self, from: &str, file: FileKey) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock().expect("no panic inside");
-        guests.values().any(|guest| guest.from == from && guest.file.key == file)
+        let found = guests.values().find(|guest| guest.from == from && guest.file.key == file);
+        found.cloned()
     }
 
     /// Opens a file that is known to be here, by its path or without.
@@ -239,7 +256,7 @@ impl Vfs {
         // The name that was opened is gone: the asker looks it up again, unless it has the file open.
         let opened = match opened {
             Some(opened) => opened,
-            None if self.is_open_for(from.0, file) => self.known_at(file, path)?,
+            None if self.opened_for(from.0, file).is_some() => self.known_at(file, path)?,
             None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
         };
         let attrs = words_of(&self.engine.verbs.stat_open(&opened));
@@ -265,7 +282,7 @@ impl Vfs {
         let (handle, question) = match question {
             Question::Open { file, path, write } => return self.open_for(from, file, &path, write),
             Question::Attrs { files } => {
-                let of = |key: &FileKey| self.is_held(*key).then(|| self.stat_held(*key)).flatten();
+                let of = |key: &FileKey| self.attrs_for(from.0, *key);
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { number, change } => {

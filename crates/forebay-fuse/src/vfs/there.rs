@@ -519,10 +519,30 @@ impl Vfs {
             (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),
             (Ok(attr), None) if attr.key == key => Ok(attr),
             // Its name is gone, and somebody has it open.
-            (_, Some(home)) => Ok(Attr { nlink: 0, ..attr_of(&home) }),
-            (Err(error), None) => Err(error),
-            (Ok(_), None) => Err(Error::os(libc::ESTALE, "the file was replaced")),
+            (_, Some(home)) => Ok(nameless(&home)),
+            (of_store, None) => match self.attrs_at_seats(key) {
+                Some(opened) => Ok(nameless(&opened)),
+                None => Err(of_store
+                    .err()
+                    .unwrap_or_else(|| Error::os(libc::ESTALE, "the file was replaced"))),
+            },
         }
+    }
+
+    /// Of a file that nobody has claimed any more: what it is where programs here have it open.
+    fn attrs_at_seats(&self, key: FileKey) -> Option<Attrs> {
+        let handles = self.handles.read().expect("no panic inside");
+        let seat = |handle: &Arc<Handle>| match &**handle {
+            Handle::There(remote) if remote.key == key => Some(remote.seat().clone()),
+            _ => None,
+        };
+        let seats: Vec<Seat> = handles.values().filter_map(seat).collect();
+        drop(handles);
+        seats.into_iter().find_map(|seat| match seat {
+            Seat::There(there) => self.attrs_there(there.home(), key).ok().flatten(),
+            Seat::Here(guest) => Some(guest.attrs(self)),
+            Seat::Nowhere => None,
+        })
     }
 
     /// What a file is after its home has changed it.
@@ -530,4 +550,9 @@ impl Vfs {
         let attr = self.engine.verbs.stat(path)?;
         Ok(attrs.map_or(attr, |attrs| with_home(attr, &attrs)))
     }
+}
+
+/// Of a file whose name is gone.
+fn nameless(known: &Attrs) -> Attr {
+    Attr { nlink: 0, ..attr_of(known) }
 }

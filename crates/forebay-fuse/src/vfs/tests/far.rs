@@ -3,6 +3,8 @@
 use std::sync::Condvar;
 use std::sync::atomic::AtomicBool;
 
+use forebay_backing::RenameMode;
+
 use super::*;
 
 /// Something that happens at one moment, and is waited for.
@@ -349,5 +351,36 @@ fn who_looks_again_finds_the_file_where_it_is_opened() {
         }
         a.vfs.release(writer);
         lock(&bed.net.homes).clear();
+    }
+}
+
+/// A descriptor of a file that its home has unlinked, or replaced, tells its attributes as long as it is open, whether or not
+/// the home keeps the claim.
+#[test]
+fn who_has_a_file_open_elsewhere_knows_its_attributes_when_its_name_is_gone() {
+    for is_replaced in [false, true] {
+        let bed = Bed::new(2);
+        let (near, far) = shared(&bed, "ten bytes.");
+        let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+        let (id, name) = (b.lookup("f").expect("A serves it").id, OsStr::new("f"));
+        a.vfs.release(near);
+        match is_replaced {
+            false => a.vfs.unlink(ROOT, name).expect("it is A's"),
+            true => {
+                a.vfs.release(a.create("new"));
+                let from = (ROOT, OsStr::new("new"));
+                a.vfs.rename(from, (ROOT, name), RenameMode::Replace).expect("both are A's");
+            }
+        }
+        let is_as_opened = |what: &str| {
+            let attr = b.vfs.getattr(id).expect(what);
+            assert_eq!((attr.key.ino, attr.size, attr.nlink), (b.vfs.ino(id), 10, 0), "{what}");
+            assert_eq!(b.read(far), "ten bytes.", "{what}");
+        };
+        is_as_opened("A has the claim");
+        lock(&bed.net.homes).clear();
+        is_as_opened("nobody has the claim");
+        b.vfs.release(far);
+        assert!(b.vfs.getattr(id).is_err(), "nobody has it open");
     }
 }
