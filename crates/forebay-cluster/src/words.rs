@@ -280,7 +280,8 @@ pub enum NameChange {
         path: PathBuf,
     },
     /// The asker renames a file of its own over one of the home's, which makes the rename on the store: what
-    /// is replaced is this file, or it is refused.
+    /// is replaced is this file, or it is refused. `by`: whose change it is, if the asker was asked for it. A fence of that
+    /// one's gives it up, too.
     Replace {
         file: FileKey,
         #[serde(with = "any_path")]
@@ -288,6 +289,7 @@ pub enum NameChange {
         #[serde(with = "any_path")]
         to: PathBuf,
         over: FileKey,
+        by: Option<By>,
     },
     /// 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. One of the two files is the home's.
     Rename {
@@ -326,6 +328,14 @@ impl NameChange {
         [file].into_iter().chain(over.filter(|over| *over != file)).collect()
     }
 
+    /// Who asked the asker for it.
+    pub fn by(&self) -> Option<&By> {
+        match self {
+            NameChange::Replace { by, .. } => by.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The names after which the store answers otherwise once it is made.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let (one, other) = match self {
@@ -340,6 +350,14 @@ impl NameChange {
         };
         [Some(one), other].into_iter().flatten().map(PathBuf::as_path)
     }
+}
+
+/// Who asks for a change: a member in one of its lives, with the change's number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct By {
+    pub member: String,
+    pub epoch: u64,
+    pub number: u64,
 }
 
 /// The program that asks.

@@ -2,14 +2,15 @@
 //! the file is changed again.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, FileKey, Kind, Result};
-use forebay_cluster::words::{Answer, Question};
+use forebay_cluster::words::{Answer, By, Question};
 use hashbrown::HashMap;
 
 use super::Vfs;
 use super::copies::is_silence;
+use super::fence::UNDER_WAY;
 use super::members::{Members, odd};
 
 /// So long who wants a fence waits for another to raise it: longer than a home has to answer.
@@ -23,24 +24,41 @@ pub(super) enum Again {
 }
 
 /// What a home was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Asked {
     /// To change its own file.
     Its,
-    /// To rename a file over another, which may be another home's.
+    /// To rename a file over another, which may be another home's: that one is asked for it in our name.
     Rename,
     /// The same on behalf of another member, who fences it off here.
     ForAnother,
 }
 
+/// Changes of a file that a home was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Of {
+    home: String,
+    file: FileKey,
+    asked: Asked,
+}
+
+/// A home's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Process {
+    home: String,
+    epoch: u64,
+}
+
 /// A change that a home has not answered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Doubt {
     /// What has a smaller number is to be given up.
     fence: u64,
     /// Of the home's process: with it all that it was asked for ends.
     epoch: u64,
-    asked: Asked,
+    /// Other homes where the fence stands.
+    stands_at: Vec<Process>,
+    since: Instant,
     /// Somebody raises the fence.
     is_settling: bool,
 }
@@ -48,26 +66,31 @@ struct Doubt {
 /// Changes of this mount's that homes have not answered.
 #[derive(Default)]
 pub struct Doubts {
-    all: Mutex<HashMap<(String, FileKey), Doubt>>,
+    all: Mutex<HashMap<Of, Doubt>>,
     settled: Condvar,
 }
 
 /// Which doubts of a file are settled.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Whose<'a> {
-    /// Before this home is asked to change the file: its own, and those of renames over it. Who raises a fence already is
-    /// waited for.
-    Before(&'a str),
+    /// Before this process of a home is asked to change the file: its own, and those of renames over it, which no home
+    /// makes but that one. Who raises a fence already is waited for.
+    Before(&'a str, u64),
     /// Of what was asked on behalf of another, before this member, who raises a fence here, is told that it stands.
     /// Who raises one already is not waited for: it may wait for this one.
     ForAnother(&'a str),
 }
 
 impl Whose<'_> {
-    fn has(self, home: &str, doubt: &Doubt) -> bool {
-        match self {
-            Whose::Before(next) => home == next || doubt.asked != Asked::Its,
-            Whose::ForAnother(_) => doubt.asked == Asked::ForAnother,
+    /// Where the fence has to stand, if anywhere.
+    fn place<'a>(&'a self, of: &'a Of, doubt: &Doubt) -> Option<&'a str> {
+        match *self {
+            Whose::Before(next, _) if of.home == next => Some(next),
+            Whose::Before(next, epoch) if of.asked == Asked::Rename => {
+                let stands = |at: &Process| at.home == next && at.epoch == epoch;
+                (!doubt.stands_at.iter().any(stands)).then_some(next)
+            }
+            _ => (of.asked == Asked::ForAnother).then_some(&*of.home),
         }
     }
 }
@@ -75,9 +98,10 @@ impl Whose<'_> {
 /// A fence that is being raised, to be given back if it does not stand.
 struct Settling<'a> {
     doubts: &'a Doubts,
-    of: (String, FileKey),
+    of: Of,
     fence: u64,
     epoch: u64,
+    at: Process,
     stands: bool,
 }
 
@@ -85,9 +109,14 @@ impl Drop for Settling<'_> {
     fn drop(&mut self) {
         let mut all = self.doubts.all();
         if let Some(doubt) = all.get_mut(&self.of) {
+            doubt.is_settling = false;
             match self.stands && doubt.fence == self.fence {
-                true => _ = all.remove(&self.of),
-                false => doubt.is_settling = false,
+                true if self.at.home == self.of.home => _ = all.remove(&self.of),
+                true => {
+                    doubt.stands_at.retain(|at| at.home != self.at.home);
+                    doubt.stands_at.push(self.at.clone());
+                }
+                false => {}
             }
         }
         drop(all);
@@ -96,62 +125,74 @@ impl Drop for Settling<'_> {
 }
 
 impl Doubts {
-    fn all(&self) -> MutexGuard<'_, HashMap<(String, FileKey), Doubt>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Of, Doubt>> {
         self.all.lock().expect("no panic inside")
     }
 
     fn add(&self, home: &str, epoch: u64, file: FileKey, number: u64, asked: Asked) {
         let mut all = self.all();
-        let anew = Doubt { fence: 0, epoch, asked, is_settling: false };
-        let doubt = all.entry((home.into(), file)).or_insert(anew);
+        let of = Of { home: home.into(), file, asked };
+        let doubt = all.entry(of).or_insert_with(|| Doubt {
+            fence: 0,
+            epoch,
+            stands_at: Vec::new(),
+            since: Instant::now(),
+            is_settling: false,
+        });
         doubt.fence = doubt.fence.max(number + 1);
         doubt.epoch = doubt.epoch.max(epoch);
-        if doubt.asked == Asked::Its {
-            doubt.asked = asked;
-        }
+        doubt.stands_at.clear();
+        doubt.since = Instant::now();
     }
 
-    /// The next fence to raise, of a home that is not among the `tried`.
+    /// The next fence to raise, of a doubt that is not among the `tried`.
     ///
     /// # Errors
     ///
     /// ETIMEDOUT if somebody else raises one that has to stand.
-    fn begin(
-        &self,
-        file: FileKey,
-        whose: Whose<'_>,
-        tried: &[String],
-    ) -> Result<Option<Settling<'_>>> {
+    fn begin(&self, file: FileKey, whose: Whose<'_>, tried: &[Of]) -> Result<Option<Settling<'_>>> {
         let mut all = self.all();
-        let is_due = |home: &String, of: FileKey, doubt: &Doubt| {
-            of == file && whose.has(home, doubt) && !tried.contains(home)
+        let is_due = |of: &Of, doubt: &Doubt| {
+            of.file == file && !tried.contains(of) && whose.place(of, doubt).is_some()
         };
-        let busy = |all: &mut HashMap<(String, FileKey), Doubt>| {
-            all.iter().any(|((home, of), it)| it.is_settling && is_due(home, *of, it))
+        let busy = |all: &mut HashMap<Of, Doubt>| {
+            all.iter().any(|(of, doubt)| doubt.is_settling && is_due(of, doubt))
         };
-        if let Whose::Before(_) = whose {
+        if let Whose::Before(..) = whose {
             all = self.settled.wait_timeout_while(all, RAISED, busy).expect("no panic inside").0;
         }
-        let must_stand = |home: &String| match whose {
-            Whose::Before(next) => home == next,
+        let must_stand = |of: &Of| match whose {
+            Whose::Before(..) => true,
             // That one waits for us.
-            Whose::ForAnother(from) => home != from,
+            Whose::ForAnother(from) => of.home != from,
         };
-        let is_late = |((home, of), it): (&(String, FileKey), &Doubt)| {
-            it.is_settling && is_due(home, *of, it) && must_stand(home)
-        };
+        let is_late =
+            |(of, doubt): (&Of, &Doubt)| doubt.is_settling && is_due(of, doubt) && must_stand(of);
         if all.iter().any(is_late) {
             let why = "an earlier change that was not answered is being fenced off still";
             return Err(Error::os(libc::ETIMEDOUT, why));
         }
-        let due = all
-            .iter_mut()
-            .find(|((home, of), doubt)| is_due(home, *of, doubt) && !doubt.is_settling);
+        let due = all.iter_mut().find(|(of, doubt)| is_due(of, doubt) && !doubt.is_settling);
         Ok(due.map(|(of, doubt)| {
+            let home = whose.place(of, doubt).unwrap_or(&of.home).to_string();
             doubt.is_settling = true;
             let (fence, epoch) = (doubt.fence, doubt.epoch);
-            Settling { doubts: self, of: of.clone(), fence, epoch, stands: false }
+            let at = match whose {
+                Whose::Before(next, epoch) if home == next => Process { home, epoch },
+                _ => Process { home, epoch },
+            };
+            Settling { doubts: self, of: of.clone(), fence, epoch, at, stands: false }
         }))
+    }
+
+    /// Of homes whose process has ended, and left nothing on its way to others.
+    fn forget_ended(&self, epoch_of: impl Fn(&str) -> u64) {
+        let ends = |of: &Of, doubt: &Doubt| {
+            !doubt.is_settling
+                && doubt.since.elapsed() >= UNDER_WAY
+                && epoch_of(&of.home) != doubt.epoch
+        };
+        self.all().retain(|of, doubt| !ends(of, doubt));
     }
 }
 
@@ -167,8 +208,10 @@ impl Vfs {
         bytes: &[u8],
     ) -> Result<Answer> {
         let Members { numbers, doubts, .. } = &self.members;
-        let settle =
-            || files.iter().try_for_each(|file| self.settle_doubts(*file, Whose::Before(home)));
+        let settle = || {
+            let before = Whose::Before(home, self.epoch_of(home));
+            files.iter().try_for_each(|file| self.settle_doubts(*file, before))
+        };
         let ask = || {
             settle()?;
             let number = numbers.next();
@@ -177,6 +220,9 @@ impl Vfs {
                     // Of whichever process was asked last.
                     let epoch = self.epoch_of(home);
                     files.iter().for_each(|file| doubts.add(home, epoch, *file, number, asked));
+                    if asked == Asked::Rename {
+                        self.fence_here(files, number + 1);
+                    }
                 }
             })
         };
@@ -192,35 +238,44 @@ impl Vfs {
         }
     }
 
-    fn epoch_of(&self, home: &str) -> u64 {
-        self.cluster().and_then(|cluster| cluster.epoch(home)).unwrap_or(0)
+    /// A rename that is in doubt may come back to this mount, as the home of what is replaced: not once the program has
+    /// been told, which may write here then and asks nobody.
+    fn fence_here(&self, files: &[FileKey], number: u64) {
+        let Some(member) = self.cluster().map(|cluster| cluster.name().to_string()) else { return };
+        let by = By { epoch: self.epoch_of(&member), member, number };
+        for file in files {
+            if let Err(error) = self.members.fences.raise(&by, *file) {
+                // It is given up all the same: at most a call to the store is under way.
+                tracing::warn!(%error, "a rename that its home did not answer");
+            }
+        }
     }
 
-    /// Raises the fences that a file needs. Of homes other than the one that is asked next those are left out that are
-    /// dead, and those that do not answer are not waited for again and again: what they were asked for ends with them, or
-    /// is told in `docs/CLUSTER.md`.
+    pub(super) fn epoch_of(&self, member: &str) -> u64 {
+        self.cluster().and_then(|cluster| cluster.epoch(member)).unwrap_or(0)
+    }
+
+    /// Raises the fences that a file needs.
+    ///
+    /// # Errors
+    ///
+    /// If one does not stand that has to: what it is raised against may be made yet.
     pub(super) fn settle_doubts(&self, file: FileKey, whose: Whose<'_>) -> Result<()> {
+        let doubts = &self.members.doubts;
+        doubts.forget_ended(|home| self.epoch_of(home));
         let mut tried = Vec::new();
-        while let Some(mut settling) = self.members.doubts.begin(file, whose, &tried)? {
-            let home = settling.of.0.clone();
-            tried.push(home.clone());
-            let is_next = matches!(whose, Whose::Before(next) if *next == *home);
+        while let Some(mut settling) = doubts.begin(file, whose, &tried)? {
+            tried.push(settling.of.clone());
+            let home = settling.at.home.clone();
+            let is_next = matches!(whose, Whose::Before(next, _) if *next == *home);
             if !is_next && self.epoch_of(&home) != settling.epoch {
                 settling.stands = true; // The process that was asked has ended.
                 continue;
             }
-            let lives = || self.cluster().is_some_and(|it| it.others().contains(&home));
-            if !is_next && !lives() {
-                continue;
-            }
             let fence = Question::Fence { file, number: settling.fence };
-            match self.ask(&home, &fence, &[], &mut Vec::new()) {
-                Ok(Answer::Done) => settling.stands = true,
-                Ok(other) => return Err(odd(&other)),
-                Err(error) if is_next || matches!(whose, Whose::ForAnother(_)) => {
-                    return Err(error);
-                }
-                Err(error) => tracing::debug!(%error, home, "not fenced off yet"),
+            match self.ask(&home, &fence, &[], &mut Vec::new())? {
+                Answer::Done => settling.stands = true,
+                other => return Err(odd(&other)),
             }
         }
         Ok(())
@@ -236,8 +291,8 @@ mod tests {
     fn due(doubts: &Doubts, whose: Whose<'_>) -> Vec<(String, u64)> {
         let (mut tried, mut found) = (Vec::new(), Vec::new());
         while let Some(it) = doubts.begin(FILE, whose, &tried).unwrap() {
-            tried.push(it.of.0.clone());
-            found.push((it.of.0.clone(), it.fence));
+            tried.push(it.of.clone());
+            found.push((it.at.home.clone(), it.fence));
         }
         found.sort();
         found
@@ -247,28 +302,57 @@ mod tests {
     fn a_doubt_lasts_until_the_fence_above_it_stands() {
         let doubts = Doubts::default();
         doubts.add("h", 1, FILE, 5, Asked::Its);
-        assert_eq!(due(&doubts, Whose::Before("h")), [("h".into(), 6)]);
-        assert_eq!(due(&doubts, Whose::Before("i")), [], "what another was to do with its own");
+        assert_eq!(due(&doubts, Whose::Before("h", 1)), [("h".into(), 6)]);
+        assert_eq!(due(&doubts, Whose::Before("i", 1)), [], "what another was to do with its own");
         assert_eq!(due(&doubts, Whose::ForAnother("j")), []);
-        let mut raised = doubts.begin(FILE, Whose::Before("h"), &[]).unwrap().unwrap();
+        let mut raised = doubts.begin(FILE, Whose::Before("h", 1), &[]).unwrap().unwrap();
         doubts.add("h", 1, FILE, 7, Asked::Its);
         raised.stands = true;
         drop(raised);
-        assert_eq!(due(&doubts, Whose::Before("h")), [("h".into(), 8)], "another came meanwhile");
-        let mut raised = doubts.begin(FILE, Whose::Before("h"), &[]).unwrap().unwrap();
+        assert_eq!(
+            due(&doubts, Whose::Before("h", 1)),
+            [("h".into(), 8)],
+            "another came meanwhile"
+        );
+        let mut raised = doubts.begin(FILE, Whose::Before("h", 1), &[]).unwrap().unwrap();
         raised.stands = true;
         drop(raised);
-        assert_eq!(due(&doubts, Whose::Before("h")), []);
+        assert_eq!(due(&doubts, Whose::Before("h", 1)), []);
     }
 
-    /// Who asks for the next change may ask another home than that of the rename.
+    /// Whoever is the home of the file by then makes the rename over it, whichever was asked for it.
     #[test]
-    fn a_rename_over_a_file_is_in_doubt_whichever_home_is_asked_next() {
+    fn a_rename_over_a_file_is_fenced_off_where_the_file_is_changed_next() {
         let doubts = Doubts::default();
         doubts.add("h", 1, FILE, 5, Asked::Rename);
+        let stands = |whose| {
+            let mut raised = doubts.begin(FILE, whose, &[]).unwrap().unwrap();
+            raised.stands = true;
+        };
+        assert_eq!(due(&doubts, Whose::Before("j", 1)), [("j".into(), 6)]);
+        stands(Whose::Before("j", 1));
+        assert_eq!(due(&doubts, Whose::Before("j", 1)), []);
+        assert_eq!(
+            due(&doubts, Whose::Before("j", 2)),
+            [("j".into(), 6)],
+            "it knows nothing of it"
+        );
+        assert_eq!(due(&doubts, Whose::Before("k", 1)), [("k".into(), 6)]);
+        assert_eq!(due(&doubts, Whose::Before("h", 1)), [("h".into(), 6)]);
+        doubts.add("h", 1, FILE, 7, Asked::Rename);
+        assert_eq!(due(&doubts, Whose::Before("j", 1)), [("j".into(), 8)], "another came");
+        stands(Whose::Before("h", 1));
+        assert_eq!(due(&doubts, Whose::Before("k", 1)), [], "it asks nobody for it any more");
+    }
+
+    /// What was asked for another stays a doubt of its own, beside what this mount asks for itself.
+    #[test]
+    fn what_was_asked_for_another_is_fenced_off_where_it_was_asked() {
+        let doubts = Doubts::default();
+        doubts.add("i", 1, FILE, 5, Asked::Rename);
         doubts.add("i", 1, FILE, 6, Asked::ForAnother);
-        assert_eq!(due(&doubts, Whose::Before("j")), [("h".into(), 6), ("i".into(), 7)]);
         assert_eq!(due(&doubts, Whose::ForAnother("j")), [("i".into(), 7)]);
+        assert_eq!(due(&doubts, Whose::Before("j", 1)), [("i".into(), 7), ("j".into(), 6)]);
     }
 
     /// Nobody changes the file, or says that a fence stands, while somebody else raises one that has to.
@@ -276,18 +360,20 @@ mod tests {
     fn a_fence_that_is_being_raised_is_waited_for() {
         let doubts = Doubts::default();
         doubts.add("i", 1, FILE, 6, Asked::ForAnother);
-        let raising = doubts.begin(FILE, Whose::Before("i"), &[]).unwrap().unwrap();
+        let raising = doubts.begin(FILE, Whose::Before("i", 1), &[]).unwrap().unwrap();
         let said = doubts.begin(FILE, Whose::ForAnother("j"), &[]).err().expect("it may not stand");
         assert!(said.is(libc::ETIMEDOUT));
         let from_it = doubts.begin(FILE, Whose::ForAnother("i"), &[]).unwrap();
         assert!(from_it.is_none(), "whoever is asked for it asks: two would wait for each other");
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| due(&doubts, Whose::Before("i")));
+            let other = scope.spawn(|| due(&doubts, Whose::Before("i", 1)));
             std::thread::sleep(Duration::from_millis(20));
             drop(raising);
             assert_eq!(other.join().unwrap(), [("i".into(), 7)]);
         });
-        let _raising = doubts.begin(FILE, Whose::Before("i"), &[]).unwrap();
-        assert!(doubts.begin(FILE, Whose::Before("i"), &[]).is_err_and(|e| e.is(libc::ETIMEDOUT)));
+        let _raising = doubts.begin(FILE, Whose::Before("i", 1), &[]).unwrap();
+        assert!(
+            doubts.begin(FILE, Whose::Before("i", 1), &[]).is_err_and(|e| e.is(libc::ETIMEDOUT))
+        );
     }
 }

@@ -5,12 +5,12 @@
 //! it comes, and what of it is under way changes nothing from then on, and is waited for. A member that has begun anew
 //! raises one with its first change.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_cluster::words::By;
 use forebay_engine::Requester;
 use hashbrown::HashMap;
 
@@ -21,7 +21,7 @@ const ENDS: Duration = Duration::from_secs(3);
 const REMEMBERED: usize = 1024;
 
 /// So long a change that was given up may be under way to here.
-const UNDER_WAY: Duration = Duration::from_secs(120);
+pub const UNDER_WAY: Duration = Duration::from_secs(120);
 
 /// Numbers that rise, and that no earlier process gave.
 #[derive(Default)]
@@ -35,10 +35,9 @@ impl Numbers {
     }
 }
 
-/// A change under way.
+/// A change under way, of one that was asked for or, for each who asked whom for it, of several.
+#[derive(Default)]
 pub struct Changing {
-    number: u64,
-    epoch: u64,
     is_given_up: AtomicBool,
 }
 
@@ -48,22 +47,33 @@ impl Requester for Changing {
     }
 }
 
+/// What one member asked for, as it numbers that.
+struct UnderWay {
+    epoch: u64,
+    number: u64,
+    changing: Arc<Changing>,
+}
+
 struct Asked {
     epoch: u64,
     /// What has a smaller number is refused.
     floor: u64,
-    under_way: BTreeMap<u64, Vec<Arc<Changing>>>,
+    under_way: Vec<UnderWay>,
     since: Instant,
 }
 
 impl Asked {
-    fn give_up(&mut self, is_old: impl Fn(&Changing) -> bool) {
-        let all = self.under_way.values().flatten().filter(|changing| is_old(changing));
-        all.for_each(|changing| changing.is_given_up.store(true, SeqCst));
+    fn begins(&mut self, epoch: u64) {
+        self.epoch = self.epoch.max(epoch);
     }
 
-    fn has(&self, is_old: impl Fn(&Changing) -> bool) -> bool {
-        self.under_way.values().flatten().any(|changing| is_old(changing))
+    fn is_late(&self, by: &By) -> bool {
+        by.epoch < self.epoch || by.number < self.floor
+    }
+
+    fn give_up(&mut self, is_old: impl Fn(&UnderWay) -> bool) {
+        let all = self.under_way.iter().filter(|it| is_old(it));
+        all.for_each(|it| it.changing.is_given_up.store(true, SeqCst));
     }
 }
 
@@ -94,12 +104,7 @@ impl Drop for Entered<'_> {
         for who in &self.who {
             let Some(asked) = all.asked.get_mut(who) else { continue };
             asked.since = Instant::now();
-            if let Some(same) = asked.under_way.get_mut(&self.changing.number) {
-                same.retain(|other| !Arc::ptr_eq(other, &self.changing));
-                if same.is_empty() {
-                    asked.under_way.remove(&self.changing.number);
-                }
-            }
+            asked.under_way.retain(|it| !Arc::ptr_eq(&it.changing, &self.changing));
         }
         drop(all);
         self.fences.ended.notify_all();
@@ -126,7 +131,7 @@ impl Fences {
         all.asked.entry(who.clone()).or_insert_with(|| Asked {
             epoch,
             floor: 0,
-            under_way: BTreeMap::new(),
+            under_way: Vec::new(),
             since: now,
         })
     }
@@ -136,9 +141,11 @@ impl Fences {
         &self,
         all: MutexGuard<'a, All>,
         who: &(String, FileKey),
-        is_old: impl Fn(&Changing) -> bool,
+        is_old: impl Fn(&UnderWay) -> bool,
     ) -> Result<MutexGuard<'a, All>> {
-        let busy = |all: &mut All| all.asked.get(who).is_some_and(|asked| asked.has(&is_old));
+        let busy = |all: &mut All| {
+            all.asked.get(who).is_some_and(|asked| asked.under_way.iter().any(&is_old))
+        };
         let waited = self.ended.wait_timeout_while(all, ENDS, busy).expect("no panic inside");
         match waited.1.timed_out() {
             true => {
@@ -149,42 +156,37 @@ impl Fences {
         }
     }
 
-    /// Before a change of these files that a member asks for in this life, with this number. A fence of any of
-    /// them gives it up.
+    /// Before a change of these files: by who asks for it, and who asked that one. A fence of any of these, for any of the
+    /// files, gives it up.
     ///
     /// # Errors
     ///
     /// ETIMEDOUT if it was given up already, or an earlier life of that member's is at it still.
-    pub fn enter(
-        &self,
-        (from, epoch): (&str, u64),
-        files: &[FileKey],
-        number: u64,
-    ) -> Result<Entered<'_>> {
-        let who: Vec<_> = files.iter().map(|file| (from.to_string(), *file)).collect();
+    pub fn enter(&self, askers: &[By], files: &[FileKey]) -> Result<Entered<'_>> {
+        let pairs = askers.iter().flat_map(|by| files.iter().map(move |file| (by, *file)));
+        let (by, who): (Vec<&By>, Vec<_>) =
+            pairs.map(|(by, file)| (by, (by.member.clone(), file))).unzip();
+        let all_of = || by.iter().zip(&who);
         let mut all = self.all();
-        for who in &who {
-            let asked = self.asked(&mut all, who, epoch);
-            if epoch < asked.epoch || number < asked.floor {
+        for (by, who) in all_of() {
+            let asked = self.asked(&mut all, who, by.epoch);
+            asked.begins(by.epoch);
+            if asked.is_late(by) {
                 return Err(late());
             }
-            if epoch > asked.epoch {
-                asked.epoch = epoch;
-                asked.give_up(|changing| changing.epoch < epoch);
-            }
-            all = self.settled(all, who, |changing| changing.epoch < epoch)?;
+            asked.give_up(|it| it.epoch < by.epoch);
+            all = self.settled(all, who, |it| it.epoch < by.epoch)?;
         }
-        let changing = Changing { number, epoch, is_given_up: AtomicBool::new(false) };
-        let changing = Arc::new(changing);
-        for who in &who {
-            let asked = self.asked(&mut all, who, epoch);
-            if epoch < asked.epoch || number < asked.floor {
+        for (by, who) in all_of() {
+            if self.asked(&mut all, who, by.epoch).is_late(by) {
                 return Err(late());
             }
         }
-        for who in &who {
-            let under_way = &mut self.asked(&mut all, who, epoch).under_way;
-            under_way.entry(number).or_default().push(changing.clone());
+        let changing = Arc::new(Changing::default());
+        for (by, who) in all_of() {
+            let (epoch, number, changing) = (by.epoch, by.number, changing.clone());
+            let asked = self.asked(&mut all, who, epoch);
+            asked.under_way.push(UnderWay { epoch, number, changing });
         }
         drop(all);
         Ok(Entered { fences: self, who, changing })
@@ -195,16 +197,17 @@ impl Fences {
     /// # Errors
     ///
     /// ETIMEDOUT if something of it is under way still, and may change the file yet.
-    pub fn raise(&self, (from, epoch): (&str, u64), file: FileKey, number: u64) -> Result<()> {
-        let who = (from.to_string(), file);
+    pub fn raise(&self, by: &By, file: FileKey) -> Result<()> {
+        let who = (by.member.clone(), file);
         let mut all = self.all();
-        let asked = self.asked(&mut all, &who, epoch);
-        if epoch < asked.epoch {
+        let asked = self.asked(&mut all, &who, by.epoch);
+        asked.begins(by.epoch);
+        if by.epoch < asked.epoch {
             return Err(late());
         }
-        asked.floor = asked.floor.max(number);
+        asked.floor = asked.floor.max(by.number);
         asked.since = Instant::now();
-        let is_old = |changing: &Changing| changing.number < number || changing.epoch < epoch;
+        let is_old = |it: &UnderWay| it.number < by.number || it.epoch < by.epoch;
         asked.give_up(is_old);
         self.settled(all, &who, is_old).map(drop)
     }
@@ -216,25 +219,34 @@ mod tests {
 
     const FILE: FileKey = FileKey { ino: 7, generation: 1 };
 
+    fn by(member: &str, epoch: u64, number: u64) -> By {
+        By { member: member.into(), epoch, number }
+    }
+
     #[test]
     fn what_was_given_up_is_refused_when_it_comes() {
         let fences = Fences::default();
-        drop(fences.enter(("a", 1), &[FILE], 5).unwrap());
-        fences.raise(("a", 1), FILE, 6).unwrap();
-        assert!(fences.enter(("a", 1), &[FILE], 5).is_err());
-        assert!(fences.enter(("a", 1), &[FILE], 6).is_ok());
-        assert!(fences.enter(("b", 1), &[FILE], 5).is_ok(), "of another member");
-        assert!(fences.enter(("a", 1), &[FileKey { ino: 8, ..FILE }], 5).is_ok(), "another file");
+        drop(fences.enter(&[by("a", 1, 5)], &[FILE]).unwrap());
+        fences.raise(&by("a", 1, 6), FILE).unwrap();
+        assert!(fences.enter(&[by("a", 1, 5)], &[FILE]).is_err());
+        assert!(fences.enter(&[by("a", 1, 6)], &[FILE]).is_ok());
+        assert!(fences.enter(&[by("b", 1, 5)], &[FILE]).is_ok(), "of another member");
+        assert!(
+            fences.enter(&[by("a", 1, 5)], &[FileKey { ino: 8, ..FILE }]).is_ok(),
+            "another file"
+        );
     }
 
     #[test]
     fn what_is_under_way_changes_nothing_once_the_fence_is_raised() {
         let fences = Fences::default();
-        let (old, new) =
-            (fences.enter(("a", 1), &[FILE], 5).unwrap(), fences.enter(("a", 1), &[FILE], 6));
+        let (old, new) = (
+            fences.enter(&[by("a", 1, 5)], &[FILE]).unwrap(),
+            fences.enter(&[by("a", 1, 6)], &[FILE]),
+        );
         let new = new.unwrap();
         std::thread::scope(|scope| {
-            let raises = scope.spawn(|| fences.raise(("a", 1), FILE, 6));
+            let raises = scope.spawn(|| fences.raise(&by("a", 1, 6), FILE));
             while !old.changing.is_gone() {
                 assert!(!raises.is_finished(), "it waits for what is under way");
                 std::thread::yield_now();
@@ -248,41 +260,71 @@ mod tests {
     #[test]
     fn a_change_that_does_not_end_keeps_the_fence_from_standing() {
         let fences = Fences::default();
-        let _hangs = fences.enter(("a", 1), &[FILE], 5).unwrap();
+        let _hangs = fences.enter(&[by("a", 1, 5)], &[FILE]).unwrap();
         let began = Instant::now();
-        assert!(fences.raise(("a", 1), FILE, 6).unwrap_err().is(libc::ETIMEDOUT));
+        assert!(fences.raise(&by("a", 1, 6), FILE).unwrap_err().is(libc::ETIMEDOUT));
         assert!(began.elapsed() >= ENDS);
     }
 
     #[test]
     fn a_member_that_has_begun_anew_has_given_up_what_it_asked_before() {
         let fences = Fences::default();
-        let old = fences.enter(("a", 1), &[FILE], 5).unwrap();
+        let old = fences.enter(&[by("a", 1, 5)], &[FILE]).unwrap();
         std::thread::scope(|scope| {
-            let enters = scope.spawn(|| fences.enter(("a", 2), &[FILE], 9).map(drop));
+            let enters = scope.spawn(|| fences.enter(&[by("a", 2, 9)], &[FILE]).map(drop));
             while !old.changing.is_gone() {
                 std::thread::yield_now();
             }
             drop(old);
             enters.join().unwrap().unwrap();
         });
-        assert!(fences.enter(("a", 1), &[FILE], 10).is_err(), "what comes late of the old one");
+        assert!(
+            fences.enter(&[by("a", 1, 10)], &[FILE]).is_err(),
+            "what comes late of the old one"
+        );
     }
 
     /// A rename changes the file that it replaces, too.
     #[test]
     fn a_fence_of_either_file_gives_up_a_change_of_two() {
         let (fences, other) = (Fences::default(), FileKey { ino: 8, ..FILE });
-        let change = fences.enter(("a", 1), &[FILE, other], 5).unwrap();
+        let change = fences.enter(&[by("a", 1, 5)], &[FILE, other]).unwrap();
         std::thread::scope(|scope| {
-            let raises = scope.spawn(|| fences.raise(("a", 1), other, 6));
+            let raises = scope.spawn(|| fences.raise(&by("a", 1, 6), other));
             while !change.changing.is_gone() {
                 std::thread::yield_now();
             }
             drop(change);
             raises.join().unwrap().unwrap();
         });
-        assert!(fences.enter(("a", 1), &[FILE, other], 5).is_err(), "it comes late");
-        assert!(fences.enter(("a", 1), &[FILE], 5).is_ok(), "of the first alone there is none");
+        assert!(fences.enter(&[by("a", 1, 5)], &[FILE, other]).is_err(), "it comes late");
+        assert!(
+            fences.enter(&[by("a", 1, 5)], &[FILE]).is_ok(),
+            "of the first alone there is none"
+        );
+    }
+
+    /// Who is asked for it does not know whose it is: both may give it up.
+    #[test]
+    fn a_change_that_one_member_asks_for_another_is_given_up_by_either() {
+        for gives_up in ["a", "h"] {
+            let fences = Fences::default();
+            let askers = [by("h", 1, 50), by("a", 1, 5)];
+            let change = fences.enter(&askers, &[FILE]).unwrap();
+            std::thread::scope(|scope| {
+                let number = if gives_up == "a" { 6 } else { 51 };
+                let fence = by(gives_up, 1, number);
+                let fences = &fences;
+                let raises = scope.spawn(move || fences.raise(&fence, FILE));
+                while !change.changing.is_gone() {
+                    assert!(!raises.is_finished(), "it waits for what is under way");
+                    std::thread::yield_now();
+                }
+                drop(change);
+                raises.join().unwrap().unwrap();
+            });
+            assert!(fences.enter(&askers, &[FILE]).is_err(), "it comes late");
+            assert!(fences.enter(&[by("h", 1, 52), by("a", 1, 7)], &[FILE]).is_ok());
+        }
     }
 }

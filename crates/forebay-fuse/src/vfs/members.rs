@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
 use forebay_cluster::core::{Access, Holder, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
-use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
+use forebay_cluster::words::{Answer, Attrs, By, NameChange, Question};
 use forebay_engine::Named;
 use forebay_engine::rules::Origin;
 use hashbrown::{HashMap, HashSet};
@@ -80,6 +80,13 @@ pub(super) enum Settled {
     Here(Option<Guard>),
     /// Its home has made it.
     Done(Option<Attrs>),
+}
+
+/// Who makes a rename on the store: the home of what is replaced.
+pub(super) struct Through {
+    pub home: String,
+    /// Whose rename it is, if another member asked for it.
+    pub by: Option<By>,
 }
 
 /// Counts the looks of somebody whose file goes from home to home, or whose home begins anew.
@@ -412,12 +419,12 @@ impl Vfs {
         to: &Path,
         over: Option<Named<'_>>,
         mode: RenameMode,
-        through: Option<&str>,
+        through: Option<Through>,
     ) -> Result<()> {
         let rename = |mode| self.engine.names.alter(|b| b.rename(from.path, to, mode));
         let is_free = over.is_none() && mode == RenameMode::Replace && self.cluster().is_some();
         let make = || match through.zip(over) {
-            Some((home, over)) => self.rename_through(home, from, to, over.key),
+            Some((through, over)) => self.rename_through(through, from, to, over.key),
             // Another member may take the name at this moment.
             None if is_free && !from.is_dir => match rename(RenameMode::NoReplace) {
                 Err(error) if error.is(libc::EEXIST) => Err(moved()),
@@ -430,10 +437,16 @@ impl Vfs {
         self.engine.verbs.rename_by(from, to, over, mode, make)
     }
 
-    fn rename_through(&self, home: &str, from: Named<'_>, to: &Path, over: FileKey) -> Result<()> {
+    fn rename_through(
+        &self,
+        through: Through,
+        from: Named<'_>,
+        to: &Path,
+        over: FileKey,
+    ) -> Result<()> {
         let (file, old, new) = (from.key, from.path.to_path_buf(), to.to_path_buf());
-        let change = NameChange::Replace { file, from: old, to: new, over };
-        match self.ask_change(home, change) {
+        let change = NameChange::Replace { file, from: old, to: new, over, by: through.by };
+        match self.ask_change(&through.home, change) {
             Err(error) if !error.is(libc::ESTALE) => {
                 // It may have been made, and may yet be.
                 let found = self.engine.names.ask(|b| b.stat(to));

@@ -12,7 +12,7 @@ use forebay_engine::{DatedAttr, Named};
 
 use super::answers::Became;
 use super::look::Purpose;
-use super::members::{Looks, Settled, moved};
+use super::members::{Looks, Settled, Through, moved};
 use super::{Entry, Looked, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
@@ -222,7 +222,8 @@ impl Vfs {
             [Some(key), over.map(|over| over.key)].into_iter().flatten().collect();
         let moved = self.foresight.answers.kind(&old);
         let mut change = self.foresight.answers.changing(&[&old, &new], &keys);
-        let renamed = self.rename_on_store(named, &new, over, mode, through.as_deref());
+        let through = through.map(|home| Through { home, by: None });
+        let renamed = self.rename_on_store(named, &new, over, mode, through);
         if moves_dir {
             self.foresight.answers.forget_below(&old);
             self.foresight.answers.forget_below(&new);

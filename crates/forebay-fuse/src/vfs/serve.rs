@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Attrs, Question, Refusal};
+use forebay_cluster::words::{Answer, Attrs, By, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
@@ -267,6 +267,14 @@ impl Vfs {
         Ok(Answer::Opened { handle, attrs })
     }
 
+    /// A member that has begun anew since may have gone on from that its change failed.
+    fn is_of_now(&self, askers: &[By]) -> Result<()> {
+        match askers.iter().all(|by| self.epoch_of(&by.member) <= by.epoch) {
+            true => Ok(()),
+            false => Err(Error::os(libc::ETIMEDOUT, "whoever asked for it has begun anew")),
+        }
+    }
+
     fn guest(&self, (from, epoch): (&str, u64), handle: u64) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock().expect("no panic inside");
         guests.get(&handle).filter(|guest| guest.from == from && guest.epoch == epoch).cloned()
@@ -279,6 +287,7 @@ impl Vfs {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
+        let by = |number| By { member: from.0.into(), epoch: from.1, number };
         let (handle, question) = match question {
             Question::Open { file, path, write } => return self.open_for(from, file, &path, write),
             Question::Attrs { files } => {
@@ -286,12 +295,15 @@ impl Vfs {
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { number, change } => {
-                let entered = self.members.fences.enter(from, &change.files(), number)?;
-                let change = || self.change_for(change).map(Answer::Changed);
+                let by = by(number);
+                let askers: Vec<By> = [&by].into_iter().chain(change.by()).cloned().collect();
+                self.is_of_now(&askers)?;
+                let entered = self.members.fences.enter(&askers, &change.files())?;
+                let change = || self.change_for(change, by).map(Answer::Changed);
                 return on_behalf_of(entered.changing.clone(), change);
             }
             Question::Fence { file, number } => {
-                self.members.fences.raise(from, file, number)?;
+                self.members.fences.raise(&by(number), file)?;
                 // What another home was asked for on the asker's behalf may be made there yet.
                 self.settle_doubts(file, Whose::ForAnother(from.0))?;
                 return Ok(Answer::Done);
@@ -353,7 +365,7 @@ impl Vfs {
             | Question::Append { number, .. }
             | Question::Resize { number, .. }
             | Question::Allocate { number, .. } => {
-                let entered = self.members.fences.enter(from, &[guest.file.key], number)?;
+                let entered = self.members.fences.enter(&[by(number)], &[guest.file.key])?;
                 let change = || self.change_by(&guest, &question, bytes);
                 on_behalf_of(entered.changing.clone(), change)
             }

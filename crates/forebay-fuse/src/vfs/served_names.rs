@@ -7,11 +7,11 @@ use std::path::Path;
 use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Attrs, NameChange, Set};
+use forebay_cluster::words::{Attrs, By, NameChange, Set};
 use forebay_engine::{Admission, Named};
 
 use super::Vfs;
-use super::members::{moved, words_of};
+use super::members::{Through, moved, words_of};
 use crate::verbs::rename_mode;
 
 /// What a member is asked to set.
@@ -36,7 +36,7 @@ fn file_at(path: &Path, key: FileKey) -> Named<'_> {
 
 impl Vfs {
     /// Makes a change for another member.
-    pub(super) fn change_for(&self, change: NameChange) -> Result<Option<Attrs>> {
+    pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Option<Attrs>> {
         self.refuse_read_only()?;
         let _held = self.hold_claims(&change)?;
         match &change {
@@ -109,7 +109,7 @@ impl Vfs {
                 self.tell_attributes(self.nodes.id_of(*file));
                 Ok(None)
             }
-            NameChange::Replace { file, from, to, over } => {
+            NameChange::Replace { file, from, to, over, .. } => {
                 self.is_home(&[Some(*over)])?;
                 // Who asks has said so, too, but may have given up since.
                 let _entering = self.entering(from, to, false)?;
@@ -124,7 +124,8 @@ impl Vfs {
                 let _entering = self.entering(from, to, mode == RenameMode::Exchange)?;
                 let goes = over.filter(|_| through.is_none());
                 let _alone = self.alone_with([Some(*file), goes].into_iter().flatten())?;
-                self.rename_for(*file, from, to, *over, mode, through.as_deref())?;
+                let through = through.map(|home| Through { home, by: Some(by) });
+                self.rename_for(*file, from, to, *over, mode, through)?;
                 Ok(None)
             }
         }
@@ -182,7 +183,7 @@ impl Vfs {
         to: &Path,
         over: Option<FileKey>,
         mode: RenameMode,
-        through: Option<&str>,
+        through: Option<Through>,
     ) -> Result<()> {
         self.is_still(file, from)?;
         match (over, self.engine.names.ask(|b| b.stat(to))) {

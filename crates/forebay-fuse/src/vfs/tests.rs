@@ -43,6 +43,7 @@ enum Fate {
     Lost,
 }
 
+type Makes = dyn Fn(&str) + Send + Sync;
 type Fates = dyn Fn(&str, &Question) -> Fate + Send + Sync;
 
 #[derive(Default)]
@@ -60,6 +61,10 @@ struct Net {
     unheard: Mutex<HashSet<FileKey>>,
     /// Directories that files were to be made in.
     made_in: Mutex<Vec<FileKey>>,
+    /// What a mount that is to make files in a directory waits for.
+    makes: Mutex<Option<Arc<Makes>>>,
+    /// Members whose leases have run out.
+    asleep: Mutex<HashSet<String>>,
 }
 
 impl Net {
@@ -133,6 +138,8 @@ impl Cluster for Played {
 
     fn create(&self, dir: FileKey, _: &Path) -> Result<Guard> {
         lock(&self.net.made_in).push(dir);
+        let makes = lock(&self.net.makes).clone();
+        makes.into_iter().for_each(|makes| makes(&self.name));
         Ok(Box::new(()))
     }
 
@@ -150,10 +157,14 @@ impl Cluster for Played {
     fn replace(
         &self,
         file: (FileKey, FileKey),
-        _: (FileKey, FileKey),
+        over: (FileKey, FileKey),
         _: &Path,
     ) -> Result<(Place, Option<String>)> {
-        Ok((self.change(&[file], None)?, None))
+        Ok(match (self.holder(file.0), self.holder(over.0)) {
+            (Holder::There(home), _) => (Place::There(home), None),
+            (_, Holder::There(home)) => (Place::Here(None), Some(home)),
+            _ => (Place::Here(None), None),
+        })
     }
 
     fn ask(
@@ -218,7 +229,9 @@ impl Cluster for Played {
 
     fn others(&self) -> Vec<String> {
         let all = lock(&self.net.epochs);
-        all.keys().filter(|name| **name != self.name).cloned().collect()
+        let asleep = lock(&self.net.asleep);
+        let lives = |name: &&String| **name != self.name && !asleep.contains(*name);
+        all.keys().filter(lives).cloned().collect()
     }
 
     fn held(&self) -> Vec<FileKey> {

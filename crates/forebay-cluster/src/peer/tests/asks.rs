@@ -11,7 +11,7 @@ use forebay_base::Kind;
 
 use super::*;
 use crate::locks::{self, Lock, LockAsk, Of, Range, Space};
-use crate::words::{Asker, NameChange, Refusal, Set};
+use crate::words::{Asker, By, NameChange, Refusal, Set};
 
 fn every_question() -> Vec<Question> {
     let (file, path) = (file(5), PathBuf::from("a/ü \"b\"\n"));
@@ -36,6 +36,13 @@ fn every_question() -> Vec<Question> {
         NameChange::Link { file, path: path.clone(), to: "c".into() },
         NameChange::Unlink { file, path: path.clone() },
         NameChange::Rename { file, from: path.clone(), to: "c".into(), over: Some(file), flags: 1 },
+        NameChange::Replace {
+            file,
+            from: path.clone(),
+            to: "c".into(),
+            over: file,
+            by: Some(By { member: "a".into(), epoch: 3, number: u64::MAX }),
+        },
     ];
     let mut all = vec![
         Question::Holds { file, dir: file },

@@ -4,6 +4,7 @@ use std::sync::Condvar;
 use std::sync::atomic::AtomicBool;
 
 use forebay_backing::RenameMode;
+use forebay_cluster::words::{By, NameChange};
 
 use super::*;
 
@@ -383,4 +384,109 @@ fn who_has_a_file_open_elsewhere_knows_its_attributes_when_its_name_is_gone() {
         b.vfs.release(far);
         assert!(b.vfs.getattr(id).is_err(), "nobody has it open");
     }
+}
+
+/// Files `d1/x` and `d2/f` with these homes and bytes, and the nodes of the two directories at A.
+fn apart(bed: &Bed, homes: (usize, usize)) -> (u64, u64) {
+    let at = bed.root.join("backing");
+    for (dir, name, home) in [("d1", "x", homes.0), ("d2", "f", homes.1)] {
+        std::fs::create_dir(at.join(dir)).expect("it is writable");
+        std::fs::write(at.join(dir).join(name), name).expect("it is writable");
+        let mount = &bed.mounts[home];
+        let home = ["a", "b", "c"][home].to_string();
+        lock(&bed.net.homes).insert(mount.key(&format!("{dir}/{name}")), home);
+    }
+    let dir = |name: &str| bed.mounts[0].lookup(name).expect("it is there").id;
+    (dir("d1"), dir("d2"))
+}
+
+fn opened_in(mount: &Mount, dir: u64, name: &str) -> u64 {
+    let id = mount.lookup_in(dir, name).expect("it is there").id;
+    mount.vfs.open(id, libc::O_RDWR, Origin::default()).expect("it can be opened").handle
+}
+
+fn renames(mount: &Mount, (from, to): (u64, u64)) -> Result<()> {
+    let (from, to) = ((from, OsStr::new("x")), (to, OsStr::new("f")));
+    mount.vfs.rename(from, to, RenameMode::Replace)
+}
+
+/// B waits for somebody before it renames a file of its own for A, over one of `home`'s. A has told its program that the rename
+/// failed: what that writes then stays.
+fn goes_on_after_a_rename_in_doubt(home: usize) {
+    let bed = Bed::new(3);
+    let dirs = apart(&bed, (1, home));
+    let a = &bed.mounts[0];
+    let handle = opened_in(a, dirs.1, "f");
+    let (came, goes_on) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
+    let (comes, waits) = (came.clone(), goes_on.clone());
+    *lock(&bed.net.makes) = Some(Arc::new(move |by| {
+        if by == "b" {
+            comes.open();
+            waits.pass();
+        }
+    }));
+    assert!(renames(a, dirs).expect_err("B is slow").kind() == Kind::TimedOut);
+    came.pass();
+    a.write(handle, 0, "written since").expect("nobody replaces it any more");
+    a.vfs.fsync(handle).expect("its home answers");
+    goes_on.open();
+    let is_replace =
+        |q: &Question| matches!(q, Question::Name { change: NameChange::Replace { .. }, .. });
+    eventually("B goes on", || bed.net.count(is_replace) > 0);
+    std::thread::sleep(Duration::from_millis(200));
+    let at = bed.root.join("backing");
+    assert!(at.join("d1/x").exists(), "it has its name still");
+    let anew = opened_in(a, dirs.1, "f");
+    assert_eq!(a.read(anew), "written since");
+    renames(a, dirs).expect("a later one is another");
+    assert!(!at.join("d1/x").exists());
+}
+
+#[test]
+fn a_rename_in_doubt_does_not_replace_what_is_written_here_since() {
+    goes_on_after_a_rename_in_doubt(0);
+}
+
+#[test]
+fn a_rename_in_doubt_does_not_replace_what_is_written_at_a_third_home_since() {
+    goes_on_after_a_rename_in_doubt(2);
+}
+
+/// B has asked C, whose lease has run out since, to replace its file: that may be made as soon as C wakes.
+#[test]
+fn no_fence_is_confirmed_while_one_at_a_sleeping_home_has_to_stand() {
+    let bed = Bed::new(3);
+    let dirs = apart(&bed, (1, 2));
+    let [a, _, c] = &bed.mounts[..] else { panic!("three mounts") };
+    let handle = opened_in(a, dirs.0, "x");
+    bed.net.fated(|home, _| if home == "c" { Fate::Lost } else { Fate::Answered });
+    lock(&bed.net.asleep).insert("c".into());
+    assert!(renames(a, dirs).is_err(), "C sleeps");
+    let is_replace =
+        |q: &&Question| matches!(q, Question::Name { change: NameChange::Replace { .. }, .. });
+    let late = lock(&bed.net.asked).iter().find(is_replace).cloned().expect("B has asked");
+    assert!(a.write(handle, 0, "later").is_err(), "x may be renamed yet");
+    *lock(&bed.net.fates) = None;
+    a.write(handle, 0, "later").expect("C has heard of the fence");
+    let answer = c.vfs.answer(("b", 1), late, b"", &mut Vec::new());
+    assert!(matches!(answer, Answer::Refused(Refusal::Errno(libc::ETIMEDOUT, _))), "{answer:?}");
+}
+
+/// Who asked for it has begun anew, and gone on from that it failed. That life has no fences yet.
+#[test]
+fn a_rename_for_an_ended_life_is_refused() {
+    let bed = Bed::new(2);
+    apart(&bed, (1, 0));
+    let a = &bed.mounts[0];
+    let replace = |epoch| {
+        let by = Some(By { member: "a".into(), epoch, number: 5 });
+        let (from, to) = ("d1/x".into(), "d2/f".into());
+        let (file, over) = (a.key("d1/x"), a.key("d2/f"));
+        let change = NameChange::Replace { file, from, to, over, by };
+        a.vfs.answer(("b", 1), Question::Name { number: 1, change }, b"", &mut Vec::new())
+    };
+    lock(&bed.net.epochs).insert("a".into(), 2);
+    let answer = replace(1);
+    assert!(matches!(answer, Answer::Refused(Refusal::Errno(libc::ETIMEDOUT, _))), "{answer:?}");
+    assert_eq!(replace(2), Answer::Changed(None));
 }
