@@ -63,8 +63,11 @@ struct Asked {
 }
 
 impl Asked {
+    /// What an earlier life has asked for is refused as such; this one numbers anew.
     fn begins(&mut self, epoch: u64) {
-        self.epoch = self.epoch.max(epoch);
+        if epoch > self.epoch {
+            (self.epoch, self.floor) = (epoch, 0);
+        }
     }
 
     fn is_late(&self, by: &By) -> bool {
@@ -326,5 +329,19 @@ mod tests {
             assert!(fences.enter(&askers, &[FILE]).is_err(), "it comes late");
             assert!(fences.enter(&[by("h", 1, 52), by("a", 1, 7)], &[FILE]).is_ok());
         }
+    }
+
+    /// The clock that the numbers begin at may have gone back between two lives.
+    #[test]
+    fn a_fence_ends_with_the_life_that_raised_it() {
+        let fences = Fences::default();
+        fences.raise(&by("a", 1, 100), FILE).unwrap();
+        assert!(fences.enter(&[by("a", 2, 5)], &[FILE]).is_ok());
+        fences.raise(&by("a", 2, 7), FILE).unwrap();
+        assert!(fences.enter(&[by("a", 2, 6)], &[FILE]).is_err());
+        assert!(fences.enter(&[by("a", 2, 7)], &[FILE]).is_ok());
+        fences.raise(&by("a", 3, 3), FILE).unwrap();
+        assert!(fences.enter(&[by("a", 3, 4)], &[FILE]).is_ok());
+        assert!(fences.enter(&[by("a", 2, 200)], &[FILE]).is_err(), "of the earlier one");
     }
 }
