@@ -9,6 +9,7 @@ use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{BootClock, Clock, Commit, Entry, Lease, Outcome, Registry};
 
+use super::tend::Lives;
 use super::{Member, SyncStore, Waiting, door, lock};
 use crate::core::{Core, Input, Peer, Reply, Standing, entering};
 use crate::front::Front;
@@ -88,6 +89,7 @@ impl Member {
         let epoch = enter(&*registry, &store, me, &*lease, &sync_store)?;
         let (entries, revision) = registry.range(&prefix)?;
         let watch = registry.watch(&prefix, revision)?;
+        let lives = Lives::of(&prefix, &entries);
         let core = Core::new(node.clone(), epoch, copies, (revision, entries), patience);
         let member = Arc::new(Member {
             name: node,
@@ -128,7 +130,7 @@ impl Member {
         });
         waiting.begin(&member);
         let _ = member.door.set(door);
-        member.follow(watch)?;
+        member.follow(watch, lives)?;
         member.tend()?;
         Ok(member)
     }

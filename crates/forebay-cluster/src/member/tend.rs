@@ -1,12 +1,13 @@
 //! The threads that keep a member going: the watch, and the clock.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Commit, Event, Registry, Revision, Seen, Watch};
+use forebay_registry::{Commit, Entry, Event, Registry, Revision, Seen, Watch};
 
 use super::join::{GIVEN, LEASE, parse};
 use super::{Member, lock};
@@ -27,10 +28,18 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 impl Member {
     /// Follows the keys of the store for as long as the member is there.
-    pub(super) fn follow(self: &Arc<Member>, watch: Box<dyn Watch>) -> Result<()> {
+    pub(super) fn follow(self: &Arc<Member>, watch: Box<dyn Watch>, lives: Lives) -> Result<()> {
         let (member, registry) = (Arc::downgrade(self), self.registry.clone());
         let prefix = format!("stores/{}/", self.store);
-        self.spawn("fb-claims", move || follow(&member, &*registry, &prefix, watch))
+        self.spawn("fb-claims", move || follow(&member, &*registry, &prefix, watch, lives))
+    }
+
+    fn ended(&self, members: impl IntoIterator<Item = String>) {
+        for ended in members {
+            let front = self.front();
+            self.hands[super::MOUNT]
+                .run(move || front.into_iter().for_each(|front| front.ended(&ended)));
+        }
     }
 
     /// Tells the core the time, and keeps the leases.
@@ -146,7 +155,13 @@ impl Member {
     }
 }
 
-fn follow(member: &Weak<Member>, registry: &dyn Registry, prefix: &str, mut watch: Box<dyn Watch>) {
+fn follow(
+    member: &Weak<Member>,
+    registry: &dyn Registry,
+    prefix: &str,
+    mut watch: Box<dyn Watch>,
+    mut lives: Lives,
+) {
     loop {
         let seen = watch.next(LOOK);
         let Some(member) = member.upgrade() else { return };
@@ -155,21 +170,20 @@ fn follow(member: &Weak<Member>, registry: &dyn Registry, prefix: &str, mut watc
         }
         match seen {
             Ok(Seen::Changes(events)) => {
-                let dead: Vec<String> = events.changes.iter().filter_map(died(prefix)).collect();
+                let ended: Vec<String> =
+                    events.changes.iter().filter_map(|event| lives.see(prefix, event)).collect();
                 member.feed(Input::Seen(events.revision, events.changes));
                 member.reach(events.revision);
-                for dead in dead {
-                    let front = member.front();
-                    member.hands[super::MOUNT]
-                        .run(move || front.into_iter().for_each(|front| front.ended(&dead)));
-                }
+                member.ended(ended);
             }
             Ok(Seen::Quiet) => {}
             Ok(Seen::Compacted(_)) => match anew(registry, prefix) {
                 Ok((entries, revision, next)) => {
                     watch = next;
+                    let ended = lives.see_all(Lives::of(prefix, &entries));
                     member.feed(Input::Snapshot(revision, entries));
                     member.reach(revision);
+                    member.ended(ended);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the registry's keys are not known");
@@ -184,7 +198,7 @@ fn follow(member: &Weak<Member>, registry: &dyn Registry, prefix: &str, mut watc
     }
 }
 
-type Anew = (Vec<forebay_registry::Entry>, Revision, Box<dyn Watch>);
+type Anew = (Vec<Entry>, Revision, Box<dyn Watch>);
 
 fn anew(registry: &dyn Registry, prefix: &str) -> Result<Anew> {
     let (entries, revision) = registry.range(prefix)?;
@@ -192,12 +206,45 @@ fn anew(registry: &dyn Registry, prefix: &str) -> Result<Anew> {
     Ok((entries, revision, watch))
 }
 
-/// The member whose life a change ends: its lease ran out, or it began anew.
-fn died(prefix: &str) -> impl Fn(&Event) -> Option<String> {
-    let (alive, member) = (format!("{prefix}alive/"), format!("{prefix}members/"));
-    move |event| match event {
-        Event::Deleted { key, .. } => key.strip_prefix(&alive).map(str::to_string),
-        // Its key is written when it begins.
-        Event::Put(entry) => entry.key.strip_prefix(&member).map(str::to_string),
+/// Keys that stand for lives of members, and the revisions that they are of.
+pub(super) struct Lives {
+    /// There while the member's lease is.
+    alive: BTreeMap<String, Revision>,
+    /// Written when it begins.
+    members: BTreeMap<String, Revision>,
+}
+
+impl Lives {
+    pub(super) fn of(prefix: &str, entries: &[Entry]) -> Lives {
+        let mut lives = Lives { alive: BTreeMap::new(), members: BTreeMap::new() };
+        entries.iter().for_each(|entry| {
+            lives.see(prefix, &Event::Put(entry.clone()));
+        });
+        lives
+    }
+
+    /// The member whose life a change ends: its lease ran out, or it began anew.
+    fn see(&mut self, prefix: &str, event: &Event) -> Option<String> {
+        let (kind, name) = event.key().strip_prefix(prefix)?.split_once('/')?;
+        let keys = match kind {
+            "alive" => &mut self.alive,
+            "members" => &mut self.members,
+            _ => return None,
+        };
+        let is_put = matches!(event, Event::Put(_));
+        match is_put {
+            true => _ = keys.insert(name.into(), event.revision()),
+            false => _ = keys.remove(name),
+        }
+        (is_put == (kind == "members")).then(|| name.into())
+    }
+
+    /// The same where the changes in between are not known.
+    fn see_all(&mut self, now: Lives) -> BTreeSet<String> {
+        let lapsed = self.alive.iter().filter(|(name, was)| now.alive.get(*name) != Some(*was));
+        let begun = now.members.iter().filter(|(name, is)| self.members.get(*name) != Some(*is));
+        let ended = lapsed.chain(begun).map(|(name, _)| name.clone()).collect();
+        *self = now;
+        ended
     }
 }

@@ -1,13 +1,17 @@
 //! Members with a real registry and real doors, in one process; behind each a mount that only counts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Commit, Embedded, Outcome, PATIENCE, Registry, Revision};
+use forebay_registry::{
+    Commit, Embedded, Entry, Health, Identity, Lease, Outcome, PATIENCE, Registry, Revision, Seen,
+    Watch,
+};
 
 use super::join::json;
 use super::{Changing, Holder, Joining, Member, Opening, lock};
@@ -35,6 +39,8 @@ struct Fake {
     waiting: (Mutex<(usize, bool)>, Condvar),
     /// Files that are its own, though no copy of them is kept any more.
     adopted: Mutex<HashSet<FileKey>>,
+    /// Members whose lives it was told to have ended.
+    ended: Mutex<Vec<String>>,
 }
 
 /// It keeps no copies, and is asked for none.
@@ -129,7 +135,77 @@ impl Front for Fake {
         Answer::Bytes
     }
 
-    fn ended(&self, _member: &str) {}
+    fn ended(&self, member: &str) {
+        lock(&self.ended).push(member.into());
+    }
+}
+
+/// A registry whose watches can be cut off, until what they missed is compacted.
+struct Cut {
+    registry: Arc<dyn Registry>,
+    state: Arc<AtomicU8>,
+}
+
+const FLOWS: u8 = 0;
+const CUT: u8 = 1;
+const COMPACTED: u8 = 2;
+
+struct CutWatch(Box<dyn Watch>, Arc<AtomicU8>);
+
+impl Watch for CutWatch {
+    fn next(&mut self, _: Duration) -> Result<Seen> {
+        match self.1.compare_exchange(COMPACTED, FLOWS, SeqCst, SeqCst) {
+            Ok(_) => Ok(Seen::Compacted(Revision(0))),
+            Err(CUT) => {
+                std::thread::sleep(Duration::from_millis(10));
+                Ok(Seen::Quiet)
+            }
+            Err(_) => self.0.next(Duration::from_millis(10)),
+        }
+    }
+}
+
+impl Registry for Cut {
+    fn address(&self) -> &str {
+        self.registry.address()
+    }
+
+    fn get(&self, key: &str) -> Result<(Option<Entry>, Revision)> {
+        self.registry.get(key)
+    }
+
+    fn range(&self, prefix: &str) -> Result<(Vec<Entry>, Revision)> {
+        self.registry.range(prefix)
+    }
+
+    fn commit(&self, commit: &Commit) -> Result<Outcome> {
+        self.registry.commit(commit)
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>> {
+        let watch = self.registry.watch(prefix, after)?;
+        Ok(Box::new(CutWatch(watch, self.state.clone())))
+    }
+
+    fn lease(&self, ttl: Duration) -> Result<Box<dyn Lease>> {
+        self.registry.lease(ttl)
+    }
+
+    fn barrier(&self) -> Result<Revision> {
+        self.registry.barrier()
+    }
+
+    fn compact(&self, upto: Revision) -> Result<()> {
+        self.registry.compact(upto)
+    }
+
+    fn cluster(&self) -> Result<Identity> {
+        self.registry.cluster()
+    }
+
+    fn health(&self) -> Result<Health> {
+        self.registry.health()
+    }
 }
 
 struct Bed {
@@ -164,7 +240,11 @@ impl Bed {
     }
 
     fn member(&self, node: &str) -> (Arc<Member>, Arc<Fake>) {
-        let member = Member::join(self.joining(node)).unwrap();
+        self.joined(self.joining(node))
+    }
+
+    fn joined(&self, joining: Joining) -> (Arc<Member>, Arc<Fake>) {
+        let member = Member::join(joining).unwrap();
         let fake = Arc::new(Fake::default());
         let front: Weak<dyn Front> = Arc::downgrade(&(fake.clone() as Arc<dyn Front>));
         member.serve(front, Vec::new());
@@ -320,6 +400,36 @@ fn a_member_keeps_its_claims_over_a_restart_and_its_older_process_is_superseded(
     let writes = Instant::now();
     assert!(matches!(open(&new, 7, Access::Write), Opening::Here(Some(_))));
     assert!(writes.elapsed() < PATIENCE);
+}
+
+/// What a member missed while it was cut off has ended all the same: it would keep locks for who is no more.
+#[test]
+fn lives_that_ended_while_the_watch_was_cut_off_are_told_to_have_ended() {
+    let bed = Bed::new();
+    let state = Arc::new(AtomicU8::new(FLOWS));
+    let cut = Cut { registry: bed.registry.clone(), state: state.clone() };
+    let others = ["dies", "restarts", "lapses", "lives"].map(|name| (name, bed.member(name)));
+    let (home, front) = bed.joined(Joining { registry: Arc::new(cut), ..bed.joining("home") });
+    eventually("it knows them", || home.others().len() == others.len());
+    // Of those that it knew from the start it hears nothing.
+    let told = || lock(&front.ended).iter().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(told(), BTreeSet::new());
+    state.store(CUT, SeqCst);
+    others[0].1.0.leave();
+    let _again = bed.member("restarts");
+    // Leases that ran out, and were taken anew.
+    for name in ["lapses", "home"] {
+        let alive = format!("stores/s/alive/{name}");
+        bed.registry.commit(&Commit::new().delete(&alive)).unwrap();
+        bed.registry.commit(&Commit::new().put(&alive, "")).unwrap();
+    }
+    state.store(COMPACTED, SeqCst);
+    let ended = ["dies", "home", "lapses", "restarts"].map(String::from).into();
+    eventually("it is told of each", || told() == ended);
+    assert_eq!(home.others().len(), others.len() - 1);
+    // And of what comes afterwards as before.
+    others[3].1.0.leave();
+    eventually("it is told", || told().contains("lives"));
 }
 
 #[test]
