@@ -136,7 +136,7 @@ impl Mount {
             shared.tend_locks()?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        start_watchdog(shared.clone(), engine.clone(), stop.clone())?;
+        start_watchdog(shared.clone(), stop.clone())?;
         let crew = match start_ring(&device, &shared, options, granted.io_uring) {
             Ok(Some(crew)) => Some(crew),
             Ok(None) if !granted.io_uring => None,
@@ -440,14 +440,11 @@ fn explain(e: io::Error, options: &MountOptions) -> Error {
 }
 
 /// Answers requests that hang in the backing store in their stead (S10).
-fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool>) -> Result<()> {
+fn start_watchdog(shared: Arc<Shared>, stop: Arc<AtomicBool>) -> Result<()> {
     let watch = move || {
         while !stop.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
-            let limit = engine.files.tunables().backing_timeout;
-            // The keeper looks too, if it gets there: it works in the tier.
-            engine.health.check_stalls(limit);
-            let late = shared.watch.expire(&shared, limit, !engine.health.is_available());
+            let late = shared.expire();
             if late > 0 {
                 tracing::warn!(
                     requests = late,

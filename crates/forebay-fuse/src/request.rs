@@ -73,6 +73,18 @@ impl Shared {
         free.then(|| Seat(self))
     }
 
+    /// Answers for requests that hang in the backing store, in their stead. Returns how many.
+    pub fn expire(self: &Arc<Shared>) -> usize {
+        let engine = &self.vfs.engine;
+        let limit = engine.files.tunables().backing_timeout;
+        // The keeper looks too, if it gets there: it works in the tier.
+        engine.health.check_stalls(limit);
+        let is_away = !engine.health.is_available();
+        // While no call to the store hangs a request may rightly wait for another member.
+        let limit = if is_away { limit } else { limit.max(self.vfs.waits_for_members()) };
+        self.watch.expire(self, limit, is_away)
+    }
+
     /// From now on there is a seat for everybody: the transport keeps a thread free by itself.
     pub fn seat_all(&self) {
         self.threads.store(usize::MAX, Relaxed);

@@ -19,6 +19,9 @@ const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// A dead home's partner takes its place once its lease has run out (10 s), and needs a moment then.
 const SUCCESSION: Duration = Duration::from_secs(25);
 
+/// So long the last question takes that is asked of a silent home.
+const ASKED: Duration = Duration::from_secs(5);
+
 /// So often it is looked for.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(200);
 
@@ -56,6 +59,11 @@ impl Vfs {
             std::thread::sleep(SUCCESSION_LOOK);
         }
         awaits
+    }
+
+    /// How long a request may wait for other members.
+    pub fn waits_for_members(&self) -> Duration {
+        if self.has_members() { SUCCESSION + ASKED } else { Duration::ZERO }
     }
 
     /// Whether this mount may serve at this moment.

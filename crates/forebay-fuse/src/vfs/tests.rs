@@ -3,6 +3,7 @@
 
 mod far;
 mod granted;
+mod patience;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -343,6 +344,17 @@ impl Bed {
     }
 
     fn mount(root: &Path, net: &Arc<Net>, name: &str) -> Mount {
+        let vfs = Arc::new(Bed::vfs(root, name));
+        let kernel = Arc::new(Kernel::default());
+        vfs.set_notify(kernel.clone());
+        vfs.set_cluster(Box::new(Played { net: net.clone(), name: name.into() }));
+        lock(&net.epochs).insert(name.into(), 1);
+        lock(&net.mounts).insert(name.into(), Arc::downgrade(&vfs));
+        Mount { vfs, kernel }
+    }
+
+    /// Without members yet.
+    fn vfs(root: &Path, name: &str) -> Vfs {
         let tier = root.join(name);
         std::fs::create_dir_all(&tier).expect("the directory is writable");
         let tier = DirMedia::open(&tier).and_then(|media| Tier::on(Arc::new(media)));
@@ -353,13 +365,7 @@ impl Bed {
         let control = Arc::new(NoControls);
         let times = Times { entry: Duration::ZERO, attr: Duration::ZERO };
         let vfs = Vfs::new(engine.expect("new"), control, Passthrough::Off, times);
-        let vfs = Arc::new(vfs.expect("the store is there"));
-        let kernel = Arc::new(Kernel::default());
-        vfs.set_notify(kernel.clone());
-        vfs.set_cluster(Box::new(Played { net: net.clone(), name: name.into() }));
-        lock(&net.epochs).insert(name.into(), 1);
-        lock(&net.mounts).insert(name.into(), Arc::downgrade(&vfs));
-        Mount { vfs, kernel }
+        vfs.expect("the store is there")
     }
 }
 

@@ -1,0 +1,66 @@
+//! How long a request is waited for.
+
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+use super::*;
+use crate::reply::Fail;
+use crate::request::{Do, Shared};
+
+const LIMIT: Duration = Duration::from_millis(200);
+
+/// Says the error that a request is answered with; 0 if it is done.
+struct Heard(Sender<i32>);
+
+impl Fail for Heard {
+    fn fail(self, errno: i32) {
+        let _ = self.0.send(errno);
+    }
+}
+
+fn asked(shared: &Arc<Shared>, work: impl FnOnce(&Vfs) + Send + 'static) -> Receiver<i32> {
+    let (tells, told) = channel();
+    let work = move |vfs: &Vfs| {
+        work(vfs);
+        Ok(())
+    };
+    let done = |_: &Shared, reply: Heard, ()| reply.fail(0);
+    Do::with(|v| &v.open, Heard(tells), work, done).run(shared);
+    told
+}
+
+/// Looks as the watchdog does until there is an answer.
+fn watched(shared: &Arc<Shared>, told: &Receiver<i32>) -> i32 {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        shared.expire();
+        if let Ok(errno) = told.recv_timeout(Duration::from_millis(10)) {
+            return errno;
+        }
+    }
+    panic!("it is not answered");
+}
+
+/// Who waits for the heir of a dead home is not told that the store is away, however short a call to that may take.
+#[test]
+fn a_request_that_waits_for_a_member_does_not_hang_in_the_store() {
+    let bed = Bed::new(0);
+    let vfs = Bed::vfs(&bed.root, "a");
+    let tunables = Tunables { backing_timeout: LIMIT, ..vfs.engine.files.tunables() };
+    vfs.engine.ops.set_tunables(tunables).expect("it is valid");
+    let engine = vfs.engine.clone();
+    let shared = Arc::new(Shared::new(vfs, 1, Duration::ZERO));
+    let waits = |_: &Vfs| std::thread::sleep(LIMIT * 4);
+    assert_eq!(watched(&shared, &asked(&shared, waits)), libc::ETIMEDOUT, "there is nobody");
+    shared.vfs.set_cluster(Box::new(Played { net: bed.net.clone(), name: "a".into() }));
+    assert_eq!(watched(&shared, &asked(&shared, waits)), 0);
+    let hangs = |vfs: &Vfs| {
+        let _ = vfs.engine.names.ask(|_| {
+            std::thread::sleep(LIMIT * 4);
+            Ok(())
+        });
+    };
+    assert_eq!(watched(&shared, &asked(&shared, hangs)), libc::ETIMEDOUT);
+    shared.settle();
+    engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+}
