@@ -106,8 +106,9 @@ pub enum Question {
         number: u64,
         change: NameChange,
     },
-    /// Whatever the asker has asked for under smaller numbers changes this file no more, also what comes yet: it has
-    /// told its programs that it does not know what became of that, and they have gone on.
+    /// Whatever the asker has asked for under smaller numbers, here or of a home that asks this one for it, changes this
+    /// file no more, also what comes yet: it has told its programs that it does not know what became of that, and they
+    /// have gone on.
     Fence {
         file: FileKey,
         number: u64,
