@@ -217,6 +217,31 @@ fn a_file_that_is_unlinked_elsewhere_stays_for_who_has_it_open() {
 }
 
 #[test]
+fn who_has_a_file_open_that_its_home_removes_knows_its_attributes() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, HOLD);
+    for is_replaced in [false, true] {
+        write(&cluster.at(0, "f"), b"before");
+        let file = File::open(cluster.at(1, "f")).unwrap();
+        match is_replaced {
+            false => fs::remove_file(cluster.at(0, "f")).unwrap(),
+            true => {
+                write(&cluster.at(0, "new"), b"other bytes");
+                fs::rename(cluster.at(0, "new"), cluster.at(0, "f")).unwrap();
+            }
+        }
+        // What the kernel knew is old by then.
+        std::thread::sleep(SEEN);
+        let attrs = file.metadata().unwrap();
+        assert_eq!((attrs.len(), attrs.nlink()), (6, 0));
+        let mut found = [0; 6];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"before");
+    }
+}
+
+#[test]
 fn a_directory_is_renamed_with_files_in_it_that_others_have_claimed() {
     needs_forebay!();
     needs_tools!("etcd");
