@@ -139,7 +139,7 @@ impl Ops {
 
     /// The thread for everything that has to be looked at from time to time.
     fn keep_house(self: Arc<Self>) {
-        let probing = Arc::new(AtomicBool::new(false));
+        let (probing, settling) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let mut last_compaction = self.files.time().now();
         let mut last_measure = self.files.time().now();
         while !self.files.is_stopping() {
@@ -172,12 +172,21 @@ impl Ops {
             }
             // Else a loss of power would bring back a flush that was over, to be done again over what
             // others have written since.
-            if !self.files.index().has_settled() {
-                // If it fails, whoever has to rely on the log is told.
-                let _ = self.files.index().sync();
+            if !self.files.index().has_settled() && !settling.swap(true, Relaxed) {
+                self.sync_what_settled(settling.clone());
             }
             self.files.time().sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Not by who keeps house: the tier may have much else to write first. If it fails, whoever has to rely on the
+    /// log is told.
+    fn sync_what_settled(self: &Arc<Self>, settling: Arc<AtomicBool>) {
+        let engine = self.clone();
+        self.home.errands().run(move || {
+            let _ = engine.files.index().sync();
+            settling.store(false, Relaxed);
+        });
     }
 
     /// Partners are told what they may forget, by who does not keep house: they may not answer.
