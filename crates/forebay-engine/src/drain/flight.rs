@@ -17,7 +17,7 @@ use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, parts};
 use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Outcome, Parcel, Take, common, sum};
-use crate::files::file::{Asked, Beside, Copied, File, Inner, Trouble, note_seen};
+use crate::files::file::{Asked, Beside, Copied, Doubt, File, Inner, Trouble, note_seen};
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::media::MediaFile;
 
@@ -398,12 +398,9 @@ impl Drain {
             }
             return Ok(());
         }
-        // What was written while it was copied, nobody has looked at yet.
-        let doubt = &mut inner.dirt().doubt;
-        match doubt {
-            Some(doubt) if *rewritten != Ranges::None => doubt.unmoved = false,
-            _ => *doubt = None,
-        }
+        // Who wrote past us and closed it while it was copied has left what nobody has looked at yet.
+        let all = rewritten.gaps(0, inner.state.size()).is_empty();
+        inner.dirt().doubt = inner.doubt().filter(|_| all).map(|it| Doubt { unmoved: false, ..it });
         self.restamp(parcel, inner, rewritten);
         // Of a write behind others nobody has told the evictor. Large holes need not go.
         self.files.admit(file, parcel.data.iter().copied());

@@ -772,6 +772,29 @@ fn after_a_kill_digests_are_not_of_a_version_that_is_let_pass() {
     assert!(file_of(&bed.store, "f") == with(bytes(4), 0, 9), "all of ours, or nothing");
 }
 
+/// Who closes it while it is copied has left what nobody but the shadow knows, too.
+// S-6 S-7
+#[test]
+fn what_was_written_past_us_during_a_flush_is_held_when_the_tier_could_not_sync_it() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 4);
+    let past = bed.pass(&file);
+    past.shadow().write_at(&[9], 0).expect("memory");
+    let mut past = Some(past);
+    bed.hook.set(move |call| {
+        if let Some(past) = past.take_if(|_| call.verb == Verb::SyncFiles) {
+            past.shadow().write_at(&[7], BLOCK as u64).expect("memory");
+            past.end().expect("a tier that works");
+        }
+    });
+    bed.flush(&file);
+    assert!(bed.is_dirty(), "what came behind the copy");
+    fail_a_sync(&bed.media);
+    let error = bed.engine.drain.flush_file(&file).expect_err("the tier fails");
+    assert!(error.to_string().contains("failed to sync"), "{error}");
+    assert!(file_of(&bed.store, "f") == with(bytes(4), 0, 9), "no more went home");
+}
+
 /// A write that is under way moves the shadow's time when it begins; its bytes may come behind the look.
 // S-5
 #[test]
