@@ -62,7 +62,9 @@ fn require_among(seen: &[Mount], path: &Path, must: &[PathBuf], fstab: &[u8]) ->
     let named = fstab_points(fstab);
     let below = |point: &&PathBuf| path.starts_with(point) && point.as_path() != Path::new("/");
     for point in must.iter().chain(&named).filter(below) {
-        if mounts::at(seen, point).is_none() {
+        // Where it is mounted a link may lead to.
+        let real = || point.canonicalize().ok().and_then(|real| mounts::at(seen, &real));
+        if mounts::at(seen, point).or_else(real).is_none() {
             let (path, point) = (path.display(), point.display());
             return Err(usage(format!(
                 "{path}: nothing is mounted at {point} on this node: mount it, then try again"
@@ -78,7 +80,10 @@ fn fstab_points(fstab: &[u8]) -> Vec<PathBuf> {
         let mut fields =
             line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|field| !field.is_empty());
         let point = fields.nth(1)?;
-        point.starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(point)))
+        // Whoever wants one that is not mounted by itself mounts it.
+        let mut options = fields.nth(1).unwrap_or_default().split(|byte| *byte == b',');
+        let by_itself = !options.any(|option| option == b"noauto");
+        (point.starts_with(b"/") && by_itself).then(|| PathBuf::from(OsStr::from_bytes(point)))
     };
     lines.filter_map(point).collect()
 }

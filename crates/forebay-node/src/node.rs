@@ -421,22 +421,23 @@ impl Node {
 
     /// By what other nodes have told of theirs.
     pub(crate) fn clock_is_ahead(&self, time: u64) -> Result<Option<String>> {
-        let newest = self.newest_clock()?;
+        let newest = self.other_clocks()?.into_iter().max();
         Ok(newest.and_then(|newest| apart(time, newest)).map(|ahead| {
             format!("this node's clock is {ahead} s ahead of all others: set it right")
         }))
     }
 
-    /// Whether it is far from the newest of them, on either side.
+    /// Whether it is far from all of them, on either side: one node's clock that is wrong is no other's fault.
     pub(crate) fn clock_is_off(&self, time: u64) -> Result<bool> {
-        let newest = self.newest_clock()?;
-        Ok(newest.is_some_and(|newest| apart(time, newest).or(apart(newest, time)).is_some()))
+        let others = self.other_clocks()?;
+        let agrees = |told: &u64| apart(time, *told).or(apart(*told, time)).is_none();
+        Ok(!others.is_empty() && !others.iter().any(agrees))
     }
 
-    fn newest_clock(&self) -> Result<Option<u64>> {
+    fn other_clocks(&self) -> Result<Vec<u64>> {
         let nodes = self.book.list_some::<NodeRecord>(keys::NODES)?.read;
         let others = nodes.iter().filter(|(name, _)| *name != self.config.name);
-        Ok(others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).max())
+        Ok(others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).collect())
     }
 
     /// Tells what this node's clock says, from time to time.

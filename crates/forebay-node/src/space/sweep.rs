@@ -146,7 +146,11 @@ impl Pool {
     fn is_open(&self, record: &Record) -> Result<bool> {
         match record.space() {
             Some(SpaceRecord { means: Means::ProjectQuota, project: Some(project), .. }) => {
-                let used = quota::used(self.inner.spaces.as_fd(), *project)?;
+                // Where quotas are off there is no limit to be kept; one record must not keep the others.
+                let used = quota::used(self.inner.spaces.as_fd(), *project).unwrap_or_else(|error| {
+                    tracing::warn!(id = %record.id, %error, "what its project takes cannot be asked");
+                    None
+                });
                 Ok(used.is_some_and(|used| used.bytes + used.inodes > 0))
             }
             Some(SpaceRecord { means: Means::Directory, .. }) => Ok(is_used(record)),
