@@ -20,9 +20,9 @@ const SIZE: u64 = 256 * MIB;
 const SLACK: u64 = 16 * MIB;
 
 /// `None` where the kernel does not pass files through.
-fn bed(passthrough: &str, flags: &[&str]) -> Option<(Bed, Mounted)> {
+fn bed(flags: &[&str]) -> Option<(Bed, Mounted)> {
     let bed = Bed::new(Tier::Ext4(1024));
-    let size = ["--passthrough", passthrough, "--tier-size", "256MiB"];
+    let size = ["--passthrough", "always", "--tier-size", "256MiB"];
     let mounted = bed.mount(&[&size[..], flags].concat());
     let file = fs::File::create(mounted.at("first")).unwrap();
     let passes = mounted.number("passthrough_writers") > 0;
@@ -66,23 +66,8 @@ fn write_and_close(path: &PathBuf, seed: u64, len: u64) {
 /// store takes it.
 #[test]
 fn writers_past_the_daemon_stay_within_the_size_of_the_tier() {
-    stay_within("always");
-}
-
-/// They are let in by default, since the kernel asks about them.
-#[test]
-fn a_small_tier_is_written_past_the_daemon_where_the_kernel_asks() {
     needs_forebay!();
-    stay_within("auto");
-    let bed = Bed::new(Tier::Tmpfs(1024));
-    let mounted = bed.mount(&["--tier-size", "256MiB"]);
-    let _file = fs::File::create(mounted.at("f")).unwrap();
-    assert_eq!(mounted.number("passthrough_writers"), 0, "nobody is asked there");
-}
-
-fn stay_within(passthrough: &str) {
-    needs_forebay!();
-    let Some((bed, mounted)) = bed(passthrough, &["--throttle", "150MB,1ms"]) else { return };
+    let Some((bed, mounted)) = bed(&["--throttle", "150MB,1ms"]) else { return };
     const FILES: u64 = 8;
     const LEN: u64 = 24 * MIB;
     let path = |root: &Path, writer: u64, i: u64| root.join(format!("w{writer}-{i}"));
@@ -115,12 +100,31 @@ fn stay_within(passthrough: &str) {
     );
 }
 
+/// By default those are let in whom the size of the tier bounds.
+#[test]
+fn a_tier_of_two_gib_is_written_past_the_daemon_where_the_kernel_asks() {
+    needs_forebay!();
+    if bed(&[]).is_none() {
+        return;
+    }
+    for (tier, size, past) in [
+        (Tier::Ext4(3072), "2GiB", 1),
+        (Tier::Ext4(3072), "1GiB", 0),
+        (Tier::Tmpfs(3072), "2GiB", 0),
+    ] {
+        let bed = Bed::new(tier);
+        let mounted = bed.mount(&["--tier-size", size]);
+        let _file = fs::File::create(mounted.at("f")).unwrap();
+        assert_eq!(mounted.number("passthrough_writers"), past, "{tier:?}, {size}");
+    }
+}
+
 /// None of them can be flushed as long as it is open, and all wait for each other in the middle: one
 /// goes on at a time, and what is closed makes room.
 #[test]
 fn files_that_are_open_together_and_do_not_fit_are_written_one_after_the_other() {
     needs_forebay!();
-    let Some((bed, mounted)) = bed("always", &[]) else { return };
+    let Some((bed, mounted)) = bed(&[]) else { return };
     const LEN: u64 = 80 * MIB;
     let (meet, path) = (Barrier::new(4), |root: &Path, i: u64| root.join(format!("f{i}")));
     let most = peak(&bed, || {
@@ -156,7 +160,7 @@ fn files_that_are_open_together_and_do_not_fit_are_written_one_after_the_other()
 #[test]
 fn who_waits_goes_on_when_the_daemon_dies_and_who_makes_nothing_grow_does_not_wait() {
     needs_forebay!();
-    let Some((bed, mounted)) = bed("always", &["--max-age", "1h", "--throttle", "1MB,1ms"]) else {
+    let Some((bed, mounted)) = bed(&["--max-age", "1h", "--throttle", "1MB,1ms"]) else {
         return;
     };
     const LEN: u64 = 300 * MIB;

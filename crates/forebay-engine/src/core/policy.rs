@@ -33,8 +33,8 @@ impl Bound {
     /// The smallest tier that is written to past us.
     pub fn tier_min(self) -> u64 {
         match self {
-            // What a fast device takes between two looks at what was written.
-            Bound::Asked => 256 << 20,
+            // Of less all would be asked about always, which takes longer than to write through us.
+            Bound::Asked => 2 * AHEAD,
             // At the few GB/s of a fast device, about a second of writing.
             Bound::LetIn => 4 << 30,
         }
@@ -56,7 +56,7 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) 
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
-/// Less room than that is written full within the moments between two looks. A smaller tier is asked about always.
+/// Less room than that is written full within the moments between two looks.
 const AHEAD: u64 = 1 << 30;
 
 /// Whether those who write past us are asked about before they write: what is dirty may soon be all
@@ -86,7 +86,7 @@ mod tests {
         assert!(!may_write_unseen(Level { tier_bytes: tier_bytes - 1, ..level(0) }, &t, 0));
         let small = |tier_bytes| Level { tier_bytes, ..Level::default() };
         let asked = |tier_bytes| super::may_write_unseen(small(tier_bytes), &t, 0, Bound::Asked);
-        assert!(asked(256 << 20) && !asked(255 << 20), "where the kernel asks it holds them");
+        assert!(asked(2 << 30) && !asked((2 << 30) - 1), "where the kernel asks it holds them");
     }
 
     #[test]
