@@ -29,7 +29,7 @@ const PARTS: [Part<Plain>; 11] = [
     },
     Part {
         name: "small-tier",
-        about: "4 KiB writes into a new file, with a tier of 1 GiB",
+        about: "4 KiB writes into a new file, with a tier of 1 and 2 GiB",
         work: resident::small_tier,
     },
     Part { name: "open", about: "open, read, close of small cached files", work: resident::open },

@@ -110,8 +110,8 @@ pub fn partial(run: &Run, report: &mut Report) -> Result<()> {
 
 pub fn small_tier(run: &Run, report: &mut Report) -> Result<()> {
     let len = 128 * MIB;
-    for on in [On::Disk, On::Tmpfs] {
-        let places = contestants(run, on, &["--tier-size", "1GiB"])?;
+    for (on, gib) in [(On::Disk, 1), (On::Disk, 2), (On::Tmpfs, 1)] {
+        let places = contestants(run, on, &["--tier-size", &format!("{gib}GiB")])?;
         let [samples] = run.alternate(places.len(), Rounds::Few, |who, seed| {
             let path = data(&places[who]);
             let files = [load::create(&path, Caching::Buffered)?];
@@ -123,8 +123,8 @@ pub fn small_tier(run: &Run, report: &mut Report) -> Result<()> {
             crate::run::remove(&path)?;
             Ok([rate])
         })?;
-        let case = format!("daily-{}/small-tier", on.label());
-        let state = format!("4 KiB at random into a new file of {} MiB, tier of 1 GiB", len / MIB);
+        let case = format!("daily-{}/tier-of-{gib}-gib", on.label());
+        let state = format!("4 KiB at random into a new file of {} MiB", len / MIB);
         let finding = Finding::new(&case, &state, "op/s", &names(&places), &samples);
         report.add(finding.ratio_target("native", native(on)))?;
     }

@@ -27,8 +27,16 @@ struct Far {
     store: SlowStore,
 }
 
+/// Who changes the store behind the mounts in a part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// Directories come there with each round, which rclone's cache of names does not see in time.
+    Change,
+    Rest,
+}
+
 /// forebay as it is by default, forebay that trusts for a minute, rclone where it is installed, a store itself.
-fn contestants(run: &Run, delay: Duration) -> Result<Vec<Far>> {
+fn contestants(run: &Run, delay: Duration, others: Others) -> Result<Vec<Far>> {
     let mut all = Vec::new();
     for (name, options) in [("forebay", &[][..]), ("forebay --trust 60s", &["--trust", "60s"])] {
         let store = run.slow_store(On::Tmpfs, delay)?;
@@ -38,7 +46,7 @@ fn contestants(run: &Run, delay: Duration) -> Result<Vec<Far>> {
         name.clone_into(&mut place.name);
         all.push(Far { place, store });
     }
-    if there("rclone") {
+    if others == Others::Rest && there("rclone") {
         let store = run.slow_store(On::Tmpfs, delay)?;
         all.push(Far { place: rclone(run, store.dir())?, store });
     }
@@ -54,9 +62,7 @@ fn rclone(run: &Run, store: &Path) -> Result<Place> {
     let (mountpoint, cache) = (mountpoint?, cache?);
     let mut command = Command::new("rclone");
     command.args(["mount", "--vfs-cache-mode", "full", "--cache-dir"]).arg(&cache);
-    // As long as the others believe names; by default it is five minutes.
-    command.args(["--dir-cache-time", "1s", "--attr-timeout", "1s", "--config", "/dev/null"]);
-    command.arg(store).arg(&mountpoint);
+    command.args(["--config", "/dev/null"]).arg(store).arg(&mountpoint);
     let log = run.disk.path().join("rclone.log");
     let daemon = Daemon::start(&mut command, &mountpoint, &log).context("rclone")?;
     Ok(Place::daemon("rclone", daemon, vec![mountpoint, cache]))
@@ -86,7 +92,7 @@ fn row(
 pub fn cold(run: &Run, report: &mut Report) -> Result<()> {
     for delay in [0, 1, 5] {
         let count = run.pick(if delay == 0 { 10_000 } else { 2_000 }, 400);
-        let all = contestants(run, Duration::from_millis(delay))?;
+        let all = contestants(run, Duration::from_millis(delay), Others::Change)?;
         for readers in [1, 16] {
             let [samples] = run.alternate(all.len(), Rounds::Few, |who, round| {
                 let dir = format!("cold-{readers}-{round}");
@@ -110,7 +116,7 @@ pub fn cold(run: &Run, report: &mut Report) -> Result<()> {
 
 pub fn list(run: &Run, report: &mut Report) -> Result<()> {
     let count = run.pick(10_000, 2_000);
-    let all = contestants(run, FAR)?;
+    let all = contestants(run, FAR, Others::Change)?;
     let [cold, warm] = run.alternate(all.len(), Rounds::Few, |who, round| {
         let dir = format!("list-{round}");
         let source = all[who].store.source().join(&dir);
@@ -158,7 +164,7 @@ pub fn git(run: &Run, report: &mut Report) -> Result<()> {
     let origin = run.fresh(On::Tmpfs, "origin")?.join("repository");
     fs::create_dir(&origin)?;
     repository(&origin)?;
-    let all = contestants(run, FAR)?;
+    let all = contestants(run, FAR, Others::Change)?;
     let samples = run.alternate(all.len(), Rounds::Few, |who, round| {
         let place = &all[who].place;
         let copy = all[who].store.source().join(format!("repository-{round}"));
@@ -197,7 +203,7 @@ pub fn archive(run: &Run, report: &mut Report) -> Result<()> {
     let count = run.pick(1_000, 200);
     let from = run.fresh(On::Tmpfs, "tree")?;
     let archive = load::archive(&from, count)?;
-    let all = contestants(run, FAR)?;
+    let all = contestants(run, FAR, Others::Rest)?;
     let [made, gone] = run.alternate(all.len(), Rounds::Few, |who, round| {
         let dir = all[who].place.path(&format!("tree-{round}"));
         fs::create_dir(&dir)?;
