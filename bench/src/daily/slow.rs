@@ -24,35 +24,35 @@ const TIME_TO_LIVE: Duration = Duration::from_millis(1200);
 struct Far {
     /// Goes before the store that it lies on.
     place: Place,
-    store: SlowStore,
-}
-
-/// Who changes the store behind the mounts in a part.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Others {
-    /// Directories come there with each round, which rclone's cache of names does not see in time.
-    Change,
-    Rest,
+    /// What it lies on.
+    _store: SlowStore,
 }
 
 /// forebay as it is by default, forebay that trusts for a minute, rclone where it is installed, a store itself.
-fn contestants(run: &Run, delay: Duration, others: Others) -> Result<Vec<Far>> {
+///
+/// What is there is made before anything is mounted: who believes names for a minute does not see what comes later.
+fn contestants(run: &Run, delay: Duration, fill: impl Fn(&Path) -> Result<()>) -> Result<Vec<Far>> {
+    let filled = || -> Result<SlowStore> {
+        let store = run.slow_store(On::Tmpfs, delay)?;
+        fill(store.source())?;
+        Ok(store)
+    };
     let mut all = Vec::new();
     for (name, options) in [("forebay", &[][..]), ("forebay --trust 60s", &["--trust", "60s"])] {
-        let store = run.slow_store(On::Tmpfs, delay)?;
+        let store = filled()?;
         let mut forebay = run.forebay_at(On::Tmpfs, store.dir().to_owned(), options)?;
         forebay.mount()?;
         let mut place = Place::forebay(forebay);
         name.clone_into(&mut place.name);
-        all.push(Far { place, store });
+        all.push(Far { place, _store: store });
     }
-    if others == Others::Rest && there("rclone") {
-        let store = run.slow_store(On::Tmpfs, delay)?;
-        all.push(Far { place: rclone(run, store.dir())?, store });
+    if there("rclone") {
+        let store = filled()?;
+        all.push(Far { place: rclone(run, store.dir())?, _store: store });
     }
-    let store = run.slow_store(On::Tmpfs, delay)?;
+    let store = filled()?;
     let place = Place::at("store", store.dir());
-    all.push(Far { place, store });
+    all.push(Far { place, _store: store });
     Ok(all)
 }
 
@@ -66,6 +66,12 @@ fn rclone(run: &Run, store: &Path) -> Result<Place> {
     let log = run.disk.path().join("rclone.log");
     let daemon = Daemon::start(&mut command, &mountpoint, &log).context("rclone")?;
     Ok(Place::daemon("rclone", daemon, vec![mountpoint, cache]))
+}
+
+/// Each with each of the rounds that are made.
+fn each<const N: usize>(run: &Run, these: [usize; N]) -> impl Iterator<Item = (usize, u64)> {
+    let rounds = run.few_rounds() as u64;
+    these.into_iter().flat_map(move |this| (1..=rounds).map(move |round| (this, round)))
 }
 
 fn names_of(all: &[Far]) -> Vec<String> {
@@ -92,13 +98,18 @@ fn row(
 pub fn cold(run: &Run, report: &mut Report) -> Result<()> {
     for delay in [0, 1, 5] {
         let count = run.pick(if delay == 0 { 10_000 } else { 2_000 }, 400);
-        let all = contestants(run, Duration::from_millis(delay), Others::Change)?;
+        let name = |readers, round| format!("cold-{readers}-{round}");
+        let all = contestants(run, Duration::from_millis(delay), |source| {
+            for (readers, round) in each(run, [1, 16]) {
+                let dir = source.join(name(readers, round));
+                fs::create_dir(&dir)?;
+                load::write_small(&dir, count, 8 << 10, 1)?;
+            }
+            Ok(())
+        })?;
         for readers in [1, 16] {
             let [samples] = run.alternate(all.len(), Rounds::Few, |who, round| {
-                let dir = format!("cold-{readers}-{round}");
-                let source = all[who].store.source().join(&dir);
-                fs::create_dir(&source)?;
-                load::write_small(&source, count, 8 << 10, 1)?;
+                let dir = name(readers, round);
                 load::drop_caches(Forget::NamesAndInodes);
                 let begun = Instant::now();
                 load::read_small(&all[who].place.path(&dir), count, readers)?;
@@ -116,12 +127,16 @@ pub fn cold(run: &Run, report: &mut Report) -> Result<()> {
 
 pub fn list(run: &Run, report: &mut Report) -> Result<()> {
     let count = run.pick(10_000, 2_000);
-    let all = contestants(run, FAR, Others::Change)?;
+    let all = contestants(run, FAR, |source| {
+        for (_, round) in each(run, [0]) {
+            let dir = source.join(format!("list-{round}"));
+            fs::create_dir(&dir)?;
+            load::create_empty(&dir, count)?;
+        }
+        Ok(())
+    })?;
     let [cold, warm] = run.alternate(all.len(), Rounds::Few, |who, round| {
         let dir = format!("list-{round}");
-        let source = all[who].store.source().join(&dir);
-        fs::create_dir(&source)?;
-        load::create_empty(&source, count)?;
         let look = || seconds(Command::new("ls").arg("-l").arg(all[who].place.path(&dir)));
         Ok([look()?, look()?])
     })?;
@@ -164,11 +179,15 @@ pub fn git(run: &Run, report: &mut Report) -> Result<()> {
     let origin = run.fresh(On::Tmpfs, "origin")?.join("repository");
     fs::create_dir(&origin)?;
     repository(&origin)?;
-    let all = contestants(run, FAR, Others::Change)?;
+    let all = contestants(run, FAR, |source| {
+        for (_, round) in each(run, [0]) {
+            let copy = source.join(format!("repository-{round}"));
+            tell(Command::new("cp").arg("-a").arg(&origin).arg(&copy))?;
+        }
+        Ok(())
+    })?;
     let samples = run.alternate(all.len(), Rounds::Few, |who, round| {
         let place = &all[who].place;
-        let copy = all[who].store.source().join(format!("repository-{round}"));
-        tell(Command::new("cp").arg("-a").arg(&origin).arg(&copy))?;
         let at = place.path(&format!("repository-{round}"));
         let status = || -> Result<f64> {
             let begun = Instant::now();
@@ -203,7 +222,7 @@ pub fn archive(run: &Run, report: &mut Report) -> Result<()> {
     let count = run.pick(1_000, 200);
     let from = run.fresh(On::Tmpfs, "tree")?;
     let archive = load::archive(&from, count)?;
-    let all = contestants(run, FAR, Others::Rest)?;
+    let all = contestants(run, FAR, |_| Ok(()))?;
     let [made, gone] = run.alternate(all.len(), Rounds::Few, |who, round| {
         let dir = all[who].place.path(&format!("tree-{round}"));
         fs::create_dir(&dir)?;
