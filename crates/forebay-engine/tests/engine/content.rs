@@ -11,12 +11,12 @@ use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_backing::{Access, BackingStore, Kind, Result, SetAttr, SetTime, Timestamp};
 use forebay_engine::media::{DirMedia, Media, Open};
 use forebay_engine::{
-    Allocate, Config, Engine, File, Keep, KeepDirty, OpenFile, Past, Progress, Tunables,
+    Allocate, Config, Engine, File, KeepDirty, OpenFile, Past, Progress, Tunables,
 };
 
 use crate::hook::Hook;
 use crate::losses::file_of;
-use crate::media::{CrashMedia, Disk, Fault};
+use crate::media::{CrashMedia, Disk};
 use crate::past_us::shadow_of;
 use crate::rng::Rng;
 use crate::start::{
@@ -24,14 +24,14 @@ use crate::start::{
 };
 use crate::store::{MemStore, Tree};
 
-const BOOT: &str = "content";
+pub const BOOT: &str = "content";
 
 /// What is compared at once.
-const BLOCK: usize = 16 << 10;
+pub const BLOCK: usize = 16 << 10;
 
 /// Bytes that were written to the store, and whether it refuses to sync them.
 #[derive(Default)]
-struct Written(AtomicU64, AtomicBool);
+pub struct Written(pub AtomicU64, pub AtomicBool);
 
 impl Layer for Written {
     const PASSES_FD: bool = false;
@@ -51,24 +51,24 @@ impl Layer for Written {
     }
 }
 
-struct Bed {
-    media: CrashMedia,
-    store: MemStore,
-    hook: Arc<Hook>,
-    written: Arc<Written>,
-    engine: Arc<Engine>,
+pub struct Bed {
+    pub media: CrashMedia,
+    pub store: MemStore,
+    pub hook: Arc<Hook>,
+    pub written: Arc<Written>,
+    pub engine: Arc<Engine>,
 }
 
 impl Bed {
-    fn new() -> Bed {
+    pub fn new() -> Bed {
         Bed::on(CrashMedia::default(), MemStore::new(), BOOT)
     }
 
-    fn on(media: CrashMedia, store: MemStore, boot: &str) -> Bed {
+    pub fn on(media: CrashMedia, store: MemStore, boot: &str) -> Bed {
         Bed::with(media, store, boot, patient())
     }
 
-    fn with(media: CrashMedia, store: MemStore, boot: &str, tunables: Tunables) -> Bed {
+    pub fn with(media: CrashMedia, store: MemStore, boot: &str, tunables: Tunables) -> Bed {
         let (hooked, hook) = Hook::on(store.clone());
         let written = Arc::new(Written::default());
         let metered = Wrapped::new(hooked, written.clone());
@@ -78,43 +78,43 @@ impl Bed {
     }
 
     /// A file of so many blocks, each of its own, on the store and in the tier; open.
-    fn cached(&self, name: &str, blocks: usize) -> OpenFile {
+    pub fn cached(&self, name: &str, blocks: usize) -> OpenFile {
         let (theirs, _) = self.store.create(Path::new(name), &NEW).expect("memory");
         theirs.write_at(&bytes(blocks), 0).and_then(|()| theirs.sync()).expect("memory");
         assert!(read_all(&self.engine, Path::new(name)).expect("it is there") == bytes(blocks));
         self.open(name)
     }
 
-    fn open(&self, name: &str) -> OpenFile {
+    pub fn open(&self, name: &str) -> OpenFile {
         self.engine.io.open(Path::new(name), None).expect("it is there")
     }
 
     /// Opens a complete file past us, as the kernel does for a writer.
-    fn pass(&self, file: &Arc<File>) -> Past {
+    pub fn pass(&self, file: &Arc<File>) -> Past {
         assert!(self.engine.passed.make_ready(file).expect("a tier that works"), "complete");
         self.engine.passed.write_ready(file, false).expect("room").expect("it was made ready")
     }
 
     /// Writes one byte past us.
-    fn poke(&self, file: &Arc<File>, at: usize, byte: u8) {
+    pub fn poke(&self, file: &Arc<File>, at: usize, byte: u8) {
         let past = self.pass(file);
         past.shadow().write_at(&[byte], at as u64).expect("memory");
         past.end().expect("a tier that works");
     }
 
     /// Flushes, and tells how many bytes were written to the store.
-    fn flush(&self, file: &Arc<File>) -> u64 {
+    pub fn flush(&self, file: &Arc<File>) -> u64 {
         let before = self.written.0.load(Relaxed);
         self.engine.drain.flush_file(file).expect("a store that works");
         self.written.0.load(Relaxed) - before
     }
 
-    fn is_dirty(&self) -> bool {
+    pub fn is_dirty(&self) -> bool {
         self.engine.ops.status().dirty_files > 0
     }
 
     /// Tier and store as they are when `call` has been made.
-    fn at(&self, verb: Verb) -> Moment {
+    pub fn at(&self, verb: Verb) -> Moment {
         let (media, store) = (self.media.clone(), self.store.clone());
         let found = Moment::default();
         let (out, seen) = (found.clone(), AtomicBool::new(false));
@@ -130,11 +130,11 @@ impl Bed {
 type Moment = Arc<std::sync::Mutex<Option<(Disk, Tree)>>>;
 
 /// As many blocks, each of its own.
-fn bytes(blocks: usize) -> Vec<u8> {
+pub fn bytes(blocks: usize) -> Vec<u8> {
     (0..blocks * BLOCK).map(|at| (at / BLOCK + 1) as u8).collect()
 }
 
-fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+pub fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     bytes[at] = byte;
     bytes
 }
@@ -610,114 +610,6 @@ impl Drop for Mapping {
     }
 }
 
-/// The next sync of a shadow fails, once.
-fn fail_a_sync(media: &CrashMedia) {
-    let (failing, done) = (media.clone(), AtomicBool::new(false));
-    media.at_shadow_sync(move || {
-        if !done.swap(true, Relaxed) {
-            failing.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
-        }
-    });
-}
-
-/// The kernel tells of a page that it could not write once, whoever asks: here the drain, whose flush the store
-/// refuses as well.
-// S-3
-#[test]
-fn a_sync_after_one_that_failed_claims_nothing_until_the_file_is_flushed() {
-    let bed = Bed::new();
-    let file = bed.cached("f", 4);
-    let sync = || bed.engine.io.sync(&file);
-    let ours = with(bytes(4), BLOCK, 9);
-    bed.engine.io.write(&file, BLOCK as u64, &[9]).expect("room");
-    fail_a_sync(&bed.media);
-    assert!(sync().expect_err("the tier fails").is(libc::EIO));
-    assert!(bed.is_dirty() && bed.media.faults_given() == 1);
-    bed.written.1.store(true, Relaxed);
-    assert!(sync().is_err(), "the tier is not to be believed any more, and the store fails, too");
-    bed.written.1.store(false, Relaxed);
-    assert!(sync().is_ok() && file_of(&bed.store, "f") == ours, "it is on the store");
-    bed.media.lose_memory();
-    assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == ours, "fetched again");
-    bed.engine.io.write(&file, 0, &[8]).expect("room");
-    assert!(sync().is_ok(), "the tier works again");
-}
-
-/// Nor after the daemon has died or was left with dirty bytes: the kernel, which told of it once, tells the next one nothing.
-// S-3 S-6
-#[test]
-fn a_sync_that_failed_is_not_forgotten_by_a_restart() {
-    for flushed in [false, true] {
-        let bed = Bed::new();
-        let file = bed.cached("f", 4);
-        bed.engine.io.write(&file, BLOCK as u64, &[9]).expect("room");
-        fail_a_sync(&bed.media);
-        assert!(bed.engine.io.sync(&file).expect_err("the tier fails").is(libc::EIO));
-        if flushed {
-            // Somebody reads it past us, so that the shadow cannot be emptied.
-            let reader =
-                bed.engine.passed.read(&file).expect("a tier that works").expect("complete");
-            bed.flush(&file);
-            std::mem::forget(reader);
-        }
-        let (disk, ours) = (bed.media.snapshot().process_crash_image(), with(bytes(4), BLOCK, 9));
-        drop(file);
-        let store = bed.store.clone();
-        abandon(bed.engine);
-        let bed = Bed::on(CrashMedia::on(disk), store, BOOT);
-        let file = bed.open("f");
-        bed.engine.io.sync(&file).expect("a store that works");
-        assert!(file_of(&bed.store, "f") == ours, "durable is what is on the store");
-        drop(file);
-        bed.media.lose_memory();
-        assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == ours, "{flushed}");
-        assert!(file_of(&bed.store, "f") == ours);
-    }
-}
-
-/// A flush goes on without the tier's sync, and what the tier has is not believed in afterwards.
-// S-6
-#[test]
-fn what_was_flushed_behind_a_sync_that_failed_is_fetched_again() {
-    let bed = Bed::new();
-    let file = bed.cached("f", 4);
-    bed.engine.io.write(&file, BLOCK as u64, &[9]).expect("room");
-    fail_a_sync(&bed.media);
-    bed.flush(&file);
-    bed.media.lose_memory();
-    assert_eq!(bed.media.faults_given(), 1);
-    let ours = with(bytes(4), BLOCK, 9);
-    assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == ours);
-    assert!(file_of(&bed.store, "f") == ours && bed.engine.io.sync(&file).is_ok());
-}
-
-/// Of what is written past us nobody but the shadow knows what it was: it is not compared once it may be older.
-// S-6 S-7
-#[test]
-fn what_was_written_past_us_is_held_when_the_tier_could_not_sync_it() {
-    for (keep, want) in [(Keep::Ours, 2), (Keep::Theirs, 9)] {
-        let bed = Bed::new();
-        let file = bed.cached("f", 4);
-        bed.poke(&file, BLOCK, 9);
-        bed.flush(&file);
-        let past = bed.pass(&file);
-        past.shadow().write_at(&[7], BLOCK as u64).expect("memory");
-        fail_a_sync(&bed.media);
-        assert!(bed.engine.drain.flush_file(&file).is_err(), "the tier fails");
-        // The block is as it was when it was synced last: older than what the store has, if that was never.
-        bed.media.lose_memory();
-        past.shadow().write_at(&[2], BLOCK as u64).expect("memory");
-        let error = bed.engine.drain.flush_file(&file).expect_err("it is held");
-        assert!(error.to_string().contains("failed to sync"), "{error}");
-        assert!(bed.engine.io.sync(&file).is_err(), "and not durable");
-        assert!(file_of(&bed.store, "f") == with(bytes(4), BLOCK, 9), "nothing went home");
-        past.end().expect("a tier that works");
-        assert!(bed.engine.drain.flush_file(&file).is_err(), "nor when it is closed");
-        bed.engine.ops.resolve(Path::new("f"), keep).expect("a store that works");
-        assert!(file_of(&bed.store, "f") == with(bytes(4), BLOCK, want), "{keep:?}");
-    }
-}
-
 /// A time that is set through us does not make others' bytes ours.
 // S-1 S-8
 #[test]
@@ -770,29 +662,6 @@ fn after_a_kill_digests_are_not_of_a_version_that_is_let_pass() {
     let report = bed.engine.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     assert!(file_of(&bed.store, "f") == with(bytes(4), 0, 9), "all of ours, or nothing");
-}
-
-/// Who closes it while it is copied has left what nobody but the shadow knows, too.
-// S-6 S-7
-#[test]
-fn what_was_written_past_us_during_a_flush_is_held_when_the_tier_could_not_sync_it() {
-    let bed = Bed::new();
-    let file = bed.cached("f", 4);
-    let past = bed.pass(&file);
-    past.shadow().write_at(&[9], 0).expect("memory");
-    let mut past = Some(past);
-    bed.hook.set(move |call| {
-        if let Some(past) = past.take_if(|_| call.verb == Verb::SyncFiles) {
-            past.shadow().write_at(&[7], BLOCK as u64).expect("memory");
-            past.end().expect("a tier that works");
-        }
-    });
-    bed.flush(&file);
-    assert!(bed.is_dirty(), "what came behind the copy");
-    fail_a_sync(&bed.media);
-    let error = bed.engine.drain.flush_file(&file).expect_err("the tier fails");
-    assert!(error.to_string().contains("failed to sync"), "{error}");
-    assert!(file_of(&bed.store, "f") == with(bytes(4), 0, 9), "no more went home");
 }
 
 /// A write that is under way moves the shadow's time when it begins; its bytes may come behind the look.

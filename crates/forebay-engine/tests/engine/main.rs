@@ -39,4 +39,5 @@ mod syncs;
 mod taken;
 mod tier_faults;
 mod times;
+mod unsynced;
 mod waiting;
