@@ -130,12 +130,10 @@ impl Drain {
         let together =
             parcels.len() > SYNC_EACH_MAX && self.files.note_tier(media.sync_all()).is_ok();
         for (_, parcel) in parcels {
+            let named = parcel.file.lock().live().named;
             let synced = match together {
                 true => Ok(()),
-                false => parcel
-                    .shadow
-                    .sync_data()
-                    .and_then(|()| media.sync_dir(&crate::tier::dir::shadow_dir(parcel.file.id))),
+                false => self.files.sync_shadow(parcel.file.id, &*parcel.shadow, named),
             };
             let mut inner = parcel.file.lock();
             let synced = self.files.note_shadow_sync(&parcel.file, &mut inner, synced);

@@ -8,11 +8,29 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, Result};
 
+use crate::core::id::FileId;
 use crate::core::state::Change;
+use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
+use crate::tier::dir::shadow_dir;
+use crate::tier::media::MediaFile;
 
 impl Files {
+    /// Makes what is in a shadow durable, and its name, unless that is `named` already.
+    pub(crate) fn sync_shadow(
+        &self,
+        id: FileId,
+        shadow: &dyn MediaFile,
+        named: bool,
+    ) -> io::Result<()> {
+        match named {
+            _ if failpoint::skips_sync("shadow") => Ok(()),
+            true => shadow.sync_data(),
+            false => self.media().sync_new(shadow, &shadow_dir(id)),
+        }
+    }
+
     /// Takes note of how a sync ended; before the end of the work on the file, or another would take its name for durable.
     ///
     /// # Errors

@@ -14,7 +14,6 @@ use crate::files::file::{Beside, File, Inner, Meanwhile};
 use crate::files::syncing::refuse_after_failure;
 use crate::io::Io;
 use crate::lock::MutexGuard;
-use crate::tier::media::MediaFile;
 
 /// A sync that the size changes under is tried so often before it keeps everybody else out.
 const SYNC_TRIES: u32 = 8;
@@ -103,7 +102,7 @@ impl Io {
         let named = live.named;
         let seen = inner.clock.look();
         let work = self.files.work_on(file, inner, evictions);
-        let synced = self.sync_shadow(file, &*shadow, named);
+        let synced = self.files.sync_shadow(file.id, &*shadow, named);
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();
         let synced = self.files.note_shadow_sync(file, &mut inner, synced);
@@ -131,7 +130,7 @@ impl Io {
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
         let (named, seen) = (inner.live().named, inner.clock.look());
-        let synced = self.sync_shadow(file, &*shadow, named);
+        let synced = self.files.sync_shadow(file.id, &*shadow, named);
         self.files.note_shadow_sync(file, &mut inner, synced)?;
         let beside = Beside::default();
         self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen).map(drop)
@@ -143,17 +142,5 @@ impl Io {
         let seq = inner.settled_seq;
         drop(inner);
         self.files.note_tier(self.files.index().sync_to(seq))
-    }
-
-    fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> std::io::Result<()> {
-        if failpoint::skips_sync("shadow") {
-            return Ok(());
-        }
-        shadow.sync_data()?;
-        if named {
-            Ok(())
-        } else {
-            self.files.media().sync_dir(&crate::tier::dir::shadow_dir(file.id))
-        }
     }
 }

@@ -20,7 +20,6 @@ use crate::core::state::Change;
 use crate::files::Files;
 use crate::files::file::{Around, File, Inner, Meanwhile, Unseen};
 use crate::room::Room;
-use crate::tier::dir::shadow_dir;
 use crate::tier::media::{MediaFile, MediaStat};
 
 /// So much is synced while a program waits.
@@ -69,10 +68,7 @@ impl Ready {
         let clean = inner.state.in_state(State::Clean, 0, size);
         let seen = inner.clock.look();
         let work = self.files.work_on(file, inner, Meanwhile::Refused);
-        let synced = shadow.sync_data().and_then(|()| match named {
-            true => Ok(()),
-            false => self.files.media().sync_dir(&shadow_dir(file.id)),
-        });
+        let synced = self.files.sync_shadow(file.id, &*shadow, named);
         let mut inner = file.lock();
         let synced = self.files.note_shadow_sync(file, &mut inner, synced);
         work.end(&mut inner);

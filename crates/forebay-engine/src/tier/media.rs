@@ -61,6 +61,11 @@ pub trait Media: Send + Sync + 'static {
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
     /// Makes the entries of `dir` durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    /// Makes a file durable for the first time: bytes, size, and its name in `dir`.
+    fn sync_new(&self, file: &dyn MediaFile, dir: &str) -> io::Result<()> {
+        file.sync_data()?;
+        self.sync_dir(dir)
+    }
     /// Makes everything on the medium durable.
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
@@ -134,6 +139,7 @@ pub struct DirMedia {
     folder: Folder,
     is_memory: bool,
     copies_on_write: bool,
+    syncs_names: bool,
     tells_each_change: OnceLock<bool>,
     stock: Stock,
     ops: Arc<Ops>,
@@ -156,8 +162,10 @@ impl DirMedia {
 
     pub fn of(folder: Folder) -> io::Result<DirMedia> {
         let magic = fs::fstatfs(&folder)?.f_type;
+        let syncs_names = mark::syncs_names(folder.as_fd());
         Ok(DirMedia {
             folder,
+            syncs_names,
             is_memory: magic == libc::TMPFS_MAGIC,
             copies_on_write: COPYING.contains(&magic),
             tells_each_change: OnceLock::new(),
@@ -249,6 +257,17 @@ impl Media for DirMedia {
         };
         let fd = below.as_ref().map_or(self.folder.as_fd(), AsFd::as_fd);
         Ok(self.ops.sync.time(|()| 0, || fs::fsync(fd))?)
+    }
+
+    fn sync_new(&self, file: &dyn MediaFile, dir: &str) -> io::Result<()> {
+        match file.as_fd() {
+            // Not fdatasync: the name may be younger than the file, and that is told of its times alone.
+            Some(fd) if self.syncs_names => Ok(self.ops.sync.time(|()| 0, || fs::fsync(fd))?),
+            _ => {
+                file.sync_data()?;
+                self.sync_dir(dir)
+            }
+        }
     }
 
     fn sync_all(&self) -> io::Result<()> {

@@ -19,6 +19,14 @@ pub(super) fn of(fd: BorrowedFd<'_>) -> Option<String> {
     Some(format!("{}:{number}", dir.display()))
 }
 
+/// Whether fsync of a new file makes its name durable: the drivers of ext4, which commits the
+/// transaction of the last change of the inode, or without a journal syncs the directories above
+/// (`fs/ext4/fsync.c`), and of XFS, which forces its log to that change (`fs/xfs/xfs_file.c`).
+pub(super) fn syncs_names(fd: BorrowedFd<'_>) -> bool {
+    let of = |dir: &Path| dir.starts_with("/sys/fs/ext4") || dir.starts_with("/sys/fs/xfs");
+    sysfs_dir(fd).is_some_and(|dir| of(&dir) && dir.is_dir())
+}
+
 fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let driver = match fs::fstatfs(fd).ok()?.f_type as u32 {
         // ext2 and ext3 as well, which the driver of ext4 serves.
