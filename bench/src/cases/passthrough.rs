@@ -24,7 +24,7 @@ const NO_FLUSH: [&str; 2] = ["--preset", "hold"];
 fn contestants(run: &Run, on: On) -> Result<Vec<Place>> {
     let mut options = NO_FLUSH.to_vec();
     // On tmpfs forebay passes writes through only when told so.
-    let which = if on == On::Tmpfs { "always" } else { "complete" };
+    let which = if on == On::Tmpfs { "always" } else { "auto" };
     options.extend(["--passthrough", which]);
     let mut places = vec![run.subject(on, &options)?, run.native(on)?];
     if run.subject != Subject::EmptyPass {

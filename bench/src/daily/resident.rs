@@ -48,7 +48,7 @@ pub fn rewrite(run: &Run, report: &mut Report) -> Result<()> {
     let len = run.pick(256, 64) * MIB;
     let block = Block::new(4096);
     for on in [On::Disk, On::Tmpfs] {
-        let places = contestants(run, on, &["--passthrough", "complete"])?;
+        let places = contestants(run, on, &[])?;
         for place in &places {
             load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
         }
@@ -157,7 +157,7 @@ pub fn sqlite(run: &Run, report: &mut Report) -> Result<()> {
     }
     for on in [On::Disk, On::Tmpfs] {
         let commits = if on == On::Disk { run.pick(500, 200) } else { run.pick(3_000, 1_000) };
-        let places = contestants(run, on, &["--passthrough", "complete"])?;
+        let places = contestants(run, on, &[])?;
         for journal in ["delete", "wal"] {
             for place in &places {
                 let fill = "CREATE TABLE t(id INTEGER PRIMARY KEY, word TEXT); WITH RECURSIVE n(i) AS \
@@ -240,7 +240,7 @@ pub fn changed(run: &Run, report: &mut Report) -> Result<()> {
     let len = run.pick(1024, 256) * MIB;
     let step = 1600 << 10;
     let block = Block::new(16 << 10);
-    let place = run.forebay(On::Disk, &[&NO_FLUSH[..], &["--passthrough", "complete"]].concat())?;
+    let place = run.forebay(On::Disk, &NO_FLUSH)?;
     let beside = run.native(On::Disk)?;
     for path in [data(&place), data(&beside)] {
         load::write_seq(&path, len, Caching::Buffered, Finish::SyncAndClose)?;

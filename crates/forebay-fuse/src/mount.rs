@@ -30,13 +30,14 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// Which files the kernel reads and writes in the fast tier without asking us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passthrough {
-    /// Complete files for reading, new and truncated ones for writing while the tier has room.
+    /// Complete files for reading and writing, new and truncated ones for writing, while the tier has room.
+    /// What was written to a complete one is found by content.
     Auto,
-    /// The same, and complete files for writing: what was written is found by content.
-    Complete,
+    /// Complete files for reading, for writing only new and truncated ones.
+    New,
     /// Complete files for reading.
     ReadOnly,
-    /// As `Complete`, for writing whatever the room.
+    /// As `Auto`, for writing whatever the room.
     Always,
     /// None.
     Off,

@@ -54,7 +54,8 @@ fn kill_again_and_again(tier: Tier, flags: &[&str], own_seed: u64) {
 #[test]
 fn acknowledged_bytes_survive_kill_9_with_passthrough() {
     needs_forebay!();
-    kill_again_and_again(Tier::Disk, &["--max-age", "300ms"], 10);
+    // So that small files, too, are written past the daemon again once they are complete.
+    kill_again_and_again(Tier::Disk, &["--max-age", "300ms", "--digests-from", "4KiB"], 10);
 }
 
 #[test]

@@ -286,7 +286,8 @@ fn survives(fs: ImageFs, flags: &[&str], own_seed: u64) {
 fn synced_bytes_survive_power_cuts_on_ext4() {
     needs_forebay!();
     needs_tools!("mkfs.xfs", "mkfs.ext4");
-    survives(ImageFs::Ext4, &["--max-age", "300ms"], 70);
+    let all_past = ["--passthrough", "always", "--digests-from", "4KiB"];
+    survives(ImageFs::Ext4, &[&["--max-age", "300ms"][..], &all_past].concat(), 70);
 }
 
 #[test]

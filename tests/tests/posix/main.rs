@@ -70,7 +70,7 @@ variants! {
     behaves_like_a_local_file_system_on_tmpfs_without_passthrough: Tier::Tmpfs(512), &["--passthrough", "off"];
     behaves_like_a_local_file_system_on_xfs: Tier::Xfs(512), &[];
     behaves_like_a_local_file_system_on_xfs_with_passthrough_always: Tier::Xfs(512), &["--passthrough", "always"];
-    behaves_like_a_local_file_system_on_xfs_without_passthrough: Tier::Xfs(512), &["--passthrough", "off"];
+    behaves_like_a_local_file_system_where_new_files_alone_are_passed: Tier::Disk, &["--passthrough", "new"];
     behaves_like_a_local_file_system_on_ext4: Tier::Ext4(512), &[];
     behaves_like_a_local_file_system_with_write_through: Tier::Disk, &["--policy", "write-through"];
     behaves_like_a_local_file_system_with_write_around: Tier::Disk, &["--policy", "write-around"];

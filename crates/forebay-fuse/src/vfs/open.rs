@@ -268,7 +268,7 @@ impl Vfs {
             && !self.engine.files.watches_writers()
             && match self.passthrough {
                 Passthrough::Always => true,
-                Passthrough::Auto | Passthrough::Complete => self.engine.passed.may_write_unseen(),
+                Passthrough::Auto | Passthrough::New => self.engine.passed.may_write_unseen(),
                 Passthrough::ReadOnly | Passthrough::Off => false,
             };
         Permit { read: possible && !around && !self.engine.files.copies_writes(), write }
@@ -277,7 +277,7 @@ impl Vfs {
     /// Makes a complete file ready to be written past us, if the mount passes such writers through. This may
     /// take a flush of the device: nobody else waits for it.
     fn make_ready(&self, file: &Arc<File>, flags: i32, admission: &Admission) -> bool {
-        if !matches!(self.passthrough, Passthrough::Complete | Passthrough::Always) {
+        if !matches!(self.passthrough, Passthrough::Auto | Passthrough::Always) {
             return false;
         }
         let facts = self.engine.verbs.facts(file);

@@ -88,7 +88,7 @@ pub enum Value {
 
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
 pub const EVICTIONS: &[&str] = &["s3-fifo", "fifo"];
-pub const PASSTHROUGHS: &[&str] = &["auto", "complete", "read", "always", "off"];
+pub const PASSTHROUGHS: &[&str] = &["auto", "new", "read", "always", "off"];
 pub const TRANSPORTS: &[&str] = &["auto", "dev", "io-uring"];
 pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
 pub const COPIES_AT: &[&str] = &["fsync", "write"];
@@ -229,9 +229,9 @@ pub const KEYS: &[Key] = &[
         "passthrough",
         Type::Choice(PASSTHROUGHS),
         "auto",
-        "Let the kernel read and write shadow files itself: all that is complete for reading, new \
-         files for writing (auto), complete ones too (complete), for reading only (read), or not at \
-         all (off); always is complete whatever the room, and refuses to mount where the kernel cannot",
+        "Let the kernel read and write shadow files itself: all that is complete, and new files, while the \
+         tier has room (auto), for writing only new ones (new), for reading only (read), or not at all \
+         (off); always is auto whatever the room, and refuses to mount where the kernel cannot",
     ),
     fixed(
         "digests-from",

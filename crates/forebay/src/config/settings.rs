@@ -87,11 +87,11 @@ impl Settings {
                 read_only: flag(at("read-only")),
                 names_max: count(at("names-max")),
                 digests_from: match passthrough {
-                    Passthrough::Complete | Passthrough::Always => {
+                    Passthrough::Auto | Passthrough::Always => {
                         bytes(at("digests-from")).expect("a size without auto")
                     }
                     // What is written past the daemon was empty before: it is flushed as a whole.
-                    Passthrough::Auto | Passthrough::ReadOnly | Passthrough::Off => u64::MAX,
+                    Passthrough::New | Passthrough::ReadOnly | Passthrough::Off => u64::MAX,
                 },
                 ..Config::default()
             },
@@ -148,7 +148,7 @@ impl Settings {
         if writeback
             && matches!(
                 self.mount.passthrough,
-                Passthrough::Always | Passthrough::Complete | Passthrough::ReadOnly
+                Passthrough::Always | Passthrough::New | Passthrough::ReadOnly
             )
         {
             return Err(Error::new(
@@ -334,7 +334,7 @@ fn transport(word: &str) -> Transport {
 
 fn passthrough(word: &str) -> Passthrough {
     match word {
-        "complete" => Passthrough::Complete,
+        "new" => Passthrough::New,
         "read" => Passthrough::ReadOnly,
         "always" => Passthrough::Always,
         "off" => Passthrough::Off,
@@ -423,9 +423,9 @@ mod tests {
         let (ours, theirs) = (settings.engine, Config::default());
         assert_eq!(ours.read_only, theirs.read_only);
         assert_eq!(ours.names_max, theirs.names_max);
-        assert_eq!(ours.digests_from, u64::MAX);
-        let complete = with(&[("passthrough", "complete")]).unwrap();
-        assert_eq!(complete.engine.digests_from, theirs.digests_from);
+        assert_eq!(ours.digests_from, theirs.digests_from);
+        let new = with(&[("passthrough", "new")]).unwrap();
+        assert_eq!(new.engine.digests_from, u64::MAX, "nothing is found by them");
     }
 
     #[test]
