@@ -15,8 +15,8 @@ const MIB: usize = 1 << 20;
 /// What a file system may keep for a few files that are all hole.
 const EMPTY_MAX: u64 = 32 << 10;
 
-/// Nothing is flushed before somebody asks for it.
-const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h"];
+/// Nothing is flushed before somebody asks for it, and what exists is written through the daemon.
+const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h", "--passthrough", "new"];
 
 fn counter(mounted: &Mounted, name: &str) -> u64 {
     let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
@@ -203,7 +203,7 @@ fn a_detach_that_cannot_be_leaves_the_tier_attached_and_says_why() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     sample::file(&bed.backing.join("read"), 1, MIB);
-    let mounted = bed.mount(&[HOLD, &["--passthrough", "read"]].concat());
+    let mounted = bed.mount(&["--preset", "hold", "--max-age", "1h", "--passthrough", "read"]);
     fs::read(mounted.at("read")).unwrap();
     // Read past the daemon, so its bytes in the tier must stay.
     let reader = open_past_the_daemon(&mounted, "read");
