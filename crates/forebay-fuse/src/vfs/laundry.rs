@@ -34,7 +34,7 @@ impl Laundry {
     }
 
     pub fn watch(&self, key: FileKey, offset: u64, len: u64) -> Watch<'_> {
-        let (start, end) = (offset, offset + len);
+        let (start, end) = (offset, offset.saturating_add(len));
         let watched = Arc::new(Watched { key, start, end, is_covered: AtomicBool::new(false) });
         self.ranges().push(watched.clone());
         self.count.fetch_add(1, SeqCst);

@@ -24,7 +24,10 @@ use crate::nodes::Side;
 /// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
 const FLUSHES: usize = 8;
 
-/// So often a write for another member is made while pages of before come over it.
+/// Behind it the kernel has no pages.
+const PAGES_END: u64 = i64::MAX as u64;
+
+/// So often a change for another member is made while pages of before come over it.
 const WASHES: usize = 16;
 
 /// A file that a program of another member has open here.
@@ -64,24 +67,8 @@ impl Guest {
 
     pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8], sync: bool) -> Result<()> {
         self.may_write()?;
-        let (key, len) = (self.file.key, data.len() as u64);
-        // What a mapping here has changed of these pages comes first, and not over what is written now.
-        vfs.tell_pages(key, offset, len);
-        let watch = vfs.members.laundry.watch(key, offset, len);
-        for _ in 0..WASHES {
-            watch.is_covered();
-            let done = vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
-            // One that failed may have written a part. A page that was read before comes now, if at all.
-            vfs.tell_pages(key, offset, len);
-            done?;
-            if !watch.is_covered() {
-                return self.wrote(vfs, sync);
-            }
-        }
-        Err(Error::os(libc::EIO, "mapped pages are written over it all the time"))
-    }
-
-    fn wrote(&self, vfs: &Vfs, sync: bool) -> Result<()> {
+        let write = || vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
+        vfs.over_pages(self.file.key, (offset, data.len() as u64), write)?;
         self.strip(vfs);
         if sync { self.sync(vfs) } else { Ok(()) }
     }
@@ -115,18 +102,15 @@ impl Guest {
 
     pub fn resize(&self, vfs: &Vfs, size: u64) -> Result<()> {
         self.may_write()?;
-        let done = vfs.engine.io.set_len_in(&Admission::default(), &self.file, size);
-        vfs.tell_pages(self.file.key, 0, 0);
-        done?;
+        vfs.resize_for(&self.file, size)?;
         self.strip(vfs);
         Ok(())
     }
 
     pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
         self.may_write()?;
-        let done = vfs.allocate(&self.file, &Admission::default(), offset, len, mode);
-        vfs.tell_pages(self.file.key, offset, 0);
-        done?;
+        let allocate = || vfs.allocate(&self.file, &Admission::default(), offset, len, mode);
+        vfs.over_pages(self.file.key, (offset, len), allocate)?;
         self.strip(vfs);
         Ok(())
     }
@@ -144,6 +128,35 @@ impl Guest {
 }
 
 impl Vfs {
+    /// Changes `len` bytes of a file from `offset` on, for another member. What a mapping here has changed of these
+    /// pages comes first, and not over what is changed now.
+    fn over_pages(
+        &self,
+        key: FileKey,
+        (offset, len): (u64, u64),
+        change: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        self.tell_pages(key, offset, len);
+        let watch = self.members.laundry.watch(key, offset, len);
+        for _ in 0..WASHES {
+            watch.is_covered();
+            let done = change();
+            // One that failed may have changed a part. A page that was read before comes now, if at all.
+            self.tell_pages(key, offset, len);
+            done?;
+            if !watch.is_covered() {
+                return Ok(());
+            }
+        }
+        Err(Error::os(libc::EIO, "mapped pages are written over it all the time"))
+    }
+
+    /// Gives a file another size, for another member. A page that comes behind the new end would make it longer again.
+    pub(super) fn resize_for(&self, file: &OpenFile, size: u64) -> Result<()> {
+        let resize = || self.engine.io.set_len_in(&Admission::default(), file, size);
+        self.over_pages(file.key, (size, PAGES_END.saturating_sub(size)), resize)
+    }
+
     /// Writes at the end of a file, wherever that is by then, and returns where it ended.
     pub(super) fn append(
         &self,

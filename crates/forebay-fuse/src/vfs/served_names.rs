@@ -44,9 +44,7 @@ impl Vfs {
                 self.is_home(&[Some(*file)])?;
                 if let Some(size) = *size {
                     let opened = self.known_at(*file, path)?;
-                    let done = self.engine.io.set_len_in(&Admission::default(), &opened, size);
-                    self.tell_pages(*file, 0, 0);
-                    done?;
+                    self.resize_for(&opened, size)?;
                     if asker.uid != 0 && self.engine.verbs.has_set_id(&opened) {
                         self.strip_privilege(self.nodes.id_of(*file), Some(path), None);
                     }

@@ -3,7 +3,7 @@
 use std::sync::Condvar;
 use std::sync::atomic::AtomicBool;
 
-use forebay_backing::RenameMode;
+use forebay_backing::{RenameMode, SetAttr};
 use forebay_cluster::words::{By, NameChange};
 
 use super::*;
@@ -254,6 +254,29 @@ fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
     b.write(far, 0, "FAR").expect("its home answers");
     assert_eq!(a.read(near), "FAR text, NEW page");
     assert_eq!(times.load(SeqCst), 3, "the page came, and the write was made again");
+}
+
+/// The page that a program here has changed lies behind the end that B gives the file: it does not make it long again.
+#[test]
+fn a_mapped_page_does_not_undo_what_another_mount_cuts_off() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text, old page");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let (vfs, times) = (Arc::downgrade(&a.vfs), Arc::new(AtomicU64::new(0)));
+    let told = times.clone();
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |offset, len| {
+        assert!(offset == 3 && len > 1 << 40, "what lies behind the new end");
+        if told.fetch_add(1, SeqCst) == 1 {
+            let manner = Manner { is_cached: true, ..Manner::default() };
+            let vfs = vfs.upgrade().expect("it is mounted");
+            vfs.write(near, 0, b"OLD text, NEW page", manner).expect("room");
+        }
+    }));
+    let (who, set) = (Origin::default(), SetAttr::default());
+    let id = b.lookup("f").expect("it is there").id;
+    b.vfs.setattr(id, who, &set, Some((3, Some(far)))).expect("its home answers");
+    assert_eq!(a.read(near), "OLD");
+    assert_eq!(times.load(SeqCst), 3, "the page came, and the file was cut again");
 }
 
 /// What was fetched ahead for a reader is not what the file is once programs here write to it near.
