@@ -401,10 +401,13 @@ fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
     has_partner(&cluster, 0);
     let open =
         |cluster: &Cluster, name| File::options().write(true).open(cluster.at(1, name)).unwrap();
-    for name in ["closed", "synced"] {
+    for name in ["closed", "cut", "synced"] {
         write(&cluster.at(0, name), b"synced by the home");
         sync(&cluster.at(0, name));
-        open(&cluster, name).write_all_at(b"UNSYNCED", 0).unwrap();
+        match name {
+            "cut" => open(&cluster, name).set_len(6).unwrap(),
+            _ => open(&cluster, name).write_all_at(b"UNSYNCED", 0).unwrap(),
+        }
         if name == "synced" {
             sync(&cluster.at(1, name));
         }
@@ -417,6 +420,7 @@ fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
     second.sync_all().expect("it is told once");
     assert_eq!(read(&cluster.at(1, "closed")).unwrap(), b"synced by the home");
     open(&cluster, "closed").sync_all().expect("and not to who comes later");
+    open(&cluster, "cut").sync_all().expect_err("it is as long as before");
     open(&cluster, "synced").sync_all().expect("nothing of it is lost");
     assert_eq!(read(&cluster.at(1, "synced")).unwrap(), b"UNSYNCEDy the home");
 }

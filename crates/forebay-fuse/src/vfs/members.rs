@@ -467,6 +467,10 @@ impl Vfs {
             NameChange::SetAttr { file, .. } => Some(self.members.fetching.stirring(file)),
             _ => None,
         };
+        let resized = match change {
+            NameChange::SetAttr { file, size: Some(_), .. } => Some((file, self.life_of(home)?)),
+            _ => None,
+        };
         let question = |number| Question::Name { number, change: change.clone() };
         let files = change.files();
         let asked = match change {
@@ -479,7 +483,12 @@ impl Vfs {
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());
         match answer? {
-            Answer::Changed(attrs) => Ok(attrs),
+            Answer::Changed(attrs) => {
+                if let Some((file, by)) = resized {
+                    self.members.unsynced.wrote(file, &by);
+                }
+                Ok(attrs)
+            }
             other => Err(odd(&other)),
         }
     }

@@ -178,13 +178,8 @@ impl Vfs {
     fn ask_open(&self, home: &str, file: FileKey, path: PathBuf, write: bool) -> Result<There> {
         let question = Question::Open { file, path, write };
         match self.ask(home, &question, &[], &mut Vec::new())? {
-            Answer::Opened { handle, .. } => {
-                // If it has begun anew since, it knows the handle no more.
-                let cluster = self.cluster().ok_or_else(moved)?;
-                let epoch = cluster.epoch(home).unwrap_or(0);
-                let boot = cluster.boot(home).unwrap_or_default();
-                Ok(There { life: Life { home: home.into(), epoch, boot }, handle })
-            }
+            // If it has begun anew since, it knows the handle no more.
+            Answer::Opened { handle, .. } => Ok(There { life: self.life_of(home)?, handle }),
             other => Err(odd(&other)),
         }
     }

@@ -10,6 +10,7 @@ use forebay_cluster::words::Question;
 use hashbrown::HashMap;
 
 use super::Vfs;
+use super::members::moved;
 use super::there::{Remote, Repeated};
 
 /// One life of a member.
@@ -148,6 +149,13 @@ impl Unsynced {
         Account { key, pending, told }
     }
 
+    /// Something of a file was acknowledged that is not synced, to who may not have it open.
+    pub fn wrote(&self, key: FileKey, by: &Life) {
+        let account = self.open(key);
+        account.pending.wrote(by);
+        self.close(&account);
+    }
+
     /// What is not open, and of which there is nothing to tell, is forgotten.
     pub fn close(&self, account: &Account) {
         let mut all = self.all();
@@ -191,6 +199,13 @@ impl Unsynced {
 }
 
 impl Vfs {
+    /// The life of a member that the registry tells of now.
+    pub(super) fn life_of(&self, home: &str) -> Result<Life> {
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let (epoch, boot) = (cluster.epoch(home).unwrap_or(0), cluster.boot(home));
+        Ok(Life { home: home.into(), epoch, boot: boot.unwrap_or_default() })
+    }
+
     pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
         let Account { pending, .. } = &remote.account;
         remote.account.tell()?;
