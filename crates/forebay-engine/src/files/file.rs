@@ -283,6 +283,12 @@ impl Unseen {
         Unseen { writers, maps: false, from, measured: None, copied: None, doubt: None }
     }
 
+    /// Whether the shadow was not changed since they began, as far as its times tell.
+    pub fn is_unmoved(&self, now: &MediaStat) -> bool {
+        let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);
+        self.from.as_ref().is_some_and(|from| at(from) == at(now))
+    }
+
     pub fn is_last(&self) -> bool {
         self.writers == NonZeroU32::MIN
     }

@@ -11,15 +11,16 @@ use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{Around, File, Inner};
+use crate::files::file::{Around, File, Inner, Unseen};
 use crate::files::shadow::is_blank;
 use crate::lock::MutexGuard;
+use crate::tier::media::MediaStat;
 
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
     /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is from before
-    /// the question.
-    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) {
+    /// the question. Returns whether only a flush can tell: nobody knows whether it was written past us.
+    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
         let busy = inner.live().flight.is_some()
@@ -30,7 +31,7 @@ impl Files {
             || inner.clock.is_under_way();
         inner.live().checked = Some(self.time.now());
         if busy || outdated {
-            return;
+            return false;
         }
         if inner.state.base() == attr.version() {
             inner.live().around = Around::None;
@@ -39,19 +40,38 @@ impl Files {
             if suspect && !inner.state.is_dirty() {
                 self.drop_stale(file, &mut inner, attr);
             }
-            return;
+            return false;
+        }
+        if inner.state.is_unseen() && self.is_untouched(&mut inner) {
+            // Who has it open to write has written nothing: he may have the old bytes until he does.
+            inner.live().stale = true;
+            return false;
         }
         if inner.state.is_dirty() {
-            // If nothing was written here it is theirs alone: who flushes it next finds out.
+            // If nothing was written here it is theirs alone.
             if inner.doubt().is_some_and(|doubt| doubt.unmoved) && !inner.state.is_unseen() {
-                self.nudge();
-                return;
+                return true;
             }
             self.declare_conflict(file, &mut inner, "the backing file has changed");
-            return;
+            return false;
         }
         add(&self.counters.invalidations, 1);
         self.drop_stale(file, &mut inner, attr);
+        false
+    }
+
+    /// Whether nothing was written past us since the first writer came, and nothing was dirty before.
+    fn is_untouched(&self, inner: &mut Inner) -> bool {
+        let Some(now) = inner.shadow_stat() else { return false };
+        let besides = inner.state.is_dirty_besides();
+        let proved = |unseen: &Unseen| self.proves_untouched(unseen, &now);
+        !besides && inner.live().unseen.as_deref().is_some_and(proved)
+    }
+
+    /// Whether the times of a shadow prove that nothing was written past us since the first writer came (R4).
+    pub(crate) fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
+        let media = self.media();
+        unseen.is_unmoved(now) && !(unseen.maps && media.is_memory()) && media.tells_each_change()
     }
 
     /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.

@@ -95,7 +95,10 @@ impl Io {
                     }
                 }
                 self.files.learn_name(&file, path, before);
-                self.files.revalidate(&file, &attr, seen);
+                if self.files.revalidate(&file, &attr, seen) {
+                    let _ = self.drain.flush_file(&file);
+                    self.files.revalidate(&file, &attr, seen);
+                }
                 note_seen(&mut file.lock(), Asked { look: seen, ..asked }, &attr);
                 self.hold_if_leaving(file, Some(before))
             }

@@ -64,6 +64,13 @@ impl Past {
         self.way == Some(Way::Writes)
     }
 
+    /// The kernel told of no close, but that it asks no more: the program may have the file open still.
+    pub fn may_go_on(&self) {
+        if let Some(unseen) = &mut self.file.lock().live().unseen {
+            unseen.maps = true;
+        }
+    }
+
     /// What the program has in place of the file.
     pub fn shadow(&self) -> &dyn MediaFile {
         &*self.shadow
@@ -210,16 +217,11 @@ impl Passed {
                 self.files.note_tier(stat)?
             }
         };
-        let unmoved = self.ready.is_unmoved(&unseen, &stat);
-        let untouched = match unseen.doubt {
-            Some(_) => unmoved && self.ready.proves(&unseen),
-            // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
-            None => {
-                let is_empty = |from: MediaStat| from.len == 0 && from.mtime == stat.mtime;
-                let empty = stat.len == 0 && unseen.from.is_some_and(is_empty);
-                empty && !inner.state.is_dirty_besides()
-            }
-        };
+        // So does emptiness: a mapping of a tmpfs file moves no time, but nothing empty is mapped.
+        let is_empty = |from: MediaStat| from.len == 0 && from.mtime == stat.mtime;
+        let empty = stat.len == 0 && unseen.from.is_some_and(is_empty);
+        let untouched = self.files.proves_untouched(&unseen, &stat)
+            || unseen.doubt.is_none() && empty && !inner.state.is_dirty_besides();
         inner.live().blank &= untouched;
         if untouched {
             // Lost, recovery finds an empty file that may be dirty, which is harmless.
@@ -236,7 +238,7 @@ impl Passed {
         inner.dirt().doubt = unseen.doubt.map(|doubt| Doubt {
             dirty: doubt.dirty(stat.allocated).max(1),
             allocated: stat.allocated,
-            unmoved: unmoved && doubt.unmoved,
+            unmoved: unseen.is_unmoved(&stat) && doubt.unmoved,
         });
         self.files.admit(file, [(0, stat.len)]);
         self.files.account(file, &mut inner);
@@ -257,8 +259,9 @@ impl Passed {
     /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.
     pub fn read(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Past>> {
         let mut inner = file.lock();
-        // Old bytes are served on only beside a reader who has them already.
-        let stale = inner.live().stale && inner.live().pins == 0;
+        // Old bytes are served on only beside a program that has them already.
+        let unseen = inner.state.is_unseen();
+        let stale = inner.live().stale && inner.live().pins == 0 && !unseen;
         let moved = inner.live().around != Around::None;
         if !inner.state.is_complete() || stale || moved || !self.files.may_pass(&inner) {
             return Ok(None);

@@ -18,9 +18,9 @@ use crate::core::clock::What;
 use crate::core::ranges::{Mark, State};
 use crate::core::state::Change;
 use crate::files::Files;
-use crate::files::file::{Around, File, Inner, Meanwhile, Unseen};
+use crate::files::file::{Around, File, Inner, Meanwhile};
 use crate::room::Room;
-use crate::tier::media::{MediaFile, MediaStat};
+use crate::tier::media::MediaFile;
 
 /// So much is synced while a program waits.
 const UNSYNCED_MAX: u64 = 64 << 20;
@@ -156,17 +156,5 @@ impl Ready {
             true => Ok(()),
             false => self.files.note_tier(shadow.set_mtime(mtime)),
         }
-    }
-
-    /// Whether the shadow was not changed since the first writer came, as far as its times tell (R4).
-    pub fn is_unmoved(&self, unseen: &Unseen, now: &MediaStat) -> bool {
-        let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);
-        unseen.from.as_ref().is_some_and(|from| at(from) == at(now))
-    }
-
-    /// Whether they tell of all that its writers can have done (R4).
-    pub fn proves(&self, unseen: &Unseen) -> bool {
-        let media = self.files.media();
-        !(unseen.maps && media.is_memory()) && media.tells_each_change()
     }
 }

@@ -217,6 +217,52 @@ fn what_was_only_opened_is_not_dirty_and_asks_for_no_copy() {
     assert_eq!(counter(&bed.engine, "conflicts"), 0);
 }
 
+/// Who opens it to write, and writes nothing, makes no conflict of what others do meanwhile, or have done.
+// S-1 S-8
+#[test]
+fn who_writes_nothing_is_in_no_conflict_with_others() {
+    for beside_reader in [true, false] {
+        let bed = Bed::new();
+        let file = bed.cached("f", 10);
+        let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        let reads = || bed.engine.passed.read(&file).expect("a tier that works").expect("complete");
+        let reader = beside_reader.then(reads);
+        let writer = match &reader {
+            // He comes to bytes that are known to be old.
+            Some(_) => {
+                theirs.write_at(b"theirs", 0).expect("memory");
+                drop(bed.open("f"));
+                bed.engine.passed.write(&file, false).expect("room").expect("beside a reader")
+            }
+            None => {
+                let writer = bed.pass(&file);
+                theirs.write_at(b"theirs", 0).expect("memory");
+                drop(bed.open("f"));
+                drop(reads());
+                writer
+            }
+        };
+        writer.end().expect("a tier that works");
+        drop((reader, file));
+        let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+        assert!(seen.starts_with(b"theirs"), "beside a reader: {beside_reader}");
+        assert_eq!(counter(&bed.engine, "conflicts"), 0, "beside a reader: {beside_reader}");
+        assert!(!bed.is_dirty());
+    }
+    // But who does write is.
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    let writer = bed.pass(&file);
+    theirs.write_at(b"theirs", 0).expect("memory");
+    drop(bed.open("f"));
+    writer.shadow().write_at(b"ours", 0).expect("memory");
+    writer.end().expect("a tier that works");
+    assert!(bed.engine.drain.flush_file(&file).is_err());
+    assert_eq!(counter(&bed.engine, "conflicts"), 1);
+    assert!(read_all(&bed.engine, Path::new("f")).expect("it is there").starts_with(b"ours"));
+}
+
 /// The shadow file of the only file.
 fn shadow_in(media: &CrashMedia) -> Arc<dyn forebay_engine::media::MediaFile> {
     let dirs = (0..256).map(|n| format!("shadow/{n:02x}"));
@@ -544,6 +590,38 @@ fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
     let report = engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     assert!(file_of(&store, "f") == with(bytes(10), 7, b'2'));
+    std::fs::remove_dir_all(&dir).expect("ours");
+}
+
+/// There nothing proves that a mapping was not written. What others have changed meanwhile is compared before the next
+/// program has the file.
+// S-1
+#[test]
+fn what_others_change_is_seen_though_it_may_have_been_mapped_in_memory() {
+    let place = Path::new("/dev/shm");
+    if !place.is_dir() {
+        println!("SKIPPED: no file system in memory");
+        return;
+    }
+    let dir = place.join(format!("forebay-content-open-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("room");
+    let store = MemStore::new();
+    let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
+    theirs.write_at(&bytes(10), 0).expect("memory");
+    let config = Config { digests_from: 1, ..Config::default() };
+    let media = Arc::new(DirMedia::open(&dir).expect("it is there"));
+    let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
+    read_all(&engine, Path::new("f")).expect("it is there");
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    assert!(engine.passed.make_ready(&file).expect("memory"));
+    let past = engine.passed.write_ready(&file, true).expect("room").expect("ready");
+    past.end().expect("a tier that works");
+    drop(file);
+    assert_eq!(engine.ops.status().dirty_files, 1, "nobody has looked");
+    theirs.write_at(b"theirs", 0).expect("memory");
+    assert!(read_all(&engine, Path::new("f")).expect("it is there").starts_with(b"theirs"));
+    assert_eq!((counter(&engine, "conflicts"), engine.ops.status().dirty_files), (0, 0));
+    drop(engine);
     std::fs::remove_dir_all(&dir).expect("ours");
 }
 
