@@ -222,7 +222,7 @@ fn a_store_that_hangs_stops_neither_other_instances_nor_answers() {
         let backing = node.slow().join(name);
         open_dir(&backing);
         let args = ["instance", "create", "cache", name, "--backing", text(&backing)];
-        let more = ["--capacity", "64MiB", "--set", "max-age=1h", "--set", "backing-timeout=1h"];
+        let more = ["--capacity", "64MiB", "--set", "preset=hold", "--set", "backing-timeout=1h"];
         node.forebay(&[&args[..], &more].concat()).ok();
         std::fs::write(node.at(name).join("dirty"), random(100_000, 1)).unwrap();
     }
