@@ -5,9 +5,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 use forebay_tests::sys::Map;
-use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, text, within};
+use forebay_tests::{Bed, Mounted, PATIENCE, Tier, is_alive, needs_forebay, proof, text, within};
 
 const BLOCK: usize = 16 << 10;
 
@@ -153,4 +154,29 @@ fn a_kill_beside_a_writer_loses_nothing() {
         mounted.umount();
     }
     proof!("two writes beside a kill on two tiers");
+}
+
+/// `umount -f` ends the session under a program that has its file open, and writes on.
+#[test]
+fn who_writes_on_after_the_session_was_cut_off_is_not_forgotten() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(MOUNT);
+    let mut want = cached(&bed, &mounted, "f");
+    let file = File::options().write(true).open(mounted.at("f")).unwrap();
+    file.write_all_at(b"before it", 30 * BLOCK as u64).unwrap();
+    want[30 * BLOCK..30 * BLOCK + 9].copy_from_slice(b"before it");
+    let busy = Command::new("umount").arg("-f").arg(&bed.mnt).output().unwrap();
+    assert!(!busy.status.success(), "a file is open");
+    within(PATIENCE, "the daemon ends", || !is_alive(mounted.pid));
+    file.write_all_at(b"after it", 40 * BLOCK as u64).unwrap();
+    want[40 * BLOCK..40 * BLOCK + 8].copy_from_slice(b"after it");
+    drop(file);
+    drop(mounted);
+    let mounted = bed.mount(MOUNT);
+    assert!(fs::read(mounted.at("f")).unwrap() == want, "mount");
+    mounted.flush();
+    assert!(fs::read(bed.backing.join("f")).unwrap() == want, "backing store");
+    mounted.umount();
+    proof!("two writes beside the end of a session");
 }

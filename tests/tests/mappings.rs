@@ -120,6 +120,30 @@ fn pages_from_beside_a_mapping_are_not_kept() {
     proof!("each open saw what was stored");
 }
 
+/// Who opens the file beside a mapping of who has closed it shares its pages, however it is opened: a page of another
+/// cache would go over what is stored.
+#[test]
+fn who_opens_beside_a_mapping_has_the_same_pages() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(MOUNT);
+    let mut map = mapped_and_closed(&mounted.at("f"));
+    let mut options = File::options();
+    let file = options.read(true).write(true).custom_flags(libc::O_DSYNC).open(mounted.at("f"));
+    let mut second = Map::shared(&file.unwrap(), MIB, true).unwrap();
+    second.bytes()[0] = b'2';
+    map.bytes()[100] = b'1';
+    second.bytes()[200] = b'2';
+    second.sync().unwrap();
+    let seen = fs::read(mounted.at("f")).unwrap();
+    assert_eq!([seen[0], seen[100], seen[200]], *b"212");
+    drop((map, second));
+    mounted.umount();
+    let home = fs::read(bed.backing.join("f")).unwrap();
+    assert_eq!([home[0], home[100], home[200]], *b"212");
+    proof!("two mappings of one file, one of them opened with O_DSYNC");
+}
+
 #[test]
 fn what_is_stored_after_the_close_survives_kill_9() {
     needs_forebay!();

@@ -190,12 +190,14 @@ impl Vfs {
             // The store has given the number of a file that is open here, and gone, to another.
             return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
         }
-        let mode = match (node.cached, node.past.is_empty()) {
-            (0, true) => Mode::Idle,
-            (0, false) => Mode::Passthrough,
+        let facts = self.engine.verbs.facts(&file);
+        // A mapping may be left of who has closed it, or a writer of an earlier daemon.
+        let is_past = !node.past.is_empty() || facts.fingerprint.is_none();
+        let mode = match (node.cached, is_past) {
+            (0, false) => Mode::Idle,
+            (0, true) => Mode::Passthrough,
             _ => Mode::Cached,
         };
-        let facts = self.engine.verbs.facts(&file);
         let (complete, wholly_dirty) = (facts.complete, facts.wholly_dirty);
         let wish = Wish { write, fresh, complete, wholly_dirty, ready };
         let way = match mode == Mode::Idle && ready && !wholly_dirty {
@@ -211,7 +213,7 @@ impl Vfs {
         if planned != Plan::Cached {
             match self.pass_through(node, &file, planned, (way, maps)) {
                 Ok(Some(found)) => kernel_id = found,
-                Ok(None) if mode == Mode::Passthrough => {
+                Ok(None) if !node.past.is_empty() => {
                     return Err(Error::os(
                         libc::EBUSY,
                         "it is open past the daemon, which this open cannot be",
@@ -376,6 +378,9 @@ impl Vfs {
     /// Closes what is open, when nobody can use it any more. What is dirty of it is for who ends the
     /// engine to flush, or to keep.
     pub fn close_all(&self) {
+        for node in self.open.lock().values() {
+            node.past.iter().filter(|past| past.writes()).for_each(Past::may_go_on);
+        }
         let left = std::mem::take(&mut *self.handles.write().expect("no panic inside"));
         for handle in left.into_values() {
             self.end_handle(&handle);
