@@ -174,6 +174,11 @@ impl Vfs {
             Err(e) if e.is(libc::ENOENT) => None,
             Err(e) => return Err(e),
         };
+        let makes_way = exchange && over.is_some_and(|(_, is_dir)| is_dir);
+        if !moves_dir && (is_dir || makes_way) {
+            // The kernel knows a file that another member has put a directory in the place of: it looks anew.
+            return Err(moved());
+        }
         let mut files = self.in_dir(key, is_dir, from.0);
         files.extend(over.iter().flat_map(|(key, is_dir)| self.in_dir(*key, *is_dir, to.0)));
         let change = || NameChange::Rename {
@@ -201,7 +206,7 @@ impl Vfs {
             return Ok(());
         };
         // Only now: who may make files there answers nobody who asks for one before it is made.
-        let _entering = match moves_dir || is_dir {
+        let _entering = match moves_dir {
             true => Vec::new(),
             false => self.entering(&old, &new, exchange)?,
         };
