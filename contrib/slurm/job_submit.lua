@@ -152,13 +152,17 @@ local function told_of(before)
     return lines
 end
 
+-- First words of directives that Slurm counts.
+local COUNTED = { jobdw = true, create_persistent = true, capacity = true }
+
 -- Adds the pool behind each capacity of a directive that names none, continued lines included.
 local function with_pools(text, directive, pool)
     local out, in_head, block = {}, true, {}
     local function done()
         local joined = table.concat(block, "\n")
-        if joined:find("capacity=", 1, true) and not joined:find("pool=", 1, true) then
-            joined = joined:gsub("(capacity=[^%s\\]*)", "%1 pool=" .. pool)
+        local first = joined:sub(2 + #directive):match("^[%s\\]*([^%s=]*)")
+        if COUNTED[first] and not joined:find("%f[%S]pool=") then
+            joined = joined:gsub("%f[%S]capacity=[^%s\\]*", "%0 pool=" .. pool)
         end
         out[#out + 1] = joined
         block = {}

@@ -158,3 +158,28 @@ fn pools_and_room_are_added_to_what_is_submitted() {
     assert!(sys::on_path("timeout"), "what bounds commands within slurmctld");
     let _ = text(&bench.dir);
 }
+
+/// Only words are looked at, and only of directives that have a capacity.
+#[test]
+fn what_looks_like_a_capacity_in_a_path_is_left_alone() {
+    needs_tools!("lua5.1");
+    let bench = Bench::new("paths", "echo 'forebay: ok'");
+    let with_pools = |line: &str| {
+        let code = format!(
+            "local m = loadfile('job_submit.lua')('job_submit_forebay')\n\
+             io.write(m.with_pools([[{line}]], 'DW', 'flash'))"
+        );
+        bench.lua(&code).ok().stdout
+    };
+    for line in [
+        "#DW stage_in type=file source=/pfs/capacity=5/a destination=$DW_JOB_STRIPED/a",
+        "#DW stage_in type=file source=/a capacity=5",
+        "#DW jobdw type=cache pfs=/pfs/capacity=5/a",
+        "#DW jobdw pool=nvme capacity=5GB",
+    ] {
+        assert_eq!(with_pools(line).trim_end(), line);
+    }
+    let path = "#DW jobdw type=cache pfs=/capacity=5/pool=a capacity=5GB";
+    assert_eq!(with_pools(path).trim_end(), format!("{path} pool=flash"));
+    assert_eq!(with_pools("#DW capacity=1").trim_end(), "#DW capacity=1 pool=flash");
+}
