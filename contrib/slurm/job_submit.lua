@@ -8,6 +8,7 @@
 -- - For a script of `#BB` lines alone burst_buffer/lua runs no hook, and for one of `#FB` lines neither:
 --   the first is refused with the command to use instead, the second gets a line that Slurm knows.
 -- - A job that uses named instances is sent to their nodes.
+-- - A job that asks for what only one node can have gets no more: `-n 64` alone may get several.
 --
 -- A site with a job_submit.lua of its own puts this one into Lua's path and calls it from there:
 --     local forebay = require "job_submit_forebay"
@@ -95,8 +96,13 @@ local function pools()
     return found
 end
 
+-- A number that sbatch was told; nil if it was told none.
+local function given(count)
+    return count and count ~= slurm.NO_VAL and count ~= 0 and count or nil
+end
+
 -- Runs `forebay job process` on the text, by a file that only SlurmUser reads.
-local function processed(text, nodes, directive)
+local function processed(text, least, most, directive)
     local path = os.tmpname()
     local file = io.open(path, "w")
     if not file then
@@ -105,8 +111,8 @@ local function processed(text, nodes, directive)
     file:write(text)
     file:close()
     local words = { "timeout -s KILL 5", FOREBAY, "job process --script", path }
-    if nodes then
-        words[#words + 1] = ("--nodes %d"):format(nodes)
+    if least then
+        words[#words + 1] = (least == most and "--nodes %d" or "--nodes-least %d"):format(least)
     end
     if directive:match(SAFE) then
         words[#words + 1] = "--directive " .. directive
@@ -235,6 +241,13 @@ local function nodes_of(names)
     return left or {}
 end
 
+-- Has the job get no more nodes than these, if there is a bound.
+local function at_most(job, bound)
+    if bound and (given(job.max_nodes) or math.huge) > bound then
+        job.max_nodes = bound
+    end
+end
+
 -- Sends the job to as many of the instances' nodes as it wants.
 local function placed(job, names, nodes)
     if #names == 0 then
@@ -294,8 +307,8 @@ function M.submit(job)
     end
     local is_lua = (setting("slurm.conf", "BurstBufferType") or "") == "burst_buffer/lua"
     local directive = is_lua and (setting("burst_buffer.conf", "Directive") or "BB_LUA") or "DW"
-    local nodes = job.min_nodes ~= slurm.NO_VAL and job.min_nodes ~= 0 and job.min_nodes or nil
-    local status, told, before = processed(text, nodes, directive)
+    local nodes, most = given(job.min_nodes), given(job.max_nodes)
+    local status, told, before = processed(text, nodes, most, directive)
     local lines_told = told_of(before)
     for _, line in ipairs(lines_told) do
         slurm.log_user("%s", line)
@@ -321,6 +334,7 @@ function M.submit(job)
     if each > 0 and (setting("slurm.conf", "GresTypes") or ""):find("forebay", 1, true) then
         job.gres = with_gres(job.gres, math.ceil(each / pool.grain))
     end
+    at_most(job, tonumber(found.nodes_max))
     return placed(job, found.persistent, nodes or 1)
 end
 

@@ -298,6 +298,29 @@ fn a_job_that_is_run_again_publishes_for_the_run_that_ran() {
     site.assert_empty();
 }
 
+// S-24: a scheduler may give a job more nodes than its plan is good for: it does not run there.
+#[test]
+fn a_job_that_gets_more_nodes_than_it_can_use_is_refused_before_it_runs() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    write_as_user(&site.pfs().join("in/data"), b"in");
+    let script = site.script("job.sh", &STRIPED);
+    site.plays("squeue", "echo '6|1|6|N/A|ann'");
+    site.done("setup", "6", &["--uid", "47110", "--gid", "47110", "--script", text(&script)]);
+    let two = ["--nodes", "n1,n2", "--limit", "2s"];
+    site.refused("pre-run", "6", &two, "it got 2 nodes (n1,n2)");
+    site.refused("pre-run", "6", &two, "submit with --nodes=1");
+    assert_eq!(site.node.json(&["instance", "list"]), serde_json::json!([]));
+    site.done("pre-run", "6", &["--nodes", "n1"]);
+    write_as_user(&site.shown("6").join("out/result"), b"result");
+    site.end("6", "0");
+    site.done("data-out", "6", &[]);
+    assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
+    site.done("teardown", "6", &[]);
+    site.assert_empty();
+}
+
 // S-24: stage-outs of #FB wait for success; nobody's data are dropped because the exit code is unknown.
 #[test]
 fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {

@@ -174,9 +174,11 @@ impl Reading<'_> {
         // What is refused is not divided, too.
         let shared = modes.contains(&Access::Striped);
         let bytes = if shared { wanted.bytes } else { self.share(fields, wanted.bytes) };
+        let total = (!shared).then_some(wanted.bytes);
         for mode in modes {
             let variables = vec![format!("DW_JOB_{}", mode.name().to_ascii_uppercase())];
-            self.add(at, wanted.space(mode.name(), Mode::Private, bytes, variables));
+            let space = wanted.space(mode.name(), Mode::Private, bytes, variables);
+            self.add(at, Space { total, ..space });
         }
     }
 
@@ -200,11 +202,12 @@ impl Reading<'_> {
             self.problems.error(at, "a cache is not private", "write striped or ldbalance");
             return;
         }
-        let (mut settings, mut bytes) = (BTreeMap::new(), wanted.bytes);
+        let (mut settings, mut bytes, mut total) = (BTreeMap::new(), wanted.bytes, None);
         if modes.contains(&Access::Striped) {
             self.one_node(at, CACHES.0, CACHES.1);
         } else {
             settings.insert("read-only".into(), "true".into());
+            total = Some(bytes);
             bytes = self.share(fields, bytes);
         }
         let variable = |mode: &Access| match mode {
@@ -212,7 +215,7 @@ impl Reading<'_> {
             _ => "DW_JOB_STRIPED_CACHE".to_string(),
         };
         let space = wanted.space("cache", Mode::Cache, bytes, modes.iter().map(variable).collect());
-        self.add(at, Space { backing: Some(backing), settings, ..space });
+        self.add(at, Space { total, backing: Some(backing), settings, ..space });
     }
 
     /// Both dialects write it alike, and each has a variable of its own for it.
@@ -298,6 +301,7 @@ impl Wanted {
             mode,
             pool: self.pool.clone(),
             bytes,
+            total: None,
             backing: None,
             settings: BTreeMap::new(),
             fs: None,

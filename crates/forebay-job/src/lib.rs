@@ -40,8 +40,10 @@ pub type CheckSetting = fn(&str, &str) -> Result<(), String>;
 /// What is known about the job beside its script.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Job<'a> {
-    /// `None`: what `#SBATCH` lines say.
+    /// For sure.
     pub nodes: Option<u32>,
+    /// As long as the scheduler may still choose. If neither is known, `#SBATCH` lines say.
+    pub nodes_least: Option<u32>,
     /// `%j`. With it, a symbol that is not known is refused; without it, it stays in the plan.
     pub id: Option<&'a str>,
     /// `%u`.
@@ -71,8 +73,6 @@ pub struct Read {
     pub directives: usize,
     /// The first pool that a directive names, Slurm's own `pool=` included.
     pub pool: Option<String>,
-    /// `Some(1)` if the job is refused on several nodes.
-    pub nodes_max: Option<u32>,
     /// How many the job gets, and whether that is sure.
     pub nodes: u32,
     pub nodes_known: bool,
@@ -101,7 +101,6 @@ pub fn read(script: &str, job: &Job<'_>) -> Read {
         plan: Plan::default(),
         symbols: Symbols::default(),
         stages: Vec::new(),
-        nodes_max: None,
         pool: None,
         tmpdir: Tmpdir::Nobody,
     };
@@ -120,7 +119,6 @@ pub fn read(script: &str, job: &Job<'_>) -> Read {
         left_out,
         directives: directives.len(),
         pool: reading.pool,
-        nodes_max: reading.nodes_max,
         nodes: nodes.least(),
         nodes_known: matches!(nodes, Nodes::Known(_)),
     }

@@ -22,6 +22,9 @@ pub struct Plan {
     pub destroys: Vec<Destroy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Staging>,
+    /// On more nodes some of it would be lost: the job must not run there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +58,11 @@ pub struct Space {
     /// `None`: the only pool there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// On each node.
+    /// On each node; with a `total`, on as many nodes as the plan was made for.
     pub bytes: u64,
+    /// On all nodes together, if the directive says that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
     /// Of a cache; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<PathBuf>,
@@ -71,6 +77,13 @@ pub struct Space {
     pub variables: Vec<String>,
     /// Of the directive, in the script.
     pub line: u32,
+}
+
+impl Space {
+    /// What each of so many nodes has.
+    pub fn bytes_on(&self, nodes: usize) -> u64 {
+        self.total.map_or(self.bytes, |total| total.div_ceil(nodes.max(1) as u64))
+    }
 }
 
 /// A named instance that was made before.

@@ -32,9 +32,10 @@ impl Nodes {
     }
 
     pub fn of(job: &Job<'_>, wishes: &Wishes) -> Nodes {
-        match (job.nodes, wishes.nodes_for_sure()) {
-            (Some(nodes), _) | (None, Some(nodes)) => Nodes::Known(nodes),
-            (None, None) => Nodes::AtLeast(wishes.nodes_least()),
+        match (job.nodes, job.nodes_least, wishes.nodes_for_sure()) {
+            (Some(nodes), ..) | (None, None, Some(nodes)) => Nodes::Known(nodes),
+            (None, Some(least), _) => Nodes::AtLeast(least),
+            (None, None, None) => Nodes::AtLeast(wishes.nodes_least()),
         }
     }
 }
@@ -49,7 +50,6 @@ pub struct Reading<'d> {
     pub plan: Plan,
     pub symbols: Symbols,
     pub stages: Vec<Stage<'d>>,
-    pub nodes_max: Option<u32>,
     /// The first that a directive names.
     pub pool: Option<String>,
     pub tmpdir: Tmpdir,
@@ -88,7 +88,7 @@ pub enum Life {
 impl<'d> Reading<'d> {
     /// Says that what stands at `at` is for one node only. `refused` is what is told on several.
     pub fn one_node(&mut self, at: Span, refused: &str, remedy: &str) {
-        self.nodes_max = Some(1);
+        self.plan.nodes_max = Some(1);
         match self.nodes {
             Nodes::Known(0 | 1) => {}
             Nodes::Known(n) | Nodes::AtLeast(n) if n > 1 => {

@@ -356,6 +356,7 @@ fn on_several_nodes_more_is_refused() {
         assert!(errors[0].remedy.contains(remedy), "{errors:?}");
         let one = forebay_job::read(lines, &Job { nodes: Some(1), ..Job::default() });
         assert!(!one.has_errors(), "{lines}: {:?}", one.problems);
+        assert_eq!(one.plan.nodes_max, Some(1), "{lines}: the job must get no more");
     }
 }
 

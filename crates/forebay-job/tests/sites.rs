@@ -249,7 +249,23 @@ fn the_nodes_of_the_script_count_unless_told_otherwise() {
     assert!(!on(1, script).has_errors());
     let open = read("#DW jobdw capacity=10GB\n", &Job::default());
     assert!(!open.has_errors() && !open.nodes_known);
-    assert_eq!((open.nodes_max, open.problems[0].severity), (Some(1), Severity::Warning));
+    assert_eq!((open.plan.nodes_max, open.problems[0].severity), (Some(1), Severity::Warning));
+    let least = Job { nodes_least: Some(1), ..Job::default() };
+    let more = read("#SBATCH --nodes=1\n#DW jobdw capacity=10GB\n", &least);
+    assert_eq!((more.nodes_known, more.problems[0].severity), (false, Severity::Warning));
+}
+
+/// The plan is made before the scheduler has chosen.
+#[test]
+fn a_capacity_for_all_nodes_is_parted_among_those_that_the_job_gets() {
+    let plan = sound(
+        2,
+        "#DW jobdw capacity=10GB access_mode=private\n#DW jobdw type=xfs name=a capacity=3GB\n",
+    );
+    let on = |nodes| plan.instances.iter().map(|space| space.bytes_on(nodes)).collect::<Vec<_>>();
+    assert_eq!(on(2), [5 * GB, 3 * GB]);
+    assert_eq!(on(3), [10 * GB / 3 + 1, 3 * GB]);
+    assert_eq!(plan.nodes_max, None);
 }
 
 #[test]

@@ -17,7 +17,8 @@ const LOOK: Duration = Duration::from_millis(300);
 /// What a plan needs to know beside the script.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    pub nodes: Option<u32>,
+    /// Before it has its nodes that is what it surely gets; it may get more.
+    pub nodes_least: Option<u32>,
     pub user: Option<String>,
     pub name: Option<String>,
     pub work_dir: Option<String>,
@@ -37,8 +38,8 @@ fn facts_in(line: &str) -> Facts {
     let mut next = || fields.next().filter(|field| !field.is_empty() && *field != "N/A");
     let (nodes, master, index, user) = (next(), next(), next(), next());
     Facts {
-        // Before it has its nodes a job may show a range: the least is what it surely gets.
-        nodes: nodes.and_then(|nodes| nodes.split('-').next()?.parse().ok()),
+        // It may be a range.
+        nodes_least: nodes.and_then(|nodes| nodes.split('-').next()?.parse().ok()),
         array: master.zip(index).map(|(master, index)| (master.into(), index.into())),
         user: user.map(String::from),
         ..Facts::default()
@@ -123,10 +124,10 @@ mod tests {
     #[test]
     fn fields_are_read_as_squeue_writes_them() {
         let facts = facts_in("2|4|1|nobody");
-        assert_eq!((facts.nodes, facts.user.as_deref()), (Some(2), Some("nobody")));
+        assert_eq!((facts.nodes_least, facts.user.as_deref()), (Some(2), Some("nobody")));
         assert_eq!(facts.array, Some(("4".into(), "1".into())));
         let plain = facts_in("1-3|17|N/A|eva");
-        assert_eq!((plain.nodes, plain.array), (Some(1), None));
+        assert_eq!((plain.nodes_least, plain.array), (Some(1), None));
         assert_eq!(facts_in(""), Facts::default());
     }
 

@@ -13,6 +13,7 @@ pub const SCENARIOS: &[Scenario] = &[
     ("out of time", out_of_time),
     ("the job fails", job_fails),
     ("mistakes", mistakes),
+    ("more nodes than one", more_nodes),
 ];
 
 const WISH: &str = "#DW jobdw capacity=16MiB access_mode=striped type=scratch";
@@ -114,4 +115,16 @@ fn job_fails(slurm: &Slurm) {
     assert_eq!(std::fs::read_to_string(dir.join("dw")).unwrap_or_default(), "half\n");
     let published = dir.join("fb").exists();
     assert!(!published, "{:?}: {}", Setup::Lua, slurm.job_log(&id));
+}
+
+/// What only one node can have is sent to one node, where Slurm may choose.
+fn more_nodes(slurm: &Slurm) {
+    let dir = pfs(slurm, "more");
+    let out =
+        format!("#DW stage_out type=file source=$DW_JOB_STRIPED/r destination={}/r", shown(&dir));
+    let lines = format!("{WISH}\n{out}\necho $SLURM_NNODES >${{DW_JOB_STRIPED}}r\n");
+    let script = format!("#!/bin/bash\n{lines}");
+    let id = slurm.submit(&["-N", "1-2"], &script);
+    assert_eq!(slurm.finished(&id), "COMPLETED", "{}", slurm.show(&id));
+    assert_eq!(std::fs::read_to_string(dir.join("r")).unwrap_or_default(), "1\n");
 }

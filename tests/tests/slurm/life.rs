@@ -12,6 +12,7 @@ pub const SCENARIOS: &[Scenario] = &[
     ("an array", array),
     ("run again", run_again),
     ("two nodes", two_nodes),
+    ("as many nodes as it takes", as_many_nodes),
     ("symbols", symbols),
 ];
 
@@ -138,6 +139,23 @@ fn two_nodes(slurm: &Slurm) {
         })
         .collect();
     assert_eq!(nodes.len(), 2, "{nodes:?}");
+}
+
+/// Slurm says only when the job is to run how many nodes it has: they share the capacity.
+fn as_many_nodes(slurm: &Slurm) {
+    within(PATIENCE * 2, "two nodes are idle at once", || {
+        let id = slurm.submit(
+            &["-N", "1-2"],
+            "#!/bin/bash\n#DW jobdw capacity=64MiB access_mode=private type=scratch\n\
+             df --output=size -m $DW_JOB_PRIVATE | tail -1\necho $SLURM_NNODES\n",
+        );
+        assert_eq!(slurm.finished(&id), "COMPLETED", "{}", slurm.output(&id));
+        let out = slurm.output(&id);
+        let [size, nodes] = [0, 1].map(|at| out.split_whitespace().nth(at).unwrap().parse::<u64>());
+        let (size, nodes) = (size.unwrap(), nodes.unwrap());
+        assert!((48..80).contains(&(size * nodes)), "{out}");
+        nodes == 2
+    });
 }
 
 /// `%`-symbols are ours to replace: what Slurm passes then is not the script.

@@ -5,6 +5,9 @@ use std::process::Command;
 
 use forebay_tests::{Out, PATIENCE, finish, needs_tools, sys, text};
 
+const POOLS: &str =
+    "{\"pools\":[{\"id\":\"flash\",\"granularity\":1048576,\"quantity\":9,\"free\":9}]}";
+
 struct Bench {
     dir: PathBuf,
 }
@@ -19,6 +22,10 @@ impl Bench {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&at, mode).unwrap();
         Bench { dir }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.join(name), text).unwrap();
     }
 
     /// Runs `code` behind what Slurm gives a script.
@@ -126,13 +133,9 @@ fn pools_and_room_are_added_to_what_is_submitted() {
     needs_tools!("lua5.1");
     let plays = "echo bytes_per_node=3145729; echo 'forebay: ok'";
     let bench = Bench::new("submit", plays);
-    let write = |name: &str, text: &str| std::fs::write(bench.dir.join(name), text).unwrap();
-    write("slurm.conf", "BurstBufferType=burst_buffer/lua\nGresTypes=gpu,forebay\n");
-    write("burst_buffer.conf", "Directive=DW\n");
-    write(
-        "pools.json",
-        "{\"pools\":[{\"id\":\"flash\",\"granularity\":1048576,\"quantity\":9,\"free\":9}]}",
-    );
+    bench.write("slurm.conf", "BurstBufferType=burst_buffer/lua\nGresTypes=gpu,forebay\n");
+    bench.write("burst_buffer.conf", "Directive=DW\n");
+    bench.write("pools.json", POOLS);
     let submit = |job: &str| {
         bench.lua(&format!(
             "dofile('job_submit.lua')\nlocal job = {job}\nprint(slurm_job_submit(job, {{}}, 1))\n\
@@ -182,4 +185,28 @@ fn what_looks_like_a_capacity_in_a_path_is_left_alone() {
     let path = "#DW jobdw type=cache pfs=/capacity=5/pool=a capacity=5GB";
     assert_eq!(with_pools(path).trim_end(), format!("{path} pool=flash"));
     assert_eq!(with_pools("#DW capacity=1").trim_end(), "#DW capacity=1 pool=flash");
+}
+
+/// A plan that is good for one node only bounds what Slurm may choose.
+#[test]
+fn a_job_gets_no_more_nodes_than_it_can_use() {
+    needs_tools!("lua5.1");
+    let plays = "echo \"$@\" >&2; echo nodes_max=1; echo 'forebay: ok'";
+    let bench = Bench::new("nodes", plays);
+    bench.write("pools.json", POOLS);
+    for (nodes, asked, most) in [
+        ("", None, "1"),
+        ("min_nodes = 1", Some("--nodes-least 1"), "1"),
+        ("min_nodes = 1, max_nodes = 1", Some("--nodes 1"), "1"),
+        ("min_nodes = 1, max_nodes = 4", Some("--nodes-least 1"), "1"),
+    ] {
+        let out = bench.lua(&format!(
+            "dofile('job_submit.lua')\nlocal job = {{ script = '#!/bin/sh\\n#DW jobdw\\n', {nodes} }}\n\
+             slurm_job_submit(job, {{}}, 1)\nprint(job.max_nodes)"
+        ));
+        assert_eq!(out.stdout.trim(), most, "{nodes}: {out:?}");
+        let asked_for =
+            out.stderr.find("--nodes").map(|at| out.stderr[at..].split(" --dir").next());
+        assert_eq!(asked_for.flatten(), asked, "{nodes}: {out:?}");
+    }
 }

@@ -58,7 +58,7 @@ impl Orders<'_> {
             expires: None,
             nodes: job.nodes.clone(),
             pool: space.pool.clone(),
-            bytes: space.bytes,
+            bytes: space.bytes_on(job.nodes.len()),
             mountpoint: None,
             backing: self.backing(job.owner, space.backing.as_deref(), &space.settings)?,
             space: (space.mode == Mode::Private)

@@ -280,6 +280,14 @@ impl Jobs<'_> {
             let (before, now) = (job.nodes.join(","), nodes.join(","));
             return Err(usage(format!("it was prepared on {before}, and is to run on {now}")));
         }
+        if let Some(most) = job.plan.nodes_max.filter(|most| nodes.len() > *most as usize) {
+            return Err(usage(format!(
+                "it got {} nodes ({}), and what it asks for is good for {most} only (`forebay job \
+                 check` says why): cancel it and submit with --nodes={most}",
+                nodes.len(),
+                nodes.join(",")
+            )));
+        }
         self.alter(job, |job| job.nodes = nodes.to_vec())
     }
 

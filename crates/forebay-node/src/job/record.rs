@@ -149,6 +149,7 @@ pub(crate) mod tests {
             mode,
             pool: None,
             bytes: 1 << 20,
+            total: None,
             backing: None,
             settings: Default::default(),
             fs: None,

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::{Error, Kind, Result};
-use forebay_job::plan::{Create, Mode, Plan};
+use forebay_job::plan::{Create, Mode, Plan, Space};
 use forebay_job::{Job, Problem, Severity, read};
 use forebay_node::config::SPOOL;
 use forebay_node::job::{POOLS_FILE, variables_file};
@@ -131,7 +131,8 @@ fn plan_of(args: &Setup) -> Result<Plan> {
     };
     let directive = BurstConf::load().unwrap_or_default().directive;
     let job = Job {
-        nodes: args.nodes.or(facts.nodes),
+        nodes: args.nodes,
+        nodes_least: facts.nodes_least,
         id: Some(id),
         user: facts.user.as_deref(),
         name: facts.name.as_deref(),
@@ -224,9 +225,10 @@ impl Limit {
 /// What the job has on all nodes, once it is known how many these are.
 fn real_size(args: &RealSize) -> Result<Went> {
     let view: JobView = args.which.node.client().get(&format!("/v1/jobs/{}", args.which.job))?;
-    let nodes = view.job.nodes.len() as u64;
+    let nodes = view.job.nodes.len();
     if nodes > 0 {
-        say(view.job.plan.bytes_per_node().saturating_mul(nodes));
+        let on_all = |space: &Space| space.bytes_on(nodes).saturating_mul(nodes as u64);
+        say(view.job.plan.instances.iter().map(on_all).fold(0, u64::saturating_add));
     }
     Ok(Went::Ok(String::new()))
 }

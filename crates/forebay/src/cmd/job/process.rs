@@ -37,8 +37,12 @@ pub struct Args {
     script: PathBuf,
 
     /// How many nodes the job gets; what #SBATCH lines say, if not given.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", conflicts_with = "nodes_least")]
     nodes: Option<u32>,
+
+    /// How many it gets at least, if it may get more.
+    #[arg(long, value_name = "COUNT")]
+    nodes_least: Option<u32>,
 
     /// The word of Directive= in burst_buffer.conf.
     #[arg(long, value_name = "WORD")]
@@ -55,6 +59,7 @@ pub fn run(args: &Args) -> u8 {
     };
     let job = Job {
         nodes: args.nodes,
+        nodes_least: args.nodes_least,
         directive: args.directive.as_deref(),
         check_setting: Some(settings::check),
         ..Job::default()
@@ -122,7 +127,7 @@ fn facts(found: &Read) {
     if plan.instances.iter().any(|space| space.mode == Mode::Swap) {
         fact("swap", "yes");
     }
-    if let Some(nodes) = found.nodes_max {
+    if let Some(nodes) = plan.nodes_max {
         fact("nodes_max", nodes);
     }
     if plan.is_lone() {
