@@ -1,6 +1,7 @@
 //! The hooks of a scheduler, called as Slurm calls them, on one node: steps repeated, in the wrong order,
 //! and with daemons that die between them. What Slurm itself does is in `slurm.rs`.
 
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -116,6 +117,10 @@ impl Site {
     fn end(&self, job: &str, code: &str) {
         self.done("epilog", job, &[]);
         self.done("post-run", job, &["--exit-code", code]);
+    }
+
+    fn plan_of(&self, job: &str) -> Value {
+        self.node.json(&["job", "status", "--job", job])[0]["plan"].clone()
     }
 
     fn jobs(&self) -> Value {
@@ -318,6 +323,35 @@ fn a_job_that_gets_more_nodes_than_it_can_use_is_refused_before_it_runs() {
     site.done("data-out", "6", &[]);
     assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
     site.done("teardown", "6", &[]);
+    site.assert_empty();
+}
+
+// S-24: what Slurm hands over may lack directives: the plan is made of the whole script, or not at all.
+#[test]
+fn a_script_that_slurm_does_not_tell_at_once_is_asked_for_again() {
+    needs_forebay!();
+    let site = Site::new("");
+    let directives = [
+        "#FB private capacity=8MiB",
+        "#FB stage_out type=file source=$FB_JOB_SCRATCH/r destination=PFS/r on=always",
+    ];
+    let whole = site.script("whole.sh", &directives);
+    let given = std::fs::File::open(site.script("given.sh", &directives[..1])).unwrap();
+    let given = format!("/proc/{}/fd/{}", std::process::id(), given.as_raw_fd());
+    let set_up = [&owned(Path::new(&given))[..], &["--limit", "4s"]].concat();
+    let stagings = |job: &str| site.plan_of(job)["transfers"].as_array().map_or(0, Vec::len);
+
+    site.plays("squeue", "echo 1 1; echo 2 1; echo 3 0");
+    site.refused("setup", "1", &set_up, "scontrol");
+    let twice = site.node.root.join("asked");
+    let once = format!("[ -e {0} ] || {{ touch {0}; exit 1; }}", text(&twice));
+    site.plays("scontrol", &format!("{once}; exec cat {}", text(&whole)));
+    site.done("setup", "2", &set_up);
+    assert_eq!(stagings("2"), 1, "the plan has what stands in the script alone");
+    site.plays("scontrol", "exit 1");
+    site.done("setup", "3", &set_up);
+    assert_eq!(stagings("3"), 0, "it is no batch job, and has no other script");
+    ["2", "3"].iter().for_each(|job| drop(site.done("teardown", job, &[])));
     site.assert_empty();
 }
 

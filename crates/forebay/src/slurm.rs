@@ -2,11 +2,12 @@
 //! since a job's name may look like any other field.
 
 use std::process::Command;
+use std::str::SplitWhitespace;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_base::Result;
 use forebay_base::command::told_within;
+use forebay_base::{Error, Kind, Result};
 
 /// A command of Slurm that has not answered by then: slurmctld is away, or busy.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -54,9 +55,28 @@ pub fn nodes(id: &str) -> Result<Vec<String>> {
 }
 
 /// The script of a batch job. What Slurm hands to hooks in its place, if a directive has a `%`, lacks all
-/// lines but its own directives, and symbols that it does not know; a job of salloc has none but that.
-pub fn script(id: &str) -> Option<String> {
-    output("scontrol", &["write", "batch_script", id, "-"]).ok().filter(|text| !text.is_empty())
+/// lines but its own directives, and symbols that it does not know; a job of salloc has none but that,
+/// which is `None`. Only Slurm can say so: until it has, it is asked again.
+pub fn script(id: &str, patience: Duration) -> Result<Option<String>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match batch_script(id) {
+            Err(_) if Instant::now() < deadline => thread::sleep(LOOK),
+            told => return told,
+        }
+    }
+}
+
+fn batch_script(id: &str) -> Result<Option<String>> {
+    let told = ask(id, "--Format=jobid:16,batchflag:16")?;
+    if words_of(id, &told).and_then(|mut words| words.next()) == Some("0") {
+        return Ok(None);
+    }
+    let text = output("scontrol", &["write", "batch_script", id, "-"])?;
+    match text.is_empty() {
+        true => Err(Error::new(Kind::Unavailable, "scontrol: the job's script is empty")),
+        false => Ok(Some(text)),
+    }
 }
 
 /// How a job has ended, as soon as all its nodes have said so: its exit code is not known before. `None`
@@ -73,10 +93,7 @@ pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
             }
             Err(_) => return None,
         };
-        let mut words = told
-            .lines()
-            .map(str::split_whitespace)
-            .find_map(|mut words| (words.next() == Some(id)).then_some(words))?;
+        let mut words = words_of(id, &told)?;
         let status: i32 = words.next()?.parse().ok()?;
         match (words.next()?, status) {
             ("PD", _) => return Some(1),
@@ -85,6 +102,12 @@ pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
             (_, status) => return Some(code_of(status)),
         }
     }
+}
+
+/// What stands behind a job's number.
+fn words_of<'t>(id: &str, told: &'t str) -> Option<SplitWhitespace<'t>> {
+    let mut lines = told.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| (words.next() == Some(id)).then_some(words))
 }
 
 /// Slurm keeps what wait(2) says.

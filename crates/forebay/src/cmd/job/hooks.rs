@@ -104,7 +104,8 @@ fn plainly(result: Result<u8>) -> u8 {
 
 fn setup(args: &Setup) -> Result<Went> {
     let limit = args.limit.or(Timeout::Other);
-    let mut plan = plan_of(args)?;
+    let begun = Instant::now();
+    let mut plan = plan_of(args, limit / 2)?;
     if args.named_apart {
         plan.creates.clear();
         plan.destroys.clear();
@@ -116,13 +117,14 @@ fn setup(args: &Setup) -> Result<Went> {
         plan,
         pool: args.pool.clone(),
     };
-    until_done(&args.which.node.client(), "/v1/jobs", &body, limit)
+    let left = limit.saturating_sub(begun.elapsed());
+    until_done(&args.which.node.client(), "/v1/jobs", &body, left)
 }
 
 /// The plan that the script comes to; a mistake in it is the error.
-fn plan_of(args: &Setup) -> Result<Plan> {
+fn plan_of(args: &Setup, patience: Duration) -> Result<Plan> {
     let id = &args.which.job;
-    let script = script_of(id, &args.script)?;
+    let script = script_of(id, &args.script, patience)?;
     let facts = match args.nodes {
         None => slurm::facts(id)?,
         // Who knows the nodes may be no Slurm; a symbol that nobody knows is refused with the script.
@@ -151,11 +153,9 @@ fn plan_of(args: &Setup) -> Result<Plan> {
 }
 
 /// If a directive has a `%`, Slurm hands over a file of its own making, which lacks what it does not know.
-fn script_of(id: &str, given: &Path) -> Result<String> {
-    match given.starts_with("/proc").then(|| slurm::script(id)).flatten() {
-        Some(script) => Ok(script),
-        None => script_at(given),
-    }
+fn script_of(id: &str, given: &Path, patience: Duration) -> Result<String> {
+    let own = given.starts_with("/proc").then(|| slurm::script(id, patience)).transpose()?;
+    own.flatten().map_or_else(|| script_at(given), Ok)
 }
 
 fn step(args: &Step, name: &str, limit: Timeout) -> Result<Went> {
