@@ -7,7 +7,7 @@
 --   cluster does not say on which node room is.
 -- - For a script of `#BB` lines alone burst_buffer/lua runs no hook, and for one of `#FB` lines neither:
 --   the first is refused with the command to use instead, the second gets a line that Slurm knows.
--- - A job that uses named instances is sent to their nodes.
+-- - A job that uses named instances is kept off all other nodes, and Slurm chooses among theirs.
 -- - A job that asks for what only one node can have gets no more: `-n 64` alone may get several.
 --
 -- A site with a job_submit.lua of its own puts this one into Lua's path and calls it from there:
@@ -248,7 +248,59 @@ local function at_most(job, bound)
     end
 end
 
--- Sends the job to as many of the instances' nodes as it wants.
+-- The names that a list stands for, such as n[1-3,07].
+local function expanded(list)
+    local names = {}
+    -- Commas in brackets part numbers, not names.
+    local parted = list:gsub("%b[]", function(numbers) return (numbers:gsub(",", ";")) end)
+    for item in parted:gmatch("[^,]+") do
+        local before, numbers, behind = item:match("^(.-)%[(.-)%](.*)$")
+        if not before then
+            names[#names + 1] = item
+        end
+        for part in (numbers or ""):gmatch("[^;]+") do
+            local from, to = part:match("^(%d+)-(%d+)$")
+            from, to = from or part, to or part
+            for number = tonumber(from) or 1, tonumber(to) or 0 do
+                local text = ("%0" .. #from .. "d"):format(number)
+                for _, name in ipairs(expanded(before .. text .. behind:gsub(";", ","))) do
+                    names[#names + 1] = name
+                end
+            end
+        end
+    end
+    return names
+end
+
+-- The lists of nodes in slurm.conf, and in files that it includes.
+local function node_lists(file, found)
+    for line in contents(file:sub(1, 1) == "/" and file or CONF .. "/" .. file):gmatch("[^\n]+") do
+        local list = line:match("^%s*[Nn][Oo][Dd][Ee][Nn][Aa][Mm][Ee]%s*=%s*([^%s#]+)")
+        local included = line:match("^%s*[Ii][Nn][Cc][Ll][Uu][Dd][Ee]%s+([^%s#]+)")
+        if list and list:upper() ~= "DEFAULT" then
+            found[#found + 1] = list
+        elseif included then
+            node_lists(included, found)
+        end
+    end
+    return found
+end
+
+-- Names of a list that are not among the given ones.
+local function others(list, given_ones)
+    local has, left = {}, {}
+    for _, node in ipairs(given_ones) do
+        has[node] = true
+    end
+    for _, node in ipairs(expanded(list)) do
+        if not has[node] then
+            left[#left + 1] = node
+        end
+    end
+    return left
+end
+
+-- Keeps the job on the instances' nodes, and leaves the choice to Slurm where there is one.
 local function placed(job, names, nodes)
     if #names == 0 then
         return slurm.SUCCESS
@@ -259,9 +311,21 @@ local function placed(job, names, nodes)
             .. "One that was made a moment ago is known here within seconds"):format(
             table.concat(names, ", "), #where, nodes))
     end
-    if not job.req_nodes or job.req_nodes == "" then
-        job.req_nodes = table.concat(where, ",", 1, nodes)
+    local elsewhere = others(job.req_nodes or "", where)
+    if #elsewhere > 0 then
+        return refused(("forebay: %s: on %s, and --nodelist asks for %s"):format(
+            table.concat(names, ", "), table.concat(where, ","), table.concat(elsewhere, ",")))
     end
+    if #where == nodes then
+        job.req_nodes = table.concat(where, ",")
+    else
+        local without = { job.exc_nodes ~= "" and job.exc_nodes or nil }
+        for _, list in ipairs(node_lists("slurm.conf", {})) do
+            without[#without + 1] = table.concat(others(list, where), ",")
+        end
+        job.exc_nodes = table.concat(without, ","):gsub(",,+", ","):gsub("^,", ""):gsub(",$", "")
+    end
+    at_most(job, #where)
     return slurm.SUCCESS
 end
 

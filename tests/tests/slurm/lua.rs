@@ -210,3 +210,37 @@ fn a_job_gets_no_more_nodes_than_it_can_use() {
         assert_eq!(asked_for.flatten(), asked, "{nodes}: {out:?}");
     }
 }
+
+/// Where an instance is on more nodes than the job needs, Slurm chooses among them.
+#[test]
+fn a_job_with_a_named_instance_is_kept_off_nodes_that_lack_it() {
+    needs_tools!("lua5.1");
+    let bench = Bench::new("placed", "echo persistent=set; echo 'forebay: ok'");
+    bench.write("pools.json", POOLS);
+    bench.write("persistent.json", r#"[{"name":"set","nodes":["n02","n03"]}]"#);
+    let conf = "NodeName=DEFAULT CPUs=4\nnodename = n[01-03,10],login # all\nInclude more.conf\n";
+    bench.write("slurm.conf", conf);
+    bench.write("more.conf", "NodeName=r[1-2]c[7,9]\n");
+    let others = "n01,n10,login,r1c7,r1c9,r2c7,r2c9";
+    let placed = |job: &str| {
+        let out = bench.lua(&format!(
+            "dofile('job_submit.lua')\nlocal job = {{ script = '#!/bin/sh\\n#DW persistentdw name=set\\n', {job} }}\n\
+             io.write(slurm_job_submit(job, {{}}, 1), ' ', tostring(job.req_nodes), ' ',\
+             tostring(job.exc_nodes), ' ', tostring(job.max_nodes))"
+        ));
+        out.ok().stdout
+    };
+    for (job, expected) in [
+        ("min_nodes = 1, max_nodes = 1", format!("0 nil {others} 1")),
+        ("num_tasks = 64", format!("0 nil {others} 2")),
+        ("min_nodes = 2, max_nodes = 2", "0 n02,n03 nil 2".into()),
+        ("min_nodes = 2", "0 n02,n03 nil 2".into()),
+        ("exc_nodes = 'n02'", format!("0 nil n02,{others} 2")),
+        ("req_nodes = 'n[03]', min_nodes = 1", format!("0 n[03] {others} 2")),
+    ] {
+        assert_eq!(placed(job), expected, "{job}");
+    }
+    let refused = placed("req_nodes = 'n[02-03],r1c7', min_nodes = 1");
+    assert!(refused.contains("on n02,n03, and --nodelist asks for r1c7\n-1"), "{refused}");
+    assert!(placed("min_nodes = 3").contains("on 2 nodes, and the job wants 3"));
+}

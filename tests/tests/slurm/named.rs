@@ -5,7 +5,8 @@ use forebay_tests::{PATIENCE, within};
 
 use crate::{Scenario, pfs, put, script, shown};
 
-pub const OF_LUA: &[Scenario] = &[("a named instance, by hand", by_hand)];
+pub const OF_LUA: &[Scenario] =
+    &[("a named instance, by hand", by_hand), ("a named instance on two of three nodes", on_two)];
 pub const OF_DATAWARP: &[Scenario] = &[("a named instance, by #BB", by_directive)];
 
 const MAKE: &str = "#BB create_persistent name=alpha capacity=32MB access=striped type=scratch";
@@ -25,6 +26,25 @@ fn by_hand(slurm: &Slurm) {
     });
     used(slurm, "n2");
     node.as_user(uid, &["instance", "destroy", "alpha"]).ok();
+}
+
+/// The job runs where there is room among them, and never elsewhere.
+fn on_two(slurm: &Slurm) {
+    let node = slurm.hosts[0].node.as_ref().unwrap();
+    let (uid, _) = forebay_tests::user_ids(forebay_tests::slurm::USER).unwrap();
+    let make = ["instance", "create", "private", "beta", "--capacity", "32MB"];
+    node.as_user(uid, &[&make[..], &["--node", "n1", "--node", "n2"]].concat()).ok();
+    let known = slurm.spool().join("persistent.json");
+    within(PATIENCE, "the spool has it", || {
+        std::fs::read_to_string(&known).is_ok_and(|text| text.contains("beta"))
+    });
+    let uses = script(&["#FB use name=beta"], "echo $SLURM_JOB_NODELIST");
+    for (args, node) in [(["--exclude=n1", "-N1"], "n2"), (["--exclude=n2", "-N1"], "n1")] {
+        let id = slurm.submit(&args, &uses);
+        assert_eq!(slurm.finished(&id), "COMPLETED", "{}", slurm.show(&id));
+        assert_eq!(slurm.output(&id).trim(), node);
+    }
+    node.as_user(uid, &["instance", "destroy", "beta"]).ok();
 }
 
 /// A lone create_persistent, a job that uses it, and its end.
