@@ -535,10 +535,18 @@ fn jobs_that_the_scheduler_does_not_know_are_ended_and_silence_ends_none() {
     let times = || std::fs::read_to_string(&asked).unwrap_or_default().lines().count();
     within(Duration::from_secs(30), "the scheduler is asked", || times() >= 3);
     assert_eq!(site.jobs()[0]["phase"], "ready", "no answer ends nothing");
-    site.plays("squeue", "echo 30; echo 31");
-    std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(site.jobs()[0]["phase"], "ready", "it is known");
-    site.plays("squeue", "echo 30");
+    let alone = |says: &str| format!("case \"$*\" in *--jobs*) {says};; *) echo 30;; esac");
+    for (says, known) in [
+        ("echo 30; echo 31".into(), "it is known"),
+        ("echo 30; case \"$*\" in *--array*) echo 31; esac".into(), "as a task of an array"),
+        (alone("echo 31"), "who asks for it alone is told of it"),
+        (alone("exit 1"), "who asks for it alone is told nothing"),
+    ] {
+        site.plays("squeue", &says);
+        std::thread::sleep(Duration::from_secs(5));
+        assert_eq!(site.jobs()[0]["phase"], "ready", "{known}");
+    }
+    site.plays("squeue", &alone("echo 'Invalid job id specified' >&2; exit 1"));
     within(Duration::from_secs(30), "the job is ended", || site.jobs() == serde_json::json!([]));
     // #DW publishes always.
     assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");

@@ -20,6 +20,7 @@ pub const OF_LUA: &[Scenario] = &[
     ("only TMPDIR", only_tmpdir),
     ("two compete", two_compete),
     ("a dependent waits for the data", dependent),
+    ("tasks of an array wait", tasks_wait),
 ];
 
 /// Data in, work, results out; the job finds its variables, and its owner reads what was done.
@@ -234,5 +235,27 @@ fn dependent(slurm: &Slurm) {
     assert_eq!(slurm.finished(&first), "COMPLETED");
     within(Duration::from_secs(60), "the second runs", || {
         slurm.output(&second).contains("157286400")
+    });
+}
+
+/// Slurm shows waiting tasks as one line: they are not taken for forgotten after `unknown-after` (20 s).
+fn tasks_wait(slurm: &Slurm) {
+    let dir = pfs(slurm, "waiting");
+    let dir = shown(&dir);
+    let out = format!("#DW stage_out type=file source=$DW_JOB_STRIPED/r destination={dir}/r-%a");
+    let id = slurm.submit(
+        &["--array=1-20%1"],
+        &script(
+            &["#DW jobdw capacity=16MiB access_mode=striped type=scratch", &out],
+            "[ $SLURM_ARRAY_TASK_ID != 1 ] || sleep 60\necho task >${DW_JOB_STRIPED}r",
+        ),
+    );
+    for task in 1..=2 {
+        let at = format!("{dir}/r-{task}");
+        within(PATIENCE, "a task's result comes home", || std::fs::exists(&at).unwrap());
+    }
+    slurm.user_tool("scancel", &[&id]).ok();
+    within(PATIENCE, "the array ends", || {
+        slurm.tool("squeue", &["-h", "-j", &id, "-o", "%A"]).stdout.trim().is_empty()
     });
 }

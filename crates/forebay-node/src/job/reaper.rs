@@ -29,6 +29,9 @@ const ASK: Duration = Duration::from_secs(30);
 /// A scheduler that has not answered by then has not answered.
 const ANSWER: Duration = Duration::from_secs(20);
 
+/// Slurm's words for a number that no job has.
+const NO_SUCH_JOB: &str = "Invalid job id";
+
 /// What this daemon is to a scheduler.
 pub struct Scheduler {
     pub config: SchedulerConfig,
@@ -128,7 +131,7 @@ impl Reaper {
             .retain(|id, _| !known.contains(id) && live.iter().any(|job| job.key.id == *id));
         for job in live.iter().filter(|job| !known.contains(&job.key.id)) {
             let since = *self.unknown.entry(job.key.id.clone()).or_insert_with(Instant::now);
-            if since.elapsed() >= here.config.unknown_after {
+            if since.elapsed() >= here.config.unknown_after && !may_be_known(&here.config, job) {
                 here.log.say(job, "the scheduler does not know it any more: it is ended");
                 tracing::warn!("job {}: the scheduler does not know it: it is ended", job.key.id);
                 if let Err(error) = jobs.leave(job, Hurry::No) {
@@ -161,10 +164,28 @@ fn forget(book: &Book, job: &Job) -> Result<()> {
     })
 }
 
+/// A list may leave a job out: before one is ended, it is asked for alone.
+fn may_be_known(config: &SchedulerConfig, job: &Job) -> bool {
+    let id = &job.key.id;
+    match squeue(config, &["--jobs", id]) {
+        Ok(known) => known.contains(id),
+        Err(why) if why.to_string().contains(NO_SUCH_JOB) => false,
+        Err(why) => {
+            tracing::warn!("job {id}: the scheduler does not say whether it knows it: {why}");
+            true
+        }
+    }
+}
+
 /// Numbers of all jobs that Slurm knows, ended ones for as long as it remembers them.
 fn known_jobs(config: &SchedulerConfig) -> Result<Vec<String>> {
+    // Waiting tasks of an array are told under the array's number, unless all are asked for.
+    squeue(config, &["--array"])
+}
+
+fn squeue(config: &SchedulerConfig, which: &[&str]) -> Result<Vec<String>> {
     let mut squeue = Command::new("squeue");
-    squeue.args(["--noheader", "--all", "--states=all", "--format=%A"]);
+    squeue.args(["--noheader", "--all", "--states=all", "--format=%A"]).args(which);
     if let Some(conf) = &config.slurm_conf {
         squeue.env("SLURM_CONF", conf);
     }
