@@ -399,6 +399,48 @@ fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {
     site.assert_empty();
 }
 
+// S-24: a program that was told to end may say 0, and has not succeeded.
+#[test]
+fn a_job_that_was_cancelled_or_out_of_time_has_not_succeeded_whatever_it_says() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    let directives = [
+        "#FB private capacity=8MiB",
+        "#FB stage_out type=file source=$FB_JOB_SCRATCH/r destination=PFS/r",
+    ];
+    let script = site.script("job.sh", &directives);
+    let away = "exit 1";
+    for (job, squeue, sacct, published) in [
+        ("1", "0 CD 5:00", away, true),
+        ("2", "0 CA 5:00", away, false),
+        ("3", "0 TO INVALID", away, false),
+        ("4", "0 SO 5:00", away, true),
+        ("5", "0 SO 5:00", "echo COMPLETED", true),
+        ("6", "0 SO 5:00", "echo CANCELLED by 47110", false),
+    ] {
+        write_as_user(&site.start(job, &script).join("r"), b"r");
+        site.plays("squeue", &format!("echo {job} {squeue}"));
+        site.plays("sacct", sacct);
+        site.done("epilog", job, &[]);
+        site.done("post-run", job, &[]);
+        site.done("data-out", job, &[]);
+        site.done("teardown", job, &[]);
+        assert_eq!(std::fs::remove_file(site.pfs().join("r")).is_ok(), published, "{squeue}");
+    }
+    // Nobody knows whether it ended in its last moment: it is held.
+    write_as_user(&site.start("7", &script).join("r"), b"r");
+    site.plays("squeue", "echo 7 0 SO INVALID");
+    site.plays("sacct", away);
+    site.done("epilog", "7", &[]);
+    site.done("post-run", "7", &[]);
+    site.refused("data-out", "7", &[], "cancelled");
+    site.done("post-run", "7", &["--exit-code", "1"]);
+    site.done("data-out", "7", &[]);
+    site.done("teardown", "7", &[]);
+    site.assert_empty();
+}
+
 // S-24: what was held because nobody knew how the job ended goes home when somebody does.
 #[test]
 fn an_exit_code_that_is_known_later_settles_what_was_held() {

@@ -170,7 +170,7 @@ pub enum Nodes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum On {
-    /// If the job has ended with exit code 0.
+    /// If the job has completed with exit code 0.
     Success,
     Always,
 }

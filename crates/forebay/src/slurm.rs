@@ -84,24 +84,61 @@ fn batch_script(id: &str) -> Result<Option<String>> {
 pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
     let deadline = Instant::now() + patience;
     loop {
-        // A scheduler that does not answer has not said that nobody knows.
-        let told = match ask(id, "--Format=jobid:16,exit_code:16,statecompact:16") {
-            Ok(told) => told,
-            Err(_) if Instant::now() < deadline => {
-                thread::sleep(LOOK);
-                continue;
-            }
-            Err(_) => return None,
+        let said = match ask(id, "--Format=jobid:16,exit_code:16,statecompact:16,timeleft:24") {
+            Ok(told) => judged(words_of(id, &told)?, || accounted(id))?,
+            // A scheduler that does not answer has not said that nobody knows.
+            Err(_) => Said::Later,
         };
-        let mut words = words_of(id, &told)?;
-        let status: i32 = words.next()?.parse().ok()?;
-        match (words.next()?, status) {
-            ("PD", _) => return Some(1),
-            ("CG" | "R", 0) if Instant::now() < deadline => thread::sleep(LOOK),
-            ("CG" | "R", 0) => return None,
-            (_, status) => return Some(code_of(status)),
+        match said {
+            Said::Code(code) => return Some(code),
+            Said::Later if Instant::now() < deadline => thread::sleep(LOOK),
+            Said::Later | Said::Nothing => return None,
         }
     }
+}
+
+/// What Slurm says of a job's end.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Code(i32),
+    /// It will say more.
+    Later,
+    /// Nor will it.
+    Nothing,
+}
+
+/// Exit code, state and time left; `None` if they are not there. A program may end with 0 because it was
+/// told to end: only a job that has completed has succeeded. While data go home the state shows that alone
+/// (`SO`), so accounting is asked; without it only the time tells.
+fn judged<'t>(
+    mut words: impl Iterator<Item = &'t str>,
+    accounted: impl FnOnce() -> Option<String>,
+) -> Option<Said> {
+    let status: i32 = words.next()?.parse().ok()?;
+    let (state, left) = (words.next()?, words.next());
+    Some(match (state, status) {
+        ("PD", _) => Said::Code(FAILED),
+        ("CD", _) | (_, 1..) => Said::Code(code_of(status)),
+        ("CG" | "R", _) => Said::Later,
+        ("SO", _) => match accounted().as_deref().map(str::trim) {
+            Some("COMPLETED") => Said::Code(0),
+            Some("" | "PENDING" | "RUNNING" | "SUSPENDED" | "RESIZING" | "REQUEUED") => Said::Later,
+            Some(_) => Said::Code(FAILED),
+            // It may have ended by itself in the last moment.
+            None if matches!(left, Some("0:00" | "INVALID")) => Said::Nothing,
+            None => Said::Code(0),
+        },
+        _ => Said::Code(FAILED),
+    })
+}
+
+/// Of a job that Slurm has ended, whatever its program said.
+const FAILED: i32 = 1;
+
+/// The state that accounting has; `None` where there is none.
+fn accounted(id: &str) -> Option<String> {
+    let which = ["--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", id];
+    output("sacct", &which).ok()
 }
 
 /// What stands behind a job's number.
@@ -162,6 +199,32 @@ mod tests {
         assert_eq!(line_of("4", "4|a\nb\n"), None);
         assert_eq!(line_of("4", "4|a|b\n").as_deref(), Some("a|b"));
         assert_eq!(line_of("4", "4|\n"), None);
+    }
+
+    #[test]
+    fn only_a_job_that_has_completed_has_succeeded() {
+        let said = |told: &str, accounted: Option<&str>| {
+            judged(told.split_whitespace(), || accounted.map(String::from))
+        };
+        for (told, accounted, expected) in [
+            ("0 CD 5:00", None, Said::Code(0)),
+            ("768 F 5:00", None, Said::Code(3)),
+            ("0 PD 5:00", None, Said::Code(1)),
+            ("0 CG 5:00", None, Said::Later),
+            ("0 SO 5:00", Some("COMPLETED\n"), Said::Code(0)),
+            ("0 SO 5:00", Some("CANCELLED by 1000\n"), Said::Code(1)),
+            ("0 SO INVALID", Some("TIMEOUT\n"), Said::Code(1)),
+            ("0 SO 5:00", Some("RUNNING\n"), Said::Later),
+            ("0 SO 5:00", None, Said::Code(0)),
+            ("768 SO INVALID", None, Said::Code(3)),
+            ("0 SO INVALID", None, Said::Nothing),
+            ("0 SO 0:00", None, Said::Nothing),
+        ] {
+            assert_eq!(said(told, accounted), Some(expected), "{told} {accounted:?}");
+        }
+        for state in ["TO", "CA", "NF", "PR", "OOM", "DL", "BF", "F"] {
+            assert_eq!(said(&format!("0 {state} 5:00"), None), Some(Said::Code(1)), "{state}");
+        }
     }
 
     #[test]
