@@ -11,6 +11,7 @@ use forebay_base::{Error, Result};
 use super::{COPIES, FENCE, MARGIN, MOUNT, Member, lock};
 use crate::core::{Fitness, Input, Keeper as Partner};
 use crate::front::{Front, Home, Keeper, Kept, Told};
+use crate::peer::limits::BYTES_MAX;
 use crate::words::{Answer, Head, Question};
 
 /// A new file's claim is under way, and its copy is made under it.
@@ -61,7 +62,8 @@ impl Member {
     /// # Errors
     ///
     /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
-    /// partner fails and the registry does not answer. Then nobody may be told that the bytes are safe.
+    /// partner fails and the registry does not answer; EFBIG if it is more than can be sent. Then nobody may be told that
+    /// the bytes are safe.
     pub fn keep(self: &Arc<Member>, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
         let have = self.send_to_all(file, self.claim_number(file)?, words, bytes)?;
         match have < self.copies && self.copies_or_fail {
@@ -91,6 +93,11 @@ impl Member {
     ) -> Result<u8> {
         let keepers = lock(&self.core).keepers();
         let body = [words, bytes].concat();
+        if body.len() > BYTES_MAX {
+            // None of them is to blame: it is too long for all.
+            let what = format!("{} bytes about one file: at most {BYTES_MAX} are sent", body.len());
+            return Err(Error::os(libc::EFBIG, what));
+        }
         let words = words.len() as u32;
         let required = keepers.required.len();
         let to: Vec<Partner> = keepers.required.into_iter().chain(keepers.filling).collect();

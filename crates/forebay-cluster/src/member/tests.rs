@@ -18,6 +18,7 @@ use super::{Changing, Holder, Joining, Member, Opening, lock};
 use crate::core::{Access, SETTLE, Standing};
 use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
+use crate::peer::limits::BYTES_MAX;
 use crate::words::{Answer, Question};
 
 const DIR: FileKey = FileKey { ino: 2, generation: 1 };
@@ -581,6 +582,17 @@ fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
     a.forget(key(7), b"words").expect("nobody keeps copies");
     assert!(began.elapsed() < PATIENCE, "it waited for a claim");
     assert!(a.keep(key(7), b"words", b"").is_err(), "a copy is made under a claim");
+}
+
+/// What is too long for a message is refused by all partners alike, and says nothing of any.
+#[test]
+fn what_is_too_long_to_be_sent_costs_no_partner() {
+    let bed = Bed::new();
+    let (_a, _f) = bed.member("a");
+    let (b, _g) = bed.joined(Joining { copies: 1, ..bed.joining("b") });
+    eventually("a is a partner", || b.copies().1 == 1);
+    b.forget(key(7), &vec![0; BYTES_MAX + 1]).expect_err("nobody was told");
+    assert_eq!(b.copies().1, 1);
 }
 
 /// Under the name of a partner another tier would be taken for who has the copies.

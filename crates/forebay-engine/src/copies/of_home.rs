@@ -79,8 +79,9 @@ pub(super) struct Turn {
     seen: u64,
     /// Of the run of the home's engine that has brought it.
     session: u64,
-    /// What that has brought so far.
+    /// What that has brought so far, and the runs that it has named.
     pub brought: Ranges,
+    pub runs: Ranges,
     /// Something was written since the last sync of the shadow.
     pub wrote: bool,
     /// Bytes that are in the sum of the tier's.
@@ -183,7 +184,7 @@ impl OfHome {
         if turn.session != words.session {
             // The rounds of another run of the home's engine have other numbers.
             (turn.session, turn.seen) = (words.session, 0);
-            turn.brought = Ranges::None;
+            turn.begin_round();
         }
         let late = words.number < turn.seen
             || (kept.is_none() && words.number <= inner.forgotten_at(file));
@@ -198,22 +199,25 @@ impl OfHome {
             return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
         }
         let begins = words.number > turn.seen;
-        let all = || {
-            let mut all = if begins { Ranges::None } else { turn.brought.clone() };
-            for &(start, end) in words.data.iter().chain(&*words.zeros) {
-                all.set(start, end, State::Durable);
-            }
+        let with = |before: &Ranges, more: &mut dyn Iterator<Item = &(u64, u64)>| {
+            let mut all = if begins { Ranges::None } else { before.clone() };
+            more.for_each(|&(start, end)| all.set(start, end, State::Durable));
             all
         };
+        let all = || with(&turn.brought, &mut words.data.iter().chain(&*words.zeros));
         let lacks = || all().bytes(|_| true) != words.brought;
         let lost = || stale("some of what this round has brought is missing");
         let builds = match &words.then {
             Then::Whole(_) if lacks() => return Err(lost()),
             Then::Grown { .. } | Then::More { whole: false } => true,
-            Then::Whole(portrait) => {
+            Then::Whole(_) => {
+                let named = with(&turn.runs, &mut words.runs.iter());
+                if named.bytes(|_| true) != words.named {
+                    return Err(lost());
+                }
                 let mut here = kept.map_or(Ranges::None, |kept| kept.portrait.ranges.clone());
                 all().iter().for_each(|run| here.set(run.start, run.end, State::Durable));
-                if portrait.ranges.iter().any(|run| !here.covers(run.start, run.end)) {
+                if named.iter().any(|run| !here.covers(run.start, run.end)) {
                     return missing("bytes of it are missing");
                 }
                 false
@@ -227,7 +231,8 @@ impl OfHome {
             return Err(lost());
         }
         if begins {
-            (turn.seen, turn.brought) = (words.number, Ranges::None);
+            turn.seen = words.number;
+            turn.begin_round();
         }
         Ok(Verdict::Take)
     }
@@ -434,6 +439,12 @@ impl OfHome {
                 OfHome::take_out(files, leaving);
             }
         }
+    }
+}
+
+impl Turn {
+    fn begin_round(&mut self) {
+        (self.brought, self.runs) = (Ranges::None, Ranges::None);
     }
 }
 

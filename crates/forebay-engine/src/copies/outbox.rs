@@ -309,8 +309,9 @@ impl Outbox {
         let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
         let (session, none) = (self.session, Cow::Borrowed(&[][..]));
         let then = Then::Forget { lasts: lasting == Lasting::Yes };
-        let (after, brought, data, zeros) = (0, 0, none.clone(), none);
-        let words = Words { session, number, after, brought, data, zeros, then };
+        let (after, brought, named) = (0, 0, 0);
+        let (data, zeros, runs) = (none.clone(), none.clone(), none);
+        let words = Words { session, number, after, brought, data, zeros, runs, named, then };
         if lasting == Lasting::No {
             self.may_remember.store(true, SeqCst);
         }

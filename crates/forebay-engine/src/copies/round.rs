@@ -26,6 +26,9 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 const PIECE_STRETCHES: usize = 1024;
 
+/// Runs that one message names: some 50 KiB.
+const PIECE_RUNS: usize = 4096;
+
 /// Whoever syncs a file waits for a round at most so long, and a second for each so many bytes: each of its messages may
 /// take as long as a partner's patience.
 const ROUND_PATIENCE: Duration = Duration::from_secs(4);
@@ -62,6 +65,9 @@ pub(super) struct Round<'a> {
     /// Bytes that are sent, or in the piece that is next.
     brought: u64,
     unsent: Vec<(u64, u64)>,
+    /// What it has to name, and bytes of that which are named.
+    runs: Vec<(u64, u64)>,
+    named: u64,
     whole: bool,
     then: Then,
     /// `None`: it is for one partner, of what the others know.
@@ -112,6 +118,7 @@ impl Drop for Sending<'_> {
 struct Piece {
     data: Vec<(u64, u64)>,
     zeros: Vec<(u64, u64)>,
+    runs: Vec<(u64, u64)>,
     bytes: Vec<u8>,
 }
 
@@ -162,13 +169,15 @@ impl<'a> Round<'a> {
         let (after, also) = (copied.number, copied.also.clone());
         let owed = |&(start, end): &(u64, u64)| inner.state.owed_of(start, end);
         let unsent = unsent.iter().flat_map(owed).collect();
-        let then = match whole {
+        let (then, runs) = match whole {
             true => {
                 let mut portrait = inner.state.portrait(size, mtime);
                 portrait.paths.extend(also.map(|also| also.into_os_string().into_vec()));
-                Then::Whole(Box::new(portrait))
+                let ranges = std::mem::take(&mut portrait.ranges);
+                let runs = ranges.iter().map(|run| (run.start, run.end)).collect();
+                (Then::Whole(Box::new(portrait)), runs)
             }
-            false => Then::Grown { size, mtime },
+            false => (Then::Grown { size, mtime }, Vec::new()),
         };
         if !one {
             inner.live().fresh = 0;
@@ -177,7 +186,7 @@ impl<'a> Round<'a> {
         let seen = inner.clock.look();
         let work = post.files.work_on(file, inner, Meanwhile::Refused);
         let sending = Sending::of(post.files, file);
-        let (began, brought) = (post.files.time().now(), 0);
+        let (began, brought, named) = (post.files.time().now(), 0, 0);
         Ok(Some(Round {
             post,
             file,
@@ -190,6 +199,8 @@ impl<'a> Round<'a> {
             began,
             brought,
             unsent,
+            runs,
+            named,
             whole,
             then,
             taken,
@@ -240,6 +251,17 @@ impl<'a> Round<'a> {
             }
         }
         sent += piece.bytes.len() as u64;
+        let runs = std::mem::take(&mut self.runs);
+        let mut parts = runs.chunks(PIECE_RUNS);
+        let last = parts.next_back().unwrap_or_default();
+        for part in parts {
+            piece.runs = part.to_vec();
+            let more = Then::More { whole: self.whole };
+            if !self.hand_over(std::mem::take(&mut piece), more)? {
+                return Ok(None);
+            }
+        }
+        piece.runs = last.to_vec();
         let then = std::mem::replace(&mut self.then, Then::More { whole: false });
         Ok(self.hand_over(piece, then)?.then_some(sent))
     }
@@ -265,8 +287,8 @@ impl<'a> Round<'a> {
         if self.is_cut() {
             return Ok(false);
         }
-        let stretches = piece.data.iter().chain(&piece.zeros);
-        self.brought += stretches.map(|(start, end)| end - start).sum::<u64>();
+        self.brought += bytes_of(piece.data.iter().chain(&piece.zeros));
+        self.named += bytes_of(&piece.runs);
         let goes_on = matches!(then, Then::More { .. });
         let words = Words {
             session: self.post.session,
@@ -275,6 +297,8 @@ impl<'a> Round<'a> {
             brought: self.brought,
             data: Cow::Owned(piece.data),
             zeros: Cow::Owned(piece.zeros),
+            runs: Cow::Owned(piece.runs),
+            named: self.named,
             then,
         };
         let (partners, key, words) = (self.post.partners, self.file.key, encoded(&words));
@@ -298,6 +322,10 @@ impl<'a> Round<'a> {
         }
         Ok(true)
     }
+}
+
+fn bytes_of<'a>(stretches: impl IntoIterator<Item = &'a (u64, u64)>) -> u64 {
+    stretches.into_iter().map(|(start, end)| end - start).sum()
 }
 
 pub(super) fn encoded(words: &impl Serialize) -> Vec<u8> {

@@ -169,7 +169,8 @@ impl Copies {
                 let ranges = turn.brought.iter().map(|run| (run.start, run.end)).collect();
                 Ok(Grown { claim: number, round: words.number, size, mtime, ranges })
             }
-            Then::Whole(portrait) => {
+            Then::Whole(mut portrait) => {
+                portrait.ranges = turn.runs.clone();
                 let id = turn.id.expect("its shadow is open");
                 Err(Kept { id, claim: number, round: words.number, portrait: *portrait })
             }
@@ -181,7 +182,7 @@ impl Copies {
             Ok(grown) => home.record_grown(&self.files, file, words.session, grown),
             Err(kept) => home.record_whole(&self.files, file, words.session, kept, &turn),
         }?;
-        turn.brought = Ranges::None;
+        (turn.brought, turn.runs) = (Ranges::None, Ranges::None);
         home.sync(&self.files, seq)?;
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
@@ -423,6 +424,9 @@ impl Copies {
             turn.wrote = true;
             self.files.note_tier(zero(shadow, start, end))?;
             turn.brought.set(start, end, State::Durable);
+        }
+        for &(start, end) in &*words.runs {
+            turn.runs.set(start, end, State::Durable);
         }
         let charged = turn.charged + bytes.len() as u64;
         self.charge(turn, charged);

@@ -31,6 +31,10 @@ pub struct Words<'a> {
     pub brought: u64,
     pub data: Cow<'a, [(u64, u64)]>,
     pub zeros: Cow<'a, [(u64, u64)]>,
+    /// Of what is newer than the backing store, in a round that ends with [`Then::Whole`]: a part, and how many bytes the
+    /// round has named so far, these among them.
+    pub runs: Cow<'a, [(u64, u64)]>,
+    pub named: u64,
     pub then: Then,
 }
 
@@ -40,7 +44,7 @@ pub enum Then {
     More { whole: bool },
     /// The file has grown by what this round has brought, and has this size.
     Grown { size: u64, mtime: Timestamp },
-    /// The file is this.
+    /// The file is this, and what is newer than the backing store are the runs that this round has named.
     Whole(Box<Portrait>),
     /// Nothing of it is newer than the backing store. `lasts`: durably so when this is answered.
     Forget { lasts: bool },

@@ -97,6 +97,8 @@ mod tests {
             brought: 100,
             data: Cow::Owned(vec![(0, 60)]),
             zeros: Cow::Owned(vec![(60, 100)]),
+            runs: Cow::Owned(vec![(0, 100)]),
+            named: 100,
             then: Then::Whole(Box::new(portrait)),
         };
         let words = postcard::to_stdvec(&words).unwrap();

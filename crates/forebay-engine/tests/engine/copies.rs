@@ -139,7 +139,7 @@ impl Way {
 
 impl Partners for Way {
     fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        assert!(bytes.len() <= 1 << 20, "in pieces");
+        assert!(bytes.len() <= 1 << 20 && words.len() <= 128 << 10, "in pieces");
         assert!(!self.bug.swap(false, Relaxed), "a bug, as this test wants it");
         if self.cut_off.load(Relaxed) {
             return Err(Error::os(libc::EIO, "this member is superseded"));
@@ -174,6 +174,7 @@ impl Partners for Way {
     }
 
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
+        assert!(bytes.len() <= 1 << 20 && words.len() <= 128 << 10, "in pieces");
         let partner = self.one(partner);
         let by = self.teller(&partner);
         partner.copies.keep(by, Told::Owes, 1, file, words, bytes)?;

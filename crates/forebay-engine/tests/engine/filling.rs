@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use forebay_backing::RenameMode;
+use forebay_backing::{RenameMode, SetAttr};
 use forebay_engine::{CopiesAt, Engine, Teller, Told};
 
 use crate::copied::{Pair, home_on, pair, read};
@@ -240,4 +240,33 @@ fn late_words_of_a_fill_touch_nothing_of_a_newer_one() {
     let again = partner_on(&image, pair.store.clone(), "boot-p").unwrap();
     assert_eq!(take_over(&again).unwrap(), (1, 9000));
     abandon(again);
+}
+
+/// However scattered it is what is dirty of a file, each message of it is short: one that is too long to be sent would
+/// cost all partners.
+// S-25
+#[test]
+fn a_file_of_many_stretches_is_told_in_short_words() {
+    const STRETCHES: u64 = 40_000;
+    let pair = pair();
+    let file = pair.make("f", &[1; 16 * STRETCHES as usize]);
+    pair.flush();
+    for n in 0..STRETCHES {
+        pair.home.io.write(&file, n * 16, &[2; 8]).unwrap();
+    }
+    pair.home.io.sync(&file).unwrap();
+    assert_eq!(pair.kept(), [("f".into(), 8 * STRETCHES)]);
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let attr = pair.home.verbs.stat(Path::new("f")).unwrap();
+    let second = second(&pair);
+    pair.way.fill_up(&pair.home, "q").unwrap();
+    pair.home.verbs.set_attr(named(Path::new("f"), &attr), &set).unwrap();
+    pair.home.io.set_len(&file, 16 * STRETCHES - 8).unwrap();
+    let ours = read(&pair.home, "f");
+    pair.way.cut();
+    for keeper in [&pair.keeper, &second] {
+        assert_eq!(take_over(keeper).unwrap(), (1, 8 * STRETCHES));
+        assert!(read(keeper, "f") == ours);
+    }
+    abandon(second);
 }
