@@ -29,6 +29,8 @@ enum State {
 #[derive(Debug)]
 struct Partner {
     fill: u64,
+    /// How many had begun to be filled when this one had; 0: it had all at our start.
+    joined: u64,
     state: State,
     /// Who waits until it counts no more, and since when.
     strikes: Vec<(Ticket, Duration)>,
@@ -42,6 +44,7 @@ pub struct Copies {
     /// Who failed, and when it may be chosen again: after the patience.
     failed: BTreeMap<String, Duration>,
     fills: u64,
+    joined: u64,
     /// Whom the registry names, as of the newest commit or event that is known, and its revision.
     named: BTreeSet<String>,
     revision: Option<Revision>,
@@ -83,12 +86,23 @@ fn weight(of: &str, partner: &str) -> u64 {
 }
 
 impl Core {
+    /// How many have joined those that are told of copies so far: see [`Core::keepers_of`].
+    pub fn joined(&self) -> u64 {
+        self.copies.joined
+    }
+
     pub fn keepers(&self) -> Keepers {
+        self.keepers_of(u64::MAX)
+    }
+
+    /// Those for a round that began when so many had joined: who came later has none of its first pieces.
+    pub fn keepers_of(&self, joined: u64) -> Keepers {
         let mut keepers = Keepers { wanted: self.copies.wanted, ..Keepers::default() };
         for (name, partner) in &self.copies.partners {
             let keeper = || Keeper { member: name.clone(), fill: partner.fill };
             match partner.state {
                 State::Chosen => {}
+                State::Filling | State::Joining | State::InSync if partner.joined > joined => {}
                 State::Filling => keepers.filling.push(keeper()),
                 State::Joining | State::InSync => keepers.required.push(keeper()),
                 State::Leaving => keepers.leaving.push(name.clone()),
@@ -135,7 +149,8 @@ impl Core {
     pub(super) fn begin_copies(&mut self) {
         self.learn_named();
         for name in self.copies.named.clone() {
-            let partner = Partner { fill: 0, state: State::InSync, strikes: Vec::new() };
+            let (fill, joined, strikes) = (0, 0, Vec::new());
+            let partner = Partner { fill, joined, state: State::InSync, strikes };
             self.copies.partners.insert(name, partner);
         }
     }
@@ -204,7 +219,8 @@ impl Core {
         if let Some(found) = self.copies.partners.get_mut(partner)
             && (found.state, found.fill) == (State::Chosen, fill)
         {
-            found.state = State::Filling;
+            self.copies.joined += 1;
+            (found.state, found.joined) = (State::Filling, self.copies.joined);
         }
     }
 
@@ -288,7 +304,7 @@ impl Core {
             } else {
                 State::Joining
             };
-            let anew = Partner { fill, state, strikes: Vec::new() };
+            let anew = Partner { fill, joined: 0, state, strikes: Vec::new() };
             self.copies.partners.insert(partner.clone(), anew);
             self.out.push(Effect::Fill { partner, fill });
         }

@@ -635,7 +635,8 @@ fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {
     give(&mut core, Input::FillBegun { partner: "b".into(), fill: fill + 1 });
     assert_eq!(core.keepers().filling, [], "that is another fill");
     give(&mut core, Input::FillBegun { partner: "b".into(), fill });
-    assert_eq!(core.keepers().filling.len(), 1);
+    assert_eq!(core.keepers_of(core.joined()).filling.len(), 1);
+    assert_eq!(core.keepers_of(0).filling, [], "the round began before");
     give(&mut core, Input::Filled { partner: "b".into(), fill, ok: true });
     assert_eq!(core.keepers().required.len(), 1);
 }

@@ -57,15 +57,22 @@ impl Member {
     }
 
     /// Sends newer bytes of a file to all partners, whether they are durable here or not; says how many have them durably.
-    /// Who does not take them is a partner no more before this returns.
+    /// Who does not take them is a partner no more before this returns. `joined` is what [`Member::joined`] said when the
+    /// round that they are of began: who has joined since gets none of it.
     ///
     /// # Errors
     ///
     /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
     /// partner fails and the registry does not answer; EFBIG if it is more than can be sent. Then nobody may be told that
     /// the bytes are safe.
-    pub fn keep(self: &Arc<Member>, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        let have = self.send_to_all(file, self.claim_number(file)?, words, bytes)?;
+    pub fn keep(
+        self: &Arc<Member>,
+        file: FileKey,
+        joined: u64,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<u8> {
+        let have = self.send_to_all((file, self.claim_number(file)?), joined, words, bytes)?;
         match have < self.copies && self.copies_or_fail {
             false => Ok(have),
             true => Err(Error::os(
@@ -75,23 +82,28 @@ impl Member {
         }
     }
 
+    /// How many have joined those that are told so far.
+    pub fn joined(&self) -> u64 {
+        lock(&self.core).joined()
+    }
+
     /// The same with words by which partners forget a file, which may be another's by now; of however few there are.
     ///
     /// # Errors
     ///
     /// As [`Member::keep`].
     pub fn forget(self: &Arc<Member>, file: FileKey, words: &[u8]) -> Result<u8> {
-        self.send_to_all(file, 0, words, &[])
+        self.send_to_all((file, 0), u64::MAX, words, &[])
     }
 
     fn send_to_all(
         self: &Arc<Member>,
-        file: FileKey,
-        number: u64,
+        (file, number): (FileKey, u64),
+        joined: u64,
         words: &[u8],
         bytes: &[u8],
     ) -> Result<u8> {
-        let keepers = lock(&self.core).keepers();
+        let keepers = lock(&self.core).keepers_of(joined);
         let body = [words, bytes].concat();
         if body.len() > BYTES_MAX {
             // None of them is to blame: it is too long for all.
@@ -138,8 +150,12 @@ impl Member {
     /// # Errors
     ///
     /// What it says, or that it does not answer.
-    pub fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
-        self.send_copy(partner, &Question::Mark { fill: self.fill_of(partner)? }, words)
+    pub fn mark(self: &Arc<Member>, partner: &str, words: &[u8]) -> Result<()> {
+        let fill = self.fill_of(partner)?;
+        self.send_copy(partner, &Question::Mark { fill }, words)?;
+        // From here on it is told of what is synced, too: before, it would drop the first pieces of a round.
+        self.feed(Input::FillBegun { partner: partner.into(), fill });
+        Ok(())
     }
 
     fn fill_of(&self, partner: &str) -> Result<u64> {
@@ -258,11 +274,7 @@ impl Member {
         self.with_copies(move |member, front| {
             let is_over = || lock(&member.fills).get(&partner) != Some(&fill);
             let begun = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
-            let filled = begun.and_then(|()| {
-                // From here on it is told of what is synced, too.
-                member.feed(Input::FillBegun { partner: partner.clone(), fill });
-                front.fill(&partner, &is_over)
-            });
+            let filled = begun.and_then(|()| front.fill(&partner, &is_over));
             if let Err(error) = &filled {
                 tracing::warn!(%error, partner, "a partner was not filled");
             }

@@ -581,7 +581,7 @@ fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
     let began = Instant::now();
     a.forget(key(7), b"words").expect("nobody keeps copies");
     assert!(began.elapsed() < PATIENCE, "it waited for a claim");
-    assert!(a.keep(key(7), b"words", b"").is_err(), "a copy is made under a claim");
+    assert!(a.keep(key(7), 0, b"words", b"").is_err(), "a copy is made under a claim");
 }
 
 /// What is too long for a message is refused by all partners alike, and says nothing of any.

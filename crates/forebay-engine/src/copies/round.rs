@@ -61,6 +61,8 @@ pub(super) struct Round<'a> {
     seen: Look,
     number: u64,
     after: u64,
+    /// Who is told: those who had joined before its first piece.
+    joined: u64,
     began: Instant,
     /// Bytes that are sent, or in the piece that is next.
     brought: u64,
@@ -196,6 +198,7 @@ impl<'a> Round<'a> {
             seen,
             number,
             after,
+            joined: 0,
             began,
             brought,
             unsent,
@@ -226,6 +229,7 @@ impl<'a> Round<'a> {
     /// Returns how many bytes were sent; `None` if the file was cut meanwhile.
     fn send(&mut self) -> Result<Option<u64>> {
         let (mut piece, mut sent) = (Piece::default(), 0);
+        self.joined = self.post.partners.joined();
         for (start, end) in std::mem::take(&mut self.unsent) {
             let mut at = start;
             while at < end {
@@ -305,7 +309,7 @@ impl<'a> Round<'a> {
         // They may take as long.
         lock::calls_the_store();
         match self.post.to {
-            To::All => _ = partners.keep(key, &words, &piece.bytes)?,
+            To::All => _ = partners.keep(key, self.joined, &words, &piece.bytes)?,
             To::One(partner) => partners.fill(partner, key, &words, &piece.bytes)?,
         }
         let allowed = Duration::from_secs_f64(self.brought as f64 / LEAST_RATE as f64);

@@ -15,12 +15,17 @@ use crate::lock::{Mutex, Rank, RwLock};
 /// [`Copies`]: crate::Copies
 pub trait Partners: Send + Sync {
     /// Hands words about a file to all who keep copies, and returns once each has them durably, or has
-    /// been struck off durably. `bytes` are at most 1 MiB. Returns how many have them.
+    /// been struck off durably. `joined` is what [`Partners::joined`] said when their round began: who has joined since
+    /// gets none of it. `bytes` are at most 1 MiB. Returns how many have them.
     ///
     /// # Errors
     ///
     /// If nobody can be struck off: then nothing may be acknowledged.
-    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8>;
+    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<u8>;
+
+    /// How many have joined so far: whose fill has begun. Who does in the middle of a round lacks its first pieces, and
+    /// gets the file with the fill.
+    fn joined(&self) -> u64;
 
     /// The same with words by which a file is forgotten. They need no claim: it may be another's by now.
     ///
@@ -42,7 +47,7 @@ pub trait Partners: Send + Sync {
 
     /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to
     /// [`Copies::mark`](crate::Copies::mark). From when the partner has answered the first of them, and
-    /// before this returns, [`Partners::keep`] hands words to it, too; not sooner, as it would not know
+    /// before this returns, it has joined: [`Partners::keep`] hands words to it, too; not sooner, as it would not know
     /// what they build upon.
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
 

@@ -32,7 +32,7 @@ pub struct Way {
     pub partners: Mutex<Vec<Arc<Engine>>>,
     /// Who is to be filled next.
     pub comes: Mutex<Option<Arc<Engine>>>,
-    filling: Mutex<Vec<Arc<Engine>>>,
+    pub filling: Mutex<Vec<Arc<Engine>>>,
     /// The home's process, and by which fill each partner has its copies: 0 is of an earlier process.
     pub epoch: AtomicU64,
     fills: Mutex<Vec<(Arc<Engine>, u64)>>,
@@ -138,7 +138,11 @@ impl Way {
 }
 
 impl Partners for Way {
-    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
+    fn joined(&self) -> u64 {
+        self.filling.lock().unwrap().len() as u64
+    }
+
+    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<u8> {
         assert!(bytes.len() <= 1 << 20 && words.len() <= 128 << 10, "in pieces");
         assert!(!self.bug.swap(false, Relaxed), "a bug, as this test wants it");
         if self.cut_off.load(Relaxed) {
@@ -154,7 +158,8 @@ impl Partners for Way {
             let by = self.teller(partner);
             partner.copies.keep(by, Told::Owes, 1, file, words, bytes)?;
         }
-        for partner in self.filling.lock().unwrap().clone() {
+        let filling = self.filling.lock().unwrap().clone();
+        for partner in filling.into_iter().take(joined as usize) {
             let by = self.teller(&partner);
             partner.copies.keep(by, Told::Beside, 1, file, words, bytes)?;
         }
@@ -170,7 +175,7 @@ impl Partners for Way {
     }
 
     fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
-        self.keep(file, words, &[])
+        self.keep(file, u64::MAX, words, &[])
     }
 
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {

@@ -11,7 +11,7 @@ use forebay_engine::{CopiesAt, Engine, Teller, Told};
 use crate::copied::{Pair, home_on, pair, read};
 use crate::copies::{HOME, Message, Way, partner_on, take_over};
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, named, patient, simulated, time};
+use crate::start::{NEW, abandon, beside, named, patient, simulated, time, within};
 use crate::store::MemStore;
 
 /// One more partner, which is filled next.
@@ -268,5 +268,32 @@ fn a_file_of_many_stretches_is_told_in_short_words() {
         assert_eq!(take_over(keeper).unwrap(), (1, 8 * STRETCHES));
         assert!(read(keeper, "f") == ours);
     }
+    abandon(second);
+}
+
+/// Who begins to be filled in the middle of a round is told nothing of it, since the first pieces went past it: the
+/// fill waits for the round, and brings the file.
+// S-25
+#[test]
+fn a_round_goes_to_those_whom_it_began_with() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 3 << 20]);
+    let second = second(&pair);
+    let fill = Arc::new(std::sync::Mutex::new(None));
+    let (home, way, out) = (pair.home.clone(), pair.way.clone(), fill.clone());
+    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+        let mut fill = out.lock().unwrap();
+        if fill.is_none() {
+            let (home, theirs) = (home.clone(), way.clone());
+            *fill = Some(beside(move || theirs.fill_up(&home, "q")));
+            within("it is told with the others", || !way.filling.lock().unwrap().is_empty());
+        }
+    }));
+    pair.home.io.sync(&file).expect("nobody refuses what went past him");
+    *pair.way.after.lock().unwrap() = None;
+    fill.lock().unwrap().take().expect("it was filled meanwhile").join().unwrap();
+    assert!(second.copies.is_whole(HOME));
+    pair.way.cut();
+    assert_eq!(take_over(&second).unwrap(), (1, 3 << 20));
     abandon(second);
 }

@@ -206,8 +206,12 @@ fn sync_store(root: &Path) -> SyncStore {
 pub struct Carrier(pub Arc<Member>);
 
 impl Partners for Carrier {
-    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        self.0.keep(file, words, bytes)
+    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<u8> {
+        self.0.keep(file, joined, words, bytes)
+    }
+
+    fn joined(&self) -> u64 {
+        self.0.joined()
     }
 
     fn leave_slowest(&self) -> Result<()> {
