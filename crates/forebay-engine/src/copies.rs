@@ -2,6 +2,7 @@
 //! nothing that was synced: [`Copies`] are those that we keep for others, [`Outbox`] tells our partners.
 
 mod ahead;
+mod fill;
 mod of_home;
 mod outbox;
 mod round;

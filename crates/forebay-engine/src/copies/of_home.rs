@@ -11,7 +11,7 @@ use forebay_backing::{Error, FileKey, Result};
 use crate::copies::shelf::{DIR, Entry, FoundHome, Grown, Kept, Shelf, encoded};
 use crate::core::copied::{Then, Words};
 use crate::core::id::FileId;
-use crate::core::ranges::{Ranges, State};
+use crate::core::ranges::{Ranges, Run, State};
 use crate::files::Files;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::dir::shadow_name;
@@ -82,6 +82,8 @@ pub(super) struct Turn {
     /// What that has brought so far, and the runs that it has named.
     pub brought: Ranges,
     pub runs: Ranges,
+    /// A fill has brought a part of it, and brings the rest.
+    pub is_part: bool,
     /// Something was written since the last sync of the shadow.
     pub wrote: bool,
     /// Bytes that are in the sum of the tier's.
@@ -159,6 +161,10 @@ impl OfHome {
         }
     }
 
+    pub fn has(&self, file: FileKey) -> bool {
+        self.lock().shelf.copies.contains_key(&file)
+    }
+
     pub fn turn(&self, file: FileKey, session: u64) -> Result<Arc<Mutex<Turn>>> {
         let mut inner = self.lock();
         inner.refuse_unless_of(session)?;
@@ -194,7 +200,7 @@ impl OfHome {
                 _ => Err(stale("newer words have come")),
             };
         }
-        let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_));
+        let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_) | Then::Part(_));
         if ends && kept.is_some_and(|kept| (kept.round, kept.claim) == (words.number, claim)) {
             return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
         }
@@ -217,12 +223,13 @@ impl OfHome {
                 }
                 let mut here = kept.map_or(Ranges::None, |kept| kept.portrait.ranges.clone());
                 all().iter().for_each(|run| here.set(run.start, run.end, State::Durable));
-                if named.iter().any(|run| !here.covers(run.start, run.end)) {
+                let is_left_to_fill = told == Told::Beside && turn.is_part;
+                if !is_left_to_fill && named.iter().any(|run| !here.covers(run.start, run.end)) {
                     return missing("bytes of it are missing");
                 }
                 false
             }
-            Then::More { whole: true } | Then::Forget { .. } => false,
+            Then::Part(_) | Then::More { whole: true } | Then::Forget { .. } => false,
         };
         if builds && kept.is_none_or(|kept| kept.round < words.after) {
             return missing("it builds upon what is not here");
@@ -311,7 +318,7 @@ impl OfHome {
         files: &Files,
         file: FileKey,
         session: u64,
-        kept: Kept,
+        mut kept: Kept,
         turn: &Turn,
     ) -> Result<u64> {
         let mut inner = self.lock();
@@ -319,6 +326,9 @@ impl OfHome {
         let before = inner.shelf.copies.get(&file).map(|kept| kept.portrait.ranges.clone());
         let before = before.unwrap_or_default();
         let (id, size) = (kept.id, kept.portrait.size);
+        if turn.is_part {
+            turn.leave_to_fill(&before, &mut kept.portrait.ranges);
+        }
         let mut gone = before.clone();
         for run in kept.portrait.ranges.iter() {
             gone.clear(run.start, run.end);
@@ -445,6 +455,15 @@ impl OfHome {
 impl Turn {
     fn begin_round(&mut self) {
         (self.brought, self.runs) = (Ranges::None, Ranges::None);
+    }
+
+    /// Takes out of `ranges` what is not here yet.
+    fn leave_to_fill(&self, before: &Ranges, ranges: &mut Ranges) {
+        let mut here = before.clone();
+        self.brought.iter().for_each(|run| here.set(run.start, run.end, State::Durable));
+        let lacks = |run: Run| here.gaps(run.start, run.end);
+        let lacking: Vec<_> = ranges.iter().flat_map(lacks).collect();
+        lacking.into_iter().for_each(|(start, end)| ranges.clear(start, end));
     }
 }
 

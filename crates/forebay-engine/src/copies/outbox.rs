@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use forebay_backing::{Error, FileKey, Kind, Result};
+use forebay_backing::{Error, FileKey, Result};
 use serde::Serialize;
 
 use crate::copies::ahead::{self, Ahead};
 use crate::copies::round::{Ended, Post, Round, Sending, To, encoded};
 use crate::copies::telling::Telling;
-use crate::core::copied::{Mark, Then, Untold, Words};
+use crate::core::copied::{Then, Untold, Words};
 use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
@@ -29,18 +29,18 @@ use crate::pool::Pool;
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
 /// A round whose file is cut meanwhile is begun again. Who cuts it waits for a round himself.
-const ROUNDS_MAX: u32 = 64;
+pub(super) const ROUNDS_MAX: u32 = 64;
 
 /// So many files are told of beside what else goes on.
 const THREADS: usize = 16;
 
-const CUT: &str = "the file is cut all the time while it is copied to partners";
+pub(super) const CUT: &str = "the file is cut all the time while it is copied to partners";
 
 /// Tells those who keep copies of our files what is new.
 pub struct Outbox {
-    files: Arc<Files>,
+    pub(super) files: Arc<Files>,
     /// This run of the engine, to partners.
-    session: u64,
+    pub(super) session: u64,
     /// Somebody tells partners what they may forget.
     forgetting: AtomicBool,
     /// Partners may remember, after a loss of power, what they were told to forget.
@@ -132,7 +132,7 @@ impl Outbox {
             }
             let round = Round::begin(self.post(&*partners, To::All), file, inner)?;
             match round.map(Round::run).transpose()? {
-                None | Some(Ended::Well(_)) => return Ok(()),
+                None | Some(Ended::Well(_) | Ended::Part(_)) => return Ok(()),
                 Some(Ended::Cut) => {}
             }
         }
@@ -185,7 +185,7 @@ impl Outbox {
         self.files.copying().wanted().is_some_and(|partners| partners.takes(file))
     }
 
-    fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {
+    pub(super) fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {
         Post { files: &self.files, partners, session: self.session, to }
     }
 
@@ -337,55 +337,6 @@ impl Outbox {
         !self.forgetting.load(SeqCst) && self.files.copying().has_over()
     }
 
-    /// Sends one partner all that is dirty and durable here, while the others are told as ever. From
-    /// when its fill has begun it is told with them: see [`Partners::mark`](crate::Partners::mark). At most so many bytes per second as [`Config`](crate::Config) says. `stop` is asked between files.
-    ///
-    /// # Errors
-    ///
-    /// The partner's; Interrupted if it is to stop.
-    pub fn fill_partner(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()> {
-        let partners = self.files.copying().partners();
-        let partners = partners.ok_or_else(|| {
-            Error::new(Kind::Usage, "no copies are kept of what is here: mount with copies")
-        })?;
-        let session = self.session;
-        partners.mark(partner, &encoded(&Mark::Begin { session }))?;
-        let (began, mut sent) = (self.files.time().now(), 0);
-        for file in self.files.all_files() {
-            if stop() {
-                return Err(Error::new(Kind::Interrupted, "the fill was told to stop"));
-            }
-            sent += self.fill_file(&*partners, partner, &file)?;
-            let rate = self.files.config().fill_rate.max(1);
-            let due = Duration::from_secs_f64(sent as f64 / rate as f64);
-            let took = self.files.time().since(began);
-            if let Some(pause) = due.checked_sub(took).filter(|it| *it > WAIT_LOOK / 10) {
-                self.files.time().sleep(pause.min(Duration::from_secs(1)));
-            }
-        }
-        partners.mark(partner, &encoded(&Mark::End { session }))
-    }
-
-    /// Returns how many bytes were sent.
-    fn fill_file(&self, partners: &dyn Partners, partner: &str, file: &Arc<File>) -> Result<u64> {
-        for _ in 0..ROUNDS_MAX {
-            let inner = self.wait_for_round(file);
-            let known = inner.is_copied() || inner.state.durable_size().is_some();
-            let known = known || inner.state.is_held();
-            if !known || !is_to_be_known(&inner) {
-                return Ok(0);
-            }
-            // It counts as told to nobody else: what all are owed is told to this one again.
-            let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
-            match round.map(Round::run).transpose()? {
-                None => return Ok(0),
-                Some(Ended::Well(sent)) => return Ok(sent),
-                Some(Ended::Cut) => {}
-            }
-        }
-        Err(Error::os(libc::EBUSY, CUT))
-    }
-
     /// Partners have all that is dirty of a file here when this returns: of one that was taken over, once
     /// its claim is ours.
     pub fn copy(&self, file: FileKey) -> Result<()> {
@@ -449,7 +400,7 @@ impl Outbox {
 
 /// Whether partners are to have what is here of a file: it is dirty, or held, so that what was flushed of it may be
 /// written over still.
-fn is_to_be_known(inner: &Inner) -> bool {
+pub(super) fn is_to_be_known(inner: &Inner) -> bool {
     let ours = inner.state.conflict() != Conflict::Superseded;
     let is_newer = inner.state.is_dirty() || inner.state.is_held();
     ours && is_newer && !inner.is_unlinked() && !inner.gone

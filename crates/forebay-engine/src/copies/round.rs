@@ -22,7 +22,7 @@ use crate::lock::{self, MutexGuard};
 use crate::tier::media::{MediaFile, torn};
 
 /// Bytes that go with one message, and stretches that they may be from.
-const PIECE_BYTES: u64 = 1 << 20;
+pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
 const PIECE_STRETCHES: usize = 1024;
 
@@ -39,7 +39,11 @@ const LEAST_RATE: u64 = 8 << 20;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum To<'a> {
     All,
-    One(&'a str),
+    /// One that is being filled, of whose file the round brings so many bytes at most.
+    One {
+        partner: &'a str,
+        most: u64,
+    },
 }
 
 /// Who tells whom.
@@ -72,8 +76,14 @@ pub(super) struct Round<'a> {
     named: u64,
     whole: bool,
     then: Then,
-    /// `None`: it is for one partner, of what the others know.
-    taken: Option<Taken>,
+    took: Took<'a>,
+}
+
+/// What it took with it, to be given back if it fails.
+enum Took<'a> {
+    OfAll(Taken),
+    /// Of what is left for the fill of one partner. The others know it.
+    OfFill(&'a str, Vec<(u64, u64)>),
 }
 
 /// Nobody else tells of the file while it lasts. If a bug ends it nobody knows who has what: all is told again.
@@ -128,6 +138,8 @@ struct Piece {
 pub(super) enum Ended {
     /// All have it; so many bytes were sent.
     Well(u64),
+    /// The same of a part of what a fill brings.
+    Part(u64),
     /// The file was cut meanwhile.
     Cut,
 }
@@ -155,33 +167,43 @@ impl<'a> Round<'a> {
             copied.note_written(0, u64::MAX);
             copied.note_anew();
         }
-        let one = post.to != To::All;
-        if !one && !copied.owes(moved_at) {
+        if post.to == To::All && !copied.owes(moved_at) {
             return Ok(None);
         }
-        let unsent = if one { vec![(0, size)] } else { copied.unsent(size) };
-        let (taken, whole) = match one {
-            true => (None, true),
-            false => {
-                let (taken, whole) = copied.begin(moved_at);
-                (Some(taken), whole)
-            }
+        let unsent = match post.to {
+            To::All => copied.unsent(size),
+            To::One { partner, .. } => copied.left_of(partner, size),
         };
         copied.sending = true;
         let (after, also) = (copied.number, copied.also.clone());
         let owed = |&(start, end): &(u64, u64)| inner.state.owed_of(start, end);
-        let unsent = unsent.iter().flat_map(owed).collect();
+        let mut unsent: Vec<_> = unsent.iter().flat_map(owed).collect();
+        let copied = inner.live.as_mut().and_then(|live| live.copied.as_mut()).expect("as above");
+        let (took, whole, rest) = match post.to {
+            To::All => {
+                let (taken, whole) = copied.begin(moved_at);
+                (Took::OfAll(taken), whole, None)
+            }
+            To::One { partner, most } => {
+                let rest = keep_first(&mut unsent, most);
+                copied.fills(partner, rest.unwrap_or(u64::MAX));
+                (Took::OfFill(partner, unsent.clone()), true, rest)
+            }
+        };
         let (then, runs) = match whole {
             true => {
                 let mut portrait = inner.state.portrait(size, mtime);
                 portrait.paths.extend(also.map(|also| also.into_os_string().into_vec()));
                 let ranges = std::mem::take(&mut portrait.ranges);
                 let runs = ranges.iter().map(|run| (run.start, run.end)).collect();
-                (Then::Whole(Box::new(portrait)), runs)
+                match rest {
+                    None => (Then::Whole(Box::new(portrait)), runs),
+                    Some(_) => (Then::Part(Box::new(portrait)), Vec::new()),
+                }
             }
             false => (Then::Grown { size, mtime }, Vec::new()),
         };
-        if !one {
+        if post.to == To::All {
             inner.live().fresh = 0;
         }
         let number = post.files.copying().next_number();
@@ -206,28 +228,29 @@ impl<'a> Round<'a> {
             named,
             whole,
             then,
-            taken,
+            took,
         }))
     }
 
     /// Sends it, and ends it.
     pub fn run(mut self) -> Result<Ended> {
         let sent = self.send();
-        let Round { post, file, sending, work, number, taken, .. } = self;
+        let Round { post, file, sending, work, number, took, .. } = self;
         let mut inner = sending.end();
         work.end(&mut inner);
         let copied = inner.live().copied.as_mut().expect("nobody ends it but who began it");
-        match (&sent, taken) {
-            (Ok(Some(_)), Some(_)) => copied.ended(number),
-            (_, Some(taken)) => copied.failed(taken),
-            (_, None) => {}
+        let went_well = matches!(sent, Ok(Ended::Well(_) | Ended::Part(_)));
+        match took {
+            Took::OfAll(_) if went_well => copied.ended(number),
+            Took::OfAll(taken) => copied.failed(taken),
+            Took::OfFill(..) if went_well => {}
+            Took::OfFill(partner, stretches) => copied.fills_again(partner, &stretches),
         }
         post.files.retire(file, inner);
-        Ok(sent?.map_or(Ended::Cut, Ended::Well))
+        sent
     }
 
-    /// Returns how many bytes were sent; `None` if the file was cut meanwhile.
-    fn send(&mut self) -> Result<Option<u64>> {
+    fn send(&mut self) -> Result<Ended> {
         let (mut piece, mut sent) = (Piece::default(), 0);
         self.joined = self.post.partners.joined();
         for (start, end) in std::mem::take(&mut self.unsent) {
@@ -242,14 +265,14 @@ impl<'a> Round<'a> {
                 at = from;
                 let len = (to - from).min(PIECE_BYTES - piece.bytes.len() as u64);
                 if len > 0 && !self.read(&mut piece, from, len)? {
-                    return Ok(None);
+                    return Ok(Ended::Cut);
                 }
                 at += len;
                 if piece.is_full() {
                     sent += piece.bytes.len() as u64;
                     let more = Then::More { whole: self.whole };
                     if !self.hand_over(std::mem::take(&mut piece), more)? {
-                        return Ok(None);
+                        return Ok(Ended::Cut);
                     }
                 }
             }
@@ -262,12 +285,17 @@ impl<'a> Round<'a> {
             piece.runs = part.to_vec();
             let more = Then::More { whole: self.whole };
             if !self.hand_over(std::mem::take(&mut piece), more)? {
-                return Ok(None);
+                return Ok(Ended::Cut);
             }
         }
         piece.runs = last.to_vec();
         let then = std::mem::replace(&mut self.then, Then::More { whole: false });
-        Ok(self.hand_over(piece, then)?.then_some(sent))
+        let is_part = matches!(then, Then::Part(_));
+        Ok(match self.hand_over(piece, then)? {
+            true if is_part => Ended::Part(sent),
+            true => Ended::Well(sent),
+            false => Ended::Cut,
+        })
     }
 
     /// `false` if the file was cut meanwhile.
@@ -310,15 +338,16 @@ impl<'a> Round<'a> {
         lock::calls_the_store();
         match self.post.to {
             To::All => _ = partners.keep(key, self.joined, &words, &piece.bytes)?,
-            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes)?,
+            To::One { partner, .. } => partners.fill(partner, key, &words, &piece.bytes)?,
         }
         let allowed = Duration::from_secs_f64(self.brought as f64 / LEAST_RATE as f64);
         let took = self.post.files.time().since(self.began);
-        if goes_on && took > ROUND_PATIENCE + allowed {
+        if took > ROUND_PATIENCE + allowed {
             match self.post.to {
-                To::All => partners.leave_slowest()?,
-                // Whoever syncs the file meanwhile waits for this round.
-                To::One(partner) => {
+                To::All if goes_on => partners.leave_slowest()?,
+                To::All => {}
+                // Whoever syncs the file meanwhile waits for this round, and for the next.
+                To::One { partner, .. } => {
                     let what = format!("{partner} takes too long to be filled");
                     return Err(Error::new(Kind::TimedOut, what));
                 }
@@ -326,6 +355,21 @@ impl<'a> Round<'a> {
         }
         Ok(true)
     }
+}
+
+/// Keeps so many bytes of them. Returns where the rest begins, if there is any.
+fn keep_first(stretches: &mut Vec<(u64, u64)>, most: u64) -> Option<u64> {
+    let mut room = most;
+    for n in 0..stretches.len() {
+        let (start, end) = stretches[n];
+        if end - start > room {
+            stretches[n].1 = start + room;
+            stretches.truncate(n + 1);
+            return Some(start + room);
+        }
+        room -= end - start;
+    }
+    None
 }
 
 fn bytes_of<'a>(stretches: impl IntoIterator<Item = &'a (u64, u64)>) -> u64 {

@@ -164,15 +164,27 @@ impl Copies {
         }
         let shadow = self.shadow(&mut turn)?;
         self.write(&mut turn, &*shadow, &words, bytes)?;
+        let (id, round) = (turn.id.expect("its shadow is open"), words.number);
+        let grown = |turn: &Turn, size, mtime| {
+            let ranges = turn.brought.iter().map(|run| (run.start, run.end)).collect();
+            Grown { claim: number, round, size, mtime, ranges }
+        };
         let whole = match words.then {
-            Then::Grown { size, mtime } => {
-                let ranges = turn.brought.iter().map(|run| (run.start, run.end)).collect();
-                Ok(Grown { claim: number, round: words.number, size, mtime, ranges })
+            Then::Grown { size, mtime } => Ok(grown(&turn, size, mtime)),
+            Then::Part(mut portrait) => {
+                turn.is_part = true;
+                match home.has(file) {
+                    true => Ok(grown(&turn, portrait.size, portrait.mtime)),
+                    false => {
+                        portrait.ranges = turn.brought.clone();
+                        Err(Kept { id, claim: number, round, portrait: *portrait })
+                    }
+                }
             }
             Then::Whole(mut portrait) => {
+                turn.is_part &= told == Told::Beside;
                 portrait.ranges = turn.runs.clone();
-                let id = turn.id.expect("its shadow is open");
-                Err(Kept { id, claim: number, round: words.number, portrait: *portrait })
+                Err(Kept { id, claim: number, round, portrait: *portrait })
             }
             Then::More { .. } | Then::Forget { .. } => return Ok(()),
         };

@@ -10,6 +10,7 @@
 //!   not say again.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay_backing::Timestamp;
@@ -46,6 +47,8 @@ pub enum Then {
     Grown { size: u64, mtime: Timestamp },
     /// The file is this, and what is newer than the backing store are the runs that this round has named.
     Whole(Box<Portrait>),
+    /// Of this file, which a fill brings in several rounds, the partner has what this one has brought besides.
+    Part(Box<Portrait>),
     /// Nothing of it is newer than the backing store. `lasts`: durably so when this is answered.
     Forget { lasts: bool },
 }
@@ -59,6 +62,9 @@ pub enum Mark {
     End { session: u64 },
 }
 
+/// "To the end" must leave room for sums.
+const END: u64 = 1 << 62;
+
 /// What partners are not told yet of a file.
 #[derive(Debug, Default)]
 pub struct Untold {
@@ -71,6 +77,9 @@ pub struct Untold {
     moved_at: u64,
     /// A name that it is about to get.
     pub also: Option<PathBuf>,
+    /// What each partner that is being filled with it still lacks: what the fill has not come to, and what was written
+    /// since.
+    left: BTreeMap<String, Ranges>,
     /// The number of the words by which it is forgotten, if that is settled.
     end: Option<u64>,
     /// A round is under way.
@@ -108,8 +117,9 @@ impl Untold {
     }
 
     pub fn note_written(&mut self, start: u64, end: u64) {
-        // "To the end" must leave room for sums.
-        self.unsent.set(start, end.min(1 << 62), State::Dirty);
+        let end = end.min(END);
+        self.unsent.set(start, end, State::Dirty);
+        self.left.values_mut().for_each(|left| left.set(start, end, State::Dirty));
     }
 
     /// The state changes by more than what is written.
@@ -146,6 +156,31 @@ impl Untold {
     /// What was written since the last round of the first `size` bytes, most often little.
     pub fn unsent(&self, size: u64) -> Vec<(u64, u64)> {
         self.unsent.within(0, size).map(|run| (run.start, run.end)).collect()
+    }
+
+    /// What the fill of a partner has to bring still of the first `size` bytes: at first all.
+    pub fn left_of(&mut self, partner: &str, size: u64) -> Vec<(u64, u64)> {
+        let all = || Ranges::whole(END, State::Dirty);
+        let left = self.left.entry(partner.into()).or_insert_with(all);
+        left.within(0, size).map(|run| (run.start, run.end)).collect()
+    }
+
+    /// A round of the fill takes what is left in front of `upto`.
+    pub fn fills(&mut self, partner: &str, upto: u64) {
+        if let Some(left) = self.left.get_mut(partner) {
+            left.clear(0, upto);
+        }
+    }
+
+    /// That round has failed: it had these.
+    pub fn fills_again(&mut self, partner: &str, stretches: &[(u64, u64)]) {
+        if let Some(left) = self.left.get_mut(partner) {
+            stretches.iter().for_each(|&(start, end)| left.set(start, end, State::Dirty));
+        }
+    }
+
+    pub fn fill_ends(&mut self, partner: &str) {
+        self.left.remove(partner);
     }
 
     /// Begins a round. Returns what it takes, and whether it tells all.

@@ -271,6 +271,37 @@ fn a_file_of_many_stretches_is_told_in_short_words() {
     abandon(second);
 }
 
+/// Who syncs a file while a partner is filled with it waits for a part of that. What is changed meanwhile is there at
+/// the end, also where the fill was through already.
+// S-25
+#[test]
+fn who_syncs_a_file_waits_for_a_part_of_its_fill() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 4 << 20]);
+    pair.home.io.sync(&file).unwrap();
+    let second = second(&pair);
+    let (home, way) = (pair.home.clone(), pair.way.clone());
+    let filled = beside(move || way.fill_up(&home, "q"));
+    let brought = || second.copies.list(HOME).first().map_or(0, |copy| copy.bytes);
+    within("it is sent", || brought() > 0);
+    pair.home.io.write(&file, 100, &[2; 5000]).unwrap();
+    pair.home.io.sync(&file).unwrap();
+    assert!(brought() < 3 << 20, "a part: {}", brought());
+    // Not told of before the fill ends, and a cut, of which all are told.
+    pair.home.io.write(&file, 200, &[3; 5000]).unwrap();
+    pair.home.io.set_len(&file, 3 << 20).unwrap();
+    pair.home.io.write(&file, 0, &[4; 50]).unwrap();
+    assert!(!filled.is_finished() && !second.copies.is_whole(HOME));
+    filled.join().unwrap();
+    assert!(second.copies.is_whole(HOME));
+    assert_eq!(brought(), 3 << 20);
+    pair.home.io.sync(&file).unwrap();
+    pair.way.cut();
+    take_over(&second).unwrap();
+    assert!(read(&second, "f") == read(&pair.home, "f"));
+    abandon(second);
+}
+
 /// Who begins to be filled in the middle of a round is told nothing of it, since the first pieces went past it: the
 /// fill waits for the round, and brings the file.
 // S-25

@@ -1,0 +1,113 @@
+//! How one partner comes to have all that is dirty here, while the others are told as ever.
+//!
+//! A large file goes in several rounds: who waits for a round of it comes in between. What is written where the fill
+//! has been already is left for it once more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Kind, Result};
+
+use crate::copies::outbox::{CUT, Outbox, ROUNDS_MAX, is_to_be_known};
+use crate::copies::round::{Ended, PIECE_BYTES, Round, To, encoded};
+use crate::core::copied::Mark;
+use crate::files::Files;
+use crate::files::file::File;
+use crate::files::partners::Partners;
+
+/// At the rate that a fill may have.
+const ROUNDS_PER_SECOND: u64 = 4;
+
+/// Between two rounds of a file: for who waits to have his own.
+const GAP: Duration = Duration::from_millis(5);
+
+/// Who is filled, and how fast.
+struct Fill<'a> {
+    partners: &'a dyn Partners,
+    partner: &'a str,
+    stop: &'a dyn Fn() -> bool,
+    began: Instant,
+    sent: u64,
+}
+
+impl Outbox {
+    /// Sends one partner all that is dirty and durable here, while the others are told as ever. From
+    /// when its fill has begun it is told with them: see [`Partners::mark`](crate::Partners::mark). At most so many bytes
+    /// per second as [`Config`](crate::Config) says. `stop` is asked between rounds.
+    ///
+    /// # Errors
+    ///
+    /// The partner's; Interrupted if it is to stop.
+    pub fn fill_partner(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()> {
+        let partners = self.files.copying().partners();
+        let partners = partners.ok_or_else(|| {
+            Error::new(Kind::Usage, "no copies are kept of what is here: mount with copies")
+        })?;
+        let session = self.session;
+        partners.mark(partner, &encoded(&Mark::Begin { session }))?;
+        let began = self.files.time().now();
+        let mut fill = Fill { partners: &*partners, partner, stop, began, sent: 0 };
+        for file in self.files.all_files() {
+            let filled = self.fill_file(&mut fill, &file);
+            if let Some(copied) = file.lock().live.as_mut().and_then(|live| live.copied.as_mut()) {
+                copied.fill_ends(partner);
+            }
+            filled?;
+        }
+        partners.mark(partner, &encoded(&Mark::End { session }))
+    }
+
+    fn fill_file(&self, fill: &mut Fill<'_>, file: &Arc<File>) -> Result<()> {
+        let part = part(&self.files);
+        let (mut cuts, mut rounds) = (0, 0);
+        while cuts < ROUNDS_MAX {
+            if (fill.stop)() {
+                return Err(Error::new(Kind::Interrupted, "the fill was told to stop"));
+            }
+            let inner = self.wait_for_round(file);
+            let known = inner.is_copied() || inner.state.durable_size().is_some();
+            let known = known || inner.state.is_held();
+            if !known || !is_to_be_known(&inner) {
+                return Ok(());
+            }
+            // Who writes to it as fast as it is brought is overtaken by one round with all.
+            let is_overtaken = rounds > u64::from(ROUNDS_MAX) + 2 * (inner.size() / part);
+            let most = if is_overtaken { u64::MAX } else { part };
+            // It counts as told to nobody else: what all are owed is told to this one again.
+            let to = To::One { partner: fill.partner, most };
+            let round = Round::begin(self.post(fill.partners, to), file, inner)?;
+            match round.map(Round::run).transpose()? {
+                None => return Ok(()),
+                Some(Ended::Well(bytes)) => {
+                    fill.pause(&self.files, bytes, Duration::ZERO);
+                    return Ok(());
+                }
+                Some(Ended::Part(bytes)) => {
+                    rounds += 1;
+                    fill.pause(&self.files, bytes, GAP);
+                }
+                Some(Ended::Cut) => cuts += 1,
+            }
+        }
+        Err(Error::os(libc::EBUSY, CUT))
+    }
+}
+
+/// Bytes of one round.
+fn part(files: &Files) -> u64 {
+    (files.config().fill_rate / ROUNDS_PER_SECOND).max(PIECE_BYTES)
+}
+
+impl Fill<'_> {
+    /// So many bytes were sent: waits until more may be, and so long in any case.
+    fn pause(&mut self, files: &Files, bytes: u64, least: Duration) {
+        self.sent += bytes;
+        let rate = files.config().fill_rate.max(1);
+        let due = Duration::from_secs_f64(self.sent as f64 / rate as f64);
+        let took = files.time().since(self.began);
+        let pause = due.saturating_sub(took).max(least);
+        if pause >= GAP {
+            files.time().sleep(pause.min(Duration::from_secs(1)));
+        }
+    }
+}
