@@ -47,6 +47,8 @@ struct Guest {
     socket: Arc<TcpStream>,
     /// It has proved that it has the key, or none is asked for.
     proved: bool,
+    /// Since when it has asked nothing, if that is longer than a moment.
+    idle: Option<Instant>,
 }
 
 impl Door {
@@ -143,10 +145,11 @@ impl Shared {
             return Ok(());
         }
         let socket = Arc::new(socket);
+        let guest = Guest { socket: socket.clone(), proved: self.key.is_none(), idle: None };
         let mut guests = self.guests();
         let id = guests.next;
         guests.next += 1;
-        guests.open.insert(id, Guest { socket: socket.clone(), proved: self.key.is_none() });
+        guests.open.insert(id, guest);
         drop(guests);
         let here = Leaves { shared: self.clone(), id };
         let thread = thread::Builder::new().name(format!("peers-{id}"));
@@ -154,14 +157,18 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there is room for one more, after the oldest stranger has made way if need be.
+    /// Whether there is room for one more, after the oldest stranger, or who was idle for longest, has made way if need be.
     fn make_room(&self) -> bool {
-        let guests = self.guests();
+        let mut guests = self.guests();
         if guests.open.len() < CONNECTIONS {
             return true;
         }
-        let Some(stranger) = guests.open.values().find(|guest| !guest.proved) else { return false };
-        let _ = stranger.socket.shutdown(Shutdown::Both);
+        // Of strangers the oldest.
+        let is_first = |guest: &&mut Guest| (guest.proved, guest.idle.filter(|_| guest.proved));
+        let may_go = guests.open.values_mut().filter(|guest| !guest.proved || guest.idle.is_some());
+        let Some(goes) = may_go.min_by_key(is_first) else { return false };
+        goes.idle = None;
+        let _ = goes.socket.shutdown(Shutdown::Both);
         drop(guests);
         self.wait(Duration::from_millis(100), |guests| guests.open.len() < CONNECTIONS)
     }
@@ -170,6 +177,18 @@ impl Shared {
         if let Some(guest) = self.guests().open.get_mut(&id) {
             guest.proved = true;
         }
+    }
+
+    pub fn is_idle(&self, id: u64) {
+        if let Some(guest) = self.guests().open.get_mut(&id) {
+            guest.idle = Some(Instant::now());
+        }
+    }
+
+    /// It is idle no more. Whether it may ask: it may have made way just now.
+    pub fn wakes(&self, id: u64) -> bool {
+        let mut guests = self.guests();
+        guests.open.get_mut(&id).is_some_and(|guest| guest.idle.take().is_some())
     }
 }
 

@@ -147,8 +147,13 @@ impl Guest<'_> {
             *buffer = Vec::new();
         }
         self.line.slim();
+        self.shared.is_idle(self.id);
         match self.line.more(end) {
             Err(Trouble::Late) => Ok(false),
+            // What came with that is not done: whoever asked could not be told so.
+            Ok(()) if !self.shared.wakes(self.id) => {
+                Err(Trouble::Broken("another has its place".into()))
+            }
             done => done.map(|()| true),
         }
     }

@@ -19,7 +19,7 @@ pub const HEADERS: usize = 32;
 pub const STRANGER_WORDS: usize = 1 << 10;
 
 /// Connections of a door at once, each with a thread. Beyond them a connection that has not proved its key
-/// makes way; while there is none, a new one is answered 503.
+/// makes way, or the one that was idle for longest; while there is none, a new one is answered 503.
 pub const CONNECTIONS: usize = 256;
 
 /// From connecting to the proof of the key.
@@ -37,7 +37,7 @@ pub const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Between two questions.
 pub const IDLE_TIME: Duration = Duration::from_secs(60);
 
-/// A connection idle for so long gives its buffers back.
+/// A connection idle for so long gives its buffers back, and its place if others need it.
 pub const KEEP_BUFFERS: Duration = Duration::from_secs(1);
 
 /// How long whoever was refused may go on sending, so that he can read why.

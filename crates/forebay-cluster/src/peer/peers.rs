@@ -18,6 +18,9 @@ use super::seal::{Nonces, Session, Side};
 use crate::keys::PROTOCOL;
 use crate::words::{Answer, Head, Question, Refusal};
 
+/// The status with which a full door turns away.
+const FULL: u16 = 503;
+
 /// All that a member asks of others. Many threads may ask at once.
 pub struct Peers {
     key: Option<Key>,
@@ -47,6 +50,8 @@ impl Peers {
 
     /// Asks the member at `address` (IP and port), within the patience. `bytes`, at most 4 MiB, go with the question;
     /// what comes with the answer is put into `out`, from its beginning.
+    ///
+    /// Of a door that is full it is said to be busy: nothing was done.
     ///
     /// A question that [is safe to repeat](is_safe) is asked once more if a kept connection breaks before anything is answered.
     ///
@@ -82,8 +87,11 @@ impl Peers {
                 Err(trouble) => return Err(failed(address, patience, trouble)),
             }
         }
-        let mut fresh = self.connect(address, patience, deadline)?;
+        let Some(mut fresh) = self.connect(address, patience, deadline)? else {
+            return Ok(Answer::Refused(Refusal::Busy));
+        };
         match fresh.ask(address, &words, bytes, out, deadline) {
+            Err(Trouble::Bad(FULL, _)) => Ok(Answer::Refused(Refusal::Busy)),
             // An earlier life may have done what this one refuses.
             Ok((Answer::Refused(Refusal::Epoch(_)), _))
                 if again && matches!(question, Question::Append { .. }) =>
@@ -138,7 +146,13 @@ impl Peers {
         answer
     }
 
-    fn connect(&self, address: &str, patience: Duration, deadline: Instant) -> Result<Connection> {
+    /// `None`: its door is full.
+    fn connect(
+        &self,
+        address: &str,
+        patience: Duration,
+        deadline: Instant,
+    ) -> Result<Option<Connection>> {
         let there: SocketAddr = address.parse().map_err(|_| {
             let why = format!("member at {address:?}: not an address (say 192.0.2.1:7000)");
             Error::new(Kind::Usage, why)
@@ -162,15 +176,18 @@ impl Peers {
         let since = Instant::now();
         let mut connection = Connection { line, session: None, head, since, answered: false };
         if let Some(key) = &self.key {
-            connection.greet(address, key, deadline).map_err(|trouble| match trouble {
-                Trouble::Late => {
-                    nobody(format!("it did not prove the cluster key in {patience:?}"))
+            match connection.greet(address, key, deadline) {
+                Ok(()) => {}
+                Err(Trouble::Bad(FULL, _)) => return Ok(None),
+                Err(Trouble::Late) => {
+                    let why = format!("it did not prove the cluster key in {patience:?}");
+                    return Err(nobody(why));
                 }
-                Trouble::Broken(why) => nobody(why),
-                trouble => failed(address, patience, trouble),
-            })?;
+                Err(Trouble::Broken(why)) => return Err(nobody(why)),
+                Err(trouble) => return Err(failed(address, patience, trouble)),
+            }
         }
-        Ok(connection)
+        Ok(Some(connection))
     }
 }
 
@@ -217,7 +234,6 @@ fn failed(address: &str, patience: Duration, trouble: Trouble) -> Error {
         Trouble::Broken(why) => error(Kind::Unavailable, format!("{why}; {unknown}")),
         // Said before anything is done.
         Trouble::Bad(400 | 401 | 403 | 404 | 405 | 411 | 413 | 431, why) => error(Kind::Usage, why),
-        Trouble::Bad(503, why) => error(Kind::Unreachable, format!("{why}; nothing was asked")),
         Trouble::Bad(_, why) => error(Kind::Unavailable, format!("{why}; {unknown}")),
     }
 }

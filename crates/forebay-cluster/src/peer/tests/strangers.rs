@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use super::*;
+use crate::peer::limits::{CONNECTIONS, KEEP_BUFFERS};
+use crate::words::Refusal;
 
 /// xorshift: the same numbers in each run.
 struct Numbers(u64);
@@ -98,7 +100,7 @@ fn strangers_in_thousands_keep_no_member_out() {
         }
         most = most.max(door.connections());
     }
-    assert!(most <= super::super::limits::CONNECTIONS, "{most}");
+    assert!(most <= CONNECTIONS, "{most}");
     let peers = Peers::new(key());
     let began = Instant::now();
     ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();
@@ -108,16 +110,34 @@ fn strangers_in_thousands_keep_no_member_out() {
 #[test]
 fn one_too_many_is_told_so() {
     let (door, _echo, address) = door(None);
-    let held: Vec<_> = (0..super::super::limits::CONNECTIONS)
-        .map(|_| TcpStream::connect(&address).unwrap())
-        .collect();
+    let held: Vec<_> = (0..CONNECTIONS).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let began = Instant::now();
     while door.connections() < held.len() {
         assert!(began.elapsed() < Duration::from_secs(5));
         thread::sleep(Duration::from_millis(5));
     }
-    let error = ask(&Peers::new(None), &address, &Question::Sync { handle: 1 }).unwrap_err();
-    assert_eq!(error.kind(), forebay_base::Kind::Unreachable, "{error}");
-    assert!(error.to_string().contains("256 connections"), "{error}");
+    // As of a home that is asked for too much at once: it is asked again within the patience.
+    let said = ask(&Peers::new(None), &address, &Question::Sync { handle: 1 }).unwrap();
+    assert_eq!(said, Answer::Refused(Refusal::Busy));
+    let told = say(address.parse().unwrap(), b"");
+    assert!(told.contains("503") && told.contains("256 connections"), "{told}");
     drop(held);
+}
+
+/// Members keep connections for their next question: eight of them may keep enough to fill a door.
+#[test]
+fn who_comes_to_a_full_door_takes_the_place_of_who_was_idle_for_longest() {
+    let (door, _echo, address) = door(key());
+    let write = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
+    let asks = |peers: &Peers| ask(peers, &address, &write).map(|_| ());
+    let members: Vec<_> = (0..CONNECTIONS).map(|_| Peers::new(key())).collect();
+    members.iter().for_each(|member| asks(member).expect("there is room"));
+    assert_eq!(door.connections(), CONNECTIONS);
+    thread::sleep(KEEP_BUFFERS + Duration::from_millis(500));
+    asks(members.last().unwrap()).expect("its connection is there");
+    for _ in 0..3 {
+        asks(&Peers::new(key())).expect("the idle make way");
+    }
+    asks(&members[0]).expect("it asks on a new connection");
+    assert!(door.connections() <= CONNECTIONS);
 }
