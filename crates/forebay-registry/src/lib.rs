@@ -53,7 +53,8 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// [`Kind::Usage`] for what breaks a limit (module [`limits`]); [`Kind::TimedOut`] or
 /// [`Kind::Unavailable`] if nobody answered within the patience; `EACCES` if the registry refuses
-/// this user; [`Kind::Lapsed`] for a lease that is no more. Each names the registry.
+/// this user; [`Kind::Lapsed`] for a lease that is no more; [`Kind::WrongTier`], from then on, once it is
+/// seen to be another registry than before, or an older one (restored from a copy). Each names the registry.
 pub trait Registry: Send + Sync {
     /// The address without secrets, for messages.
     fn address(&self) -> &str;
@@ -102,7 +103,8 @@ pub trait Watch: Send {
     /// # Errors
     ///
     /// If the registry could not be asked for longer than the patience. The watch goes on from
-    /// where it was when it is called again.
+    /// where it was when it is called again, but for [`Kind::WrongTier`]: what it has not told is not
+    /// known.
     fn next(&mut self, timeout: Duration) -> Result<Seen>;
 }
 

@@ -3,10 +3,13 @@
 //! - C1: whatever is asked here can be asked twice; what may happen once only carries a mark
 //!   (`commit`). So every failure that may pass is tried again, at the next member, until the
 //!   patience ends.
+//! - C2: a registry that is another one than this process has seen, or older (restored from a copy),
+//!   is refused, and stays so: nobody can tell what has changed, also when its revision has risen
+//!   above what was seen.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,9 +18,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::http::{Body, Connection};
-use super::json::{Range, Refusal, Token, encode};
+use super::json::{Answer, Header, Number, Range, Refusal, Token, encode};
 use super::tls;
-use crate::{Endpoint, Error, Kind, Result};
+use crate::{Endpoint, Error, Kind, Result, Revision};
 
 /// Between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
@@ -59,6 +62,16 @@ pub struct Client {
     turn: AtomicUsize,
     idle: Mutex<Vec<(usize, Connection)>>,
     token: Mutex<Option<String>>,
+    seen: Mutex<Seen>,
+    /// Why it is refused (C2).
+    refused: OnceLock<String>,
+}
+
+/// The most that is known of the registry.
+#[derive(Default)]
+struct Seen {
+    cluster: Option<Number>,
+    revision: Revision,
 }
 
 impl Client {
@@ -76,6 +89,8 @@ impl Client {
             turn: AtomicUsize::new(0),
             idle: Mutex::default(),
             token: Mutex::default(),
+            seen: Mutex::default(),
+            refused: OnceLock::new(),
         })
     }
 
@@ -92,12 +107,7 @@ impl Client {
     }
 
     /// Asks, again and again until the deadline, for what has to do with no lease and no revision.
-    pub fn ask<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &Value,
-        deadline: Instant,
-    ) -> Result<T> {
+    pub fn ask<T: Answer>(&self, path: &str, body: &Value, deadline: Instant) -> Result<T> {
         self.try_until(deadline, |attempt| self.once(path, body, attempt))
             .map_err(|failed| self.unexpected(failed))
     }
@@ -141,15 +151,63 @@ impl Client {
     }
 
     /// Asks one member once.
-    pub fn once<T: DeserializeOwned>(
+    pub fn once<T: Answer>(
         &self,
         path: &str,
         body: &Value,
         deadline: Instant,
     ) -> std::result::Result<T, Failed> {
         let token = self.token(deadline)?;
-        let bytes = self.exchange(("POST", path), token.as_deref(), &body.to_string(), deadline)?;
-        parse(&bytes)
+        self.as_of_now(|| {
+            self.exchange(("POST", path), token.as_deref(), &body.to_string(), deadline)
+        })
+    }
+
+    /// C2: what is asked now is answered with all that was seen before.
+    fn as_of_now<T: Answer>(
+        &self,
+        exchange: impl FnOnce() -> std::result::Result<Vec<u8>, Failed>,
+    ) -> std::result::Result<T, Failed> {
+        self.check_refused()?;
+        let least = self.seen();
+        let answer: T = parse(&exchange()?)?;
+        if let Some(header) = answer.as_of_now() {
+            self.note(header, least)?;
+        }
+        Ok(answer)
+    }
+
+    /// The highest revision that was seen.
+    pub fn seen(&self) -> Revision {
+        lock(&self.seen).revision
+    }
+
+    /// C2: an answer that has to be at least as new as `least`.
+    pub fn note(&self, header: &Header, least: Revision) -> std::result::Result<(), Failed> {
+        let mut seen = lock(&self.seen);
+        let revision = Revision(header.revision.unsigned());
+        let why = if *seen.cluster.get_or_insert(header.cluster_id) != header.cluster_id {
+            "this is another registry than before".into()
+        } else if revision < least {
+            format!(
+                "it is at revision {revision}, and {least} was seen: it was restored from an older copy"
+            )
+        } else {
+            seen.revision = seen.revision.max(revision);
+            return Ok(());
+        };
+        self.refused.get_or_init(|| why);
+        self.check_refused()
+    }
+
+    pub fn check_refused(&self) -> std::result::Result<(), Failed> {
+        let Some(why) = self.refused.get() else { return Ok(()) };
+        let text = format!(
+            "{}: {why}; what changed is not known, so this process does nothing with it any more: \
+             bring the newer one back, or go on with this one, and then start again what uses it",
+            self.address
+        );
+        Err(Failed::Final(Error::new(Kind::WrongTier, text)))
     }
 
     /// What is no part of the protocol, such as `/metrics`.
@@ -220,6 +278,7 @@ impl Client {
         body: &Value,
         deadline: Instant,
     ) -> std::result::Result<(usize, Connection, Body), Failed> {
+        self.check_refused()?;
         let token = self.token(deadline)?;
         let (member, mut connection) = self.connect(deadline)?;
         let asked = connection.ask(("POST", path), token.as_deref(), &body.to_string(), deadline);
@@ -376,12 +435,15 @@ impl Client {
     pub fn alive(&self, member: usize, deadline: Instant) -> std::result::Result<(), Failed> {
         let token = self.token(deadline)?;
         let host = &self.endpoint.hosts[member];
-        let opened = Connection::open(host, self.tls.as_ref(), deadline);
-        let mut connection = opened.map_err(|error| self.broken(member, &error))?;
         let (what, body) = (("POST", "/v3/kv/range"), self.newest_body().to_string());
-        let answer = converse(&mut connection, what, token.as_deref(), &body, deadline);
-        let (status, bytes) = answer.map_err(|error| self.broken(member, &error))?;
-        self.judge(member, connection, status, bytes).map(drop)
+        let answer = self.as_of_now::<Range>(|| {
+            let opened = Connection::open(host, self.tls.as_ref(), deadline);
+            let mut connection = opened.map_err(|error| self.broken(member, &error))?;
+            let answer = converse(&mut connection, what, token.as_deref(), &body, deadline);
+            let (status, bytes) = answer.map_err(|error| self.broken(member, &error))?;
+            self.judge(member, connection, status, bytes)
+        });
+        answer.map(drop)
     }
 
     pub fn forget_token(&self) {

@@ -3,7 +3,17 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+
+/// What etcd answers to one request.
+pub trait Answer: DeserializeOwned {
+    /// Its header, if etcd agreed on it after the request had come: a member may say anything else
+    /// of what it has, however old that is.
+    fn as_of_now(&self) -> Option<&Header> {
+        None
+    }
+}
 
 pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
@@ -74,6 +84,12 @@ pub struct Range {
     pub more: bool,
 }
 
+impl Answer for Range {
+    fn as_of_now(&self) -> Option<&Header> {
+        Some(&self.header)
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Txn {
@@ -81,6 +97,18 @@ pub struct Txn {
     pub succeeded: bool,
     pub responses: Vec<Response>,
 }
+
+impl Answer for Txn {
+    fn as_of_now(&self) -> Option<&Header> {
+        Some(&self.header)
+    }
+}
+
+impl Answer for Granted {}
+impl Answer for Streamed<Granted> {}
+impl Answer for Status {}
+impl Answer for Alarms {}
+impl Answer for serde_json::Value {}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

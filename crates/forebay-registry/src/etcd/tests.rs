@@ -1,5 +1,6 @@
 mod full;
 mod members;
+mod older;
 mod relay;
 pub mod server;
 

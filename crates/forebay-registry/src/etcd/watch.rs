@@ -2,6 +2,10 @@
 //!
 //! - T1: `after` moves only behind changes that were given out, or that etcd said were none. etcd
 //!   sends the changes of a commit together, so what is asked for again begins with a whole commit.
+//! - T2: no change is given out twice: a member that was behind and takes a snapshot over sends older
+//!   ones again (etcd's issue 20221).
+//! - T3: a member that knows less than was seen is asked whether it only lags: of an older registry,
+//!   quiet would mean that nothing has changed (C2).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -72,7 +76,7 @@ impl Stream {
         };
         if !created.canceled || created.compact_revision.0 > 0 {
             self.open = Some(open);
-            return self.take(created).map(drop);
+            return self.take(created, deadline).map(drop);
         }
         let code = if created.cancel_reason.contains("permission denied") { 7 } else { 14 };
         Err(self.client.meaning(code, &created.cancel_reason))
@@ -80,20 +84,28 @@ impl Stream {
 
     /// Waits for one answer, and gives the changes in it.
     fn hear(&mut self, deadline: Instant) -> std::result::Result<Vec<Event>, Failed> {
+        self.client.check_refused()?;
         if self.open.is_none() {
-            // A connection takes its time, however short the caller's is.
-            let least = Instant::now() + TURN_MIN.min(self.client.patience);
-            self.begin(deadline.max(least))?;
+            self.begin(self.turn_of(deadline))?;
         }
         let Some(open) = self.open.as_mut().filter(|_| self.compacted.is_none()) else {
             return Ok(Vec::new());
         };
         let heard = open.line(&self.client, deadline)?;
-        self.take(heard)
+        self.take(heard, self.turn_of(deadline))
     }
 
-    /// T1.
-    fn take(&mut self, heard: Watched) -> std::result::Result<Vec<Event>, Failed> {
+    /// A connection takes its time, however short the caller's is.
+    fn turn_of(&self, deadline: Instant) -> Instant {
+        deadline.max(Instant::now() + TURN_MIN.min(self.client.patience))
+    }
+
+    /// T1, T2, T3.
+    fn take(
+        &mut self,
+        heard: Watched,
+        deadline: Instant,
+    ) -> std::result::Result<Vec<Event>, Failed> {
         if heard.compact_revision.0 > 0 {
             let kept_from = heard.compact_revision.unsigned();
             self.compacted = Some(Revision(kept_from.saturating_sub(1)));
@@ -102,34 +114,42 @@ impl Stream {
         if heard.canceled {
             return Err(Failed::Passing(format!("the watch was ended: {}", heard.cancel_reason)));
         }
+        self.client.note(&heard.header, Revision(0))?;
         let progress = heard.events.is_empty() && !heard.created;
+        if heard.events.is_empty() && heard.header.revision.unsigned() < self.client.seen().0 {
+            self.ask_member(deadline)?;
+        }
         let root = self.client.root();
+        let revision = |event: &super::json::Watch| Revision(event.kv.mod_revision.unsigned());
         let told = |event: super::json::Watch| {
-            if event.kind == "DELETE" {
-                let revision = Revision(event.kv.mod_revision.unsigned());
-                return short_key(root, &event.kv).map(|key| Event::Deleted { key, revision });
+            let revision = revision(&event);
+            match event.kind.as_str() {
+                "DELETE" => short_key(root, &event.kv).map(|key| Event::Deleted { key, revision }),
+                _ => entry(root, event.kv).map(Event::Put),
             }
-            entry(root, event.kv).map(Event::Put)
         };
-        let last = heard.events.last().map(|event| Revision(event.kv.mod_revision.unsigned()));
-        let events: Vec<Event> = heard.events.into_iter().filter_map(told).collect();
+        let last = heard.events.last().map(revision);
+        let anew = heard.events.into_iter().filter(|event| revision(event) > self.after);
+        let events: Vec<Event> = anew.filter_map(told).collect();
         let reached = last.or(progress.then_some(Revision(heard.header.revision.unsigned())));
         self.after = self.after.max(reached.unwrap_or_default());
         Ok(events)
     }
 
-    /// A member that was silent may be alone, or stopped: it has to know the newest revision.
+    /// A member that was silent may be alone, or stopped.
     fn probe(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
+        match &self.open {
+            Some(open) if open.heard.elapsed() >= self.client.patience => self.ask_member(deadline),
+            _ => Ok(()),
+        }
+    }
+
+    /// It has to know the newest revision, and waits until it does.
+    fn ask_member(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        if open.heard.elapsed() < self.client.patience {
-            return Ok(());
-        }
-        let asked = self.client.alive(open.member, deadline);
-        match asked {
-            Ok(()) => open.heard = Instant::now(),
-            Err(_) => self.open = None,
-        }
-        asked
+        self.client.alive(open.member, deadline)?;
+        open.heard = Instant::now();
+        Ok(())
     }
 
     fn failed(&mut self, failed: Failed) -> Result<()> {

@@ -122,7 +122,7 @@ impl Shared {
 }
 
 /// Reads a message of HTTP, as it is; `None` if the connection has ended.
-fn read_message(from: &mut TcpStream, to: &mut Vec<u8>) -> Option<()> {
+pub fn read_message(from: &mut TcpStream, to: &mut Vec<u8>) -> Option<()> {
     let mut bytes = [0; 64 << 10];
     loop {
         if let Some(head) = to.windows(4).position(|four| four == b"\r\n\r\n") {

@@ -187,6 +187,14 @@ impl Server {
         });
     }
 
+    /// Replaces what one directory of it has by what another has.
+    pub fn copy(&self, from: &str, to: &str) {
+        let (from, to) = (self.dir.path().join(from), self.dir.path().join(to));
+        let _ = std::fs::remove_dir_all(&to); // It may not be there.
+        let copied = Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(copied.expect("cp is there").success());
+    }
+
     pub fn restart(&mut self) {
         self.kill();
         self.run();
