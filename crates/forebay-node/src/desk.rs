@@ -60,9 +60,12 @@ pub struct NewTransfer {
     pub options: TransferOptions,
 }
 
-/// The transfers that there are, and what has become of them.
+/// A transfer, and what has become of it.
+type Known = (Transfer, Option<TransferActual>);
+
+/// The transfers that there are.
 pub struct Transfers {
-    pub read: Vec<(Transfer, Option<TransferActual>)>,
+    pub read: Vec<Known>,
     /// By id, what this version does not understand: a newer node has written it.
     pub unread: Vec<(String, Value)>,
 }
@@ -364,7 +367,7 @@ impl Desk {
             return Err(usage("a stage-in at the end comes too late: leave --at-end away"));
         }
         let transfer = Transfer {
-            id: asked.id.clone().unwrap_or_else(transfer_id),
+            id: asked.id.clone().unwrap_or_default(),
             instance: instance.id.clone(),
             node,
             direction: asked.direction,
@@ -380,36 +383,44 @@ impl Desk {
             attempt: 0,
             after_hurry: false,
         };
-        self.book.change(&format!("transfer {}", transfer.id), |draft| {
+        self.book.change(&format!("a transfer of {}", transfer.instance), |draft| {
             // An instance that has gone meanwhile would never carry it out.
             let key = keys::wanted_instance(&transfer.instance);
             let there: Option<Instance> = draft.read(&key)?;
             if !there.is_some_and(|there| takes(&there)) {
                 return Err(usage(format!("instance {} is leaving", transfer.instance)));
             }
-            self.allow_transfer(draft, transfer.owner.uid)?;
+            let theirs = self.transfers_of(draft, transfer.owner.uid)?;
+            self.allow_transfer(&theirs, transfer.owner.uid)?;
+            let mut transfer = transfer.clone();
+            if asked.id.is_none() {
+                transfer.id = transfer_id(theirs.iter().map(|(transfer, _)| &*transfer.id));
+            }
             draft.put(&keys::wanted_transfer(&transfer.id), &transfer);
-            Ok(())
-        })?;
-        Ok(transfer)
+            Ok(transfer)
+        })
     }
 
-    /// Whether a user may order one more. What he has is written again as it is: of two orders at one
-    /// time, one is decided anew, and sees the other.
-    fn allow_transfer(&self, draft: &mut Draft<'_>, uid: u32) -> Result<()> {
-        if uid == 0 {
-            return Ok(());
-        }
+    /// All that a user has ordered. What he has is written again as it is: of two orders at one time,
+    /// one is decided anew, and sees the other.
+    fn transfers_of(&self, draft: &mut Draft<'_>, uid: u32) -> Result<Vec<Known>> {
         let used: UserUse = draft.read(&keys::user(uid))?.unwrap_or_default();
         draft.put(&keys::user(uid), &used);
+        let mut all = self.transfers()?;
+        all.retain(|(transfer, _)| transfer.owner.uid == uid);
+        Ok(all)
+    }
+
+    /// Whether a user may order one more.
+    fn allow_transfer(&self, theirs: &[Known], uid: u32) -> Result<()> {
         let max = self.limits.transfers_per_user;
-        let open = |(transfer, actual): &&(Transfer, Option<TransferActual>)| {
-            let ended = actual.as_ref().is_some_and(|actual| {
+        let open = |(transfer, actual): &&Known| {
+            !actual.as_ref().is_some_and(|actual| {
                 actual.attempt == transfer.attempt && actual.state.has_ended()
-            });
-            transfer.owner.uid == uid && !ended
+            })
         };
-        match self.transfers()?.iter().filter(open).count() as u64 {
+        match theirs.iter().filter(open).count() as u64 {
+            _ if uid == 0 => Ok(()),
             count if count < max => Ok(()),
             _ => {
                 let why = format!("you would have more than {max} transfers that have not ended");
@@ -458,7 +469,7 @@ impl Desk {
         )))
     }
 
-    pub fn transfers(&self) -> Result<Vec<(Transfer, Option<TransferActual>)>> {
+    pub fn transfers(&self) -> Result<Vec<Known>> {
         Ok(self.transfers_known()?.read)
     }
 
@@ -479,7 +490,7 @@ impl Desk {
         Ok(Transfers { read, unread })
     }
 
-    pub fn transfer_of(&self, id: &str) -> Result<(Transfer, Option<TransferActual>)> {
+    pub fn transfer_of(&self, id: &str) -> Result<Known> {
         check_name("transfer", id)?;
         let wanted: Option<Transfer> = self.book.read(&keys::wanted_transfer(id))?;
         let wanted = wanted.ok_or_else(|| {
@@ -775,20 +786,35 @@ impl Limits {
     }
 }
 
-/// In the order of time, and different for different processes and calls.
-fn transfer_id() -> String {
+/// Above all that were made up for the same user, whatever the clocks of nodes say, and different for
+/// different processes and calls.
+fn transfer_id<'t>(theirs: impl Iterator<Item = &'t str>) -> String {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let time =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+    let after = theirs.filter_map(time_in).max().map_or(0, |newest| newest + 1);
+    let time = (time & TIME_MAX).max(after).min(TIME_MAX);
     let apart = (u64::from(std::process::id()) << 8 | u64::from(NEXT.fetch_add(1, Relaxed) & 0xff))
         & 0xf_ffff_ffff;
-    format!("t{}{}", base32(time & 0xff_ffff_ffff, 8), base32(apart, 6))
+    format!("t{}{}", base32(time, TIME_DIGITS), base32(apart, 6))
+}
+
+const TIME_DIGITS: usize = 8;
+const TIME_MAX: u64 = (1 << (5 * TIME_DIGITS)) - 1;
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// The time in a name that was made up.
+fn time_in(id: &str) -> Option<u64> {
+    let digits = id.strip_prefix('t').filter(|rest| rest.len() == TIME_DIGITS + 6)?.bytes();
+    digits.take(TIME_DIGITS).try_fold(0, |time, digit| {
+        let value = DIGITS.iter().position(|other| *other == digit)?;
+        Some(time << 5 | value as u64)
+    })
 }
 
 /// `digits` digits of five bits each, without letters that look like digits.
-fn base32(value: u64, digits: u32) -> String {
-    const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+fn base32(value: u64, digits: usize) -> String {
     let digit = |at| char::from(DIGITS[(value >> (5 * at) & 31) as usize]);
     (0..digits).rev().map(digit).collect()
 }

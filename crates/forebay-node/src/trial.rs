@@ -1,6 +1,7 @@
 //! Nodes that do nothing by themselves and whose hands only play, for tests of single steps: what several
 //! daemons and users do at one moment is done here in the order that matters.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -564,6 +565,31 @@ fn a_user_has_so_many_transfers_that_have_not_ended() {
         asked.into_iter().filter(|_| true).map(|one| usize::from(one.join().unwrap())).sum()
     });
     assert_eq!(ordered, 1, "of six at once");
+}
+
+/// Clocks may be set back, and those of two nodes be apart.
+#[test]
+fn a_transfer_has_a_higher_name_than_those_its_owner_ordered_before() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    for (name, asker) in [("w", USER), ("r", ROOT)] {
+        let owner = Owner { uid: asker.uid, gid: asker.gid };
+        let asked = NewInstance { owner, ..wish(name, Mode::Private, &["n1"]) };
+        let made = node.desk().create(&asked).unwrap();
+        let order = |to: &str| node.desk().transfer(&out_of(&made, to), asker).unwrap();
+        let now = order("now");
+        let ahead = Transfer { id: format!("tz{}", &now.id[2..]), ..now };
+        node.book.put(&keys::wanted_transfer(&ahead.id), &ahead).unwrap();
+        let next = order("next");
+        assert!(next.id > ahead.id, "{} > {}", next.id, ahead.id);
+        let all = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                (0..4).map(|n| scope.spawn(move || order(&format!("{n}")))).collect();
+            asked.into_iter().map(|one| one.join().unwrap().id).collect::<BTreeSet<_>>()
+        });
+        let times: BTreeSet<&str> = all.iter().map(|id| &id[..9]).collect();
+        assert_eq!(times.len(), 4, "one after the other: {all:?}");
+    }
 }
 
 #[test]
