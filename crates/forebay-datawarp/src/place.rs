@@ -73,7 +73,7 @@ impl Place<'_> {
 
     /// A private instance has files of its own on each node; any node serves those of a cache.
     fn concerns(&self, transfer: &Transfer) -> bool {
-        transfer.instance == self.instance.id
+        transfer.belongs_to(self.instance)
             && transfer.what != What::Other
             && (self.instance.mode == Mode::Cache || transfer.node == self.site.node)
     }
@@ -115,10 +115,14 @@ fn real(path: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Owner;
+    use crate::standing::tests::transfer;
 
     fn instance(at: &str) -> Instance {
         Instance {
             id: "i".into(),
+            owner: Owner { uid: 1, gid: 1 },
+            created: 5,
             mode: Mode::Private,
             nodes: vec![],
             mountpoint: Some(at.into()),
@@ -132,6 +136,22 @@ mod tests {
         assert_eq!(shown("/m/i", "/m/i/a/b"), Some("/m/i/a/b".into()));
         assert_eq!(shown("/m/i", "/m/i").unwrap().as_os_str(), "/m/i");
         assert_eq!(shown("/m/i", "/m/i2/a"), None);
+    }
+
+    /// An earlier instance of the same name may have left transfers, of another user, too.
+    #[test]
+    fn only_transfers_of_this_very_instance_concern_it() {
+        let instance = instance("/i");
+        let site = Site { daemon: Daemon::here(), node: "n".into(), instances: vec![] };
+        let place = Place { site: &site, instance: &instance, path: "/i/a".into() };
+        let of = |id, created, uid| Transfer {
+            created,
+            owner: Owner { uid, gid: 1 },
+            ..transfer(id, "/i/a", Some("done"))
+        };
+        let all = [of("t4", 6, 2), of("t3", 6, 1), of("t2", 5, 1), of("t1", 4, 1)];
+        let ids: Vec<&str> = place.only(&all).iter().map(|one| &*one.id).collect();
+        assert_eq!(ids, ["t3", "t2"]);
     }
 
     #[test]

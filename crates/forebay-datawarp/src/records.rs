@@ -8,11 +8,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Deserialize)]
 pub struct Instance {
     pub id: String,
+    pub owner: Owner,
+    pub created: u64,
     pub mode: Mode,
     #[serde(default)]
     pub nodes: Vec<String>,
     pub mountpoint: Option<PathBuf>,
     pub backing: Option<Backing>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -74,9 +82,11 @@ pub enum State {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Transfer {
-    /// In the order of time.
+    /// In the order in which they were ordered; those of jobs come before.
     pub id: String,
     pub instance: String,
+    pub owner: Owner,
+    pub created: u64,
     pub node: String,
     pub direction: Direction,
     pub what: What,
@@ -149,6 +159,13 @@ pub struct Options {
 }
 
 impl Transfer {
+    /// Whether it was ordered of this instance, and not of an earlier one of the same name.
+    pub fn belongs_to(&self, instance: &Instance) -> bool {
+        self.instance == instance.id
+            && self.owner == instance.owner
+            && self.created >= instance.created
+    }
+
     /// The side that is in the instance.
     pub fn inside(&self) -> &Path {
         match self.direction {
@@ -181,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_newer_daemon_is_understood() {
-        let said = r#"{"id": "s", "mode": "swap", "nodes": ["n1"], "backing": null, "news": 1}"#;
+        let said = r#"{"id": "s", "owner": {"uid": 1, "gid": 2}, "created": 3, "mode": "swap", "nodes": ["n1"], "backing": null, "news": 1}"#;
         let instance: Instance = serde_json::from_str(said).unwrap();
         assert_eq!((instance.mode, instance.mountpoint), (Mode::Other, None));
     }

@@ -116,7 +116,7 @@ pub mod tests {
         let what = if inside.ends_with('/') { "directory" } else { "file" };
         let actual = state.map(|state| json!({"state": state, "files": 3, "attempt": 0}));
         serde_json::from_value(json!({
-            "id": id, "instance": "i", "node": "n", "direction": "out", "what": what,
+            "id": id, "instance": "i", "owner": {"uid": 1, "gid": 1}, "created": 5, "node": "n", "direction": "out", "what": what,
             "source": inside.trim_end_matches('/'), "destination": "/pfs/x", "when": "now",
             "want": "done", "attempt": 0, "actual": actual,
         }))
