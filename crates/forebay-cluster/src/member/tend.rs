@@ -190,6 +190,13 @@ fn follow(
                     sleep(PAUSE);
                 }
             },
+            // Its word would not be of what was agreed: as while the registry is away, what is claimed stays
+            // so, and nothing new is agreed.
+            Err(error) if error.kind() == Kind::WrongTier => {
+                tracing::error!(%error, "this member follows the registry no more");
+                member.feed(Input::LeaseGone);
+                return;
+            }
             Err(error) => {
                 tracing::warn!(%error, "the watch of the registry");
                 sleep(PAUSE);

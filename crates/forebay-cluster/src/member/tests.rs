@@ -150,6 +150,8 @@ struct Cut {
 const FLOWS: u8 = 0;
 const CUT: u8 = 1;
 const COMPACTED: u8 = 2;
+/// Once.
+const REFUSED: u8 = 3;
 
 struct CutWatch(Box<dyn Watch>, Arc<AtomicU8>);
 
@@ -157,6 +159,10 @@ impl Watch for CutWatch {
     fn next(&mut self, _: Duration) -> Result<Seen> {
         match self.1.compare_exchange(COMPACTED, FLOWS, SeqCst, SeqCst) {
             Ok(_) => Ok(Seen::Compacted(Revision(0))),
+            Err(REFUSED) => {
+                self.1.store(FLOWS, SeqCst);
+                Err(Error::new(Kind::WrongTier, "an older copy"))
+            }
             Err(CUT) => {
                 std::thread::sleep(Duration::from_millis(10));
                 Ok(Seen::Quiet)
@@ -431,6 +437,23 @@ fn lives_that_ended_while_the_watch_was_cut_off_are_told_to_have_ended() {
     // And of what comes afterwards as before.
     others[3].1.0.leave();
     eventually("it is told", || told().contains("lives"));
+}
+
+/// What others agree there is not what this member and they agreed before: it would take claims and lives for
+/// gone that are not.
+#[test]
+fn a_member_does_not_follow_a_registry_that_is_an_older_one() {
+    let bed = Bed::new();
+    let state = Arc::new(AtomicU8::new(FLOWS));
+    let cut = Cut { registry: bed.registry.clone(), state: state.clone() };
+    let (home, _front) = bed.joined(Joining { registry: Arc::new(cut), ..bed.joining("home") });
+    let (_other, _other_front) = bed.member("other");
+    eventually("it knows the other", || home.others().len() == 1);
+    assert_eq!(Arc::strong_count(&state), 3, "here, in the registry and in the watch");
+    state.store(REFUSED, SeqCst);
+    eventually("the watch has ended", || Arc::strong_count(&state) == 2);
+    bed.registry.commit(&Commit::new().delete("stores/s/alive/other")).unwrap();
+    assert_eq!(home.others().len(), 1, "it stays with what it knew");
 }
 
 #[test]
