@@ -8,7 +8,7 @@ use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Attrs, By, NameChange, Set};
-use forebay_engine::{Admission, Named};
+use forebay_engine::Named;
 
 use super::Vfs;
 use super::members::{Through, moved, words_of};
