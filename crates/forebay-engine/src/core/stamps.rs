@@ -15,6 +15,20 @@ const TOUCH_MAX: u64 = 256 << 20;
 /// What has no stamps is cut into about so many parts, however large it is.
 const UNKNOWN_PARTS: u64 = 4096;
 
+/// A stamp is taken for one from beyond now only from so many milliseconds on: somebody else may have taken it
+/// a moment after we looked at the clock.
+const BEYOND_MS: u64 = 1000;
+
+/// Whether a time is from before the clock was set back.
+pub(crate) fn is_beyond(then: u64, now: u64) -> bool {
+    then > now.saturating_add(BEYOND_MS)
+}
+
+/// When that was. How long ago a time from beyond now was nobody knows: longer than anything may wait.
+pub(crate) fn known(then: u64, now: u64) -> u64 {
+    if is_beyond(then, now) { 1 } else { then }
+}
+
 /// Milliseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::core::governor::age::Cohort;
 use crate::core::ranges::Ranges;
-use crate::core::stamps::{BLOCK, Part, Stamps};
+use crate::core::stamps::{self, BLOCK, Part, Stamps};
 use crate::drain::holds::Holds;
 use crate::files::file::{File, Inner};
 
@@ -83,6 +83,7 @@ impl Look {
     }
 
     fn add_part(&mut self, first: u64, last: u64, bytes: u64, way: Way) {
+        let (first, last) = (stamps::known(first, self.now), stamps::known(last, self.now));
         let age = |then| self.now.saturating_sub(then);
         let settled = age(last) >= self.settle;
         if settled {
@@ -222,6 +223,25 @@ fn may_have_changed(inner: &Inner, now: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tunables;
+    use crate::bed::bed;
+    use crate::core::state::Change;
+
+    /// It was written while the clock was a year ahead.
+    // S-7
+    #[test]
+    fn what_is_dirty_from_before_the_clock_was_set_back_goes_home() {
+        let bed = bed("ages-clock");
+        let year = Duration::from_secs(365 * 24 * 3600).as_millis() as u64;
+        let since = bed.engine.files.time().ms() + year;
+        bed.engine.files.commit(&bed.file, &mut bed.file.lock(), Change::Aged { since }).unwrap();
+        bed.engine.ops.set_tunables(Tunables::default()).unwrap();
+        let began = Instant::now();
+        while bed.file.lock().state.is_dirty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it stays here");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 
     /// A look over many parts is rare.
     #[test]

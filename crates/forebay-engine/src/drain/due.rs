@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::core::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
 use crate::core::governor::{Decision, Term, age, batch_bytes};
+use crate::core::stamps;
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, is_flushable, weighed};
 use crate::drain::parcel::{Pick, Take};
@@ -50,7 +51,6 @@ impl Drain {
 
     fn candidates(&self, decision: &Decision, enough: u64) -> Vec<Candidate> {
         let now = self.files.time().ms();
-        // Whatever its age: all of it, also what is from before the clock was set back.
         let until = match decision.from_age.is_zero() {
             true => u64::MAX,
             false => now.saturating_sub(decision.from_age.as_millis() as u64),
@@ -58,7 +58,7 @@ impl Drain {
         let mut bytes = 0;
         let mut candidates = Vec::new();
         // The queue's lock comes after a file's.
-        let files = self.files.dirty().older(until);
+        let files = self.files.dirty().older(now, until);
         for file in files {
             if self.holds.covers(&file.lock()) {
                 continue;
@@ -79,7 +79,7 @@ fn candidate(file: Arc<File>, instant: Instant, now: u64) -> Option<Candidate> {
     if !is_flushable(&inner, instant) || !inner.state.is_dirty() {
         return None;
     }
-    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
+    let ago = |then: u64| Duration::from_millis(now.saturating_sub(stamps::known(then, now)));
     let whole = goes_whole(&inner);
     let pieces = match whole {
         true => vec![Piece {

@@ -104,9 +104,10 @@ impl Drain {
         from_age: Duration,
         free: Option<&'static str>,
     ) -> Option<&'static str> {
-        let until = self.files.time().ms().saturating_sub(from_age.as_millis() as u64);
+        let ms = self.files.time().ms();
+        let until = ms.saturating_sub(from_age.as_millis() as u64);
         // The queue's lock comes after a file's.
-        let oldest = self.files.dirty().oldest(until, ASKED_MAX);
+        let oldest = self.files.dirty().oldest(ms, until, ASKED_MAX);
         let now = self.files.time().now();
         let obstacle = |file: &Arc<File>| {
             let inner = file.lock();

@@ -222,10 +222,12 @@ impl Drain {
 
     /// The files that have been dirty longest, and since when the next one has.
     fn oldest_files(&self) -> (Vec<(u64, Arc<File>)>, Option<u64>) {
+        let now = self.files.time().ms();
         let queue = self.files.dirty();
-        let mut entries = queue.by_age.values();
-        let files = entries.by_ref().take(LOOK_MAX).cloned().collect();
-        (files, entries.next().map(|(since, _)| *since))
+        let mut entries = queue.oldest_first(now);
+        let files = entries.by_ref().take(LOOK_MAX).map(|(since, file)| (since, file.clone()));
+        let files = files.collect();
+        (files, entries.next().map(|(since, _)| since))
     }
 
     /// Waits as the dirty level demands (S9).

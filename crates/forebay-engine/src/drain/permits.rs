@@ -69,7 +69,8 @@ impl Drain {
     /// The oldest files that fit, whole (H1).
     fn granted(&self, mut free: u64) -> HashSet<FileId> {
         // The queue's lock comes after a file's.
-        let oldest_first = self.files.dirty().older(u64::MAX);
+        let now = self.files.time().ms();
+        let oldest_first = self.files.dirty().older(now, u64::MAX);
         let mut granted = HashSet::new();
         for file in oldest_first {
             let inner = file.lock();

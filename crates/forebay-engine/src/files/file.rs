@@ -24,7 +24,7 @@ use crate::core::paths::{Paths, Weight};
 use crate::core::ranges::State;
 use crate::core::report::Failure;
 use crate::core::served::Before;
-use crate::core::stamps::Stamps;
+use crate::core::stamps::{self, Stamps};
 use crate::core::state::{Change, FileState, Record};
 use crate::files::fetch::Fetch;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
@@ -811,14 +811,22 @@ impl DirtyQueue {
         self.by_age.remove(&place.get());
     }
 
+    /// All files, oldest first, and since when each is dirty, as far as is known [now](stamps::known).
+    pub fn oldest_first(&self, now: u64) -> impl Iterator<Item = (u64, &Arc<File>)> {
+        let is_beyond = move |entry: &&(u64, Arc<File>)| stamps::is_beyond(entry.0, now);
+        let beyond = self.by_age.values().rev().take_while(is_beyond);
+        let others = self.by_age.values().take_while(move |entry| !is_beyond(entry));
+        beyond.chain(others).map(move |(since, file)| (stamps::known(*since, now), file))
+    }
+
     /// Files dirtied before `until`, oldest first.
-    pub fn older(&self, until: u64) -> VecDeque<Arc<File>> {
-        self.oldest(until, usize::MAX)
+    pub fn older(&self, now: u64, until: u64) -> VecDeque<Arc<File>> {
+        self.oldest(now, until, usize::MAX)
     }
 
     /// The first so many of them.
-    pub fn oldest(&self, until: u64, count: usize) -> VecDeque<Arc<File>> {
-        let due = self.by_age.values().take_while(|(since, _)| *since <= until);
+    pub fn oldest(&self, now: u64, until: u64, count: usize) -> VecDeque<Arc<File>> {
+        let due = self.oldest_first(now).take_while(|(since, _)| *since <= until);
         due.take(count).map(|(_, file)| file.clone()).collect()
     }
 }

@@ -220,7 +220,8 @@ impl Ops {
 
     /// Forgets the pauses after failed flushes.
     fn retry_now(&self) {
-        let dirty = self.files.dirty().older(u64::MAX);
+        let now = self.files.time().ms();
+        let dirty = self.files.dirty().older(now, u64::MAX);
         for file in dirty {
             if let Some(dirt) = &mut file.lock().dirt
                 && let Some(trouble) = &mut dirt.trouble
