@@ -67,7 +67,8 @@ impl Look {
             true => Way::Flying,
             false => Way::Here,
         };
-        if (way == Way::Here && !is_flushable(&inner, self.instant)) || self.holds.covers(&inner) {
+        let stays = !is_flushable(&inner, self.instant) || inner.was_looked_at(self.instant);
+        if (way == Way::Here && stays) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged();
             return;
         }

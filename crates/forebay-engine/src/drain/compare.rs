@@ -113,8 +113,9 @@ impl Drain {
             }
         }
         if open.counts() {
-            open.looked(n);
-            self.files.totals().looks().note(n, self.files.time().since(began));
+            let took = self.files.time().since(began);
+            open.looked(n, took);
+            self.files.totals().looks().note(n, took);
         }
         if !noted.is_empty() {
             open.note(noted);

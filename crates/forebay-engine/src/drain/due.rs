@@ -11,7 +11,7 @@ use crate::core::stamps;
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, is_flushable, weighed};
 use crate::drain::parcel::{Pick, Take};
-use crate::files::file::File;
+use crate::files::file::{File, Inner};
 
 /// Files in one batch, and so per sync of the backing store.
 const BATCH_FILES: usize = 512;
@@ -55,15 +55,20 @@ impl Drain {
             true => u64::MAX,
             false => now.saturating_sub(decision.from_age.as_millis() as u64),
         };
+        let by_age = matches!(decision.term, Term::Age | Term::Idle);
         let mut bytes = 0;
         let mut candidates = Vec::new();
         // The queue's lock comes after a file's.
         let files = self.files.dirty().older(now, until);
         for file in files {
-            if self.holds.covers(&file.lock()) {
+            let instant = self.files.time().now();
+            let stays = |inner: &Inner| {
+                self.holds.covers(inner) || (by_age && inner.was_looked_at(instant))
+            };
+            if stays(&file.lock()) {
                 continue;
             }
-            let Some(candidate) = candidate(file, self.files.time().now(), now) else { continue };
+            let Some(candidate) = candidate(file, instant, now) else { continue };
             bytes += candidate.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             candidates.push(candidate);
             if candidates.len() >= BATCH_FILES || bytes >= enough {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use forebay_backing::{Result, Sizes, Version};
 
@@ -28,8 +29,9 @@ pub(crate) struct OpenTable {
     /// It counted for the version of the store that the flight began with.
     counts: AtomicBool,
     base: Version,
-    /// Bytes that were compared.
+    /// Bytes that were compared, and for how long.
     looked: AtomicU64,
+    looked_us: AtomicU64,
     /// One at a time changes a page.
     writes: Mutex<()>,
     /// It tells of what this flight copies.
@@ -76,8 +78,9 @@ impl OpenTable {
     }
 
     /// So many bytes were compared.
-    pub fn looked(&self, bytes: u64) {
+    pub fn looked(&self, bytes: u64, took: Duration) {
         self.looked.fetch_add(bytes, Relaxed);
+        self.looked_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
     /// Blocks are about to be copied that are these: the store holds them once the flight has landed.
@@ -165,13 +168,14 @@ impl Files {
             inner.live().digests = None;
             return None;
         }
-        let looked = AtomicU64::new(0);
+        let (looked, looked_us) = (AtomicU64::new(0), AtomicU64::new(0));
         let (writes, noted) = (Mutex::new(Rank::Batch, ()), AtomicBool::new(size != base.size));
         Some(OpenTable {
             table,
             counts: AtomicBool::new(counts),
             base,
             looked,
+            looked_us,
             writes,
             noted,
             spoilt: AtomicBool::new(false),
@@ -183,6 +187,8 @@ impl Files {
         let looked = open.looked.load(Relaxed);
         if looked > 0 {
             let looks = inner.looks.get_or_insert_default();
+            let took = Duration::from_micros(open.looked_us.load(Relaxed));
+            looks.rest(self.time.now(), took, self.tune(|t| t.max_age));
             // The last one tells most.
             looks.looked = looks.looked / 2 + looked;
             looks.copied = looks.copied / 2 + copied;

@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
 
@@ -309,6 +309,18 @@ impl Unseen {
 pub(crate) struct Looks {
     pub looked: u64,
     pub copied: u64,
+    /// While somebody writes it past us, no look for its age alone comes before this (R5).
+    pub next: Option<Instant>,
+}
+
+/// So much longer than a look lasts it is until the next.
+const LOOK_PARTS: u32 = 10;
+
+impl Looks {
+    /// The last one took so long.
+    pub fn rest(&mut self, now: Instant, took: Duration, max_age: Duration) {
+        self.next = Some(now + (max_age / 2).max(took * LOOK_PARTS));
+    }
 }
 
 /// A complete copy of a file that is written past us.
@@ -578,6 +590,12 @@ impl Inner {
 
     pub fn trouble(&self) -> Option<&Trouble> {
         self.dirt.as_ref()?.trouble.as_ref()
+    }
+
+    /// Whether it was compared a moment ago, and is written past us still: its age alone asks for no look yet (R5).
+    pub fn was_looked_at(&self, now: Instant) -> bool {
+        let next = self.looks.as_ref().and_then(|looks| looks.next);
+        self.state.is_unseen() && next.is_some_and(|next| now < next)
     }
 
     /// Whether it rests after a flush that failed.

@@ -760,6 +760,31 @@ fn bytes_that_come_behind_a_look_are_found_by_the_next() {
     past.end().expect("a tier that works");
 }
 
+/// The store has nothing to do, and there is always something to look at.
+// S-5
+#[test]
+fn what_is_written_past_us_all_the_time_is_looked_at_by_its_age() {
+    let _time = simulated();
+    let bed = Bed::with(CrashMedia::default(), MemStore::new(), BOOT, Tunables::default());
+    let file = bed.cached("f", 4);
+    let past = bed.pass(&file);
+    let poke = |byte: u8| past.shadow().write_at(&[byte], 0).expect("memory");
+    for second in 0..120 {
+        poke(second + 10);
+        time().sleep(Duration::from_secs(1));
+    }
+    let looks = bed.written.0.load(Relaxed) / BLOCK as u64;
+    assert!((4..=9).contains(&looks), "{looks} in four times max-age");
+    poke(9);
+    assert_eq!(bed.flush(&file), BLOCK as u64, "who orders one does not wait");
+    poke(8);
+    past.end().expect("a tier that works");
+    let home = || file_of(&bed.store, "f")[0] == 8;
+    let closed = time().now();
+    within("it is closed", home);
+    assert!(time().since(closed) < Duration::from_secs(10), "nothing to wait for");
+}
+
 /// Of a file without digests a second look would be a second copy: once it was copied it rests until it is written.
 // S-5
 #[test]
