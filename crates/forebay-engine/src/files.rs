@@ -279,7 +279,8 @@ impl Files {
     /// put into its shadow: who goes past us cannot wait for that (L3).
     pub(crate) fn may_pass(&self, inner: &Inner) -> bool {
         let lands = |live: &Live| live.fills.iter().any(|fill| fill.lands);
-        inner.is_passed() || (self.is_attached() && !inner.live.as_deref().is_some_and(lands))
+        let may_begin = self.is_attached() && self.media().grants_leases();
+        inner.is_passed() || (may_begin && !inner.live.as_deref().is_some_and(lands))
     }
 
     /// How many files programs have open past us.

@@ -38,6 +38,8 @@ enum Needs {
 impl Passed {
     pub(crate) fn new(files: Arc<Files>, room: Arc<Room>) -> Passed {
         let sluice = Arc::new(Sluice::new(files.clone(), room.clone()));
+        // Tried before any shadow is asked about.
+        files.media().grants_leases();
         let lingering = Mutex::new(Rank::Unseen, Default::default());
         let ready = Ready::new(files.clone(), room);
         Passed { files, lingering, ready, sluice }

@@ -82,6 +82,10 @@ pub trait Media: Send + Sync + 'static {
     fn tells_each_change(&self) -> bool {
         true
     }
+    /// Whether a lease tells if anybody else has a file open. Where none does, nobody may have one past us.
+    fn grants_leases(&self) -> bool {
+        true
+    }
     /// What tells that it was mounted all the time since it said the same; `None` if nothing does.
     fn mount_mark(&self) -> Option<String> {
         None
@@ -141,6 +145,7 @@ pub struct DirMedia {
     copies_on_write: bool,
     syncs_names: bool,
     tells_each_change: OnceLock<bool>,
+    leases: Arc<OnceLock<bool>>,
     stock: Stock,
     ops: Arc<Ops>,
     whole: Whole,
@@ -169,6 +174,7 @@ impl DirMedia {
             is_memory: magic == libc::TMPFS_MAGIC,
             copies_on_write: COPYING.contains(&magic),
             tells_each_change: OnceLock::new(),
+            leases: Arc::default(),
             stock: Stock::default(),
             ops: Arc::default(),
             whole: Whole::default(),
@@ -190,6 +196,14 @@ impl DirMedia {
         times.dedup();
         // So many ticks there are not in this time, whatever the clock.
         Ok(times.len() == CHANGES && took < Duration::from_millis(CHANGES as u64 / 2))
+    }
+
+    /// Asks for a lease of a file that nobody else knows.
+    fn see_lease(&self) -> io::Result<bool> {
+        const NAME: &str = "digests/lease";
+        let alone = self.open(NAME, Open::Fresh)?.is_ours_alone();
+        self.remove(NAME)?;
+        alone
     }
 
     fn create(&self, name: &str) -> io::Result<OwnedFd> {
@@ -225,7 +239,7 @@ impl Media for DirMedia {
         } else {
             fd
         };
-        Ok(Arc::new(DirMediaFile { fd, ops: self.ops.clone() }))
+        Ok(Arc::new(DirMediaFile { fd, leases: self.leases.clone(), ops: self.ops.clone() }))
     }
 
     fn stat(&self, name: &str) -> io::Result<MediaStat> {
@@ -291,6 +305,10 @@ impl Media for DirMedia {
         *self.tells_each_change.get_or_init(|| self.see_changes().unwrap_or(false))
     }
 
+    fn grants_leases(&self) -> bool {
+        *self.leases.get_or_init(|| self.see_lease().is_ok())
+    }
+
     fn mount_mark(&self) -> Option<String> {
         mark::of(self.folder.as_fd())
     }
@@ -312,6 +330,8 @@ impl Media for DirMedia {
 
 struct DirMediaFile {
     fd: OwnedFd,
+    /// Whether there are any, once that was tried.
+    leases: Arc<OnceLock<bool>>,
     ops: Arc<Ops>,
 }
 
@@ -397,6 +417,8 @@ impl MediaFile for DirMediaFile {
         match fcntl(libc::F_SETLEASE, libc::F_WRLCK) {
             Ok(()) => fcntl(libc::F_SETLEASE, libc::F_UNLCK).map(|()| true),
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            // Nobody was let past us.
+            Err(_) if self.leases.get() == Some(&false) => Ok(true),
             Err(e) => Err(e),
         }
     }
@@ -411,8 +433,8 @@ impl MediaFile for DirMediaFile {
 /// and not our file. What is taken out of a shadow would be zeros to it, and what it stores there
 /// would be seen by nobody. (`backing_file_mmap` in Linux, fs/backing-file.c.)
 pub(crate) fn is_alone(shadow: &dyn MediaFile) -> bool {
-    // A file system without leases cannot tell; then there is none.
-    shadow.is_ours_alone().unwrap_or(true)
+    // What cannot be told may be so.
+    shadow.is_ours_alone().unwrap_or(false)
 }
 
 /// What is on record as present and is not in the shadow is not zeros.

@@ -264,7 +264,7 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
 }
 
 /// The shadow file of the only file.
-fn shadow_in(media: &CrashMedia) -> Arc<dyn forebay_engine::media::MediaFile> {
+pub fn shadow_in(media: &CrashMedia) -> Arc<dyn forebay_engine::media::MediaFile> {
     let dirs = (0..256).map(|n| format!("shadow/{n:02x}"));
     let name = dirs.flat_map(|dir| {
         let names = media.list(&dir).expect("a tier has them");

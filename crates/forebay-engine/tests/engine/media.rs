@@ -85,9 +85,21 @@ enum NameOp {
     Remove(String),
 }
 
+/// What becomes of who asks whether a file is his alone.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Leases {
+    #[default]
+    Granted,
+    /// A security module forbids them.
+    Forbidden,
+    /// The file system has none.
+    Unknown,
+}
+
 #[derive(Default)]
 struct Inner {
     disk: Disk,
+    leases: Leases,
     /// Operations that change something.
     changes: u64,
     ops: u64,
@@ -156,6 +168,10 @@ impl CrashMedia {
 
     pub fn set_lie(&self, lie: Lie) {
         self.lock().lie = Some(lie);
+    }
+
+    pub fn set_leases(&self, leases: Leases) {
+        self.lock().leases = leases;
     }
 
     pub fn lies_told(&self) -> u64 {
@@ -383,6 +399,10 @@ impl Inner {
 }
 
 impl Media for CrashMedia {
+    fn grants_leases(&self) -> bool {
+        self.lock().leases != Leases::Unknown
+    }
+
     fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
         let mut inner = self.lock();
         let found = inner.disk.names.get(name).copied();
@@ -508,6 +528,14 @@ impl CrashFile {
 }
 
 impl MediaFile for CrashFile {
+    fn is_ours_alone(&self) -> io::Result<bool> {
+        match self.media.lock().leases {
+            Leases::Granted => Ok(true),
+            Leases::Forbidden => Err(io::Error::from_raw_os_error(libc::EACCES)),
+            Leases::Unknown => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut inner = self.media.lock();
         inner.begin(Verb::Read)?;

@@ -11,9 +11,10 @@ use forebay_backing::wrap::Verb;
 use forebay_engine::media::DirMedia;
 use forebay_engine::{Config, KeepDirty, Progress};
 
+use crate::content;
 use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of};
-use crate::media::CrashMedia;
+use crate::media::{CrashMedia, Leases};
 use crate::start::{NEW, patient, start};
 use crate::store::MemStore;
 
@@ -73,6 +74,36 @@ fn what_a_mapping_leaves_at_the_end_is_flushed() {
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     assert_eq!(engine.ops.status().dirty_files, 0, "it was closed before the end");
     assert!(file_of(&store, "f") == [b'B'; 64 * KIB]);
+}
+
+/// A program closes a file and goes on with its mapping, and nobody can tell whether it does.
+// S-2
+#[test]
+fn a_mapping_that_cannot_be_told_is_reckoned_with() {
+    let bed = content::Bed::new();
+    let file = bed.cached("f", 4);
+    assert!(bed.engine.passed.make_ready(&file).expect("memory"));
+    let past = bed.engine.passed.write_ready(&file, true).expect("room").expect("ready");
+    bed.media.set_leases(Leases::Forbidden);
+    past.shadow().write_at(&[8], 0).expect("memory");
+    past.end().expect("a tier that works");
+    bed.flush(&file);
+    content::shadow_in(&bed.media).write_at(&[9], 0).expect("memory");
+    bed.engine.drain.flush(&[], &Progress::default());
+    assert_eq!(file_of(&bed.store, "f")[0], 9, "what the mapping has stored");
+    bed.media.set_leases(Leases::Granted);
+}
+
+/// Where nothing tells of mappings, there is none.
+// S-2
+#[test]
+fn without_leases_nobody_is_let_past_us() {
+    let bed = content::Bed::new();
+    bed.media.set_leases(Leases::Unknown);
+    let file = bed.cached("f", 4);
+    assert!(!bed.engine.passed.make_ready(&file).expect("memory"));
+    assert!(bed.engine.passed.write(&file, true).expect("memory").is_none());
+    assert!(bed.engine.passed.read(&file).expect("memory").is_none());
 }
 
 pub fn shadow_of(tier: &Path) -> PathBuf {
