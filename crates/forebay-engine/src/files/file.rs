@@ -256,6 +256,8 @@ pub(crate) struct Unseen {
     pub copied: Option<Copied>,
     /// It was complete and clean, or nearly: what was written is found by content.
     pub doubt: Option<Doubt>,
+    /// The shadow's last change when it was last given set-user-id or set-group-id through us.
+    pub set_id_at: Option<Timestamp>,
 }
 
 /// What is thought to be dirty of a file that was, or is, written past us.
@@ -280,7 +282,15 @@ impl Unseen {
     /// Of the first writer, who found the shadow like this.
     pub fn begin(from: Option<MediaStat>) -> Unseen {
         let writers = NonZeroU32::MIN;
-        Unseen { writers, maps: false, from, measured: None, copied: None, doubt: None }
+        Unseen {
+            writers,
+            maps: false,
+            from,
+            measured: None,
+            copied: None,
+            doubt: None,
+            set_id_at: None,
+        }
     }
 
     /// Whether the shadow was not changed since they began, as far as its times tell.
@@ -550,6 +560,20 @@ impl Inner {
     /// Who writes it past us, if anybody does.
     pub fn unseen(&self) -> Option<&Unseen> {
         self.live.as_ref()?.unseen.as_deref()
+    }
+
+    /// Whether it was written past us since it was given set-user-id or set-group-id.
+    pub fn is_written_over_set_id(&self) -> bool {
+        let given = self.unseen().and_then(|unseen| unseen.set_id_at);
+        given.is_some() && given != self.shadow_stat().map(|stat| stat.ctime)
+    }
+
+    /// It is about to be given such a bit, or has changed as no write does.
+    pub fn note_set_id(&mut self) {
+        let now = self.shadow_stat().map(|stat| stat.ctime);
+        if let Some(unseen) = self.live.as_mut().and_then(|live| live.unseen.as_mut()) {
+            unseen.set_id_at = now;
+        }
     }
 
     /// What is thought to be dirty of it, if that is to be found by content.

@@ -124,8 +124,12 @@ impl Files {
 
     /// Of a file whose bytes are ours the shadow's mtime is the file's own, after a crash.
     pub(crate) fn set_shadow_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
-        if let Ok(shadow) = self.shadow(file, inner) {
-            let _ = self.note_tier(shadow.set_mtime(mtime));
+        let Ok(shadow) = self.shadow(file, inner) else { return };
+        let given = inner.unseen().is_some_and(|unseen| unseen.set_id_at.is_some());
+        let is_unwritten = given && !inner.is_written_over_set_id();
+        let _ = self.note_tier(shadow.set_mtime(mtime));
+        if is_unwritten {
+            inner.note_set_id();
         }
     }
 

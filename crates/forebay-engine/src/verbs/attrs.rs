@@ -240,6 +240,11 @@ impl Verbs {
         file.lock().state.owner().mode & 0o6000 != 0
     }
 
+    /// Whether a file that is open past us was written since it was given one of them.
+    pub fn is_written_over_set_id(&self, file: &File) -> bool {
+        file.lock().is_written_over_set_id()
+    }
+
     /// Attributes of a cached file from memory, while the backing store is away.
     pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
         let file = self.files.find(key)?;
@@ -294,6 +299,9 @@ impl Verbs {
                 return self.set_mtime(file, inner, mtime);
             }
             inner.clock.note_asked();
+            if set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
+                inner.note_set_id();
+            }
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;

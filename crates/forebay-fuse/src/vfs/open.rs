@@ -391,6 +391,9 @@ impl Vfs {
     fn end_handle(&self, handle: &Handle) {
         let Handle::File { id, file, plan, set_id, .. } = handle else { return };
         let mut open = self.open.lock();
+        // Known as long as it is open.
+        let passes = *plan == Plan::PassWrite;
+        let over = passes && self.engine.verbs.is_written_over_set_id(file);
         // Before the mode can change: the kernel's pages are of what the file is now, and a writer
         // that comes next must find no trace of them.
         // The node may be another file's by now, which got the inode number.
@@ -411,7 +414,8 @@ impl Vfs {
         }
         self.drop_if_unused(open, file.key);
         let facts = self.engine.verbs.facts(file);
-        if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty && is_ours {
+        let written = over || (passes && *set_id && facts.wholly_dirty);
+        if written && facts.set_id && is_ours {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_privilege(*id, None, None);
         }

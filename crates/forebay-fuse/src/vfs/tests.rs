@@ -3,6 +3,7 @@
 
 mod far;
 mod granted;
+mod passed;
 mod patience;
 
 use std::collections::{HashMap, HashSet};
@@ -344,7 +345,7 @@ impl Bed {
     }
 
     fn mount(root: &Path, net: &Arc<Net>, name: &str) -> Mount {
-        let vfs = Arc::new(Bed::vfs(root, name));
+        let vfs = Arc::new(Bed::vfs(root, name, Passthrough::Off));
         let kernel = Arc::new(Kernel::default());
         vfs.set_notify(kernel.clone());
         vfs.set_cluster(Box::new(Played { net: net.clone(), name: name.into() }));
@@ -354,7 +355,7 @@ impl Bed {
     }
 
     /// Without members yet.
-    fn vfs(root: &Path, name: &str) -> Vfs {
+    fn vfs(root: &Path, name: &str, passthrough: Passthrough) -> Vfs {
         let tier = root.join(name);
         std::fs::create_dir_all(&tier).expect("the directory is writable");
         let tier = DirMedia::open(&tier).and_then(|media| Tier::on(Arc::new(media)));
@@ -364,7 +365,7 @@ impl Bed {
         let engine = Engine::start(tier.expect("empty"), backing, Config::default(), tunables);
         let control = Arc::new(NoControls);
         let times = Times { entry: Duration::ZERO, attr: Duration::ZERO };
-        let vfs = Vfs::new(engine.expect("new"), control, Passthrough::Off, times);
+        let vfs = Vfs::new(engine.expect("new"), control, passthrough, times);
         vfs.expect("the store is there")
     }
 }

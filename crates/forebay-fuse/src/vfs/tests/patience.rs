@@ -45,7 +45,7 @@ fn watched(shared: &Arc<Shared>, told: &Receiver<i32>) -> i32 {
 #[test]
 fn a_request_that_waits_for_a_member_does_not_hang_in_the_store() {
     let bed = Bed::new(0);
-    let vfs = Bed::vfs(&bed.root, "a");
+    let vfs = Bed::vfs(&bed.root, "a", Passthrough::Off);
     let tunables = Tunables { backing_timeout: LIMIT, ..vfs.engine.files.tunables() };
     vfs.engine.ops.set_tunables(tunables).expect("it is valid");
     let engine = vfs.engine.clone();
