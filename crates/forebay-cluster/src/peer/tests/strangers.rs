@@ -110,7 +110,13 @@ fn strangers_in_thousands_keep_no_member_out() {
 #[test]
 fn one_too_many_is_told_so() {
     let (door, _echo, address) = door(None);
-    let held: Vec<_> = (0..CONNECTIONS).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    // Each has begun to ask: none is idle.
+    let begun = || {
+        let mut socket = TcpStream::connect(&address).unwrap();
+        socket.write_all(b"POST").unwrap();
+        socket
+    };
+    let held: Vec<_> = (0..CONNECTIONS).map(|_| begun()).collect();
     let began = Instant::now();
     while door.connections() < held.len() {
         assert!(began.elapsed() < Duration::from_secs(5));
