@@ -59,7 +59,7 @@ impl Outbox {
 
     fn fill_file(&self, fill: &mut Fill<'_>, file: &Arc<File>) -> Result<()> {
         let part = part(&self.files);
-        let (mut cuts, mut rounds) = (0, 0);
+        let (mut cuts, mut rounds, mut most_rounds) = (0, 0, None);
         while cuts < ROUNDS_MAX {
             if (fill.stop)() {
                 return Err(Error::new(Kind::Interrupted, "the fill was told to stop"));
@@ -70,8 +70,10 @@ impl Outbox {
             if !known || !is_to_be_known(&inner) {
                 return Ok(());
             }
-            // Who writes to it as fast as it is brought is overtaken by one round with all.
-            let is_overtaken = rounds > u64::from(ROUNDS_MAX) + 2 * (inner.size() / part);
+            // Who writes to it as fast as it is brought is overtaken by one round with all: it counts how long the
+            // file was at first.
+            let enough = || u64::from(ROUNDS_MAX) + 2 * (inner.size() / part);
+            let is_overtaken = rounds > *most_rounds.get_or_insert_with(enough);
             let most = if is_overtaken { u64::MAX } else { part };
             // It counts as told to nobody else: what all are owed is told to this one again.
             let to = To::One { partner: fill.partner, most };
