@@ -329,7 +329,7 @@ const LOOK_PARTS: u32 = 10;
 impl Looks {
     /// The last one took so long.
     pub fn rest(&mut self, now: Instant, took: Duration, max_age: Duration) {
-        self.next = Some(now + (max_age / 2).max(took * LOOK_PARTS));
+        self.next = Some(now + (max_age / 2).max(took * LOOK_PARTS).min(max_age));
     }
 }
 
