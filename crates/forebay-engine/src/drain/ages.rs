@@ -214,7 +214,7 @@ pub(crate) fn since_to_age(slots: &[Slot], now: u64, copied: u64) -> Vec<Cohort>
 }
 
 /// Whether an unseen writer may have written since the last copy.
-fn may_have_changed(inner: &Inner, now: Instant) -> bool {
+pub(super) fn may_have_changed(inner: &Inner, now: Instant) -> bool {
     inner.unseen().and_then(|unseen| unseen.copied.as_ref()).is_none_or(|copied| {
         let doubted = copied.doubted_from.is_some_and(|from| now >= from);
         doubted || inner.shadow_stat() != Some(copied.at)

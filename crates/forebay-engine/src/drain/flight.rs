@@ -15,7 +15,7 @@ use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
 use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
-use crate::drain::ages::{goes_whole, parts};
+use crate::drain::ages::{goes_whole, may_have_changed, parts};
 use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Outcome, Parcel, Take, common, sum};
 use crate::files::file::{Asked, Beside, Copied, Doubt, File, Inner, Trouble, note_seen};
 use crate::lock::{Mutex, MutexGuard, Rank};
@@ -62,6 +62,13 @@ impl Drain {
         }
         if inner.state.conflict().stands() {
             return Err(Error::new(Kind::Conflict, inner.state.conflict().why()));
+        }
+        // Else what others did to it meanwhile would be a conflict.
+        let rests = inner.state.is_unseen()
+            && !inner.state.flush_is_open()
+            && !may_have_changed(&inner, self.files.time().now());
+        if rests && self.files.is_untouched(&mut inner) {
+            return Ok(None);
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         let unseen = match inner.state.is_unseen() {

@@ -61,7 +61,7 @@ impl Files {
     }
 
     /// Whether nothing was written past us since the first writer came, and nothing was dirty before.
-    fn is_untouched(&self, inner: &mut Inner) -> bool {
+    pub(crate) fn is_untouched(&self, inner: &mut Inner) -> bool {
         let Some(now) = inner.shadow_stat() else { return false };
         let besides = inner.state.is_dirty_besides();
         let proved = |unseen: &Unseen| self.proves_untouched(unseen, &now);

@@ -10,7 +10,7 @@ use crate::core::policy::may_write_unseen;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{Around, Doubt, File, Inner, Live, Unseen};
+use crate::files::file::{Around, Copied, Doubt, File, Inner, Live, Unseen};
 use crate::files::pace::LOOK_MIN;
 use crate::lock::{Mutex, Rank};
 use crate::room::Room;
@@ -173,11 +173,13 @@ impl Passed {
             });
             // Nobody may write what no record speaks of.
             let age = inner.state.age_at(self.files.time().ms());
+            let is_home = ready && before.is_none() && !inner.state.is_dirty_besides();
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
             let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(seen)));
             unseen.doubt = doubt;
+            unseen.copied = seen.filter(|_| is_home).and_then(|seen| self.home_as(seen));
             self.files.note_growth_seen(file, &mut inner, seen);
             self.files.totals().grows_unseen(file);
         }
@@ -189,6 +191,15 @@ impl Passed {
         self.sluice.watch(file, &shadow);
         drop(inner);
         Ok(Some(self.past(file, shadow, Way::Writes)))
+    }
+
+    /// What is written past us from now on is all that a flush has to look for, where it moves the shadow's times.
+    fn home_as(&self, at: MediaStat) -> Option<Copied> {
+        let media = self.files.media();
+        // A store into a mapping there moves none.
+        let half = || self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
+        let doubted_from = media.is_memory().then(half);
+        media.tells_each_change().then_some(Copied { at, doubted_from })
     }
 
     /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping
@@ -222,8 +233,10 @@ impl Passed {
         // So does emptiness: a mapping of a tmpfs file moves no time, but nothing empty is mapped.
         let is_empty = |from: MediaStat| from.len == 0 && from.mtime == stat.mtime;
         let empty = stat.len == 0 && unseen.from.is_some_and(is_empty);
-        let untouched = self.files.proves_untouched(&unseen, &stat)
+        let unwritten = self.files.proves_untouched(&unseen, &stat)
             || unseen.doubt.is_none() && empty && !inner.state.is_dirty_besides();
+        // What a flush that failed has left of the store is for the next one to see to.
+        let untouched = unwritten && !inner.state.flush_is_open();
         inner.live().blank &= untouched;
         if untouched {
             // Lost, recovery finds an empty file that may be dirty, which is harmless.

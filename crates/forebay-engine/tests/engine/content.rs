@@ -237,6 +237,7 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
             None => {
                 let writer = bed.pass(&file);
                 theirs.write_at(b"theirs", 0).expect("memory");
+                assert_eq!(bed.flush(&file), 0);
                 drop(bed.open("f"));
                 drop(reads());
                 writer
