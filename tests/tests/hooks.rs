@@ -410,14 +410,14 @@ fn a_job_that_was_cancelled_or_out_of_time_has_not_succeeded_whatever_it_says() 
         "#FB stage_out type=file source=$FB_JOB_SCRATCH/r destination=PFS/r",
     ];
     let script = site.script("job.sh", &directives);
-    let away = "exit 1";
+    let none = "echo Slurm accounting storage is disabled >&2; exit 1";
     for (job, squeue, sacct, published) in [
-        ("1", "0 CD 5:00", away, true),
-        ("2", "0 CA 5:00", away, false),
-        ("3", "0 TO INVALID", away, false),
-        ("4", "0 SO 5:00", away, true),
-        ("5", "0 SO 5:00", "echo COMPLETED", true),
-        ("6", "0 SO 5:00", "echo CANCELLED by 47110", false),
+        ("1", "0 CD 5:00", none, true),
+        ("2", "0 CA 5:00", none, false),
+        ("3", "0 TO INVALID", none, false),
+        ("4", "0 SO 5:00", none, true),
+        ("5", "0 SO 5:00", "printf '5|COMPLETED\\n6|FAILED\\n'", true),
+        ("6", "0 SO 5:00", "echo '6|CANCELLED by 47110'", false),
     ] {
         write_as_user(&site.start(job, &script).join("r"), b"r");
         site.plays("squeue", &format!("echo {job} {squeue}"));
@@ -431,7 +431,7 @@ fn a_job_that_was_cancelled_or_out_of_time_has_not_succeeded_whatever_it_says() 
     // Nobody knows whether it ended in its last moment: it is held.
     write_as_user(&site.start("7", &script).join("r"), b"r");
     site.plays("squeue", "echo 7 0 SO INVALID");
-    site.plays("sacct", away);
+    site.plays("sacct", none);
     site.done("epilog", "7", &[]);
     site.done("post-run", "7", &[]);
     site.refused("data-out", "7", &[], "cancelled");

@@ -112,7 +112,7 @@ enum Said {
 /// (`SO`), so accounting is asked; without it only the time tells.
 fn judged<'t>(
     mut words: impl Iterator<Item = &'t str>,
-    accounted: impl FnOnce() -> Option<String>,
+    accounted: impl FnOnce() -> Result<Option<String>>,
 ) -> Option<Said> {
     let status: i32 = words.next()?.parse().ok()?;
     let (state, left) = (words.next()?, words.next());
@@ -120,13 +120,16 @@ fn judged<'t>(
         ("PD", _) => Said::Code(FAILED),
         ("CD", _) | (_, 1..) => Said::Code(code_of(status)),
         ("CG" | "R", _) => Said::Later,
-        ("SO", _) => match accounted().as_deref().map(str::trim) {
-            Some("COMPLETED") => Said::Code(0),
-            Some("" | "PENDING" | "RUNNING" | "SUSPENDED" | "RESIZING" | "REQUEUED") => Said::Later,
-            Some(_) => Said::Code(FAILED),
+        ("SO", _) => match accounted().as_ref().map(Option::as_deref) {
+            Ok(Some("COMPLETED")) => Said::Code(0),
+            Ok(Some("" | "PENDING" | "RUNNING" | "SUSPENDED" | "RESIZING" | "REQUEUED")) => {
+                Said::Later
+            }
+            Ok(Some(_)) => Said::Code(FAILED),
             // It may have ended by itself in the last moment.
-            None if matches!(left, Some("0:00" | "INVALID")) => Said::Nothing,
-            None => Said::Code(0),
+            Ok(None) if matches!(left, Some("0:00" | "INVALID")) => Said::Nothing,
+            Ok(None) => Said::Code(0),
+            Err(_) => Said::Later,
         },
         _ => Said::Code(FAILED),
     })
@@ -136,9 +139,26 @@ fn judged<'t>(
 const FAILED: i32 = 1;
 
 /// The state that accounting has; `None` where there is none.
-fn accounted(id: &str) -> Option<String> {
-    let which = ["--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", id];
-    output("sacct", &which).ok()
+fn accounted(id: &str) -> Result<Option<String>> {
+    let fields = "--format=JobIDRaw,State";
+    match output("sacct", &["--noheader", "--allocations", "--parsable2", fields, "--jobs", id]) {
+        Ok(told) => Ok(Some(state_in(id, &told).to_string())),
+        Err(error) if is_nowhere(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of an array stands for all its tasks, and a job that was resized has a line for each size.
+fn state_in<'t>(id: &str, told: &'t str) -> &'t str {
+    let mut lines = told.lines().rev();
+    let state = lines.find_map(|line| line.strip_prefix(id)?.strip_prefix('|'));
+    state.unwrap_or_default().trim()
+}
+
+/// Whether there is no accounting, rather than one that does not answer.
+fn is_nowhere(error: &Error) -> bool {
+    let said = error.to_string();
+    error.is(libc::ENOENT) || said.contains("accounting storage is disabled")
 }
 
 /// What stands behind a job's number.
@@ -204,7 +224,7 @@ mod tests {
     #[test]
     fn only_a_job_that_has_completed_has_succeeded() {
         let said = |told: &str, accounted: Option<&str>| {
-            judged(told.split_whitespace(), || accounted.map(String::from))
+            judged(told.split_whitespace(), || Ok(accounted.map(|state| state.trim().into())))
         };
         for (told, accounted, expected) in [
             ("0 CD 5:00", None, Said::Code(0)),
@@ -222,9 +242,20 @@ mod tests {
         ] {
             assert_eq!(said(told, accounted), Some(expected), "{told} {accounted:?}");
         }
+        let away = || Err(Error::new(Kind::Unavailable, "sacct: no answer"));
+        assert_eq!(judged("0 SO 5:00".split_whitespace(), away), Some(Said::Later));
         for state in ["TO", "CA", "NF", "PR", "OOM", "DL", "BF", "F"] {
             assert_eq!(said(&format!("0 {state} 5:00"), None), Some(Said::Code(1)), "{state}");
         }
+    }
+
+    #[test]
+    fn accounting_is_read_of_the_job_itself() {
+        let array = "1235|CANCELLED by 1000\n1234|COMPLETED\n1236|FAILED\n";
+        assert_eq!(state_in("1234", array), "COMPLETED");
+        assert_eq!(state_in("1235", array), "CANCELLED by 1000");
+        assert_eq!(state_in("7", "7|RESIZING\n7|COMPLETED\n"), "COMPLETED");
+        assert_eq!(state_in("7", "77|FAILED\n"), "");
     }
 
     #[test]
