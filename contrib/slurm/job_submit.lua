@@ -158,7 +158,7 @@ local function told_of(before)
     return lines
 end
 
--- First words of directives that Slurm counts.
+-- First words of directives whose capacity is one.
 local COUNTED = { jobdw = true, create_persistent = true, capacity = true }
 
 -- Adds the pool behind each capacity of a directive that names none, continued lines included.
@@ -316,11 +316,16 @@ local function placed(job, names, nodes)
         return refused(("forebay: %s: on %s, and --nodelist asks for %s"):format(
             table.concat(names, ", "), table.concat(where, ","), table.concat(elsewhere, ",")))
     end
-    if #where == nodes then
-        job.req_nodes = table.concat(where, ",")
+    local lists = node_lists("slurm.conf", {})
+    -- Nodes that slurm.conf does not name cannot be told from those that lack it.
+    local unlisted = #others(table.concat(where, ","), expanded(table.concat(lists, ","))) > 0
+    if #where == nodes or unlisted then
+        if not unlisted or (job.req_nodes or "") == "" then
+            job.req_nodes = table.concat(where, ",", 1, nodes)
+        end
     else
         local without = { job.exc_nodes ~= "" and job.exc_nodes or nil }
-        for _, list in ipairs(node_lists("slurm.conf", {})) do
+        for _, list in ipairs(lists) do
             without[#without + 1] = table.concat(others(list, where), ",")
         end
         job.exc_nodes = table.concat(without, ","):gsub(",,+", ","):gsub("^,", ""):gsub(",$", "")
