@@ -49,6 +49,9 @@ pub const CLOSING_TIME: Duration = Duration::from_secs(10);
 /// Who asks drops a connection that was idle for so long: the door would close it soon.
 pub const POOL_TIME: Duration = Duration::from_secs(50);
 
+/// A connection idle for less keeps its place for sure: [`KEEP_BUFFERS`], less what a question is under way.
+pub const SURE_TIME: Duration = Duration::from_millis(500);
+
 /// Idle connections that are kept to one address.
 pub const POOL_CONNECTIONS: usize = 32;
 

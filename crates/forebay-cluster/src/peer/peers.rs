@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::hello::{ASK, HELLO, Hello, KEYS_DIFFER, PROVE, Prove, Refused, Welcome};
 use super::key::{Key, from_hex, hex, random};
-use super::limits::{BYTES_MAX, POOL_CONNECTIONS, POOL_TIME, WORDS_MAX};
+use super::limits::{BYTES_MAX, POOL_CONNECTIONS, POOL_TIME, SURE_TIME, WORDS_MAX};
 use super::line::{Line, Trouble};
 use super::message::{Front, Lengths, bad, put_question, read_answer};
 use super::seal::{Nonces, Session, Side};
@@ -80,7 +80,7 @@ impl Peers {
             return Err(usage(format!("a question of {} bytes: at most {WORDS_MAX}", words.len())));
         }
         let mut again = false;
-        if let Some(mut kept) = self.take(address) {
+        if let Some(mut kept) = self.take(address, is_safe(question)) {
             match kept.ask(address, &words, bytes, out, deadline) {
                 Ok(answer) => return Ok(self.keep(address, kept, answer)),
                 Err(Trouble::Broken(_)) if !kept.answered && is_safe(question) => again = true,
@@ -103,10 +103,14 @@ impl Peers {
         }
     }
 
-    /// A kept connection that has not been closed meanwhile. The last one used comes first.
-    fn take(&self, address: &str) -> Option<Connection> {
+    /// A kept connection that has not been closed meanwhile. The last one used comes first. One whose place may go to
+    /// others just now is for questions that are safe to repeat.
+    fn take(&self, address: &str, is_safe: bool) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = idle.get_mut(address)?;
+        if !is_safe && kept.last().is_some_and(|last| last.since.elapsed() >= SURE_TIME) {
+            return None;
+        }
         while let Some(connection) = kept.pop() {
             if connection.since.elapsed() < POOL_TIME && connection.line.is_quiet() {
                 return Some(connection);
