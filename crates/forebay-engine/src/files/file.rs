@@ -321,15 +321,27 @@ pub(crate) struct Looks {
     pub copied: u64,
     /// While somebody writes it past us, no look for its age alone comes before this (R5).
     pub next: Option<Instant>,
+    /// Nor is it opened past us before this, to be compared again, if little of it was copied.
+    pub rests_until: Option<Instant>,
 }
 
 /// So much longer than a look lasts it is until the next.
 const LOOK_PARTS: u32 = 10;
 
+/// A look of less disturbs nobody, however often.
+const LOOK_SHORT: Duration = Duration::from_millis(100);
+
 impl Looks {
     /// The last one took so long.
     pub fn rest(&mut self, now: Instant, took: Duration, max_age: Duration) {
-        self.next = Some(now + (max_age / 2).max(took * LOOK_PARTS).min(max_age));
+        let rest = took * LOOK_PARTS;
+        self.rests_until = (took >= LOOK_SHORT).then(|| now + rest);
+        self.next = Some(now + rest.max(max_age / 2).min(max_age));
+    }
+
+    /// Whether that is too short a time ago for one more.
+    pub fn rests(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
     }
 }
 

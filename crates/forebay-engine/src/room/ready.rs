@@ -145,6 +145,9 @@ impl Ready {
         let budget = self.files.totals().looks().bytes_within(max_age);
         let looks = inner.looks.as_deref().copied().unwrap_or_default();
         let worth = looks.looked > 0 && looks.copied.saturating_mul(4) >= looks.looked;
+        if !worth && looks.rests(self.files.time().now()) {
+            return false;
+        }
         worth || self.files.totals().doubted().saturating_add(inner.state.size()) <= budget
     }
 
@@ -156,5 +159,23 @@ impl Ready {
             true => Ok(()),
             false => self.files.note_tier(shadow.set_mtime(mtime)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::files::file::Looks;
+
+    /// Who appends a line to a large file now and then is not to have all of it compared each time.
+    #[test]
+    fn after_a_long_look_a_file_rests_for_ten_times_as_long() {
+        let (mut looks, now) = (Looks::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        looks.rest(now, second, 30 * second);
+        assert!(looks.rests(now + 9 * second) && !looks.rests(now + 11 * second));
+        looks.rest(now, second / 20, 30 * second);
+        assert!(!looks.rests(now), "a short one is no matter");
     }
 }
