@@ -51,7 +51,7 @@ impl Drain {
             if parcel.is(ABANDONED) || parcel.has_failed() {
                 return Err(given_up());
             }
-            let data = self.files.note_tier(parcel.shadow.next_data(at))?;
+            let data = self.files.note_tier(parcel.next_data(at))?;
             // A block with any data in it is read.
             let hole_end = match data.filter(|(from, _)| *from < end) {
                 Some((from, _)) => (from / BLOCK * BLOCK).max(at),
@@ -197,7 +197,7 @@ impl Drain {
     fn data_within(&self, parcel: &Parcel, start: u64, end: u64) -> Result<Vec<(u64, u64)>> {
         let (mut found, mut at) = (Vec::new(), start);
         while at < end {
-            let next = self.files.note_tier(parcel.shadow.next_data(at))?;
+            let next = self.files.note_tier(parcel.next_data(at))?;
             let Some((from, to)) = next.filter(|next| next.0 < end) else { break };
             found.push((from, to));
             at = to.max(at + 1);

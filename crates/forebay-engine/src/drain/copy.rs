@@ -294,7 +294,7 @@ impl Drain {
     ) -> Result<()> {
         let mut at = start;
         while at < end {
-            let data = self.files.note_tier(parcel.shadow.next_data(at))?;
+            let data = self.files.note_tier(parcel.next_data(at))?;
             let (from, to) = data.map_or((end, end), |(a, b)| (a.clamp(at, end), b.clamp(at, end)));
             if from > at {
                 self.copy_hole(parcel, target, at, from)?;

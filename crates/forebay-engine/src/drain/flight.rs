@@ -94,6 +94,7 @@ impl Drain {
             captured,
             data,
             upto,
+            found: Mutex::new(Rank::Batch, (0, 0)),
             dirty,
             size,
             mtime: unseen.map_or(inner.state.mtime(), |stat| stat.mtime),

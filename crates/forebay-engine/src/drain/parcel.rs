@@ -35,6 +35,8 @@ pub(crate) struct Parcel {
     pub data: Vec<(u64, u64)>,
     /// What was wanted beyond is left for the next.
     pub upto: u64,
+    /// A stretch of the shadow without holes that was found: nobody takes any of that out while it flies.
+    pub found: Mutex<(u64, u64)>,
     /// All that is dirty, of which `captured` is a part: made durable as a whole (W4).
     pub dirty: Vec<(u64, u64)>,
     pub size: u64,
@@ -125,6 +127,17 @@ impl Latch {
 }
 
 impl Parcel {
+    /// As [`MediaFile::next_data`], of which each call may look at all pages up to the next hole.
+    pub(crate) fn next_data(&self, at: u64) -> std::io::Result<Option<(u64, u64)>> {
+        let (start, end) = *self.found.lock();
+        if (start..end).contains(&at) {
+            return Ok(Some((at, end)));
+        }
+        let next = self.shadow.next_data(at)?;
+        *self.found.lock() = next.unwrap_or_default();
+        Ok(next)
+    }
+
     pub(crate) fn leave_copying(&self, to: u8) -> bool {
         self.phase.compare_exchange(COPYING, to, SeqCst, SeqCst).is_ok()
     }
