@@ -399,7 +399,7 @@ fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {
     site.assert_empty();
 }
 
-// S-24: a program that was told to end may say 0, and has not succeeded.
+// S-24: a program that was told to end has not succeeded, whatever its exit code.
 #[test]
 fn a_job_that_was_cancelled_or_out_of_time_has_not_succeeded_whatever_it_says() {
     needs_forebay!();

@@ -84,7 +84,7 @@ fn the_progress_line_stays_on_its_line() {
     }
     let flush = format!("{} flush --wait {}", text(binary()), text(&mounted.path));
     for (columns, most) in [(0, 79), (40, 39)] {
-        sample::file(&mounted.at("again"), 9, 2 << 20);
+        sample::file(&mounted.at("again"), columns.into(), 2 << 20);
         let drawn = drawn_on(columns, &flush);
         assert!(drawn.len() > 3, "{drawn:?}");
         assert!(drawn.iter().all(|line| line.len() <= most), "{columns}: {drawn:#?}");
