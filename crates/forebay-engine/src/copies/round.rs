@@ -252,11 +252,15 @@ impl<'a> Round<'a> {
 
     fn send(&mut self) -> Result<Ended> {
         let (mut piece, mut sent) = (Piece::default(), 0);
+        // Asked once a stretch: each time all pages up to the next hole may be looked at.
+        let mut data = None;
         self.joined = self.post.partners.joined();
         for (start, end) in std::mem::take(&mut self.unsent) {
             let mut at = start;
             while at < end {
-                let data = self.post.files.note_tier(self.shadow.next_data(at))?;
+                if data.is_none_or(|(_, end)| end <= at) {
+                    data = self.post.files.note_tier(self.shadow.next_data(at))?;
+                }
                 let (from, to) =
                     data.map_or((end, end), |(a, b)| (a.clamp(at, end), b.clamp(at, end)));
                 if from > at {
