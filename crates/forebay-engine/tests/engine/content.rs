@@ -1,7 +1,7 @@
 //! Files that are compared with what the backing store holds when they are flushed, by digests of their
 //! blocks: those that programs write past us.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -558,27 +558,45 @@ fn holes_are_compared_too() {
     assert_eq!(bed.flush(&file), blocks, "all holes are known");
 }
 
+/// A tier in memory, with a file that somebody has open past us, and may map.
+struct InMemory {
+    dir: PathBuf,
+    store: MemStore,
+    engine: Arc<Engine>,
+    file: OpenFile,
+    past: Past,
+}
+
+impl InMemory {
+    fn begin(name: &str) -> Option<InMemory> {
+        let place = Path::new("/dev/shm");
+        if !place.is_dir() {
+            println!("SKIPPED: no file system in memory");
+            return None;
+        }
+        let dir = place.join(format!("forebay-content-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("room");
+        let store = MemStore::new();
+        let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
+        theirs.write_at(&bytes(10), 0).expect("memory");
+        let config = Config { digests_from: 1, ..Config::default() };
+        let media = Arc::new(DirMedia::open(&dir).expect("it is there"));
+        let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
+        read_all(&engine, Path::new("f")).expect("it is there");
+        let file = engine.io.open(Path::new("f"), None).expect("it is there");
+        assert!(engine.passed.make_ready(&file).expect("memory"));
+        let past = engine.passed.write_ready(&file, true).expect("room").expect("ready");
+        Some(InMemory { dir, store, engine, file, past })
+    }
+}
+
 /// A mapping is stored to after the file was closed and looked at; on a tier in memory that moves no time.
 // S-2 S-12
 #[test]
 fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
-    let place = Path::new("/dev/shm");
-    if !place.is_dir() {
-        println!("SKIPPED: no file system in memory");
+    let Some(InMemory { dir, store, engine, file, past }) = InMemory::begin("stored") else {
         return;
-    }
-    let dir = place.join(format!("forebay-content-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("room");
-    let store = MemStore::new();
-    let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
-    theirs.write_at(&bytes(10), 0).expect("memory");
-    let config = Config { digests_from: 1, ..Config::default() };
-    let media = Arc::new(DirMedia::open(&dir).expect("it is there"));
-    let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
-    read_all(&engine, Path::new("f")).expect("it is there");
-    let file = engine.io.open(Path::new("f"), None).expect("it is there");
-    assert!(engine.passed.make_ready(&file).expect("memory"));
-    let past = engine.passed.write_ready(&file, true).expect("room").expect("ready");
+    };
     let mut mapping = Mapping::of(&shadow_of(&dir), 10 * BLOCK);
     mapping.store(7, b'1');
     past.end().expect("a tier that works");
@@ -599,23 +617,8 @@ fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
 // S-1
 #[test]
 fn what_others_change_is_seen_though_it_may_have_been_mapped_in_memory() {
-    let place = Path::new("/dev/shm");
-    if !place.is_dir() {
-        println!("SKIPPED: no file system in memory");
-        return;
-    }
-    let dir = place.join(format!("forebay-content-open-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("room");
-    let store = MemStore::new();
-    let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
-    theirs.write_at(&bytes(10), 0).expect("memory");
-    let config = Config { digests_from: 1, ..Config::default() };
-    let media = Arc::new(DirMedia::open(&dir).expect("it is there"));
-    let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
-    read_all(&engine, Path::new("f")).expect("it is there");
-    let file = engine.io.open(Path::new("f"), None).expect("it is there");
-    assert!(engine.passed.make_ready(&file).expect("memory"));
-    let past = engine.passed.write_ready(&file, true).expect("room").expect("ready");
+    let Some(InMemory { dir, store, engine, file, past }) = InMemory::begin("open") else { return };
+    let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
     past.end().expect("a tier that works");
     drop(file);
     assert_eq!(engine.ops.status().dirty_files, 1, "nobody has looked");
