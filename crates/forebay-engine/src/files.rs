@@ -17,9 +17,11 @@ use crate::core::id::FileId;
 use crate::core::paths::{Paths, Tree};
 use crate::core::state::{FileState, Record};
 use crate::files::attached::Attached;
-use crate::files::file::{DirtyQueue, File, Inner, Live};
+use crate::files::file::{File, Inner};
 use crate::files::graveyard::Graveyard;
+use crate::files::live::Live;
 use crate::files::partners::{CopiesAt, Copying, Partners};
+use crate::files::queue::DirtyQueue;
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
@@ -40,10 +42,12 @@ mod held;
 pub mod journaled;
 mod known;
 pub mod leaving;
+pub mod live;
 pub mod names;
 pub mod open;
 pub mod pace;
 pub mod partners;
+pub mod queue;
 mod record;
 pub mod shadow;
 mod shared;
@@ -52,6 +56,7 @@ pub mod sums;
 pub mod syncing;
 pub mod table;
 pub mod totals;
+pub mod unseen;
 pub mod work;
 
 pub struct Files {
@@ -374,24 +379,43 @@ impl Files {
 
     /// Files at or below one of the paths; all if there is none. In the order of their paths.
     pub(crate) fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
-        let within = |file: &Arc<File>| {
-            let inner = file.lock();
-            scope.is_empty() || scope.iter().any(|path| inner.state.paths.any_within(path))
+        within(self.candidates(scope), scope)
+    }
+
+    /// Those of them that are dirty and have a name. Whatever is clean is not looked at, if it is more.
+    pub(crate) fn select_dirty(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+        let now = self.time.ms();
+        let count = self.dirty().by_age.len();
+        let below = self.ids_below(scope).filter(|ids| ids.len() <= count);
+        let files = match below {
+            Some(ids) => ids.into_iter().filter_map(|id| self.by_id(id)).collect(),
+            None => self.dirty().older(now, u64::MAX).into(),
         };
-        let mut files = self.candidates(scope);
-        files.retain(within);
-        files.sort_by_cached_key(|file| file.path());
+        let mut files = within(files, scope);
+        files.retain(|file| file.lock().state.is_dirty());
         files
     }
 
-    /// The same, and perhaps some besides. Looks at none.
+    /// Whether any file at or below the path is known.
+    pub(crate) fn knows_any(&self, path: &Path) -> bool {
+        let ids = self.tree().at_or_below(path);
+        let mut files = ids.into_iter().filter_map(|id| self.by_id(id));
+        files.any(|file| file.lock().state.paths.any_within(path))
+    }
+
+    /// What [`Files::select`] does, and perhaps some besides. Looks at none.
     pub(crate) fn candidates(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
-        if scope.is_empty() || scope.iter().any(|path| path.as_os_str().is_empty()) {
-            return self.all_files();
+        match self.ids_below(scope) {
+            None => self.all_files(),
+            Some(ids) => ids.into_iter().filter_map(|id| self.by_id(id)).collect(),
         }
-        let ids: BTreeSet<FileId> =
-            scope.iter().flat_map(|path| self.tree().at_or_below(path)).collect();
-        ids.into_iter().filter_map(|id| self.by_id(id)).collect()
+    }
+
+    /// `None`: all.
+    fn ids_below(&self, scope: &[PathBuf]) -> Option<BTreeSet<FileId>> {
+        let all = scope.is_empty() || scope.iter().any(|path| path.as_os_str().is_empty());
+        let below = || scope.iter().flat_map(|path| self.tree().at_or_below(path)).collect();
+        (!all).then(below)
     }
 
     pub fn tunables(&self) -> Tunables {
@@ -403,4 +427,14 @@ impl Files {
         let inner = file.lock();
         inner.recorded.then(|| Record { key: file.key, state: inner.state.clone() })
     }
+}
+
+/// Those at or below one of these paths, or all if there is none, in the order of their paths.
+fn within(mut files: Vec<Arc<File>>, scope: &[PathBuf]) -> Vec<Arc<File>> {
+    files.retain(|file| {
+        let inner = file.lock();
+        scope.is_empty() || scope.iter().any(|path| inner.state.paths.any_within(path))
+    });
+    files.sort_by_cached_key(|file| file.path());
+    files
 }

@@ -33,22 +33,22 @@ impl Bound {
     /// The smallest tier that is written to past us.
     pub fn tier_min(self) -> u64 {
         match self {
-            // Of less all would be asked about always, which takes longer than to write through us.
-            Bound::Asked => 2 * AHEAD,
+            // A quarter of less is written full between two looks.
+            Bound::Asked => SMALL / 8,
             // At the few GB/s of a fast device, about a second of writing.
-            Bound::LetIn => 4 << 30,
+            Bound::LetIn => SMALL,
         }
     }
 }
 
 /// Whether one more program may write past us. Its shadow cannot be evicted, and it is slowed down only if it is
 /// asked, so room is kept: a sixty-fourth of the tier for each of them, from what is
-/// free or clean, and what they will have written in a second counts as written; and a small tier never allows it.
+/// free or clean, and what they will have written soon counts as written; and a tiny tier never allows it.
 pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) -> bool {
     if level.tier_bytes < bound.tier_min() {
         return false;
     }
-    let dirty_soon = level.dirty_bytes.saturating_add(level.arriving_bytes);
+    let dirty_soon = level.dirty_bytes.saturating_add(arriving(level));
     if dirty_soon > t.marks(level.tier_bytes).high {
         return false;
     }
@@ -56,14 +56,27 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) 
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
-/// Less room than that is written full within the moments between two looks.
-const AHEAD: u64 = 1 << 30;
+/// Those who write past us on a smaller tier are looked at every [`LOOK_QUICK`].
+pub const SMALL: u64 = 4 << 30;
+
+/// At a few GB/s some tens of megabytes are written meanwhile.
+pub const LOOK_QUICK: Duration = Duration::from_millis(10);
+
+/// Less room than that part of [`SMALL`], or of a smaller tier, is written full within the moments between
+/// two looks.
+const AHEAD_PART: u64 = 4;
+
+/// What arrives in the time that is reckoned with: a second, and with quick looks a tenth of it.
+fn arriving(level: Level) -> u64 {
+    if level.tier_bytes < SMALL { level.arriving_bytes / 10 } else { level.arriving_bytes }
+}
 
 /// Whether those who write past us are asked about before they write: what is dirty may soon be all
 /// that the tier may hold.
 pub fn holds_writers(level: Level) -> bool {
     let stays = level.dirty_bytes.saturating_add(level.doubted_bytes);
-    stays.saturating_add(level.arriving_bytes.max(AHEAD)) >= level.tier_bytes
+    let ahead = level.tier_bytes.min(SMALL) / AHEAD_PART;
+    stays.saturating_add(arriving(level).max(ahead)) >= level.tier_bytes
 }
 
 #[cfg(test)]
@@ -86,7 +99,7 @@ mod tests {
         assert!(!may_write_unseen(Level { tier_bytes: tier_bytes - 1, ..level(0) }, &t, 0));
         let small = |tier_bytes| Level { tier_bytes, ..Level::default() };
         let asked = |tier_bytes| super::may_write_unseen(small(tier_bytes), &t, 0, Bound::Asked);
-        assert!(asked(2 << 30) && !asked((2 << 30) - 1), "where the kernel asks it holds them");
+        assert!(asked(512 << 20) && !asked((512 << 20) - 1), "where the kernel asks it holds them");
     }
 
     #[test]
@@ -99,7 +112,13 @@ mod tests {
         };
         assert!(!holds_writers(level(6, 0)) && !holds_writers(level(4, 3)));
         assert!(holds_writers(level(7, 0)) && holds_writers(level(4, 4)));
-        let small = Level { tier_bytes: 1 << 30, ..Level::default() };
-        assert!(holds_writers(small), "any tier that is full in a moment");
+        let small = |dirty_mib: u64, arriving_mib: u64| Level {
+            tier_bytes: 1 << 30,
+            dirty_bytes: dirty_mib << 20,
+            arriving_bytes: arriving_mib << 20,
+            ..Level::default()
+        };
+        assert!(!holds_writers(small(0, 0)) && !holds_writers(small(700, 2500)));
+        assert!(holds_writers(small(768, 0)) && holds_writers(small(700, 3500)));
     }
 }

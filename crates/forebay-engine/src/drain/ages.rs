@@ -43,6 +43,7 @@ pub(crate) struct Ages {
 /// One pass over dirty files.
 pub(crate) struct Look {
     pub instant: Instant,
+    pub max_age: Duration,
     /// The time of day, in milliseconds.
     pub now: u64,
     pub width: u64,
@@ -67,7 +68,8 @@ impl Look {
             true => Way::Flying,
             false => Way::Here,
         };
-        let stays = !is_flushable(&inner, self.instant) || inner.was_looked_at(self.instant);
+        let stays =
+            !is_flushable(&inner, self.instant) || inner.was_looked_at(self.instant, self.max_age);
         if (way == Way::Here && stays) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged();
             return;

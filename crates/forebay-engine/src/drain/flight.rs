@@ -17,7 +17,9 @@ use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, may_have_changed, parts};
 use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Outcome, Parcel, Take, common, sum};
-use crate::files::file::{Asked, Beside, Copied, Doubt, File, Inner, Trouble, note_seen};
+use crate::files::file::{Beside, File, Inner, Trouble, note_seen};
+use crate::files::live::Asked;
+use crate::files::unseen::{Copied, Doubt};
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::media::MediaFile;
 
@@ -228,7 +230,8 @@ impl Drain {
         }
     }
 
-    /// Does what may hang in the store on a thread of its own; `None` if it is given up.
+    /// Does what may hang in the store on a thread of its own; `None` if it is given up, as it is at the end of
+    /// the mount.
     pub(crate) fn errand<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -241,7 +244,7 @@ impl Drain {
             *slot.lock() = Some(value);
             mine.count_down();
         });
-        latch.wait(self.files.time(), give_up);
+        latch.wait(self.files.time(), || give_up() || self.files.is_stopping());
         done.lock().take()
     }
 
@@ -387,7 +390,7 @@ impl Drain {
             // What a sync has not written out may change without a further sign.
             let synced = !inner.state.is_unsynced();
             if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
-                let may_be_mapped = unseen.maps && self.files.media().is_memory();
+                let may_be_mapped = unseen.outlives_close && self.files.media().is_memory();
                 // A write moves the time when it begins: what it brings after the look a second one finds. Without
                 // digests that would be a copy of all of it; there the last flush does.
                 let same = unseen.copied.as_ref().filter(|was| was.at == at && parcel.moved() == 0);
@@ -618,7 +621,7 @@ mod tests {
     use crate::bed::{Bed, bed};
     use crate::core::ranges::{Mark, State};
     use crate::core::state::Conflict;
-    use crate::files::file::Around;
+    use crate::files::live::Around;
 
     fn change(bed: &Bed, inner: &mut Inner, change: Change<'_>) {
         bed.engine.files.commit(&bed.file, inner, change).unwrap();

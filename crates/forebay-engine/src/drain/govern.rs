@@ -192,6 +192,7 @@ impl Drain {
         let width = (tunables.max_age.as_millis() as u64 / 32).max(1);
         let mut look = Look {
             instant: began,
+            max_age: tunables.max_age,
             now: self.files.time().ms(),
             width,
             settle: tunables.settle.as_millis() as u64,

@@ -126,7 +126,7 @@ impl Drain {
     /// What is dirty now, and of that what comes last.
     fn owed(&self, order: &Order) -> (Vec<Owed>, Vec<Owed>) {
         let (mut others, mut last) = (Vec::new(), Vec::new());
-        for file in self.files.select(&order.scope) {
+        for file in self.files.select_dirty(&order.scope) {
             let inner = file.lock();
             if !inner.state.is_dirty() {
                 continue;

@@ -13,7 +13,8 @@ use forebay_backing::{Result, Sizes, Version};
 use crate::core::clock::{Look, What};
 use crate::core::digest::{BLOCK, Digest, parts};
 use crate::files::Files;
-use crate::files::file::{Around, File, Inner, Meanwhile};
+use crate::files::file::{File, Inner};
+use crate::files::live::{Around, Meanwhile};
 use crate::lock::{Mutex, Rank};
 use crate::tier::digests::Table;
 
@@ -188,7 +189,7 @@ impl Files {
         if looked > 0 {
             let looks = inner.looks.get_or_insert_default();
             let took = Duration::from_micros(open.looked_us.load(Relaxed));
-            looks.rest(self.time.now(), took, self.tune(|t| t.max_age));
+            looks.last = Some((self.time.now(), took));
             // The last one tells most.
             looks.looked = looks.looked / 2 + looked;
             looks.copied = looks.copied / 2 + copied;

@@ -5,18 +5,17 @@
 //! write and its record; it is never held during a call to the backing store. Its place among the
 //! locks is in docs/ARCHITECTURE.md.
 
-use std::collections::VecDeque;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
+use forebay_backing::{Attr, Error, FileKey, Timestamp};
 
-use crate::core::clock::{Clock, Gone, Look, Watch, What};
-use crate::core::copied::{Rounds, Untold};
+use crate::core::clock::{Clock, Look, What};
+use crate::core::copied::Untold;
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
@@ -24,12 +23,12 @@ use crate::core::paths::{Paths, Weight};
 use crate::core::ranges::State;
 use crate::core::report::Failure;
 use crate::core::served::Before;
-use crate::core::stamps::{self, Stamps};
+use crate::core::stamps::Stamps;
 use crate::core::state::{Change, FileState, Record};
-use crate::files::fetch::Fetch;
+use crate::files::live::{Around, Asked, Live, Seen};
+use crate::files::unseen::{Doubt, Looks, Unseen};
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
-use crate::tier::digests::Table;
-use crate::tier::media::{MediaFile, MediaStat};
+use crate::tier::media::MediaStat;
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {
@@ -112,273 +111,6 @@ pub(crate) struct Trouble {
     pub retry_at: Instant,
 }
 
-/// What exists only while a file is in use.
-#[derive(Default)]
-pub(crate) struct Live {
-    pub shadow: Option<Arc<dyn MediaFile>>,
-    pub backing: Option<Arc<dyn BackingFile>>,
-    /// The backing file open for writing, where writes go around the tier.
-    pub target: Option<Arc<dyn BackingFile>>,
-    /// What the backing store holds, once somebody has asked.
-    pub digests: Option<Arc<Table>>,
-    /// How often it is open.
-    pub(super) opens: u32,
-    /// Present while somebody writes past our eyes.
-    pub unseen: Option<Box<Unseen>>,
-    /// Programs that read past our eyes: the shadow must not be punched.
-    pub pins: u32,
-    /// I/O on the shadow in flight, a flush not counted.
-    io: u32,
-    /// The same of those who see by the clock whether clean bytes went meanwhile.
-    io_that_looks: u32,
-    pub around: Around,
-    /// Ranges being fetched.
-    pub fills: Vec<Fetch>,
-    /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
-    pub copied: Option<Box<Untold>>,
-    /// Bytes written since a round of it began last, and whether it is told of ahead of any sync now.
-    pub fresh: u64,
-    pub goes_ahead: bool,
-    /// The flush in progress (one at a time), and what was written since the copy began (S6).
-    pub flight: Option<Watch>,
-    /// What was lately thrown away of what was cached, or changed around the tier.
-    pub gone_lately: Gone,
-    /// When the last flush that landed had begun, if the size was the same at its end, and the
-    /// backing file has nothing left of what was cut off here.
-    pub landed: Option<Look>,
-    /// The log's position after the last record about this file, if there was one since this is
-    /// here. Later ones are of no concern to a sync of it.
-    pub logged_seq: Option<u64>,
-    /// Up to where there may be memory beyond the end of the shadow; 0 if there is none.
-    pub reserved: u64,
-    /// Where the last write ended, and the last one before a sync.
-    pub written_to: u64,
-    pub synced_to: u64,
-    /// When it was synced last.
-    pub synced_at: Option<Instant>,
-    /// Since when what is flushed is kept.
-    pub keeps_since: Option<Instant>,
-    /// When the attributes were last compared with the backing store's.
-    pub checked: Option<Instant>,
-    /// What the backing store said of it last, while it is open.
-    pub seen: Option<Box<Seen>>,
-    pub stream: Stream,
-    /// Where the last read ended.
-    pub read_to: u64,
-    /// The last name is gone; the file lives until its last handle is closed.
-    pub unlinked: bool,
-    /// The shadow's directory entry is known to be durable.
-    pub named: bool,
-    /// What was on record when all of it was last found durable is durable, too.
-    pub ready: bool,
-    /// The shadow was made for a writer past us, and nothing was ever written to it.
-    pub blank: bool,
-    /// The bytes are of a version that the backing store no longer has; they are dropped once
-    /// nobody reads them past us.
-    pub stale: bool,
-}
-
-/// Whether clean bytes may be evicted while the shadow is read, copied or synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meanwhile {
-    /// Who is at it sees by the clock whether any went.
-    Allowed,
-    Refused,
-}
-
-/// Changes of a file around the tier.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Around {
-    #[default]
-    None,
-    /// So many are in flight.
-    UnderWay(u32),
-    /// There were some: the backing file is another than we know.
-    Over,
-}
-
-impl Around {
-    pub fn is_under_way(self) -> bool {
-        matches!(self, Around::UnderWay(_))
-    }
-
-    pub fn begin(&mut self) {
-        let others = if let Around::UnderWay(others) = *self { others } else { 0 };
-        *self = Around::UnderWay(others + 1);
-    }
-
-    pub fn end(&mut self) {
-        *self = match *self {
-            Around::UnderWay(more @ 2..) => Around::UnderWay(more - 1),
-            _ => Around::Over,
-        };
-    }
-}
-
-impl Live {
-    pub fn at_work(&mut self, evictions: Meanwhile) -> &mut u32 {
-        match evictions {
-            Meanwhile::Allowed => &mut self.io_that_looks,
-            Meanwhile::Refused => &mut self.io,
-        }
-    }
-
-    pub fn is_open(&self) -> bool {
-        self.opens > 0
-    }
-
-    /// The rounds in which partners were told.
-    pub fn rounds(&self) -> Rounds {
-        self.copied.as_ref().map_or(Rounds::default(), |copied| copied.rounds)
-    }
-
-    /// What is worth remembering when nobody uses the file any more.
-    pub fn remains(&self) -> Live {
-        let Live { checked, named, around, .. } = *self;
-        Live { checked, named, around, ..Live::default() }
-    }
-
-    /// Whether anything of the shadow is read, copied or synced.
-    pub fn is_at_work(&self) -> bool {
-        self.io + self.io_that_looks > 0 || self.flight.is_some()
-    }
-}
-
-/// Who writes a file past our eyes, and what is known of it.
-pub(crate) struct Unseen {
-    writers: NonZeroU32,
-    /// One of them may have mapped the shadow, and may have left the mapping when he closed it.
-    pub maps: bool,
-    /// The shadow when they began, to see whether anything was written.
-    pub from: Option<MediaStat>,
-    /// Bytes in the shadow when it was last measured.
-    pub measured: Option<u64>,
-    pub copied: Option<Copied>,
-    /// It was complete and clean, or nearly: what was written is found by content.
-    pub doubt: Option<Doubt>,
-    /// The shadow's last change when it was last given set-user-id or set-group-id through us.
-    pub set_id_at: Option<Timestamp>,
-}
-
-/// What is thought to be dirty of a file that was, or is, written past us.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Doubt {
-    /// When the first writer came.
-    pub dirty: u64,
-    /// Bytes that its shadow took then.
-    pub allocated: u64,
-    /// Nothing moved its time: if nothing is different, nothing was written.
-    pub unmoved: bool,
-}
-
-impl Doubt {
-    /// The same now that its shadow takes so many bytes.
-    pub fn dirty(&self, allocated: u64) -> u64 {
-        self.dirty + allocated.saturating_sub(self.allocated)
-    }
-}
-
-impl Unseen {
-    /// Of the first writer, who found the shadow like this.
-    pub fn begin(from: Option<MediaStat>) -> Unseen {
-        let writers = NonZeroU32::MIN;
-        Unseen {
-            writers,
-            maps: false,
-            from,
-            measured: None,
-            copied: None,
-            doubt: None,
-            set_id_at: None,
-        }
-    }
-
-    /// Whether the shadow was not changed since they began, as far as its times tell.
-    pub fn is_unmoved(&self, now: &MediaStat) -> bool {
-        let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);
-        self.from.as_ref().is_some_and(|from| at(from) == at(now))
-    }
-
-    pub fn is_last(&self) -> bool {
-        self.writers == NonZeroU32::MIN
-    }
-
-    /// One writer more.
-    pub fn join(&mut self) {
-        self.writers = self.writers.saturating_add(1);
-    }
-
-    /// One writer fewer, of several.
-    pub fn part(&mut self) {
-        self.writers = NonZeroU32::new(self.writers.get() - 1).expect("it is not the last");
-    }
-}
-
-/// Bytes that were compared with what the backing store holds, and copied, of late.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Looks {
-    pub looked: u64,
-    pub copied: u64,
-    /// While somebody writes it past us, no look for its age alone comes before this (R5).
-    pub next: Option<Instant>,
-    /// Nor is it opened past us before this, to be compared again, if little of it was copied.
-    pub rests_until: Option<Instant>,
-}
-
-/// So much longer than a look lasts it is until the next.
-const LOOK_PARTS: u32 = 10;
-
-/// A look of less disturbs nobody, however often.
-const LOOK_SHORT: Duration = Duration::from_millis(100);
-
-impl Looks {
-    /// The last one took so long.
-    pub fn rest(&mut self, now: Instant, took: Duration, max_age: Duration) {
-        let rest = took * LOOK_PARTS;
-        self.rests_until = (took >= LOOK_SHORT).then(|| now + rest);
-        self.next = Some(now + rest.max(max_age / 2).min(max_age));
-    }
-
-    /// Whether that is too short a time ago for one more.
-    pub fn rests(&self, now: Instant) -> bool {
-        self.rests_until.is_some_and(|until| now < until)
-    }
-}
-
-/// A complete copy of a file that is written past us.
-pub(crate) struct Copied {
-    /// The shadow then.
-    pub at: MediaStat,
-    /// From then on equal times prove nothing any more: a write may have been under way, which moved them
-    /// when it began; and a store into a mapping of a tier in memory moves none.
-    pub doubted_from: Option<Instant>,
-}
-
-/// A moment before the backing store was asked.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked {
-    pub(crate) at: Instant,
-    pub(crate) look: Look,
-}
-
-impl Asked {
-    pub fn at(at: Instant) -> Asked {
-        Asked { at, look: Look::now() }
-    }
-}
-
-/// What the backing store said of a file.
-pub(crate) struct Seen {
-    pub asked: Asked,
-    pub attr: Attr,
-    /// When it was known to have no `security.capability`, after which the kernel asks at writes.
-    pub no_capability: Option<Instant>,
-    /// Made by this mount, and nobody else has been seen to change it since.
-    pub made: bool,
-    /// Somebody asks again already.
-    pub asked_again: bool,
-}
-
 /// Clean bytes beside what a sync is about to make durable, as they were when it began.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
@@ -388,19 +120,6 @@ pub(crate) struct Beside {
 
 /// Who syncs more stretches at once than this does not go over the same pages again and again.
 const SYNCED_APART_MAX: usize = 64;
-
-/// How sequential the readers of a file are.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Stream {
-    /// Where the next read of a sequential reader begins.
-    pub next: u64,
-    /// Bytes read in order so far.
-    pub run: u64,
-    /// How far ahead is worth fetching; 0 while reads are random.
-    pub window: u64,
-    /// Up to where fetches were already asked for.
-    pub asked: u64,
-}
 
 impl File {
     pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
@@ -629,9 +348,9 @@ impl Inner {
     }
 
     /// Whether it was compared a moment ago, and is written past us still: its age alone asks for no look yet (R5).
-    pub fn was_looked_at(&self, now: Instant) -> bool {
-        let next = self.looks.as_ref().and_then(|looks| looks.next);
-        self.state.is_unseen() && next.is_some_and(|next| now < next)
+    pub fn was_looked_at(&self, now: Instant, max_age: Duration) -> bool {
+        let looks = self.looks.as_deref();
+        self.state.is_unseen() && looks.is_some_and(|looks| looks.is_recent(now, max_age))
     }
 
     /// Whether it rests after a flush that failed.
@@ -835,53 +554,6 @@ impl Drop for Changing {
             inner.clock.end_change();
             inner.forget_seen();
         }
-    }
-}
-
-/// Files with dirty bytes, the one that was dirtied first in front. The key is the time with a
-/// number behind it, so that two files can be equally old.
-#[derive(Default)]
-pub(crate) struct DirtyQueue {
-    pub by_age: std::collections::BTreeMap<u64, (u64, Arc<File>)>,
-}
-
-/// Bits of a place below the time: milliseconds since the epoch take 41.
-const SEQUENCE_BITS: u32 = 20;
-
-impl DirtyQueue {
-    /// Adds a file whose oldest dirty byte is from `since`; returns its place.
-    /// `since` is positive.
-    pub fn push(&mut self, since: u64, file: Arc<File>) -> NonZeroU64 {
-        let mut place = since << SEQUENCE_BITS;
-        let last = self.by_age.range(place..(since + 1) << SEQUENCE_BITS).next_back();
-        if let Some((last, _)) = last {
-            place = last + 1;
-        }
-        self.by_age.insert(place, (since, file));
-        NonZeroU64::new(place).expect("since is positive")
-    }
-
-    pub fn remove(&mut self, place: NonZeroU64) {
-        self.by_age.remove(&place.get());
-    }
-
-    /// All files, oldest first, and since when each is dirty, as far as is known [now](stamps::known).
-    pub fn oldest_first(&self, now: u64) -> impl Iterator<Item = (u64, &Arc<File>)> {
-        let is_beyond = move |entry: &&(u64, Arc<File>)| stamps::is_beyond(entry.0, now);
-        let beyond = self.by_age.values().rev().take_while(is_beyond);
-        let others = self.by_age.values().take_while(move |entry| !is_beyond(entry));
-        beyond.chain(others).map(move |(since, file)| (stamps::known(*since, now), file))
-    }
-
-    /// Files dirtied before `until`, oldest first.
-    pub fn older(&self, now: u64, until: u64) -> VecDeque<Arc<File>> {
-        self.oldest(now, until, usize::MAX)
-    }
-
-    /// The first so many of them.
-    pub fn oldest(&self, now: u64, until: u64, count: usize) -> VecDeque<Arc<File>> {
-        let due = self.oldest_first(now).take_while(|(since, _)| *since <= until);
-        due.take(count).map(|(_, file)| file.clone()).collect()
     }
 }
 

@@ -11,8 +11,10 @@ use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{Around, File, Inner, Unseen};
+use crate::files::file::{File, Inner};
+use crate::files::live::Around;
 use crate::files::shadow::is_blank;
+use crate::files::unseen::Unseen;
 use crate::lock::MutexGuard;
 use crate::tier::media::MediaStat;
 
@@ -71,7 +73,9 @@ impl Files {
     /// Whether the times of a shadow prove that nothing was written past us since the first writer came (R4).
     pub(crate) fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
         let media = self.media();
-        unseen.is_unmoved(now) && !(unseen.maps && media.is_memory()) && media.tells_each_change()
+        unseen.is_unmoved(now)
+            && !(unseen.outlives_close && media.is_memory())
+            && media.tells_each_change()
     }
 
     /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.
@@ -96,7 +100,7 @@ impl Files {
         let live = inner.live();
         live.stale = false;
         live.around = Around::None;
-        live.stream = crate::files::file::Stream::default();
+        live.stream = crate::files::live::Stream::default();
         if had && let Ok(shadow) = self.shadow(file, inner) {
             let emptied = self.note_tier(self.empty(file, inner, &*shadow, attr.size));
             // Nobody may find the old bytes in it: who needs a shadow gets a fresh one.

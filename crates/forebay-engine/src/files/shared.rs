@@ -7,7 +7,8 @@ use forebay_backing::{FileKey, Version};
 
 use crate::core::state::Conflict;
 use crate::files::Files;
-use crate::files::file::{File, Live};
+use crate::files::file::File;
+use crate::files::live::Live;
 
 impl Files {
     /// Whether another mount may have newer bytes of the file from now on: nothing of it is dirty here or

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::files::Files;
-use crate::files::file::{File, Inner, Meanwhile};
+use crate::files::file::{File, Inner};
+use crate::files::live::Meanwhile;
 use crate::lock::MutexGuard;
 
 /// I/O on the shadow in flight: nothing is punched out of it otherwise. Not to be dropped under the

@@ -123,7 +123,7 @@ impl Io {
         if !goes_on || (start == 0 && stream.next > 2 * SLACK) {
             // Who begins at the beginning goes on; a database that reads a few neighbors does not.
             let window = if start == 0 { WINDOW_MIN.min(max) } else { 0 };
-            *stream = crate::files::file::Stream { next: end, run: len, window, asked: end };
+            *stream = crate::files::live::Stream { next: end, run: len, window, asked: end };
             return;
         }
         // Reading the same again leads nowhere, and who skips as much as he reads wants no neighbors.

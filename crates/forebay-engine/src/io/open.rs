@@ -6,8 +6,9 @@ use std::sync::Arc;
 use forebay_backing::{Access, Attr, BackingFile, Error, FileKey, Result};
 
 use crate::core::clock::{Look, What};
-use crate::files::file::{Asked, File, Inner, note_seen};
+use crate::files::file::{File, Inner, note_seen};
 use crate::files::glance::Glance;
+use crate::files::live::Asked;
 use crate::files::open::OpenFile;
 use crate::io::Io;
 

@@ -10,7 +10,8 @@ use crate::core::config::WritePolicy;
 use crate::core::counters::add;
 use crate::core::rules::Admission;
 use crate::failpoint;
-use crate::files::file::{Beside, File, Inner, Meanwhile};
+use crate::files::file::{Beside, File, Inner};
+use crate::files::live::Meanwhile;
 use crate::files::syncing::refuse_after_failure;
 use crate::io::Io;
 use crate::lock::MutexGuard;
@@ -54,7 +55,7 @@ impl Io {
     }
 
     /// Makes it durable in the tier.
-    fn sync_here(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+    pub(crate) fn sync_here(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         // A truncation that falls into a sync makes it say nothing; where the size changes all the
         // time it has to wait. So does an eviction, once.
         let mut evictions = Meanwhile::Allowed;

@@ -9,7 +9,8 @@ use forebay_backing::{Error, Result};
 
 use crate::core::config::KeepDirty;
 use crate::core::report::{Progress, Report};
-use crate::files::file::{File, Meanwhile};
+use crate::files::file::File;
+use crate::files::live::Meanwhile;
 use crate::ops::Ops;
 use crate::ops::operate::THREADS_MAX;
 

@@ -30,7 +30,7 @@ impl Ops {
     }
 
     fn why_missing(&self, path: &Path) -> Option<Failure> {
-        if !self.files.select(&[path.to_path_buf()]).is_empty() {
+        if self.files.knows_any(path) {
             return None;
         }
         let why = match self.names.ask(|b| b.stat(path)) {
@@ -184,6 +184,28 @@ mod tests {
     use crate::core::report::Progress;
 
     use super::*;
+
+    /// However many clean files there are, a flush looks at none.
+    // S-5
+    #[test]
+    fn an_order_for_all_looks_at_nothing_clean() {
+        let bed = bed("operate-clean");
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
+        assert_eq!(bed.engine.drain.flush(&[], &Progress::default()).files, 1);
+        let (dirty, _) = bed.engine.verbs.create(Path::new("g"), &new).unwrap();
+        bed.engine.io.write(&dirty, 0, &[2; 100]).unwrap();
+        let clean = bed.file.lock();
+        let engine = bed.engine.clone();
+        let order = std::thread::spawn(move || engine.drain.flush(&[], &Progress::default()).files);
+        let began = Instant::now();
+        while !order.is_finished() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(order.is_finished(), "it waits for a clean file");
+        drop(clean);
+        assert_eq!(order.join().unwrap(), 1);
+    }
 
     /// Whoever asks for one path gets an answer while a file beside it is at work.
     // S-5 S-10

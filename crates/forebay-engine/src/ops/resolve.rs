@@ -10,7 +10,8 @@ use forebay_backing::{
 use crate::core::clock::Watch;
 use crate::core::ranges::Ranges;
 use crate::core::state::Change;
-use crate::files::file::{File, Inner, Meanwhile};
+use crate::files::file::{File, Inner};
+use crate::files::live::Meanwhile;
 use crate::files::work::AtWork;
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;

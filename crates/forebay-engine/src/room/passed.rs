@@ -10,8 +10,10 @@ use crate::core::policy::may_write_unseen;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{Around, Copied, Doubt, File, Inner, Live, Unseen};
+use crate::files::file::{File, Inner};
+use crate::files::live::{Around, Live};
 use crate::files::pace::LOOK_MIN;
+use crate::files::unseen::{Copied, Doubt, Unseen};
 use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::room::ready::Ready;
@@ -69,7 +71,7 @@ impl Past {
     /// The kernel told of no close, but that it asks no more: the program may have the file open still.
     pub fn may_go_on(&self) {
         if let Some(unseen) = &mut self.file.lock().live().unseen {
-            unseen.maps = true;
+            unseen.outlives_close = true;
         }
     }
 
@@ -114,7 +116,8 @@ impl Passed {
         let Some(file) = self.files.find(key) else { return false };
         let Some(inner) = file.inner.try_lock() else { return true };
         // With the last descriptor gone, a mapping is left.
-        let is_mapped = |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.maps);
+        let is_mapped =
+            |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.outlives_close);
         let maps = |live: &Live| is_mapped(live) || !live.is_open();
         inner.state.is_unseen() && inner.live.as_deref().is_some_and(maps)
     }
@@ -177,16 +180,17 @@ impl Passed {
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
-            let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(seen)));
+            let now = self.files.time().now();
+            let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(now, seen)));
             unseen.doubt = doubt;
             unseen.copied = seen.filter(|_| is_home).and_then(|seen| self.home_as(seen));
             self.files.note_growth_seen(file, &mut inner, seen);
             self.files.totals().grows_unseen(file);
         }
         failpoint::pass("create.done");
-        inner.live().unseen.as_mut().expect("made so above").maps |= maps;
+        inner.live().unseen.as_mut().expect("made so above").outlives_close |= maps;
         self.files.totals().begin_writer();
-        self.files.counters().passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.counters().passthrough_writes.fetch_add(1, Relaxed);
         self.files.account_as_seen(file, &mut inner, seen);
         self.sluice.watch(file, &shadow);
         drop(inner);
@@ -207,7 +211,7 @@ impl Passed {
     fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
-        if unseen.is_last() && unseen.maps && !self.is_closed(file, &mut inner)? {
+        if unseen.is_last() && unseen.outlives_close && !self.is_closed(file, &mut inner)? {
             drop(inner);
             self.lingering.lock().push(file.clone());
             return Ok(());
@@ -221,6 +225,10 @@ impl Passed {
         let seen = inner.shadow_stat();
         self.files.note_growth_seen(file, &mut inner, seen);
         let unseen = inner.live().unseen.take().expect("looked at above");
+        if unseen.doubt.is_some() {
+            let looks = inner.looks.get_or_insert_default();
+            looks.written_for = self.files.time().since(unseen.since);
+        }
         self.files.totals().is_seen(file);
         self.sluice.leave(file.id);
         let stat = match seen {
@@ -284,7 +292,7 @@ impl Passed {
         let shadow = self.files.shadow(file, &mut inner)?;
         inner.live().pins += 1;
         file.hit();
-        self.files.counters().passthrough_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.counters().passthrough_reads.fetch_add(1, Relaxed);
         drop(inner);
         Ok(Some(self.past(file, shadow, Way::Reads)))
     }
@@ -296,9 +304,10 @@ impl Passed {
         let Some(file) = self.files.by_id(id) else { return Ok(()) };
         let mut inner = file.lock();
         let shadow = self.files.shadow(&file, &mut inner)?;
+        let now = self.files.time().now();
         // Each is found once, before anybody else can write it.
-        let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(None)));
-        unseen.maps = true;
+        let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(now, None)));
+        unseen.outlives_close = true;
         self.files.totals().begin_writer();
         self.files.account(&file, &mut inner);
         self.sluice.watch(&file, &shadow);
@@ -345,27 +354,14 @@ impl Passed {
     }
 
     pub(crate) fn measure_unseen(&self) {
-        let unseen: Vec<Arc<File>> = self.files.totals().unseen();
-        for file in unseen {
-            // Who measures stands behind nobody: the next look is soon.
-            if let Some(mut inner) = file.inner.try_lock()
-                && inner.state.is_unseen()
-            {
-                self.files.note_growth(&file, &mut inner);
-                self.files.account(&file, &mut inner);
-            }
-        }
-        self.files.totals().pace().note(
-            self.files.time().now(),
-            self.files.counters().passthrough_new_bytes.load(Relaxed),
-        );
+        self.sluice.measure_all();
     }
 
     /// Whether one more program may write past us now.
     pub fn may_write_unseen(&self) -> bool {
         let writers = self.files.totals().writers();
         if writers > 0 && self.files.totals().pace().is_older(self.files.time().now(), LOOK_MIN) {
-            self.measure_unseen();
+            self.sluice.measure_all();
         }
         let (level, bound) = (self.files.level(), self.sluice.bound());
         self.files.tune(|t| may_write_unseen(level, t, writers, bound))

@@ -18,7 +18,8 @@ use crate::core::clock::What;
 use crate::core::ranges::{Mark, State};
 use crate::core::state::Change;
 use crate::files::Files;
-use crate::files::file::{Around, File, Inner, Meanwhile};
+use crate::files::file::{File, Inner};
+use crate::files::live::{Around, Meanwhile};
 use crate::room::Room;
 use crate::tier::media::MediaFile;
 
@@ -166,16 +167,24 @@ impl Ready {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use crate::files::file::Looks;
+    use crate::files::unseen::Looks;
 
     /// Who appends a line to a large file now and then is not to have all of it compared each time.
     #[test]
     fn after_a_long_look_a_file_rests_for_ten_times_as_long() {
-        let (mut looks, now) = (Looks::default(), Instant::now());
-        let second = Duration::from_secs(1);
-        looks.rest(now, second, 30 * second);
-        assert!(looks.rests(now + 9 * second) && !looks.rests(now + 11 * second));
-        looks.rest(now, second / 20, 30 * second);
-        assert!(!looks.rests(now), "a short one is no matter");
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let after = |took| Looks { last: Some((now, took)), ..Looks::default() };
+        let long = after(second);
+        assert!(long.rests(now + 9 * second) && !long.rests(now + 11 * second));
+        assert!(!after(second / 20).rests(now), "a short one is no matter");
+        let open_long = Looks { written_for: 10 * second, ..long };
+        assert!(!open_long.rests(now + second), "it has paid for the look");
+        let max_age = 30 * second;
+        let recent = |looks: &Looks, at| looks.is_recent(now + at, max_age);
+        assert!(recent(&long, 14 * second) && !recent(&long, 16 * second), "half of max-age");
+        let longer = after(2 * second);
+        assert!(recent(&longer, 19 * second) && !recent(&longer, 21 * second), "ten times");
+        let longest = after(10 * second);
+        assert!(recent(&longest, 29 * second) && !recent(&longest, 31 * second), "max-age");
     }
 }

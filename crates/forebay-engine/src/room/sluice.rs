@@ -1,7 +1,8 @@
 //! Holds up programs that write past us while the tier has no room for more: the kernel asks before
 //! each of their accesses, and whoever would make a shadow grow waits until there is room.
 //!
-//! While there is much room nobody asks and it costs nothing; a thread of its own answers otherwise.
+//! While there is much room nobody asks and it costs nothing; a thread of its own answers otherwise. A small
+//! tier is full in a moment: another one looks there every few milliseconds while anybody writes past us.
 //! On a tier whose file system does not ask, writers past us are bounded by how they are let in alone
 //! ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
 //!
@@ -13,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,6 +40,9 @@ const READY_FOR: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 
+/// With nobody writing past us for so long, the thread that looks often ends.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// So many wait here, each with a descriptor; what else is asked waits in the kernel.
 const WAITING_MAX: usize = 256;
 
@@ -58,6 +63,8 @@ struct State {
     watched: HashMap<FileId, Watched>,
     /// Asks, while the sluice is shut.
     shut: Option<Gate>,
+    /// A thread looks at all that are watched, often.
+    looks: bool,
 }
 
 /// Keeps the kernel ready to ask about those who open a shadow now.
@@ -104,7 +111,7 @@ impl Sluice {
     pub fn new(files: Arc<Files>, room: Arc<Room>) -> Sluice {
         let since = files.time().now();
         let ready = Gate::new().ok().map(|gate| Ready { gate, since, marked: false, before: None });
-        let state = State { ready, watched: HashMap::new(), shut: None };
+        let state = State { ready, watched: HashMap::new(), shut: None, looks: false };
         Sluice { files, room, bound: OnceLock::new(), state: Mutex::new(Rank::Unseen, state) }
     }
 
@@ -148,6 +155,9 @@ impl Sluice {
             note(shut.ask(fd));
         }
         state.watched.insert(file.id, Watched { file: file.clone(), shadow: shadow.clone() });
+        if !state.looks && self.files.totals().limit() < policy::SMALL {
+            state.looks = self.start(|sluice| sluice.look_often());
+        }
         if shuts {
             self.shut(state);
         }
@@ -186,21 +196,64 @@ impl Sluice {
             return;
         }
         let Ok(gate) = Gate::new() else { return };
-        let part = self.files.time().part();
-        let (sluice, asks) = (self.clone(), gate.clone());
-        let answer = move || {
-            part.for_life();
+        let asks = gate.clone();
+        let answer = move |sluice: &Sluice| {
             // W1.
-            let _opens = Opens(&sluice);
+            let _opens = Opens(sluice);
             sluice.answer(&asks);
         };
-        if std::thread::Builder::new().name("fb-sluice".into()).spawn(answer).is_err() {
+        if !self.start(move |sluice| answer(sluice)) {
             return;
         }
         for watched in state.watched.values() {
             watched.shadow.as_fd().into_iter().for_each(|fd| note(gate.ask(fd)));
         }
         state.shut = Some(gate);
+    }
+
+    /// On a thread of its own, if there may be one more.
+    fn start(self: &Arc<Self>, work: impl FnOnce(&Arc<Sluice>) + Send + 'static) -> bool {
+        let (sluice, part) = (self.clone(), self.files.time().part());
+        let work = move || {
+            part.for_life();
+            work(&sluice);
+        };
+        std::thread::Builder::new().name("fb-sluice".into()).spawn(work).is_ok()
+    }
+
+    /// Until nobody has written past us for a while.
+    fn look_often(self: &Arc<Self>) {
+        let mut busy_at = self.files.time().now();
+        while !self.files.is_stopping() {
+            self.files.time().sleep(policy::LOOK_QUICK);
+            self.measure_all();
+            let (shuts, now) = (self.is_to_be_shut(), self.files.time().now());
+            let mut state = self.state.lock();
+            if !state.watched.is_empty() {
+                busy_at = now;
+            } else if now - busy_at > QUIET {
+                state.looks = false;
+                return;
+            }
+            if shuts {
+                self.shut(state);
+            }
+        }
+    }
+
+    /// Brings the sums of all that is written past us up to date, and how fast it grows.
+    pub fn measure_all(&self) {
+        for file in self.files.totals().unseen() {
+            // Who measures stands behind nobody: the next look is soon.
+            if let Some(mut inner) = file.inner.try_lock()
+                && inner.state.is_unseen()
+            {
+                self.files.note_growth(&file, &mut inner);
+                self.files.account(&file, &mut inner);
+            }
+        }
+        let grown = self.files.counters().passthrough_new_bytes.load(Relaxed);
+        self.files.totals().pace().note(self.files.time().now(), grown);
     }
 
     fn answer(&self, gate: &Gate) {

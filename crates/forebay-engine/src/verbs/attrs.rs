@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 use crate::core::clock::What;
-use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
+use crate::files::file::{Changing, File, Inner, note_seen};
 use crate::files::glance::Glance;
+use crate::files::live::{Around, Asked, Seen};
 use crate::files::names::{Named, SetFrom};
 use crate::lock::MutexGuard;
 use crate::requester;
