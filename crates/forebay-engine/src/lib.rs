@@ -38,7 +38,7 @@ pub use core::config::{
 pub use core::near::{Near, Neighbours, Owned};
 pub use core::ranges::{Ranges, Run, State};
 pub use core::report::{
-    AgeBucket, BusyFile, Failure, FileInfo, Gauges, Progress, Report, Stats, Status,
+    AgeBucket, BusyFile, Failure, FileInfo, Gauges, PERISHABLE, Progress, Report, Stats, Status,
 };
 pub use core::rules::{Admission, Admit, Quota, RuleUse};
 pub use core::served::Requests;

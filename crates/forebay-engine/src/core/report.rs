@@ -210,11 +210,15 @@ impl Progress {
 #[derive(Debug, Clone, Serialize)]
 pub struct Failure {
     pub path: PathBuf,
-    /// `failed`, `conflict`, `missing` (nothing has the name), or `held-back`: to be flushed last,
-    /// and others failed.
+    /// `failed`, `conflict`, `missing` (nothing has the name), `held-back`: to be flushed last,
+    /// and others failed; or [`PERISHABLE`].
     pub state: &'static str,
     pub error: String,
 }
+
+/// Of a file whose dirty bytes stay in a tier that could not make them durable: they do not outlast a restart of
+/// the machine.
+pub const PERISHABLE: &str = "perishable";
 
 /// What a long operation did.
 #[derive(Debug, Clone, Default, Serialize)]

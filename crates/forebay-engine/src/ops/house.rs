@@ -7,12 +7,26 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
 
+use crate::core::clock::{Look, What};
 use crate::core::config::KeepDirty;
-use crate::core::report::{Progress, Report};
-use crate::files::file::File;
-use crate::files::live::Meanwhile;
+use crate::core::report::{Failure, PERISHABLE, Progress, Report};
+use crate::files::file::{Beside, File, Inner, failure};
 use crate::ops::Ops;
 use crate::ops::operate::THREADS_MAX;
+
+/// What a sync of the tier is for, of one file.
+struct Unsynced {
+    size: u64,
+    ranges: Vec<(u64, u64)>,
+    seen: Look,
+}
+
+impl Unsynced {
+    fn of(inner: &mut Inner) -> Unsynced {
+        let size = inner.size();
+        Unsynced { size, ranges: inner.state.unsynced(size), seen: inner.clock.look() }
+    }
+}
 
 /// How long a file without a name waits for who looked it up before.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -20,14 +34,14 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 impl Ops {
     /// Ends the engine's work: flushes (unless told to keep what is dirty) until `deadline`, stops
     /// the background threads, and makes the tier durable. What stays dirty is found again at the
-    /// next start.
+    /// next start, also of the machine; what could not be made so durable is in the report as [`PERISHABLE`].
     pub fn shutdown(
         self: &Arc<Self>,
         keep: KeepDirty,
         progress: &Progress,
         deadline: Option<Instant>,
     ) -> Report {
-        let report = match keep {
+        let mut report = match keep {
             KeepDirty::Yes => Report::default(),
             KeepDirty::No => self.flush_all_until(progress, deadline),
         };
@@ -40,9 +54,7 @@ impl Ops {
         self.files.sweep_graveyard(Duration::ZERO);
         self.files.empty_trash();
         let writing: Vec<Arc<File>> = self.files.totals().unseen();
-        for file in &writing {
-            let _ = self.io.try_sync(file, Meanwhile::Refused);
-        }
+        report.failures.extend(self.keep_durably());
         let seq = self.files.index().seq();
         let durable = self.files.media().sync_all();
         // Who writes past us goes on without us: what he writes is not known to be durable.
@@ -53,10 +65,49 @@ impl Ops {
             {
                 tracing::error!(error = %e, "the tier could not be marked as cleanly shut down");
             }
-        } else {
-            let _ = self.files.note_tier(self.files.index().sync());
         }
         report
+    }
+
+    /// Makes durable what stays dirty, and the record that says so: whether the tier can be marked as left in
+    /// order depends on others, such as a thread that hangs in the store. Returns what it could not.
+    fn keep_durably(&self) -> Vec<Failure> {
+        let dirty = self.files.select_dirty(&[]);
+        let before: Vec<_> = dirty.iter().map(|file| Unsynced::of(&mut file.lock())).collect();
+        let whole = self.files.media().sync_all().is_ok();
+        let mut failures = Vec::new();
+        for (file, before) in dirty.iter().zip(before) {
+            let kept = match whole && self.is_kept(file, before) {
+                true => Ok(()),
+                false => self.io.sync_here(file),
+            };
+            if let Err(error) = kept {
+                failures.push(Failure { state: PERISHABLE, ..failure(&file.lock(), &error) });
+            }
+        }
+        let recorded = self.files.note_tier(self.files.index().sync());
+        if let (Err(error), true) = (recorded, failures.is_empty()) {
+            let all = dirty.iter();
+            failures.extend(
+                all.map(|file| Failure { state: PERISHABLE, ..failure(&file.lock(), &error) }),
+            );
+        }
+        failures
+    }
+
+    /// Records that all the tier was synced since a look at the file; `false` if that does not say all of it.
+    fn is_kept(&self, file: &Arc<File>, before: Unsynced) -> bool {
+        let mut inner = file.lock();
+        let is_told = !inner.state.is_unseen() && !inner.state.is_unsynced();
+        let Unsynced { size, ranges, seen } = before;
+        let beside = Beside::default();
+        let went = |&(start, end): &(u64, u64)| inner.changed(seen, What::Bytes(start, end));
+        let recorded = is_told && !ranges.iter().any(went);
+        recorded
+            && self
+                .files
+                .record_synced(file, &mut inner, size, &ranges, &beside, seen)
+                .unwrap_or(false)
     }
 
     /// What the store is not asked again after the next start. Not for longer than other threads are

@@ -287,11 +287,15 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
 #[test]
 fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
     let bed = Bed::new();
+    let (other, _) = bed.engine.verbs.create(Path::new("g"), &NEW).expect("no such file yet");
+    bed.engine.io.write(&other, 0, &[b'C'; 64 * KIB]).expect("room");
+    drop(other);
     let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
     let past = bed.engine.passed.write(&file, false).expect("room").expect("a new file");
     let shadow = past.shadow();
     shadow.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
-    bed.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    let report = bed.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
     for part in 1..4 {
         shadow.write_at(&[b'B'; 64 * KIB], (part * 64 * KIB) as u64).expect("memory");
     }
@@ -303,6 +307,7 @@ fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
             found.len()
         );
         assert!(found[64 * KIB..].iter().all(|byte| *byte == b'B'), "torn bytes were flushed");
+        assert!(file_of(store, "g") == [b'C'; 64 * KIB], "what nobody writes has outlasted it");
     });
     assert!(images > 1, "nothing was unsynced");
 }

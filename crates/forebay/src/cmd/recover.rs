@@ -136,9 +136,9 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
     let (engine, _holds) =
         Engine::start_holding(tier, store, settings.engine, settings.tunables, &held)?;
     let progress = Arc::new(Progress::default());
-    let report = watched(&progress, || engine.drain.flush(&[], &progress));
+    let mut report = watched(&progress, || engine.drain.flush(&[], &progress));
     // What could not be flushed above is not tried again: the report would be told twice.
-    engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    report.add(engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None));
     let left = engine.ops.status();
     Ok(Recovered {
         found: engine.recovery().clone(),

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
-use forebay_engine::{KeepDirty, Progress, Report};
+use forebay_engine::{KeepDirty, PERISHABLE, Progress, Report};
 
 use super::jobs::Outcome;
 use super::{Daemon, Event, spawn};
@@ -203,6 +203,11 @@ impl Daemon {
         report.left_dirty_files = Some(left.dirty_files);
         report.left_dirty_bytes = Some(left.dirty_bytes);
         let none_left = left.dirty_bytes + left.dirty_files + left.busy_files == 0;
+        let perishable = report.failures.iter().filter(|failure| failure.state == PERISHABLE);
+        if let Some(message) = perishes(perishable.count()) {
+            let error = Some(format!("unmounted, but {message}"));
+            return Outcome { report, error, exit_code: 4 };
+        }
         if matches!(keep, KeepDirty::Yes) || none_left {
             return Outcome { report, error: None, exit_code: 0 };
         }
@@ -261,11 +266,15 @@ impl Daemon {
         if left.dirty_bytes + left.dirty_files + left.busy_files == 0 {
             return 0;
         }
-        tracing::warn!(
-            dirty_bytes = left.dirty_bytes,
-            dirty_files = left.dirty_files,
-            "ended with dirty bytes; they are safe in the tier and are flushed by the next mount"
-        );
+        let perishable = report.failures.iter().filter(|failure| failure.state == PERISHABLE);
+        match perishes(perishable.count()) {
+            Some(message) => tracing::error!("ended, but {message}"),
+            None => tracing::warn!(
+                dirty_bytes = left.dirty_bytes,
+                dirty_files = left.dirty_files,
+                "ended with dirty bytes; they are safe in the tier and are flushed by the next mount"
+            ),
+        }
         4
     }
 
@@ -303,6 +312,17 @@ impl Daemon {
     fn engine_is_down(&self) -> bool {
         self.engine_down.load(SeqCst)
     }
+}
+
+/// What is said of so many files whose dirty bytes the tier could not make durable.
+fn perishes(files: usize) -> Option<String> {
+    (files > 0).then(|| {
+        format!(
+            "the tier could not make the dirty bytes of {} durable: mount it again, and flush, \
+             before the machine is started anew",
+            counted(files as u64, "file")
+        )
+    })
 }
 
 /// How firmly to unmount.
