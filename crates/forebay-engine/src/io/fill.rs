@@ -322,8 +322,8 @@ impl Io {
             return Ok(None);
         }
         let shadow = match self.files.shadow(file, &mut inner) {
-            // The tier takes no file so large: its bytes are served without being kept.
-            Err(e) if e.is(libc::EFBIG) => return Ok(Some(Why::Full)),
+            // The tier takes no file so large, or no more: its bytes are served without being kept.
+            Err(e) if e.is(libc::EFBIG) || e.is(libc::ENOSPC) => return Ok(Some(Why::Full)),
             shadow => shadow?,
         };
         filling.lands(&mut inner, true);
@@ -355,7 +355,10 @@ impl Io {
         }
         let marks = gaps.into_iter().map(|gap| Mark::of(gap, State::Clean)).collect();
         let age = inner.state.age_at(0);
-        self.files.commit(file, &mut inner, Change::Marked { marks, age })?;
+        match self.files.commit(file, &mut inner, Change::Marked { marks, age }) {
+            Err(e) if e.is(libc::ENOSPC) => return Ok(Some(Why::Full)),
+            recorded => recorded?,
+        }
         self.files.admit(file, [(start, end)]);
         self.files.account(file, &mut inner);
         Ok(None)

@@ -35,7 +35,7 @@ use crate::core::paths::{Dir, DirId, Tree, Way};
 use crate::core::state::Record;
 use crate::failpoint;
 use crate::lock::{Mutex, MutexGuard, Rank};
-use crate::tier::log::{Entry, LogFile};
+use crate::tier::log::{self, Entry, LogFile};
 use crate::tier::media::{Media, Open};
 use crate::tier::witness::Witness;
 
@@ -60,12 +60,13 @@ pub const COMPACT_BYTES: u64 = 8 << 20;
 
 pub struct Index {
     media: Arc<dyn Media>,
-    db: Database,
     tree: Arc<Tree>,
     log: Mutex<Log>,
     /// One at a time syncs the log: of two the kernel tells one of what it could not write.
     syncing: Mutex<()>,
-    compact: Mutex<()>,
+    /// The store, for one compaction at a time. None after a commit that failed: redb takes no more until it is
+    /// opened again.
+    compact: Mutex<Option<Database>>,
     synced_seq: Arc<AtomicU64>,
     /// The position after the last record by which bytes of a file became clean.
     settled_seq: AtomicU64,
@@ -140,11 +141,7 @@ impl Index {
     /// If the log is damaged, too: what it says must not be acted on.
     pub fn open(media: Arc<dyn Media>, now: &Witness) -> io::Result<(Index, Loaded)> {
         media.make_dir("log")?;
-        let file = media.open(STORE_NAME, Open::Keep)?;
-        let db = Database::builder()
-            .set_cache_size(STORE_CACHE_BYTES)
-            .create_with_backend(Backend(file))
-            .map_err(other)?;
+        let db = open_store(&*media)?;
         media.sync_dir("")?; // A store whose name is lost with the power is lost itself.
         let mut loaded = Loaded::default();
         load_store(&db, &mut loaded)?;
@@ -173,11 +170,10 @@ impl Index {
         };
         let index = Index {
             media,
-            db,
             tree: loaded.tree.clone(),
             log: Mutex::new(Rank::Log, log),
             syncing: Mutex::new(Rank::LogSync, ()),
-            compact: Mutex::new(Rank::Compaction, ()),
+            compact: Mutex::new(Rank::Compaction, Some(db)),
             synced_seq,
             settled_seq: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
@@ -368,12 +364,18 @@ impl Index {
         session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
     ) -> io::Result<()> {
-        let _one_at_a_time = self.compact.lock();
+        let mut store = self.compact.lock();
         let (touched, sealed, seq) = self.rotate()?;
         let compacted = Compacted::of(&touched, &self.tree, state_of);
         // A state may be newer than the rotation. Its records must be durable before it is, or a
         // power loss would replay the older ones among them on top of it.
-        let written = self.sync().and_then(|()| self.commit(&compacted, session, next_id, seq));
+        let written = self.sync().and_then(|()| {
+            let db = match store.take() {
+                Some(db) => db,
+                None => open_store(&*self.media)?,
+            };
+            commit(&db, &compacted, session, next_id, seq).map(|()| *store = Some(db))
+        });
         if written.is_err() {
             let mut log = self.lock();
             log.touched.extend(touched);
@@ -403,7 +405,9 @@ impl Index {
             log.file.file().sync_data().inspect_err(|_| log.file.doubt())?;
         }
         if log.file.len() > 0 {
-            let fresh = LogFile::create(&*self.media, seq)?;
+            // Of one that was not begun nothing is to be left: more records go into the one before it.
+            let fresh = LogFile::create(&*self.media, seq)
+                .inspect_err(|_| drop(self.media.remove(&log::name(seq))))?;
             let old = std::mem::replace(&mut log.file, fresh);
             log.sealed.push(old.name);
             log.tells += 1;
@@ -418,51 +422,6 @@ impl Index {
         Ok((std::mem::take(&mut log.touched), std::mem::take(&mut log.sealed), seq))
     }
 
-    fn commit(
-        &self,
-        compacted: &Compacted,
-        session: Option<(&Witness, Option<u64>)>,
-        next_id: u64,
-        seq: u64,
-    ) -> io::Result<()> {
-        let txn = self.db.begin_write().map_err(other)?;
-        {
-            let mut files = txn.open_table(FILES).map_err(other)?;
-            for (id, state) in &compacted.files {
-                match state {
-                    Some(state) => {
-                        let bytes = postcard::to_stdvec(state).map_err(other)?;
-                        files.insert(id.0, bytes.as_slice()).map_err(other)?;
-                    }
-                    None => drop(files.remove(id.0).map_err(other)?),
-                }
-            }
-            let mut dirs = txn.open_table(DIRS).map_err(other)?;
-            for placed in compacted.dirs.values().filter_map(|dir| dir.placed()) {
-                let bytes = postcard::to_stdvec(&placed).map_err(other)?;
-                dirs.insert(placed.id.0, bytes.as_slice()).map_err(other)?;
-            }
-            for id in &compacted.ended {
-                dirs.remove(id.0).map_err(other)?;
-            }
-            let mut meta = txn.open_table(META).map_err(other)?;
-            meta.insert("next_dir", compacted.next_dir).map_err(other)?;
-            meta.insert("applied_seq", seq).map_err(other)?;
-            meta.insert("next_id", next_id).map_err(other)?;
-            if let Some((witness, synced_to)) = session {
-                let clean = synced_to == Some(seq);
-                meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
-                let mut boot = txn.open_table(BOOT).map_err(other)?;
-                boot.insert("id", &*witness.boot).map_err(other)?;
-                match &witness.mount {
-                    Some(mark) => drop(boot.insert("mount", &**mark).map_err(other)?),
-                    None => drop(boot.remove("mount").map_err(other)?),
-                }
-            }
-        }
-        txn.commit().map_err(other)
-    }
-
     fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock()
     }
@@ -474,6 +433,57 @@ enum When {
     Now,
     /// With the next one.
     Later,
+}
+
+fn open_store(media: &dyn Media) -> io::Result<Database> {
+    let file = media.open(STORE_NAME, Open::Keep)?;
+    let builder = &mut Database::builder();
+    builder.set_cache_size(STORE_CACHE_BYTES).create_with_backend(Backend(file)).map_err(other)
+}
+
+fn commit(
+    db: &Database,
+    compacted: &Compacted,
+    session: Option<(&Witness, Option<u64>)>,
+    next_id: u64,
+    seq: u64,
+) -> io::Result<()> {
+    let txn = db.begin_write().map_err(other)?;
+    {
+        let mut files = txn.open_table(FILES).map_err(other)?;
+        for (id, state) in &compacted.files {
+            match state {
+                Some(state) => {
+                    let bytes = postcard::to_stdvec(state).map_err(other)?;
+                    files.insert(id.0, bytes.as_slice()).map_err(other)?;
+                }
+                None => drop(files.remove(id.0).map_err(other)?),
+            }
+        }
+        let mut dirs = txn.open_table(DIRS).map_err(other)?;
+        for placed in compacted.dirs.values().filter_map(|dir| dir.placed()) {
+            let bytes = postcard::to_stdvec(&placed).map_err(other)?;
+            dirs.insert(placed.id.0, bytes.as_slice()).map_err(other)?;
+        }
+        for id in &compacted.ended {
+            dirs.remove(id.0).map_err(other)?;
+        }
+        let mut meta = txn.open_table(META).map_err(other)?;
+        meta.insert("next_dir", compacted.next_dir).map_err(other)?;
+        meta.insert("applied_seq", seq).map_err(other)?;
+        meta.insert("next_id", next_id).map_err(other)?;
+        if let Some((witness, synced_to)) = session {
+            let clean = synced_to == Some(seq);
+            meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
+            let mut boot = txn.open_table(BOOT).map_err(other)?;
+            boot.insert("id", &*witness.boot).map_err(other)?;
+            match &witness.mount {
+                Some(mark) => drop(boot.insert("mount", &**mark).map_err(other)?),
+                None => drop(boot.remove("mount").map_err(other)?),
+            }
+        }
+    }
+    txn.commit().map_err(other)
 }
 
 impl Log {

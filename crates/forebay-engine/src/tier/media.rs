@@ -225,6 +225,7 @@ impl Media for DirMedia {
             Open::Keep => self.folder.open(name, OFlags::RDWR | OFlags::CREATE, Wanted::File),
             Open::Fresh => self.create(name),
         };
+        let open = || open().map_err(full);
         let fd = match self.ops.open.time(|_| 0, open) {
             // Not emptied: programs may have mapped what is there.
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
@@ -251,11 +252,11 @@ impl Media for DirMedia {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        Ok(fs::renameat(&self.folder, from, &self.folder, to)?)
+        fs::renameat(&self.folder, from, &self.folder, to).map_err(|e| full(e.into()))
     }
 
     fn make_dir(&self, name: &str) -> io::Result<()> {
-        self.folder.make_dir(name)
+        self.folder.make_dir(name).map_err(full)
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
@@ -342,11 +343,11 @@ impl MediaFile for DirMediaFile {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let len = buf.len() as u64;
-        self.ops.write.time(|()| len, || write_full(&self.fd, buf, offset))
+        self.ops.write.time(|()| len, || write_full(&self.fd, buf, offset)).map_err(full)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(fs::ftruncate(&self.fd, len)?)
+        fs::ftruncate(&self.fd, len).map_err(|e| full(e.into()))
     }
 
     fn stat(&self) -> io::Result<MediaStat> {
@@ -389,7 +390,7 @@ impl MediaFile for DirMediaFile {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        Ok(fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, offset, len)?)
+        fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, offset, len).map_err(|e| full(e.into()))
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
@@ -425,6 +426,14 @@ impl MediaFile for DirMediaFile {
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
+    }
+}
+
+/// A quota that is used up is a medium without room: what can be evicted or flushed makes some.
+fn full(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EDQUOT) => io::Error::from_raw_os_error(libc::ENOSPC),
+        _ => error,
     }
 }
 

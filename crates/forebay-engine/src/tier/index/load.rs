@@ -86,6 +86,14 @@ impl Loaded {
     }
 }
 
+/// Whether a file of the log has no record.
+fn is_empty(media: &dyn Media, name: &str, first: u64) -> io::Result<bool> {
+    let file = media.open(name, Open::Existing)?;
+    let (mut next, mut found) = (first, false);
+    let tail = log::read(&*file, &mut next, |_: Entry<'static>| found = true)?;
+    Ok(!found && tail.sound.is_empty())
+}
+
 impl Loaded {
     pub(super) fn replay_logs(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
         let read = self.replay_each_log(media, now);
@@ -108,6 +116,10 @@ impl Loaded {
             self.logs.push(full.clone());
             if first < self.applied_seq {
                 continue; // Covered by the store; a crash kept it from being removed (I2).
+            }
+            // Begun, and not finished: more records went into the one before it (I2).
+            if first < self.next_seq && is_empty(media, &full, first)? {
+                continue;
             }
             if first != self.next_seq {
                 self.gap(format!("records {:x}..{first:x} are missing", self.next_seq));

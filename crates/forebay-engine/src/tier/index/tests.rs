@@ -11,7 +11,7 @@ use super::*;
 use crate::core::journal::{Moved, rebased};
 use crate::core::paths::{Paths, Weight};
 use crate::core::state::FileState;
-use crate::tier::media::DirMedia;
+use crate::tier::media::{DirMedia, MediaFile, MediaStat, Space};
 
 /// What the names are, said by whole paths.
 type Naive = BTreeMap<FileId, Vec<PathBuf>>;
@@ -241,7 +241,8 @@ fn directories_that_move_take_the_names_below_along() {
         naive.keys().for_each(|id| bench.remove(*id));
         bench.compact();
         bench.compact();
-        let read = bench.index.db.begin_read().unwrap();
+        let store = bench.index.compact.lock();
+        let read = store.as_ref().unwrap().begin_read().unwrap();
         assert_eq!(read.open_table(DIRS).unwrap().iter().unwrap().count(), 0, "seed {seed}");
     }
 }
@@ -281,4 +282,139 @@ fn each_file_of_the_log_says_where_the_names_in_it_are() {
     bench.put(id);
     let loaded = load_logs(&*bench.media, &Witness::default());
     assert_eq!(loaded.files[&id].display_path(), Path::new("x/y/b/f"));
+}
+
+/// A directory that has no room for anything new of this name while it is full.
+struct Full {
+    dir: DirMedia,
+    what: Mutex<&'static str>,
+}
+
+impl Full {
+    fn of(&self, name: &str) -> io::Result<()> {
+        let what = *self.what.lock();
+        let full = !what.is_empty() && name.starts_with(what);
+        if full { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } else { Ok(()) }
+    }
+}
+
+struct FullFile {
+    media: Arc<Full>,
+    file: Arc<dyn MediaFile>,
+    name: String,
+}
+
+impl MediaFile for FullFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.media.of(&self.name).and_then(|()| self.file.write_at(buf, offset))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.media.of(&self.name).and_then(|()| self.file.set_len(len))
+    }
+
+    fn stat(&self) -> io::Result<MediaStat> {
+        self.file.stat()
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        self.file.set_mtime(mtime)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.punch(offset, len)
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.reserve(offset, len)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        self.file.next_data(offset)
+    }
+}
+
+impl Media for Arc<Full> {
+    fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
+        let file = self.dir.open(name, how)?;
+        // It is there, and its entry is not known to be durable.
+        if how == Open::Keep && file.stat()?.len == 0 {
+            self.of(name)?;
+        }
+        Ok(Arc::new(FullFile { media: self.clone(), file, name: name.into() }))
+    }
+
+    fn stat(&self, name: &str) -> io::Result<MediaStat> {
+        self.dir.stat(name)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        // As after a crash.
+        self.of(name).and_then(|()| self.dir.remove(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.dir.rename(from, to)
+    }
+
+    fn make_dir(&self, name: &str) -> io::Result<()> {
+        self.dir.make_dir(name)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.dir.list(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.dir.sync_dir(dir)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.dir.space()
+    }
+}
+
+/// A tier without room for a while can be compacted when there is some, and what was recorded meanwhile is
+/// there after a crash at any moment of it.
+// S-9 S-11
+#[test]
+fn a_compaction_that_found_no_room_is_made_later() {
+    for (what, crashes) in
+        [(STORE_NAME, false), (STORE_NAME, true), ("log/", false), ("log/", true)]
+    {
+        let dir = TempDir::new();
+        let root = DirMedia::open(dir.path()).unwrap();
+        let full = Arc::new(Full { dir: root, what: Mutex::new(Rank::TierSync, "") });
+        let mut bench = Bench::open(Arc::new(full.clone()));
+        // More than redb has room for in the file.
+        let ids: Vec<_> = (0..2000).map(|n| bench.create(Path::new(&format!("d/{n}")))).collect();
+        *full.what.lock() = what;
+        let states = |bench: &Bench| {
+            let state_of = |id| bench.files.get(&id).cloned();
+            bench.index.compact(bench.next, &state_of)
+        };
+        states(&bench).expect_err(what);
+        *full.what.lock() = "";
+        let more = bench.create(Path::new("more"));
+        if !crashes {
+            bench.compact();
+        }
+        let Bench { media, index, files, .. } = bench;
+        drop(index);
+        let again = Bench::open(media);
+        assert!(ids.iter().chain([&more]).all(|id| again.files.contains_key(id)), "{what}");
+        assert_eq!(again.files.len(), files.len(), "{what}");
+    }
 }
