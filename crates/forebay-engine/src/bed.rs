@@ -10,7 +10,7 @@ use crate::tier::media::DirMedia;
 use crate::{Config, Engine, File, KeepDirty, OpenFile, Progress, Tier, Tunables};
 
 pub(crate) struct Bed {
-    root: std::path::PathBuf,
+    pub root: std::path::PathBuf,
     pub engine: Arc<Engine>,
     pub file: Arc<File>,
     open: Option<OpenFile>,
@@ -18,12 +18,20 @@ pub(crate) struct Bed {
 
 /// An engine that flushes only when asked, with a file of which `[0, 100)` is dirty.
 pub(crate) fn bed(name: &str) -> Bed {
+    bed_on(name, |store| store)
+}
+
+/// The same on a store that is `wrapped`.
+pub(crate) fn bed_on(
+    name: &str,
+    wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn BackingStore>,
+) -> Bed {
     let root = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
     let (tier, backing) = (root.join("tier"), root.join("backing"));
     std::fs::create_dir_all(&tier).unwrap();
     std::fs::create_dir_all(&backing).unwrap();
     let tier = Tier::on(Arc::new(DirMedia::open(&tier).unwrap())).unwrap();
-    let backing: Arc<dyn BackingStore> = Arc::new(DirStore::open(&backing).unwrap());
+    let backing = wrapped(Arc::new(DirStore::open(&backing).unwrap()));
     let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
     let engine = Engine::start(tier, backing, Config::default(), tunables).unwrap();
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());

@@ -6,7 +6,7 @@
 //! be done again ([`settle`]). A change is retired once a sync of the store that began after it was
 //! answered covers it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::fmt::{Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -271,18 +271,25 @@ impl Journal {
         self.done().filter(|step| is_of(&step.op)).map(|step| step.n).collect()
     }
 
-    /// All that a sync of the names which begins now covers, and the directories they are in now.
-    pub fn all(&self) -> (Vec<u64>, BTreeSet<PathBuf>) {
-        let steps: Vec<&Step> = self.done().collect();
-        let mut dirs: BTreeSet<PathBuf> = BTreeSet::new();
-        for step in &steps {
+    /// All that a sync of the names which begins now covers, by the directories that they are in now: a change is
+    /// durable when all of its directories are.
+    pub fn by_dir(&self) -> BTreeMap<PathBuf, Vec<u64>> {
+        let mut dirs: BTreeMap<PathBuf, Vec<u64>> = BTreeMap::new();
+        for step in self.done() {
             if let NameOp::Rename { from, to, moved: Moved::Dir, .. } = &step.op {
-                let moved = |dir: &PathBuf| rebased(dir, from, to).unwrap_or_else(|| dir.clone());
-                dirs = dirs.iter().map(moved).collect();
+                let below: Vec<_> =
+                    dirs.keys().filter(|dir| dir.starts_with(from)).cloned().collect();
+                for dir in below {
+                    let changes = dirs.remove(&dir).expect("it is a key");
+                    let to = rebased(&dir, from, to).expect("it is below");
+                    dirs.entry(to).or_default().extend(changes);
+                }
             }
-            dirs.extend(step.op.paths().filter_map(Path::parent).map(Path::to_path_buf));
+            for dir in step.op.paths().filter_map(Path::parent) {
+                dirs.entry(dir.to_path_buf()).or_default().push(step.n);
+            }
         }
-        (steps.iter().map(|step| step.n).collect(), dirs)
+        dirs
     }
 
     fn done(&self) -> impl Iterator<Item = &Step> {
@@ -348,9 +355,10 @@ mod tests {
             (NameOp::Unlink { path: "y".into(), key: key(2) }, Told::Announced),
         ]);
         assert_eq!(journal.of(&[key(2)].into()), [1], "not what is under way");
-        let (ns, dirs) = journal.all();
-        assert_eq!(ns, [0, 1, 2]);
-        assert_eq!(dirs, ["".into(), "e".into()].into(), "where the names are by now");
+        let dirs = journal.by_dir();
+        let here = [("".into(), vec![1, 2, 2]), ("e".into(), vec![0])];
+        assert_eq!(dirs, here.into(), "where the names are by now");
+        let ns = dirs.into_values().flatten().collect();
         journal.apply(NameRecord::Done { n: 3, at: None, places: Vec::new() });
         journal.apply(NameRecord::Retired { ns });
         assert_eq!(journal.steps().len(), 1);

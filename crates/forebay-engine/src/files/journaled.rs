@@ -1,5 +1,6 @@
 //! What changes of names tell the journal of names, and the syncs of the store that retire them.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,6 +15,9 @@ use crate::files::names::{Named, Names};
 /// What stores say that do not sync directories, or not for us.
 const UNSYNCABLE: [i32; 6] =
     [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP, libc::EACCES, libc::EPERM, libc::EROFS];
+
+/// What stores say of a directory that is there no more, or not as one.
+const GONE: [i32; 3] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP];
 
 impl Names {
     /// Whether, after a loss of power, the log may say that bytes of the file are to be flushed.
@@ -63,21 +67,38 @@ impl Names {
     }
 
     /// Syncs the names on the store in which changes of the journal are not known to be durable. A
-    /// directory that cannot be synced is as durable as its store makes it.
+    /// directory that cannot be synced is as durable as its store makes it; one of which the store says that it
+    /// failed keeps its own changes open, and no others.
     pub(crate) fn sync_names(&self) -> Result<()> {
-        let (changes, dirs) = self.files.index.names(Journal::all);
-        if changes.is_empty() || self.files.config.read_only {
+        let dirs = self.files.index.names(Journal::by_dir);
+        if dirs.is_empty() || self.files.config.read_only {
             return Ok(());
         }
-        dirs.iter().try_for_each(|dir| self.sync_nearest(dir))?;
-        self.files.note_tier(self.files.index.retire(changes))
+        let (mut failed, mut stay) = (BTreeMap::new(), HashSet::<u64>::new());
+        // What is above comes first; what is in one that is not durable is not, either.
+        for (dir, changes) in &dirs {
+            let is_lost = dir.ancestors().any(|above| failed.contains_key(above));
+            let synced = if is_lost { Ok(()) } else { self.sync_nearest(dir) };
+            if is_lost || synced.is_err() {
+                stay.extend(changes);
+            }
+            if let Err(error) = synced {
+                failed.insert(dir.as_path(), error);
+            }
+        }
+        let first = failed.into_iter().next();
+        let failed = first.map(|(dir, error)| error.context(format!("syncing {}", dir.display())));
+        let all: BTreeSet<u64> = dirs.into_values().flatten().collect();
+        let durable = all.into_iter().filter(|n| !stay.contains(n)).collect();
+        self.files.note_tier(self.files.index.retire(durable))?;
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Syncs a directory, or if it is gone the one that it was in.
+    /// Syncs a directory, or if it is gone, or a link by now, the one that it was in.
     fn sync_nearest(&self, dir: &Path) -> Result<()> {
         for dir in dir.ancestors() {
             match self.home.health().quietly(|| self.home.backing().sync_dir(dir)) {
-                Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => {}
+                Err(e) if GONE.iter().any(|it| e.is(*it)) => {}
                 Err(e) if UNSYNCABLE.iter().any(|it| e.is(*it)) => return Ok(()),
                 done => return done,
             }
@@ -92,11 +113,22 @@ impl Names {
         }
         let names = self.clone();
         self.home.errands().run(move || {
-            if let Err(e) = names.sync_names() {
-                tracing::debug!(error = %e, "names on the backing store could not be synced");
-            }
+            names.sync_names_told();
             names.syncing.store(false, Relaxed);
         });
+    }
+
+    fn sync_names_told(&self) {
+        if let Err(e) = self.sync_names() {
+            match self.owes_names() {
+                true => {
+                    tracing::warn!(error = %e, "many names on the backing store wait to be synced")
+                }
+                false => {
+                    tracing::debug!(error = %e, "names on the backing store could not be synced")
+                }
+            }
+        }
     }
 
     /// Whether somebody syncs the names on the store.
@@ -113,8 +145,10 @@ impl Names {
     /// fails, and records it later.
     pub(crate) fn note_name(&self, op: NameOp, at: Option<Timestamp>) {
         let _ = self.files.note_tier(self.files.index.name(op, Told::Done, at));
-        if self.files.index.names(Journal::len) >= OPEN_LIMIT {
-            let _ = self.sync_names();
+        // By one of those who make them, and the others go on: it may not help.
+        if self.files.index.names(Journal::len) >= OPEN_LIMIT && !self.syncing.swap(true, Relaxed) {
+            self.sync_names_told();
+            self.syncing.store(false, Relaxed);
         }
     }
 
@@ -131,4 +165,46 @@ impl Names {
 
 pub(crate) fn unlinked(at: Named<'_>) -> NameOp {
     NameOp::Unlink { path: at.path.into(), key: at.key }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use forebay_backing::wrap::fault::{Fault, FaultRule, FaultRules};
+    use forebay_backing::{BackingStore, New};
+
+    use super::*;
+    use crate::bed::bed_on;
+
+    /// What is in one directory of the store says nothing of the others, and a directory that somebody has moved
+    /// away and left a link for is one that is gone.
+    // S-3
+    #[test]
+    fn a_directory_that_cannot_be_synced_keeps_its_own_changes_alone() {
+        let fail = Some(String::from("EIO").try_into().unwrap());
+        let (op, path) = (String::from("sync_dir"), String::from("bad"));
+        let rule = FaultRule { op, path, fail, ..FaultRule::default() };
+        let bed = bed_on("journaled", |store| {
+            let rules = FaultRules { rules: vec![rule], ..FaultRules::default() };
+            Fault::with_rules(store, rules).unwrap().0
+        });
+        let names = &bed.engine.names;
+        let new = New { mode: 0o755, umask: 0, uid: 0, gid: 0 };
+        for dir in ["bad", "bad/below", "good", "moved", "moved/below"] {
+            let made = names.alter(|b: &dyn BackingStore| b.mkdir(Path::new(dir), &new)).unwrap();
+            names.note_made(Path::new(dir), &made);
+        }
+        for path in ["bad/f", "bad/below/f", "good/f", "moved/below/f"] {
+            drop(bed.engine.verbs.create(Path::new(path), &new).unwrap());
+        }
+        let (moved, aside) = (bed.root.join("backing/moved"), bed.root.join("aside"));
+        std::fs::rename(&moved, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, &moved).unwrap();
+        let error = names.sync_names().expect_err("the store cannot sync all of it");
+        assert!(error.is(libc::EIO) && error.to_string().contains("bad"), "{error}");
+        let left = names.files.index.names(Journal::by_dir);
+        let left: Vec<PathBuf> = left.into_keys().collect();
+        assert_eq!(left, [Path::new("bad"), Path::new("bad/below")]);
+    }
 }

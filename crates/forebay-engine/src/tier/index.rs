@@ -70,7 +70,7 @@ pub struct Index {
     synced_seq: Arc<AtomicU64>,
     /// The position after the last record by which bytes of a file became clean.
     settled_seq: AtomicU64,
-    /// Bytes in the log since the last compaction, readable without the lock.
+    /// Bytes in the log's file since it was begun, readable without the lock.
     log_bytes: AtomicU64,
 }
 
@@ -82,6 +82,8 @@ struct Log {
     touched: Touched,
     names: Journal,
     sealed: Vec<String>,
+    /// Where the file's own records begin, behind the names that each file begins with.
+    begun: u64,
     /// Rises with each file of the log, and when it may not have said where directories are.
     tells: u64,
 }
@@ -166,6 +168,7 @@ impl Index {
             },
             names: loaded.names.clone(),
             sealed: loaded.logs.clone(),
+            begun: 0,
             tells: 1,
         };
         let index = Index {
@@ -223,7 +226,7 @@ impl Index {
     fn append_when(&self, when: When, entry: &Entry<'_>) -> io::Result<u64> {
         let mut log = self.lock();
         log.append(when, entry)?;
-        self.log_bytes.store(log.file.len(), Relaxed);
+        self.log_bytes.store(log.file.len() - log.begun, Relaxed);
         if let Entry::Change(_, change) = entry
             && change.cleans()
         {
@@ -249,7 +252,7 @@ impl Index {
             }
             return Err(error);
         }
-        self.log_bytes.store(log.file.len(), Relaxed);
+        self.log_bytes.store(log.file.len() - log.begun, Relaxed);
         Ok(n)
     }
 
@@ -418,7 +421,8 @@ impl Index {
             let all = Entry::Name(NameRecord::All(log.names.steps()));
             log.append(When::Now, &all)?;
         }
-        self.log_bytes.store(log.file.len(), Relaxed);
+        log.begun = log.file.len();
+        self.log_bytes.store(0, Relaxed);
         Ok((std::mem::take(&mut log.touched), std::mem::take(&mut log.sealed), seq))
     }
 
