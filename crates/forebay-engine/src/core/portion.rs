@@ -10,6 +10,10 @@ use std::time::Duration;
 /// piece while it is still being written (S9).
 pub(crate) const FLIGHT_BYTES: u64 = 128 << 20;
 
+/// And of one of which little is to be copied, most likely, but all compared: a second or two, when it is read from
+/// a disk.
+pub(crate) const DOUBT_BYTES: u64 = 8 * FLIGHT_BYTES;
+
 /// Looked for at most, since it is under the file's lock.
 const STRETCHES_MAX: u32 = 8192;
 
@@ -29,9 +33,9 @@ impl Portion {
         Portion { data: runs.clone(), captured: runs, upto: u64::MAX }
     }
 
-    /// The first runs, whatever is in them.
-    pub fn dense(runs: Vec<(u64, u64)>) -> Portion {
-        let captured = first_part(&runs, FLIGHT_BYTES);
+    /// The first runs of so many bytes, whatever is in them.
+    pub fn dense(runs: Vec<(u64, u64)>, limit: u64) -> Portion {
+        let captured = first_part(&runs, limit);
         let upto = match captured.last() {
             Some(last) if Some(last) != runs.last() => last.1,
             _ => u64::MAX,

@@ -89,6 +89,8 @@ impl Stamps {
                 let (from, to) = (block * BLOCK, (block + 1) * BLOCK);
                 let again = rewritten.within(from, to).next().is_some();
                 match self.blocks.get_mut(&block).filter(|_| again) {
+                    // One from before the clock was set back is from then, too.
+                    Some(stamp) if is_beyond(stamp.first, began) => stamp.first = began,
                     Some(stamp) => stamp.first = stamp.first.max(began),
                     None => drop(self.blocks.remove(&block)),
                 }

@@ -18,16 +18,16 @@ const LITTLE: u64 = 1 << 20;
 pub struct Left {
     /// Dirty bytes of files that nobody writes past us.
     pub flushable: u64,
-    /// Bytes that the drain has copied since start.
-    pub copied: u64,
+    /// What moves while the drain is at work.
+    pub progress: u64,
     /// For how long it may copy nothing.
     pub patience: Duration,
 }
 
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// What was copied, and when more of it was seen last.
-    copied: Option<(u64, Instant)>,
+    /// How far it was, and when it was seen to move last.
+    moved: Option<(u64, Instant)>,
     whose: Option<(u64, Instant)>,
 }
 
@@ -39,11 +39,11 @@ impl Turns {
         left: Left,
         mut waiting: impl Iterator<Item = u64> + Clone,
     ) -> Option<u64> {
-        let moved = match self.copied {
-            Some((copied, at)) if copied == left.copied => at,
+        let moved = match self.moved {
+            Some((before, at)) if before == left.progress => at,
             _ => now,
         };
-        self.copied = Some((left.copied, moved));
+        self.moved = Some((left.progress, moved));
         let drains = left.flushable > LITTLE && now - moved <= left.patience;
         if drains {
             self.whose = None;
@@ -65,8 +65,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn left(flushable: u64, copied: u64) -> Left {
-        Left { flushable, copied, patience: PATIENCE }
+    fn left(flushable: u64, progress: u64) -> Left {
+        Left { flushable, progress, patience: PATIENCE }
     }
 
     #[test]
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn nobody_has_a_turn_while_the_drain_brings_something_home() {
         let (mut turns, start) = (Turns::default(), Instant::now());
-        let mut whose = |secs, flushable, copied| {
+        let mut whose = |secs, flushable, progress| {
             let now = start + Duration::from_secs(secs);
-            turns.whose(now, left(flushable, copied), [5].into_iter())
+            turns.whose(now, left(flushable, progress), [5].into_iter())
         };
         assert_eq!(whose(0, 0, 1), Some(5));
         assert_eq!(whose(1, 9 << 20, 1), None, "T1");

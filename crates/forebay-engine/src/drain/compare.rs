@@ -116,6 +116,7 @@ impl Drain {
             let took = self.files.time().since(began);
             open.looked(n, took);
             self.files.totals().looks().note(n, took);
+            self.files.landings().note_looked(n);
         }
         if !noted.is_empty() {
             open.note(noted);
@@ -135,10 +136,13 @@ impl Drain {
     /// and of a version that is gone.
     pub(super) fn only_theirs(&self, parcel: &Parcel) -> bool {
         let Some(open) = parcel.digests.as_ref().filter(|open| open.counts()) else { return false };
-        let unmoved = |inner: &Inner| {
-            let doubt = inner.doubt().filter(|_| !inner.state.is_unseen());
-            let has_its_time = inner.state.mtime() == inner.state.base().mtime;
-            has_its_time && doubt.is_some_and(|doubt| doubt.unmoved)
+        let unmoved = |inner: &Inner| match (inner.unseen(), inner.shadow_stat()) {
+            (Some(unseen), Some(now)) => !inner.state.is_dirty_besides() && unseen.is_unmoved(&now),
+            (Some(_), None) => false,
+            (None, _) => {
+                let has_its_time = inner.state.mtime() == inner.state.base().mtime;
+                has_its_time && inner.doubt().is_some_and(|doubt| doubt.unmoved)
+            }
         };
         if !unmoved(&parcel.file.lock()) || !self.is_held(parcel, open).unwrap_or(false) {
             return false;
@@ -150,8 +154,16 @@ impl Drain {
             return false;
         }
         let base = inner.state.base();
+        if inner.state.is_unseen() {
+            // Who has it open may have the old bytes until he writes.
+            inner.live().stale = true;
+            self.files.rests_untouched(&mut inner);
+            self.files.close_table_unchanged(open);
+            let failed = Change::FlushFailed { base };
+            return self.files.commit(&parcel.file, &mut inner, failed).is_ok();
+        }
         let settled = Settled {
-            copied: (&parcel.captured).into(),
+            copied: (&parcel.dirty).into(),
             base,
             size: inner.state.size(),
             mtime: base.mtime,
@@ -171,7 +183,7 @@ impl Drain {
     /// Whether all of it is what the store held when the flight began.
     fn is_held(&self, parcel: &Parcel, open: &OpenTable) -> Result<bool> {
         let mut buf = vec![0; LOOK as usize];
-        for &(start, end) in &parcel.captured {
+        for &(start, end) in &parcel.dirty {
             let mut at = start;
             while at < end {
                 let upto = end.min((at / LOOK + 1) * LOOK);

@@ -259,6 +259,7 @@ impl Drain {
             let base = inner.state.base();
             let _ =
                 self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushFailed { base });
+            parcel.digests.iter().for_each(|open| self.files.close_table_unchanged(open));
         }
         // Several changes of ours may have come between the look at the backing file and here.
         let changed = inner.moved_since(parcel.seen);

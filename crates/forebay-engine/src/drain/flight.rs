@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
+use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
 
 use crate::copies::Lasting;
 use crate::core::clock::{Watch, What};
 use crate::core::counters::add;
-use crate::core::portion::{FLIGHT_BYTES, Portion};
+use crate::core::portion::{DOUBT_BYTES, FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
 use crate::core::state::{Change, Settled, Stretches};
@@ -66,11 +66,15 @@ impl Drain {
             return Err(Error::new(Kind::Conflict, inner.state.conflict().why()));
         }
         // Else what others did to it meanwhile would be a conflict.
-        let rests = inner.state.is_unseen()
-            && !inner.state.flush_is_open()
-            && !may_have_changed(&inner, self.files.time().now());
-        if rests && self.files.is_untouched(&mut inner) {
-            return Ok(None);
+        if inner.state.is_unseen() && !inner.state.flush_is_open() {
+            if self.files.is_untouched(&mut inner) {
+                self.files.rests_untouched(&mut inner);
+                return Ok(None);
+            }
+            // All of it is what the store held, as a look has found.
+            if inner.live().stale && !may_have_changed(&inner, self.files.time().now()) {
+                return Ok(None);
+            }
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         let unseen = match inner.state.is_unseen() {
@@ -82,7 +86,7 @@ impl Drain {
         let Portion { captured, data, upto } = match (unseen, take) {
             (Some(_), _) => Portion::whole(dirty.clone()),
             // Little of it is copied, most likely.
-            (None, _) if inner.doubt().is_some() => Portion::whole(dirty.clone()),
+            (None, _) if inner.doubt().is_some() => Portion::dense(dirty.clone(), DOUBT_BYTES),
             (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
@@ -120,7 +124,7 @@ impl Drain {
     fn portion(&self, inner: &Inner, shadow: &dyn MediaFile, wanted: Vec<(u64, u64)>) -> Portion {
         let has_holes = inner.dirty_charged() < inner.state.dirty_bytes();
         if !has_holes || sum(&wanted) <= FLIGHT_BYTES {
-            return Portion::dense(wanted);
+            return Portion::dense(wanted, FLIGHT_BYTES);
         }
         let free_from = match inner.state.flush_is_open() {
             true => u64::MAX,
@@ -129,7 +133,7 @@ impl Drain {
         let holes = self.holes.flight_bytes();
         let found = Portion::sparse(&wanted, |at| shadow.next_data(at), free_from, holes);
         // Whatever is wrong with the shadow, the copy finds it, and says so.
-        self.files.note_tier(found).unwrap_or_else(|_| Portion::dense(wanted))
+        self.files.note_tier(found).unwrap_or_else(|_| Portion::dense(wanted, FLIGHT_BYTES))
     }
 
     /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
@@ -315,9 +319,11 @@ impl Drain {
         // Without digests what is written past us is copied as a whole, again and again.
         let blind =
             parcel.unseen.is_some() && parcel.digests.as_ref().is_none_or(|open| !open.counts());
-        let ours = is_ours(parcel, &found, kept_time) || changed || unlinked || blind;
-        if !ours {
-            let base = found.version();
+        let ours = is_ours(parcel, &found, kept_time);
+        // All was there already: what others wrote since is found by the next look at the version.
+        let unsent = !parcel.touched.load(SeqCst);
+        let base = if unsent && !ours && !changed { parcel.base } else { found.version() };
+        if !ours && !changed && !unlinked && !blind && !unsent {
             // What was fetched before is of a version that is gone.
             inner.clock.note_base();
             let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
@@ -332,12 +338,13 @@ impl Drain {
             ));
         }
         inner.clock.note_base();
-        self.settle(parcel, &mut inner, &rewritten, looked, &found, kept_time)?;
+        let told = (!kept_time).then_some(found.mtime);
+        self.settle(parcel, &mut inner, &rewritten, looked, base, told)?;
         if let Some(open) = &parcel.digests {
             self.files.note_look(&mut inner, open, parcel.moved());
             // Who wrote to it besides has left nobody knows what.
-            if kept_time && is_ours(parcel, &found, kept_time) {
-                self.files.close_table(open, &found.version());
+            if kept_time && (ours || base == parcel.base) {
+                self.files.close_table(open, &base);
             }
         }
         self.debts.pay(file.id, &parcel.captured, &rewritten);
@@ -360,23 +367,23 @@ impl Drain {
         inner: &mut Inner,
         rewritten: &Ranges,
         looked: Instant,
-        found: &Attr,
-        kept_time: bool,
+        base: Version,
+        told: Option<Timestamp>,
     ) -> Result<()> {
         let file = &parcel.file;
-        let told = !kept_time && inner.state.mtime() == parcel.mtime;
-        let mtime = if told { found.mtime } else { inner.state.mtime() };
+        let told = told.filter(|_| inner.state.mtime() == parcel.mtime);
+        let mtime = told.unwrap_or(inner.state.mtime());
         let uncut = !inner.changed(parcel.seen, What::Size);
         // Still open to writers we do not see, all of it stays dirty, from now.
         let still = parcel.unseen.filter(|_| inner.state.is_unseen());
         let unseen = still.is_some();
         let settled = Settled {
             copied: if unseen { (&[]).into() } else { less(&parcel.captured, rewritten) },
-            base: found.version(),
+            base,
             size: inner.state.size(),
             mtime,
             keep: !unseen && self.keeps_flushed(file, inner, looked)?,
-            lasts: !unseen && uncut && found.size <= parcel.size,
+            lasts: !unseen && uncut && base.size <= parcel.size,
             since: if unseen { self.files.time().ms() } else { left_since(parcel, inner) },
         };
         let lasts = settled.lasts;
@@ -407,9 +414,14 @@ impl Drain {
             }
             return Ok(());
         }
-        // Who wrote past us and closed it while it was copied has left what nobody has looked at yet.
-        let all = rewritten.gaps(0, inner.state.size()).is_empty();
-        inner.dirt().doubt = inner.doubt().filter(|_| all).map(|it| Doubt { unmoved: false, ..it });
+        // Who wrote past us and closed it while it was copied has left what nobody has looked at yet. So has a
+        // flight that took a part.
+        let left = parcel.upto != u64::MAX || rewritten.gaps(0, inner.state.size()).is_empty();
+        inner.dirt().doubt = inner.doubt().filter(|_| left).map(|it| Doubt {
+            dirty: it.dirty.saturating_sub(parcel.moved()),
+            unmoved: false,
+            ..it
+        });
         self.restamp(parcel, inner, rewritten);
         // Of a write behind others nobody has told the evictor. Large holes need not go.
         self.files.admit(file, parcel.data.iter().copied());
@@ -544,6 +556,9 @@ impl Drain {
         let base = match found {
             Some(found) if !inner.changed(before, What::Home) => {
                 inner.clock.note_base();
+                if let Some(open) = &parcel.digests {
+                    self.files.close_table_of_failed(open, &found.version());
+                }
                 found.version()
             }
             None if !touched && !parcel.resumed => inner.state.base(),
@@ -606,7 +621,8 @@ fn left_since(parcel: &Parcel, inner: &Inner) -> u64 {
 /// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
 fn look_after(target: &dyn BackingFile, parcel: &Parcel) -> Result<(Attr, bool)> {
     let found = target.stat()?;
-    if found.mtime == parcel.mtime {
+    // The time of what somebody else has written meanwhile is his.
+    if found.mtime == parcel.mtime || !parcel.touched.load(SeqCst) {
         return Ok((found, true));
     }
     target.set_times(None, Some(parcel.mtime))?;

@@ -21,6 +21,9 @@ use crate::tier::digests::Table;
 /// So many blocks are read to learn what they are: 64 MiB.
 const LEARNT_MAX: usize = 4096;
 
+/// So many blocks are made unknown at once.
+const UNNOTED_AT_ONCE: usize = 4096;
+
 /// Of so many pages it is asked how much of them is known.
 const SAMPLED: u64 = 32;
 
@@ -33,10 +36,8 @@ pub(crate) struct OpenTable {
     /// Bytes that were compared, and for how long.
     looked: AtomicU64,
     looked_us: AtomicU64,
-    /// One at a time changes a page.
-    writes: Mutex<()>,
-    /// It tells of what this flight copies.
-    noted: AtomicBool,
+    /// Blocks of which it tells what this flight copies. One at a time changes a page.
+    noted: Mutex<Vec<(u64, u64)>>,
     /// That could not be written.
     spoilt: AtomicBool,
 }
@@ -57,9 +58,8 @@ impl OpenTable {
 
     /// The store is of another version than what it tells of.
     pub fn distrust(&self) {
-        let _one = self.writes.lock();
+        let _one = self.noted.lock();
         self.counts.store(false, Relaxed);
-        self.noted.store(true, Relaxed);
         if self.table.reset().is_err() {
             self.spoilt.store(true, Relaxed);
         }
@@ -85,11 +85,30 @@ impl OpenTable {
     }
 
     /// Blocks are about to be copied that are these: the store holds them once the flight has landed.
-    pub fn note(&self, mut found: Vec<(u64, Digest)>) {
-        let _one = self.writes.lock();
-        self.noted.store(true, Relaxed);
+    pub fn note(&self, found: Vec<(u64, Digest)>) {
+        let mut noted = self.noted.lock();
+        for (block, _) in &found {
+            match noted.last_mut() {
+                Some(last) if last.1 == *block => last.1 += 1,
+                _ => noted.push((*block, block + 1)),
+            }
+        }
+        self.write(found);
+    }
+
+    fn write(&self, mut found: Vec<(u64, Digest)>) {
         if self.table.write(&mut found).is_err() {
             self.spoilt.store(true, Relaxed);
+        }
+    }
+
+    /// What was noted is not what the store holds: nobody knows what of it was copied.
+    fn unnote(&self) {
+        for (start, end) in std::mem::take(&mut *self.noted.lock()) {
+            for from in (start..end).step_by(UNNOTED_AT_ONCE) {
+                let to = end.min(from + UNNOTED_AT_ONCE as u64);
+                self.write((from..to).map(|block| (block, Digest::UNKNOWN)).collect());
+            }
         }
     }
 }
@@ -170,14 +189,13 @@ impl Files {
             return None;
         }
         let (looked, looked_us) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (writes, noted) = (Mutex::new(Rank::Batch, ()), AtomicBool::new(size != base.size));
+        let noted = Mutex::new(Rank::Batch, Vec::new());
         Some(OpenTable {
             table,
             counts: AtomicBool::new(counts),
             base,
             looked,
             looked_us,
-            writes,
             noted,
             spoilt: AtomicBool::new(false),
         })
@@ -206,8 +224,14 @@ impl Files {
 
     /// Closes it: nothing was copied.
     pub(crate) fn close_table_unchanged(&self, open: &OpenTable) {
-        if open.counts() && !open.noted.load(Relaxed) {
-            let _ = open.table.set_stamp(Some(&open.base));
+        self.close_table_of_failed(open, &open.base);
+    }
+
+    /// Closes it after a flight that failed: the store is synced, and is this now.
+    pub(crate) fn close_table_of_failed(&self, open: &OpenTable, version: &Version) {
+        if open.counts() {
+            open.unnote();
+            self.close_table(open, version);
         }
     }
 

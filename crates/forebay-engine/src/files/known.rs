@@ -14,7 +14,7 @@ use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::Around;
 use crate::files::shadow::is_blank;
-use crate::files::unseen::Unseen;
+use crate::files::unseen::{Copied, Unseen};
 use crate::lock::MutexGuard;
 use crate::tier::media::MediaStat;
 
@@ -73,9 +73,27 @@ impl Files {
     /// Whether the times of a shadow prove that nothing was written past us since the first writer came (R4).
     pub(crate) fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
         let media = self.media();
-        unseen.is_unmoved(now)
-            && !(unseen.outlives_close && media.is_memory())
-            && media.tells_each_change()
+        let moves = || media.tells_each_change() && !(unseen.outlives_close && media.is_memory());
+        // Nothing empty is mapped, and what is empty still is what it was.
+        unseen.is_unmoved(now) && (now.len == 0 || moves())
+    }
+
+    /// Of one that was not written past us since the first writer came: what may be written from now on is all that a
+    /// flush has to look for, where it moves the shadow's times.
+    pub(crate) fn rests_untouched(&self, inner: &mut Inner) {
+        let Some(now) = inner.shadow_stat() else { return };
+        let copied = self.home_as(now);
+        if let Some(unseen) = &mut inner.live().unseen {
+            unseen.copied = copied;
+        }
+    }
+
+    /// What is written past us from now on is all that a flush has to look for, where it moves the shadow's times.
+    pub(crate) fn home_as(&self, at: MediaStat) -> Option<Copied> {
+        // A store into a mapping there moves none.
+        let half = || self.time.now() + self.tune(|t| t.max_age) / 2;
+        let doubted_from = self.media().is_memory().then(half);
+        (at.len == 0 || self.media().tells_each_change()).then_some(Copied { at, doubted_from })
     }
 
     /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.

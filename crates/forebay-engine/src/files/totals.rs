@@ -103,8 +103,10 @@ impl Totals {
 
 /// What the drain has brought home: who waits for room sees by it whether waiting is of use.
 pub(crate) struct Landings {
-    /// Bytes copied since start, settled or not: the sign of life for who waits.
+    /// Bytes copied since start, settled or not.
     copied: AtomicU64,
+    /// And bytes that were compared with what the store holds.
+    looked: AtomicU64,
     /// Batches that have landed; signaled after each.
     settled: (Mutex<u64>, Condvar),
     /// A writer waits for room.
@@ -114,6 +116,15 @@ pub(crate) struct Landings {
 impl Landings {
     pub fn copied(&self) -> u64 {
         self.copied.load(Relaxed)
+    }
+
+    /// What moves while the drain is at work: the sign of life for who waits.
+    pub fn progress(&self) -> u64 {
+        self.copied() + self.looked.load(Relaxed)
+    }
+
+    pub fn note_looked(&self, bytes: u64) {
+        self.looked.fetch_add(bytes, Relaxed);
     }
 
     pub fn note_copied(&self, bytes: u64) {
@@ -177,6 +188,7 @@ impl Default for Landings {
     fn default() -> Landings {
         Landings {
             copied: AtomicU64::default(),
+            looked: AtomicU64::default(),
             settled: (Mutex::new(Rank::Wake, 0), Condvar::new()),
             urgent: AtomicBool::default(),
         }

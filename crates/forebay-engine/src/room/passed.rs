@@ -13,7 +13,7 @@ use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::{Around, Live};
 use crate::files::pace::LOOK_MIN;
-use crate::files::unseen::{Copied, Doubt, Unseen};
+use crate::files::unseen::{Doubt, Unseen};
 use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::room::ready::Ready;
@@ -176,14 +176,14 @@ impl Passed {
             });
             // Nobody may write what no record speaks of.
             let age = inner.state.age_at(self.files.time().ms());
-            let is_home = ready && before.is_none() && !inner.state.is_dirty_besides();
+            let is_home = before.is_none() && !inner.state.is_dirty_besides();
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
             let now = self.files.time().now();
             let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(now, seen)));
             unseen.doubt = doubt;
-            unseen.copied = seen.filter(|_| is_home).and_then(|seen| self.home_as(seen));
+            unseen.copied = seen.filter(|_| is_home).and_then(|seen| self.files.home_as(seen));
             self.files.note_growth_seen(file, &mut inner, seen);
             self.files.totals().grows_unseen(file);
         }
@@ -195,15 +195,6 @@ impl Passed {
         self.sluice.watch(file, &shadow);
         drop(inner);
         Ok(Some(self.past(file, shadow, Way::Writes)))
-    }
-
-    /// What is written past us from now on is all that a flush has to look for, where it moves the shadow's times.
-    fn home_as(&self, at: MediaStat) -> Option<Copied> {
-        let media = self.files.media();
-        // A store into a mapping there moves none.
-        let half = || self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
-        let doubted_from = media.is_memory().then(half);
-        media.tells_each_change().then_some(Copied { at, doubted_from })
     }
 
     /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping

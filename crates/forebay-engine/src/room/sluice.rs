@@ -311,7 +311,7 @@ impl Sluice {
         self.files.nudge();
         let left = Left {
             flushable: self.files.totals().dirty().saturating_sub(*unseen),
-            copied: self.files.landings().copied(),
+            progress: self.files.landings().progress(),
             patience: self.files.tune(|t| t.backing_timeout),
         };
         // W2.

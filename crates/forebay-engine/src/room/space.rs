@@ -40,13 +40,13 @@ enum Tried {
 /// A writer's wait for room: as long as the drain makes progress, and a while beyond.
 pub(crate) struct Patience<'a> {
     room: &'a Room,
-    copied: u64,
+    progress: u64,
     since: Instant,
 }
 
 impl<'a> Patience<'a> {
     pub fn new(room: &'a Room) -> Patience<'a> {
-        Patience { room, copied: room.copied(), since: room.files.time().now() }
+        Patience { room, progress: room.progress(), since: room.files.time().now() }
     }
 
     /// Waits a moment for the drain.
@@ -54,9 +54,9 @@ impl<'a> Patience<'a> {
         // Who has been answered waits for nothing.
         requester::check()?;
         self.room.wait_for_drain();
-        let copied = self.room.copied();
-        if copied != self.copied {
-            (self.copied, self.since) = (copied, self.room.files.time().now());
+        let progress = self.room.progress();
+        if progress != self.progress {
+            (self.progress, self.since) = (progress, self.room.files.time().now());
         }
         match self.room.files.time().since(self.since) > self.room.files.tune(|t| t.backing_timeout)
         {
@@ -76,8 +76,8 @@ fn is_of(inner: &Inner, rule: &Arc<Active>) -> bool {
 }
 
 impl Room {
-    pub(crate) fn copied(&self) -> u64 {
-        self.files.landings().copied()
+    pub(crate) fn progress(&self) -> u64 {
+        self.files.landings().progress()
     }
 
     /// What may be taken without anything being evicted or any writer slowed down for it.

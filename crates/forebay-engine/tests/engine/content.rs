@@ -264,6 +264,48 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
     assert!(read_all(&bed.engine, Path::new("f")).expect("it is there").starts_with(b"ours"));
 }
 
+/// The same of a file that was just made, and of one that is written past us beside a reader, ready or not.
+// S-1 S-8
+#[test]
+fn who_has_written_nothing_yet_is_in_no_conflict_with_others() {
+    for made_here in [true, false] {
+        let bed = Bed::new();
+        let file = match made_here {
+            true => bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet").0,
+            false => bed.cached("f", 10),
+        };
+        let reads = || bed.engine.passed.read(&file).expect("a tier that works").expect("complete");
+        let reader = (!made_here).then(reads);
+        let writer = bed.engine.passed.write(&file, false).expect("room").expect("complete");
+        let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(b"theirs", 0).expect("memory");
+        assert_eq!(bed.flush(&file), 0, "made here: {made_here}");
+        writer.end().expect("a tier that works");
+        drop((reader, file));
+        let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+        assert!(seen.starts_with(b"theirs"), "made here: {made_here}");
+        assert_eq!(counter(&bed.engine, "conflicts"), 0, "made here: {made_here}");
+        assert!(!bed.is_dirty());
+    }
+}
+
+/// A store that fails in the middle of a flush makes nobody copy what it has already.
+// S-6
+#[test]
+fn what_a_failed_flush_has_not_sent_is_not_sent_by_the_next() {
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    bed.poke(&file, 0, b'1');
+    bed.written.1.store(true, Relaxed);
+    bed.engine.drain.flush_file(&file).expect_err("it refuses to sync");
+    bed.written.1.store(false, Relaxed);
+    bed.poke(&file, 5 * BLOCK, b'2');
+    assert_eq!(bed.flush(&file), 2 * BLOCK as u64, "what may have been copied, and what is new");
+    assert!(file_of(&bed.store, "f") == with(with(bytes(10), 0, b'1'), 5 * BLOCK, b'2'));
+    bed.poke(&file, 9 * BLOCK, b'3');
+    assert_eq!(bed.flush(&file), BLOCK as u64);
+}
+
 /// The shadow file of the only file.
 pub fn shadow_in(media: &CrashMedia) -> Arc<dyn forebay_engine::media::MediaFile> {
     let dirs = (0..256).map(|n| format!("shadow/{n:02x}"));
@@ -562,6 +604,7 @@ fn holes_are_compared_too() {
 struct InMemory {
     dir: PathBuf,
     store: MemStore,
+    hook: Arc<Hook>,
     engine: Arc<Engine>,
     file: OpenFile,
     past: Past,
@@ -581,12 +624,13 @@ impl InMemory {
         theirs.write_at(&bytes(10), 0).expect("memory");
         let config = Config { digests_from: 1, ..Config::default() };
         let media = Arc::new(DirMedia::open(&dir).expect("it is there"));
-        let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
+        let (hooked, hook) = Hook::on(store.clone());
+        let engine = start(media, hooked, BOOT, config, patient()).expect("new");
         read_all(&engine, Path::new("f")).expect("it is there");
         let file = engine.io.open(Path::new("f"), None).expect("it is there");
         assert!(engine.passed.make_ready(&file).expect("memory"));
         let past = engine.passed.write_ready(&file, true).expect("room").expect("ready");
-        Some(InMemory { dir, store, engine, file, past })
+        Some(InMemory { dir, store, hook, engine, file, past })
     }
 }
 
@@ -594,7 +638,7 @@ impl InMemory {
 // S-2 S-12
 #[test]
 fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
-    let Some(InMemory { dir, store, engine, file, past }) = InMemory::begin("stored") else {
+    let Some(InMemory { dir, store, engine, file, past, .. }) = InMemory::begin("stored") else {
         return;
     };
     let mut mapping = Mapping::of(&shadow_of(&dir), 10 * BLOCK);
@@ -617,7 +661,9 @@ fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
 // S-1
 #[test]
 fn what_others_change_is_seen_though_it_may_have_been_mapped_in_memory() {
-    let Some(InMemory { dir, store, engine, file, past }) = InMemory::begin("open") else { return };
+    let Some(InMemory { dir, store, engine, file, past, .. }) = InMemory::begin("open") else {
+        return;
+    };
     let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
     past.end().expect("a tier that works");
     drop(file);
@@ -627,6 +673,39 @@ fn what_others_change_is_seen_though_it_may_have_been_mapped_in_memory() {
     assert_eq!((counter(&engine, "conflicts"), engine.ops.status().dirty_files), (0, 0));
     drop(engine);
     std::fs::remove_dir_all(&dir).expect("ours");
+}
+
+/// It is so while a program has it open as well, and if they write while nothing is found: nobody sets back their time.
+// S-1 S-8
+#[test]
+fn what_others_change_during_a_look_that_finds_nothing_is_theirs() {
+    for is_open in [true, false] {
+        let Some(InMemory { dir, store, hook, engine, file, past }) = InMemory::begin("look")
+        else {
+            return;
+        };
+        let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        let past = if is_open { Some(past) } else { past.end().map(|()| None).expect("it works") };
+        let came = AtomicBool::new(is_open);
+        if is_open {
+            theirs.write_at(b"theirs", 0).expect("memory");
+        }
+        let other = theirs.clone();
+        hook.set(move |call| {
+            if call.verb == Verb::SyncFiles && !came.swap(true, Relaxed) {
+                other.write_at(b"theirs", 0).expect("memory");
+            }
+        });
+        engine.drain.flush_file(&file).expect("nobody wrote here");
+        let time = theirs.stat().expect("memory").mtime;
+        drop((past, file));
+        let seen = read_all(&engine, Path::new("f")).expect("it is there");
+        assert!(seen.starts_with(b"theirs"), "open: {is_open}");
+        assert_eq!(theirs.stat().expect("memory").mtime, time, "open: {is_open}");
+        assert_eq!(counter(&engine, "conflicts"), 0, "open: {is_open}");
+        drop(engine);
+        std::fs::remove_dir_all(&dir).expect("ours");
+    }
 }
 
 /// A file of a real file system, its times included: opened and not written it is clean, written it is not,
