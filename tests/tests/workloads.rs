@@ -39,6 +39,27 @@ fn sh(dir: &Path, script: &str) -> String {
     tool_in(dir, "bash", &["-euc", script]).ok().stdout
 }
 
+/// A package manager, or `cp` and `setcap`: the store takes a capability away from whoever is written.
+// S-1 S-12
+#[test]
+fn a_capability_that_was_given_to_what_is_dirty_is_there_after_the_flush() {
+    if !is_root() {
+        return skip("giving capabilities takes root");
+    }
+    let bed = Bed::new(Tier::Dir);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    // cap_net_raw, effective and permitted: `vfs_cap_data` of linux/capability.h, revision 2.
+    let words = [0x0200_0001u32, 1 << 13, 0, 0, 0];
+    let value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    sample::file(&mounted.at("prog"), 1, 100_000);
+    assert!(mounted.number("dirty_files") > 0, "it is not flushed by itself");
+    sys::set_xattr(&mounted.at("prog"), "security.capability", &value, 0).expect("root may");
+    let given = |root: &Path| sys::get_xattr(&root.join("prog"), "security.capability");
+    assert_eq!(given(&mounted.path).expect("it was given"), value);
+    mounted.umount();
+    assert_eq!(given(&bed.backing).expect("it is there still"), value);
+}
+
 /// Both trees equal but for times, which are those of two runs.
 fn same_trees(plain: &Path, here: &Path) {
     Tree::read(plain).assert_same(&Tree::read(here), Times::Ignore);

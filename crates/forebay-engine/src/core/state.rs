@@ -329,6 +329,11 @@ impl FileState {
         self.tracked().is_none_or(Ranges::any_dirty) || self.meta_dirty
     }
 
+    /// Whether a time of the backing file is that of the version we know, or the one that dirty bytes have here.
+    pub fn is_own_time(&self, mtime: Timestamp) -> bool {
+        mtime == self.base.mtime || self.is_dirty() && mtime == self.mtime
+    }
+
     /// Whether anything is dirty that we have seen.
     pub fn is_dirty_besides(&self) -> bool {
         self.meta_dirty || self.ranges().any_dirty()

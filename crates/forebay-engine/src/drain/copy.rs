@@ -236,10 +236,11 @@ impl Drain {
         }
     }
 
-    /// Whether the backing file differs in its ctime alone, and that may be of a chmod, a link or
-    /// the like which went through us when we died: its record came too late.
+    /// Whether the backing file differs in its ctime alone, or has the time that the file has here, and that may be of
+    /// a chmod, a link or the like which went through us when we died: its record came too late.
     fn died_meanwhile(&self, parcel: &Parcel, found: &Version) -> bool {
-        let same = (found.size, found.mtime) == (parcel.base.size, parcel.base.mtime);
+        let own_time = found.mtime == parcel.base.mtime || found.mtime == parcel.mtime;
+        let same = found.size == parcel.base.size && own_time;
         same && parcel.seen.is_first() && !self.clean_start
     }
 

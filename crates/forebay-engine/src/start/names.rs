@@ -249,7 +249,8 @@ impl Recovery<'_> {
         self.nameless.iter().for_each(|id| drop(loaded.files.remove(id)));
     }
 
-    /// Changes of names and attributes through us move the ctime, and the record of that may be lost.
+    /// Changes of names and attributes through us move the ctime, and the record of that may be lost. A time that was
+    /// set is on record before.
     pub(super) fn note_ctimes(&mut self, loaded: &mut Loaded, of: impl Fn(FileKey) -> bool) {
         for (id, record) in &mut loaded.files {
             if self.boot == Boot::Kept && !of(record.key) {
@@ -258,10 +259,11 @@ impl Recovery<'_> {
             let Some(path) = record.paths.first() else { continue };
             if let Ok(attr) = self.backing.stat(&path)
                 && attr.key == record.key
-                && (attr.size, attr.mtime) == (record.base().size, record.base().mtime)
+                && attr.size == record.base().size
+                && record.is_own_time(attr.mtime)
                 && attr.ctime != record.base().ctime
             {
-                let base = Version { ctime: attr.ctime, ..record.base() };
+                let base = Version { ctime: attr.ctime, mtime: attr.mtime, ..record.base() };
                 let (owner, mtime) = (record.owner(), record.mtime());
                 record.apply(&Change::Followed { owner, base, mtime });
                 self.changed.push(*id);

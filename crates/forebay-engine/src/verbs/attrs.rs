@@ -290,8 +290,11 @@ impl Verbs {
     pub fn set_attr(&self, at: Named<'_>, set: &SetAttr) -> Result<Attr> {
         self.files.refuse_read_only()?;
         let (file, asked) = (self.files.find(at.key), self.asking());
+        if set.mode.is_some_and(|mode| mode & 0o6000 != 0) && !self.home.is_privileged() {
+            self.flush_before_rights(file.as_ref())?;
+        }
         let mut before = (None, false);
-        let mut theirs = false;
+        let (mut theirs, mut ahead) = (false, None);
         if let Some(file) = &file {
             let mut inner = file.lock();
             let seen = inner.live.as_ref().and_then(|live| live.seen.as_ref());
@@ -306,11 +309,16 @@ impl Verbs {
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;
+                ahead = self.set_ahead(file, &mut inner, set)?;
                 theirs = self.is_theirs(file, inner, at);
             }
         }
         let changing = Changing::begin(file.clone());
-        let mut attr = self.names.alter(|b| b.set_attr(at.path, set))?;
+        let done = self.names.alter(|b| b.set_attr(at.path, set));
+        if let (Err(_), Some(before), Some(file)) = (&done, ahead, &file) {
+            let _ = self.names.set_time(file, &mut file.lock(), before);
+        }
+        let mut attr = done?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
         if let Some(file) = found {
@@ -334,6 +342,34 @@ impl Verbs {
             self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
+    }
+
+    /// A dirty file has the time that is about to be set on the store: after a crash one that is found there is
+    /// ours, then. Returns the one that it had.
+    fn set_ahead(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        set: &SetAttr,
+    ) -> Result<Option<Timestamp>> {
+        let Some(SetTime::At(mtime)) = set.mtime.filter(|_| inner.state.is_dirty()) else {
+            return Ok(None);
+        };
+        let before = inner.mtime();
+        self.names.set_time(file, inner, mtime)?;
+        if inner.state.durable_size().is_some() {
+            self.files.note_tier(self.files.index().sync())?;
+        }
+        Ok(Some(before))
+    }
+
+    /// The store takes set-user-id, set-group-id and capabilities away when a file is written (`file_remove_privs` in
+    /// Linux, fs/inode.c), but for set-id bits if root writes. What was written before they are given goes home first.
+    fn flush_before_rights(&self, file: Option<&Arc<File>>) -> Result<()> {
+        match file.filter(|file| file.lock().state.is_dirty()) {
+            Some(file) => self.drain.flush_file(file),
+            None => Ok(()),
+        }
     }
 
     /// Whether others have changed the backing file of what is here, as far as its size and time tell. A time that
@@ -415,7 +451,11 @@ impl Verbs {
         mode: XattrMode,
     ) -> Result<()> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(self.files.find(at.key));
+        let file = self.files.find(at.key);
+        if name == "security.capability" {
+            self.flush_before_rights(file.as_ref())?;
+        }
+        let _changing = Changing::begin(file);
         self.names.alter(|b| b.xattr_set(at.path, name, value, mode))?;
         self.names.refresh(at);
         self.tell_of(at)

@@ -110,6 +110,27 @@ fn after_a_cut_a_time_that_was_set_here_is_nobody_elses() {
     drop(file);
 }
 
+/// So it is with bytes that were synced, and not flushed yet; both times are set, as rsync does.
+// S-3 S-8
+#[test]
+fn after_a_cut_a_time_that_was_set_on_synced_bytes_is_nobody_elses() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.io.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
+    let time = Some(SetTime::At(Timestamp { sec: 1000, nsec: 0 }));
+    let set = SetAttr { mtime: time, atime: time, ..SetAttr::default() };
+    bed.engine.verbs.set_attr(named(Path::new("f"), &attr), &set).expect("memory");
+    bed.cut_and_flush(|store, report| {
+        sound(report);
+        let found = store.stat(Path::new("f")).expect("it is there");
+        assert!(Some(SetTime::At(found.mtime)) == time, "{:?}", found.mtime);
+        assert!(file_of(store, "f") == [b'B'; 64 * KIB]);
+    });
+    drop(file);
+}
+
 /// A sync of the tier fails, and the flush goes on: what reached the backing store is newer than
 /// what the tier has on stable storage.
 // S-3 S-4
