@@ -44,9 +44,9 @@ fn sh(dir: &Path, script: &str) -> String {
 #[test]
 fn a_capability_that_was_given_to_what_is_dirty_is_there_after_the_flush() {
     if !is_root() {
-        return skip("giving capabilities takes root");
+        skip!("giving capabilities takes root");
     }
-    let bed = Bed::new(Tier::Dir);
+    let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(&["--preset", "hold"]);
     // cap_net_raw, effective and permitted: `vfs_cap_data` of linux/capability.h, revision 2.
     let words = [0x0200_0001u32, 1 << 13, 0, 0, 0];

@@ -138,7 +138,8 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
     let progress = Arc::new(Progress::default());
     let mut report = watched(&progress, || engine.drain.flush(&[], &progress));
     // What could not be flushed above is not tried again: the report would be told twice.
-    report.add(engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None));
+    let ended = engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    report.failures.extend(ended.failures);
     let left = engine.ops.status();
     Ok(Recovered {
         found: engine.recovery().clone(),
