@@ -11,6 +11,7 @@
 
 pub(crate) mod attr;
 mod create;
+mod devices;
 mod file;
 pub(crate) mod own;
 mod parents;

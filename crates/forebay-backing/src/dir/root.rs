@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use super::devices::Devices;
 use super::parents::Parents;
 use super::{Sys, attr};
 use crate::{Attr, Error, Kind, Result};
@@ -22,7 +23,7 @@ use crate::{Attr, Error, Kind, Result};
 pub struct Root {
     fd: OwnedFd,
     path: PathBuf,
-    device: (u32, u32),
+    devices: Devices,
     resolver: Resolver,
     parents: Parents,
     lists_acls: bool,
@@ -56,7 +57,8 @@ impl Root {
         let resolver = probe(&fd);
         let lists_acls = sys::fstatfs(&fd).is_ok_and(|statfs| attr::lists_acls(&statfs));
         let parents = Parents::default();
-        Ok(Root { fd, path: canonical, device, resolver, parents, lists_acls })
+        let devices = Devices::below(&canonical, device);
+        Ok(Root { fd, path: canonical, devices, resolver, parents, lists_acls })
     }
 
     #[cfg(test)]
@@ -77,7 +79,7 @@ impl Root {
     }
 
     pub fn attr(&self, stat: &Statx) -> Attr {
-        attr::attr(stat, self.device)
+        attr::attr(stat, self.devices.inode(attr::device(stat), stat.stx_ino))
     }
 
     /// Opens `path`, never a link in it or at its end.
