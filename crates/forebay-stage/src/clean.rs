@@ -1,6 +1,7 @@
 //! Removing what a cancelled transfer left: temporary files, a tree beside its place, the journal.
 //! What it published stays.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -30,8 +31,13 @@ pub fn clean(spec: &Spec) -> Result<()> {
     let path = tidy(&spec.destination.path.0);
     if let What::List(list) = &spec.what {
         let dir = open_top(root.as_fd(), &path).map_err(failed)?;
-        for item in read_list(list, &path)? {
-            sweep_item(&dir, &item.to, &spec.id).map_err(failed)?;
+        let items = read_list(list, &path)?;
+        let parents: BTreeSet<&Path> = items.iter().filter_map(|item| item.to.parent()).collect();
+        for parent in parents {
+            sweep_path(&dir, parent, &spec.id, Depth::One).map_err(failed)?;
+        }
+        for item in &items {
+            sweep_path(&dir, &item.to, &spec.id, Depth::All).map_err(failed)?;
         }
         return unlink(&dir, &journal::name(&spec.id)).map_err(failed);
     }
@@ -47,26 +53,16 @@ pub fn clean(spec: &Spec) -> Result<()> {
     }
     match spec.what {
         What::File => sweep(&dir, &spec.id, Depth::One).map_err(failed)?,
-        _ => sweep_tree(&dir, &name, &spec.id).map_err(failed)?,
+        _ => sweep_path(&dir, Path::new(&name), &spec.id, Depth::All).map_err(failed)?,
     }
     unlink(&dir, &journal::name(&spec.id)).map_err(failed)
 }
 
-fn sweep_item(dir: &OwnedFd, to: &Path, id: &str) -> rustix::io::Result<()> {
-    let parent = to.parent().unwrap_or(Path::new(""));
-    let parent = match open_dir(dir.as_fd(), parent) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-        other => other?,
-    };
-    let key = journal::Key::of(to);
-    unlink(&parent, &journal::temp_name(id, key))?;
-    to.file_name().map_or(Ok(()), |name| sweep_tree(&parent, name, id))
-}
-
-fn sweep_tree(dir: &OwnedFd, name: &OsStr, id: &str) -> rustix::io::Result<()> {
-    match open_name(dir, name, OFlags::RDONLY | OFlags::DIRECTORY) {
+fn sweep_path(dir: &OwnedFd, path: &Path, id: &str, depth: Depth) -> rustix::io::Result<()> {
+    match open_dir(dir.as_fd(), path) {
+        // Where we may not look we have put nothing.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(()),
-        fd => sweep(&fd?, id, Depth::All),
+        fd => sweep(&fd?, id, depth),
     }
 }
 
@@ -88,7 +84,6 @@ fn sweep(dir: &OwnedFd, id: &str, depth: Depth) -> rustix::io::Result<()> {
             unlink(dir, &name)?;
         } else if kind == FileType::Directory && depth == Depth::All {
             match open_name(dir, &name, OFlags::RDONLY | OFlags::DIRECTORY) {
-                // Where we may not look we have put nothing.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {}
                 fd => descend(&mut levels, &fd?)?,
             }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::beneath::{Near, Pair, State, find, look, open_name};
 use crate::bytes::{Mover, Shape, Verify};
-use crate::journal::{Key, Version, temp_name};
+use crate::journal::{Key, Version, pieces_name, temp_name};
 use crate::large::{self, Large};
 use crate::progress::get;
 use crate::publish::Ready;
@@ -77,6 +77,7 @@ impl Engine<'_> {
         own: &AtomicU64,
     ) -> Tried<()> {
         let key = Key::of(&task.to());
+        self.remove_pieces(&pair.dst, key);
         let temp = Temp::create(&self.sync, pair, temp_name(&self.spec.id, key))?;
         let size = stat.st_size as u64;
         let mover = self.mover(own);
@@ -178,12 +179,24 @@ impl Engine<'_> {
             let fd = fd.map_err(destination("opening"))?;
             fs::fchmod(fd, mode).map_err(destination("setting the mode"))?;
         }
-        // What an earlier run left of it.
-        let temp = temp_name(&self.spec.id, Key::of(&task.to()));
-        _ = fs::unlinkat(&pair.dst, temp, AtFlags::empty());
+        self.remove_left(&pair.dst, Key::of(&task.to()));
         self.tally.keep(task.size);
         self.published(task);
         Ok(())
+    }
+
+    /// What an earlier run left of a file.
+    pub fn remove_left(&self, dir: &OwnedFd, key: Key) {
+        _ = fs::unlinkat(dir, temp_name(&self.spec.id, key), AtFlags::empty());
+        self.remove_pieces(dir, key);
+    }
+
+    /// The same, of one that it copied in pieces.
+    pub fn remove_pieces(&self, dir: &OwnedFd, key: Key) {
+        if let Some(begun) = self.journal.begun(key) {
+            let name = pieces_name(&self.spec.id, key, begun.nonce);
+            _ = fs::unlinkat(dir, name, AtFlags::empty());
+        }
     }
 
     fn begin_large(&self, task: FileTask, pair: Arc<Pair>, src: OwnedFd, stat: Stat) -> Tried<()> {

@@ -1,21 +1,26 @@
 //! What a transfer remembers of itself, for a run that goes on after it was killed.
 //!
-//! A file of lines beside what is being made, `.forebay-stage-ID.journal`, appended to and never
-//! synced by itself:
+//! A file of lines beside what is being made, `.forebay-stage-ID.journal`, appended to, and synced by
+//! itself only with `t` and `x`:
 //!
 //! - `v1 FINGERPRINT`: begins a run of this source and destination; what stands before one of
 //!   another is void
 //! - `f KEY SOURCE DESTINATION`: this version of the source is about to get its name as this file
-//! - `p KEY SOURCE INODE PIECE`: this piece of the temporary file is on the medium
+//! - `t KEY SOURCE NONCE`: this version of the source is about to get a new temporary file for its
+//!   pieces, which has the nonce in its name; what was said of an earlier one is void
+//! - `p KEY NONCE PIECE`: this piece of that temporary file is on the medium
 //! - `d KEY`: this directory is made by us
 //! - `x INODE`: this directory is about to take the place of another
 //!
 //! A line is believed only beside what is found on the file system, so one that is missing costs a
-//! copy and one that came too early costs nothing. A torn line is passed over.
+//! copy and one that came too early costs nothing. A torn line is passed over, and so are pieces that an
+//! earlier version has written, `p KEY SOURCE INODE PIECE`: an inode number is given again.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -77,11 +82,21 @@ impl Version {
     }
 }
 
+/// Tells a temporary file from all that had its place before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nonce(u64);
+
+impl Nonce {
+    pub fn new() -> Nonce {
+        Nonce(RandomState::new().build_hasher().finish())
+    }
+}
+
 /// What is known of a large file that was not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
     pub source: Version,
-    pub inode: u64,
+    pub nonce: Nonce,
     pub pieces: HashSet<u64>,
 }
 
@@ -117,12 +132,21 @@ pub fn temp_name(id: &str, key: Key) -> OsString {
     format!("{PREFIX}{id}-{:032x}", key.0).into()
 }
 
+/// The name of a temporary file that is copied in pieces: no other ever had it.
+pub fn pieces_name(id: &str, key: Key, nonce: Nonce) -> OsString {
+    format!("{PREFIX}{id}-{:032x}.{:016x}", key.0, nonce.0).into()
+}
+
 /// Whether a name is that of a temporary file or tree of this transfer.
 pub fn is_of(id: &str, name: &[u8]) -> bool {
     let rest = name.strip_prefix(PREFIX.as_bytes()).and_then(|n| n.strip_prefix(id.as_bytes()));
     rest.is_some_and(|rest| {
-        let temp =
-            rest.len() == 33 && rest[0] == b'-' && rest[1..].iter().all(u8::is_ascii_hexdigit);
+        let is_hex = |text: &[u8], len| text.len() == len && text.iter().all(u8::is_ascii_hexdigit);
+        let temp = rest.strip_prefix(b"-").is_some_and(|rest| match rest.split_at_checked(32) {
+            Some((key, b"")) => is_hex(key, 32),
+            Some((key, [b'.', nonce @ ..])) => is_hex(key, 32) && is_hex(nonce, 16),
+            _ => false,
+        });
         temp || matches!(rest, b".journal" | b".tree" | b".old")
     })
 }
@@ -178,9 +202,15 @@ impl Journal {
         self.append(&lines)
     }
 
+    /// Before a temporary file is made that is copied in pieces.
+    pub fn begin(&self, key: Key, src: Version, nonce: Nonce) -> rustix::io::Result<()> {
+        self.append(&format!("t {:032x} {:016x} {:016x}\n", key.0, src.0, nonce.0))?;
+        crate::sync::file(&*self.file())
+    }
+
     /// After a piece was synced.
-    pub fn piece(&self, key: Key, src: Version, inode: u64, piece: u64) -> rustix::io::Result<()> {
-        self.append(&format!("p {:032x} {:016x} {inode:x} {piece:x}\n", key.0, src.0))
+    pub fn piece(&self, key: Key, nonce: Nonce, piece: u64) -> rustix::io::Result<()> {
+        self.append(&format!("p {:032x} {:016x} {piece:x}\n", key.0, nonce.0))
     }
 
     /// Before a directory is made.
@@ -232,16 +262,16 @@ impl Known {
                 let versions = (Version(hex64(src)?), Version(hex64(dst)?));
                 self.files.insert(hex_key(key)?, versions);
             }
-            ["p", key, src, inode, piece] => {
-                let (key, source) = (hex_key(key)?, Version(hex64(src)?));
-                let inode = u64::from_str_radix(inode, 16).ok()?;
-                let piece = u64::from_str_radix(piece, 16).ok()?;
-                let new = || Begun { source, inode, pieces: HashSet::new() };
-                let begun = self.begun.entry(key).or_insert_with(new);
-                if (begun.source, begun.inode) != (source, inode) {
-                    *begun = new();
+            ["t", key, src, nonce] => {
+                let (source, nonce) = (Version(hex64(src)?), Nonce(hex64(nonce)?));
+                self.begun.insert(hex_key(key)?, Begun { source, nonce, pieces: HashSet::new() });
+            }
+            ["p", key, nonce, piece] => {
+                let (nonce, piece) = (Nonce(hex64(nonce)?), u64::from_str_radix(piece, 16).ok()?);
+                let begun = self.begun.get_mut(&hex_key(key)?)?;
+                if begun.nonce == nonce {
+                    begun.pieces.insert(piece);
                 }
-                begun.pieces.insert(piece);
             }
             ["d", key] => _ = self.dirs.insert(hex_key(key)?),
             ["x", inode] => self.exchanged = Some(u64::from_str_radix(inode, 16).ok()?),
@@ -277,8 +307,9 @@ mod tests {
         let (a, b) = (Key::of(Path::new("a")), Key::of(Path::new("b")));
         let first = Journal::open(&dir, "t", 7).unwrap();
         first.publish([(a, Version(1), Version(2))].into_iter()).unwrap();
-        first.piece(b, Version(3), 4, 0).unwrap();
-        first.piece(b, Version(3), 4, 5).unwrap();
+        first.begin(b, Version(3), Nonce(4)).unwrap();
+        first.piece(b, Nonce(4), 0).unwrap();
+        first.piece(b, Nonce(4), 5).unwrap();
         first.dir(a).unwrap();
         let next = Journal::open(&dir, "t", 7).unwrap();
         assert_eq!(next.published(a), Some((Version(1), Version(2))));
@@ -289,14 +320,27 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_another_version_or_file_are_forgotten() {
+    fn a_new_temporary_file_has_no_pieces_of_an_earlier_one() {
         let (_keep, dir) = dir();
         let key = Key::of(Path::new("a"));
         let journal = Journal::open(&dir, "t", 7).unwrap();
-        journal.piece(key, Version(3), 4, 0).unwrap();
-        journal.piece(key, Version(3), 5, 1).unwrap();
-        let next = Journal::open(&dir, "t", 7).unwrap();
-        assert_eq!(next.begun(key).unwrap().pieces, HashSet::from([1]));
+        journal.begin(key, Version(3), Nonce(4)).unwrap();
+        journal.piece(key, Nonce(4), 0).unwrap();
+        journal.begin(key, Version(3), Nonce(5)).unwrap();
+        let pieces = || Journal::open(&dir, "t", 7).unwrap().begun(key).unwrap().pieces.clone();
+        assert_eq!(pieces(), HashSet::new());
+        journal.piece(key, Nonce(5), 1).unwrap();
+        journal.piece(key, Nonce(4), 2).unwrap();
+        assert_eq!(pieces(), HashSet::from([1]));
+    }
+
+    #[test]
+    fn pieces_that_are_told_by_inode_do_not_count() {
+        let (_keep, dir) = dir();
+        let key = Key::of(Path::new("a"));
+        let journal = Journal::open(&dir, "t", 7).unwrap();
+        journal.append(&format!("p {:032x} {:016x} c 0\n", key.0, 3)).unwrap();
+        assert!(Journal::open(&dir, "t", 7).unwrap().begun(key).is_none());
     }
 
     #[test]
@@ -319,6 +363,8 @@ mod tests {
     fn names_of_other_transfers_are_not_ours() {
         let key = Key::of(Path::new("a"));
         assert!(is_of("t-1", temp_name("t-1", key).as_bytes()));
+        let pieces = pieces_name("t-1", key, Nonce::new());
+        assert!(is_of("t-1", pieces.as_bytes()) && !is_of("t", pieces.as_bytes()));
         assert!(is_of("t-1", name("t-1").as_bytes()) && is_of("t-1", tree_name("t-1").as_bytes()));
         assert!(!is_of("t-1", temp_name("t-12", key).as_bytes()));
         assert!(!is_of("t", temp_name("t-1", key).as_bytes()));

@@ -11,7 +11,7 @@ use rustix::fs::{self, FileType, OFlags, Stat};
 
 use crate::beneath::{Pair, open_name};
 use crate::file::{Temp, shape};
-use crate::journal::{Key, Version, temp_name};
+use crate::journal::{Key, Nonce, Version, pieces_name};
 use crate::progress::get;
 use crate::queue::FileTask;
 use crate::report::{Reason, Tried, Trouble, destination, source};
@@ -35,6 +35,7 @@ pub struct Large {
     pair: Arc<Pair>,
     src: OwnedFd,
     stat: Stat,
+    nonce: Nonce,
     inode: u64,
     have: HashSet<u64>,
     temp: Mutex<Option<Temp>>,
@@ -54,7 +55,7 @@ impl Large {
     ) -> Tried<Option<Large>> {
         let key = Key::of(&task.to());
         let version = Version::of_source(&stat);
-        let (temp, have) = found_or_made(engine, &pair, key, version)?;
+        let (temp, nonce, have) = found_or_made(engine, &pair, key, version)?;
         let own = AtomicU64::new(0);
         if have.is_empty() && engine.mover(&own).reflink(&src, &temp.fd) {
             engine.mover(&own).passed(stat.st_size as u64);
@@ -65,8 +66,21 @@ impl Large {
         let inode = fs::fstat(&temp.fd).map_err(destination("looking"))?.st_ino;
         let left = AtomicUsize::new(0);
         let (temp, trouble) = (Mutex::new(Some(temp)), Mutex::new(None));
-        let large =
-            Large { task, key, version, pair, src, stat, inode, have, temp, left, own, trouble };
+        let large = Large {
+            task,
+            key,
+            version,
+            pair,
+            src,
+            stat,
+            nonce,
+            inode,
+            have,
+            temp,
+            left,
+            own,
+            trouble,
+        };
         large.left.store(large.missing().len(), Ordering::Relaxed);
         large.count_what_is_there(engine);
         Ok(Some(large))
@@ -105,14 +119,14 @@ impl Large {
         let mover = engine.mover(&self.own);
         mover.copy(&self.src, &dst, self.range(piece), shape(&self.stat))?;
         sync::data(&dst).map_err(destination("syncing"))?;
-        let written = engine.journal.piece(self.key, self.version, self.inode, piece);
+        let written = engine.journal.piece(self.key, self.nonce, piece);
         written.map_err(destination("writing the transfer's journal"))
     }
 
     /// The temporary file, opened for one piece: a failed write is told once to each opening of a file,
     /// and so to the sync of no other piece instead.
     fn open(&self, engine: &Engine<'_>) -> Tried<OwnedFd> {
-        let name = temp_name(&engine.spec.id, self.key);
+        let name = pieces_name(&engine.spec.id, self.key, self.nonce);
         let fd = open_name(&self.pair.dst, &name, OFlags::RDWR);
         let fd = fd.map_err(destination("opening what is copied of it"))?;
         match fs::fstat(&fd).map_err(destination("looking"))?.st_ino == self.inode {
@@ -164,18 +178,23 @@ fn found_or_made(
     pair: &Arc<Pair>,
     key: Key,
     version: Version,
-) -> Tried<(Temp, HashSet<u64>)> {
-    let name = temp_name(&engine.spec.id, key);
+) -> Tried<(Temp, Nonce, HashSet<u64>)> {
+    let name = |nonce| pieces_name(&engine.spec.id, key, nonce);
     let begun = engine.journal.begun(key).filter(|begun| begun.source == version);
     if let Some(begun) = begun
-        && let Ok(fd) = open_name(&pair.dst, &name, OFlags::RDWR)
+        && let Ok(fd) = open_name(&pair.dst, &name(begun.nonce), OFlags::RDWR)
     {
         let stat = fs::fstat(&fd).map_err(destination("looking"))?;
         let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
         let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if ours && file && stat.st_ino == begun.inode {
-            return Ok((Temp::of(fd, &engine.sync, pair, name), begun.pieces.clone()));
+        if ours && file {
+            let temp = Temp::of(fd, &engine.sync, pair, name(begun.nonce));
+            return Ok((temp, begun.nonce, begun.pieces.clone()));
         }
     }
-    Ok((Temp::create(&engine.sync, pair, name)?, HashSet::new()))
+    engine.remove_left(&pair.dst, key);
+    let nonce = Nonce::new();
+    let written = engine.journal.begin(key, version, nonce);
+    written.map_err(destination("writing the transfer's journal"))?;
+    Ok((Temp::create(&engine.sync, pair, name(nonce))?, nonce, HashSet::new()))
 }

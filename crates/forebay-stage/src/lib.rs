@@ -11,7 +11,7 @@
 //!
 //! The order of things is in [`transfer`], the bytes in `bytes`, one file's way in `file`, the
 //! process around it all in [`worker`]. Lock order: queue, then nothing; no lock is held over a
-//! system call but the journal's, over its one append, and that of `sync`, over its one call.
+//! system call but the journal's, over one append or sync, and that of `sync`, over its one call.
 
 mod attributes;
 mod beneath;

@@ -146,7 +146,7 @@ impl Engine<'_> {
             return Ok(Second::Own);
         }
         let temp = temp_name(&self.spec.id, Key::of(&task.to()));
-        _ = fs::unlinkat(&to.dst, &temp, AtFlags::empty());
+        self.remove_left(&to.dst, Key::of(&task.to()));
         fs::linkat(&from.dst, first.to_name(), &to.dst, &temp, AtFlags::empty())
             .map_err(destination("linking"))?;
         self.rename(&to.dst, &temp, task.to_name()).inspect_err(|_| {

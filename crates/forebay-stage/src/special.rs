@@ -40,6 +40,7 @@ impl Engine<'_> {
             self.published(task);
             return Ok(());
         }
+        self.remove_pieces(&pair.dst, key);
         let since = self.sync.since();
         anew(pair, &temp, || match &target {
             Some(target) => fs::symlinkat(target.as_c_str(), &pair.dst, &temp),

@@ -387,12 +387,13 @@ impl Engine<'_> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
     use rustix::fs::OFlags;
 
     use super::*;
     use crate::journal::{Version, temp_name};
+    use crate::large::{Large, PIECE};
     use crate::publish::Ready;
     use crate::queue::Nature;
     use crate::spec::{Options, Overwrite, Place, What};
@@ -556,6 +557,114 @@ mod tests {
         }
     }
 
+    fn mounted(at: &Path) -> Mounted {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", at, "tmpfs", flags, None).unwrap();
+        Mounted(at.into())
+    }
+
+    /// A file of three pieces in a file system of its own, so that it is copied by pieces.
+    fn large(top: &Path) -> Mounted {
+        std::fs::create_dir_all(top.join("from")).unwrap();
+        std::fs::create_dir_all(top.join("to")).unwrap();
+        let mounted = mounted(&top.join("from"));
+        let file = std::fs::File::create(top.join("from/large")).unwrap();
+        for piece in 0..3u8 {
+            file.write_all_at(&[piece + 1; 4096], u64::from(piece) * PIECE).unwrap();
+        }
+        mounted
+    }
+
+    fn begin_large(engine: &Engine<'_>) -> Arc<Large> {
+        let node = engine.make_dir(Path::new(""), Path::new("to")).unwrap();
+        let pair = Near::default().pair(&engine.base, &node).unwrap();
+        let src = crate::beneath::open_name(&pair.src, "large".as_ref(), OFlags::RDONLY).unwrap();
+        let stat = rustix::fs::fstat(&src).unwrap();
+        let (name, size) = ("large".into(), stat.st_size as u64);
+        let nature = Nature::Regular;
+        let task = FileTask { node, name, new_name: None, size, nature, shared: None };
+        Arc::new(Large::begin(engine, task, pair, src, stat).unwrap().expect("it has pieces"))
+    }
+
+    fn temps(top: &Path) -> Vec<(std::ffi::OsString, u64)> {
+        let names = std::fs::read_dir(top.join("to")).unwrap().map(|entry| entry.unwrap());
+        let of = names.map(|entry| (entry.file_name(), entry.metadata().unwrap().ino()));
+        of.filter(|(name, _)| name.as_encoded_bytes().starts_with(b".forebay-stage-")).collect()
+    }
+
+    /// An inode number is given to the next file that is made: what was said of the first is not true
+    /// of the second.
+    #[test]
+    fn pieces_of_a_file_that_was_lost_do_not_count_for_the_next_one() {
+        let top = tempfile::tempdir().unwrap();
+        let _mounted = large(top.path());
+        let (spec, control) = (spec(top.path()), Control::default());
+        let mut lost = 0;
+        for _ in 0..20 {
+            let (found, base) = place::find(&spec).unwrap();
+            let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
+            engine.sync = failing(&engine.base.dst, &[0]);
+            let large = begin_large(&engine);
+            let inode = temps(top.path())[0].1;
+            if inode == lost {
+                // Killed after one piece.
+                engine.piece(&large, 0);
+                std::mem::forget(large);
+                break;
+            }
+            lost = inode;
+            let pieces = large.missing().into_iter();
+            engine.queue.push_all(pieces.map(|piece| Task::Piece(large.clone(), piece)));
+            engine.pool();
+            assert_eq!((engine.report(0.0).failed, temps(top.path())), (1, Vec::new()));
+        }
+        let report = run(&spec, &control, Duration::from_secs(1), |_| ()).unwrap();
+        assert_eq!((report.outcome, report.files), (Outcome::Done, 1), "{report:#?}");
+        let content = |dir: &str| std::fs::read(top.path().join(dir).join("large")).unwrap();
+        assert!(content("to") == content("from"), "a piece is missing");
+        assert_eq!(temps(top.path()), []);
+    }
+
+    /// Whatever the file is by then, nothing is left of what was copied of it.
+    #[test]
+    fn a_killed_large_file_leaves_nothing_behind() {
+        let cases = [("small", 5), ("a link", 0), ("large", 2 * 4096), ("no", 0), ("no list", 0)];
+        for (what, copied) in cases {
+            let top = tempfile::tempdir().unwrap();
+            let _mounted = large(top.path());
+            let (mut spec, control) = (spec(top.path()), Control::default());
+            {
+                let (found, base) = place::find(&spec).unwrap();
+                let engine = Engine::new(&spec, &control, base, &found).unwrap();
+                let large = begin_large(&engine);
+                engine.piece(&large, 1);
+                std::mem::forget(large);
+            }
+            let from = top.path().join("from/large");
+            match what {
+                "small" => std::fs::write(&from, "small").unwrap(),
+                "a link" => {
+                    std::fs::remove_file(&from).unwrap();
+                    symlink("elsewhere", &from).unwrap();
+                }
+                _ => {}
+            }
+            assert_eq!(temps(top.path()).len(), 1, "{what}");
+            if what.starts_with("no") {
+                if what == "no list" {
+                    std::fs::write(top.path().join("list"), "large\n").unwrap();
+                    spec.what = What::List(Place { root: top.path().into(), path: "list".into() });
+                }
+                crate::clean(&spec).unwrap();
+            } else {
+                let report = run(&spec, &control, Duration::from_secs(1), |_| ()).unwrap();
+                assert_eq!((report.outcome, report.files), (Outcome::Done, 1), "{report:#?}");
+                assert_eq!(report.bytes_copied, copied, "{what}");
+            }
+            assert_eq!(temps(top.path()), [], "{what}");
+        }
+    }
+
     /// The sync of the destination's file system does not reach it.
     #[test]
     fn what_is_in_a_file_system_below_is_synced_alone() {
@@ -566,9 +675,7 @@ mod tests {
         for name in ["from/file", "from/below/file", "from/below/new/file"] {
             std::fs::write(at(name), name).unwrap();
         }
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("tmpfs", at("to/below"), "tmpfs", flags, None).unwrap();
-        let _mounted = Mounted(at("to/below"));
+        let _mounted = mounted(&at("to/below"));
         let (spec, control) = (spec(top.path()), Control::default());
         let (found, base) = place::find(&spec).unwrap();
         let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
