@@ -1,31 +1,16 @@
 //! How files become durable at a destination.
 //!
 //! One `syncfs` makes a whole batch durable for the price of one, where the file system is known to
-//! honor it: FUSE does not hand it to its daemon, and what is not in the list may not either, so
-//! there every file and directory is synced alone. So is what is in another file system, mounted below
-//! the destination.
+//! honor it. Elsewhere every file and directory is synced alone, by all threads. So is what is in
+//! another file system, mounted below the destination.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use forebay_base::magic::honours_syncfs;
 use rustix::fs;
 use rustix::io::Errno;
-
-/// Magic numbers from the kernel's `linux/magic.h` and the file systems' own headers: ext4, xfs,
-/// btrfs, tmpfs, f2fs, bcachefs, nfs, overlayfs, lustre, zfs.
-const HONEST: [u64; 10] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0x0102_1994,
-    0xf2f5_2010,
-    0xca45_1a4e,
-    0x6969,
-    0x794c_7630,
-    0x0bd0_0bd0,
-    0x2fc1_2fc1,
-];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
@@ -74,9 +59,7 @@ pub struct Sync {
 impl Sync {
     pub fn of(dir: &impl AsFd) -> rustix::io::Result<Sync> {
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3)?;
-        // Signed on some architectures.
-        let kind = fs::fstatfs(&dir)?.f_type as u64 & 0xffff_ffff;
-        let how = if HONEST.contains(&kind) { How::Whole } else { How::Each };
+        let how = if honours_syncfs(&dir) { How::Whole } else { How::Each };
         Sync::by(how, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(|fd| fs::fsync(fd)))
     }
 
@@ -153,9 +136,26 @@ fn again(call: impl Fn() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 pub mod tests {
+    use std::ffi::CString;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
     use super::*;
+
+    pub struct Mounted(PathBuf);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+
+    pub fn mounted(at: &Path, kind: &str, options: Option<&str>) -> Mounted {
+        let options = options.map(|options| CString::new(options).unwrap());
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount(kind, at, kind, flags, options.as_deref()).unwrap();
+        Mounted(at.into())
+    }
 
     /// A file system of one call, of which these calls fail, the first being 0.
     pub fn failing(dir: &impl AsFd, calls: &'static [u64]) -> Sync {
@@ -177,6 +177,25 @@ pub mod tests {
             fs::fsync(fd)
         };
         Sync::by(How::Whole, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(alone)).unwrap()
+    }
+
+    /// An overlay stands for all of which it is not known.
+    #[test]
+    fn one_call_is_enough_only_where_it_is_known_to_be() {
+        let top = tempfile::tempdir().unwrap();
+        let how = |at: &Path| {
+            let dir = std::fs::File::open(at).unwrap();
+            Sync::of(&dir).unwrap().how(fs::fstat(&dir).unwrap().st_dev)
+        };
+        let _tmpfs = mounted(top.path(), "tmpfs", None);
+        assert_eq!(how(top.path()), How::Whole);
+        let paths = ["lower", "upper", "work", "at"].map(|name| top.path().join(name));
+        paths.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let [lower, upper, work, at] = &paths;
+        let [lower, upper, work] = [lower, upper, work].map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let _overlay = mounted(at, "overlay", Some(&options));
+        assert_eq!(how(at), How::Each);
     }
 
     #[test]

@@ -397,7 +397,7 @@ mod tests {
     use crate::publish::Ready;
     use crate::queue::Nature;
     use crate::spec::{Options, Overwrite, Place, What};
-    use crate::sync::tests::{failing, seeing};
+    use crate::sync::tests::{Mounted, failing, mounted, seeing};
 
     fn spec(top: &Path) -> Spec {
         let place = |path: &str| Place { root: top.into(), path: path.into() };
@@ -549,25 +549,11 @@ mod tests {
         assert_same_content(top.path(), &["ckpt.1", "ckpt.2", "last"]);
     }
 
-    struct Mounted(std::path::PathBuf);
-
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-        }
-    }
-
-    fn mounted(at: &Path) -> Mounted {
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("tmpfs", at, "tmpfs", flags, None).unwrap();
-        Mounted(at.into())
-    }
-
     /// A file of three pieces in a file system of its own, so that it is copied by pieces.
     fn large(top: &Path) -> Mounted {
         std::fs::create_dir_all(top.join("from")).unwrap();
         std::fs::create_dir_all(top.join("to")).unwrap();
-        let mounted = mounted(&top.join("from"));
+        let mounted = mounted(&top.join("from"), "tmpfs", None);
         let file = std::fs::File::create(top.join("from/large")).unwrap();
         for piece in 0..3u8 {
             file.write_all_at(&[piece + 1; 4096], u64::from(piece) * PIECE).unwrap();
@@ -675,7 +661,7 @@ mod tests {
         for name in ["from/file", "from/below/file", "from/below/new/file"] {
             std::fs::write(at(name), name).unwrap();
         }
-        let _mounted = mounted(&at("to/below"));
+        let _mounted = mounted(&at("to/below"), "tmpfs", None);
         let (spec, control) = (spec(top.path()), Control::default());
         let (found, base) = place::find(&spec).unwrap();
         let mut engine = Engine::new(&spec, &control, base, &found).unwrap();

@@ -5,22 +5,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
+use forebay_base::magic;
 use rustix::fs::{self as sys, AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 
 use super::Sys;
 use super::devices::Device;
 use super::root::{Root, stat_fd};
 use crate::{Attr, DirEntry, FileKey, FileKind, StatFs, Timestamp};
-
-/// `s_magic` of file systems (linux/magic.h and each file system's own header).
-pub mod magic {
-    pub const EXT: u32 = 0xef53;
-    pub const XFS: u32 = 0x5846_5342;
-    pub const BTRFS: u32 = 0x9123_683e;
-    pub const F2FS: u32 = 0xf2f5_2010;
-    pub const TMPFS: u32 = 0x0102_1994;
-    pub const NFS: u32 = 0x6969;
-}
 
 pub fn device(stat: &Statx) -> Device {
     (stat.stx_dev_major, stat.stx_dev_minor)
@@ -111,7 +102,7 @@ fn look(dir: &sys::Dir, entry: &sys::DirEntry) -> Sys<Option<FileKind>> {
 pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
     let stat = stat_fd(fd)?;
     let statfs = sys::fstatfs(fd)?;
-    let magic = magic_of(&statfs);
+    let magic = magic::of(&statfs);
     let birth = birth(&stat);
     let place = match magic {
         magic::EXT | magic::BTRFS => format!("{:016x}", sys::fstatvfs(fd)?.f_fsid),
@@ -121,16 +112,11 @@ pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
     Ok(format!("1:{magic:08x}:{}:{sec}.{nsec:09}:{place}", stat.stx_ino))
 }
 
-/// The field's type differs between architectures; the number fits 32 bits on all of them.
-pub fn magic_of(statfs: &sys::StatFs) -> u32 {
-    statfs.f_type as u32
-}
-
 /// Whether files of this file system have their access lists among their extended attributes, where they have
 /// any (NFSv4 has none of this kind).
 pub fn lists_acls(statfs: &sys::StatFs) -> bool {
     let lists = [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS, magic::NFS];
-    lists.contains(&magic_of(statfs))
+    lists.contains(&magic::of(statfs))
 }
 
 pub fn statfs(root: &Root) -> Sys<StatFs> {

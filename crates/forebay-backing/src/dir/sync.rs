@@ -1,11 +1,11 @@
 //! Making many files durable at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
+use forebay_base::magic::honours_syncfs;
 use rustix::fs as sys;
 
-use super::attr::{magic, magic_of};
 use super::devices::Device;
 use super::file::DirFile;
 use crate::{BackingFile, Result};
@@ -39,24 +39,5 @@ fn sync_group(group: &[&DirFile]) -> Result<()> {
 /// the group's oldest is the one that cannot miss an error of the others. It is fsynced too, which
 /// makes the disk empty its own cache even if the file system had nothing left to log.
 fn all_written(oldest: &DirFile) -> bool {
-    let honoured = sys::fstatfs(oldest.fd()).is_ok_and(|s| honours_syncfs(magic_of(&s)));
-    honoured && reports_errors() && sys::syncfs(oldest.fd()).is_ok()
-}
-
-fn honours_syncfs(magic: u32) -> bool {
-    matches!(magic, magic::EXT | magic::XFS | magic::BTRFS | magic::F2FS | magic::TMPFS)
-}
-
-/// Before Linux 5.8 syncfs succeeded whatever had happened to the data.
-fn reports_errors() -> bool {
-    static NEW_ENOUGH: LazyLock<bool> = LazyLock::new(|| {
-        let uname = rustix::system::uname();
-        kernel_version(&uname.release().to_string_lossy()) >= (5, 8)
-    });
-    *NEW_ENOUGH
-}
-
-fn kernel_version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    honours_syncfs(&oldest.fd()) && sys::syncfs(oldest.fd()).is_ok()
 }

@@ -1,0 +1,65 @@
+//! File systems by their `s_magic` (linux/magic.h and each file system's own header), and what is
+//! known of some.
+
+use std::os::fd::AsFd;
+use std::sync::LazyLock;
+
+use rustix::fs::{StatFs, fstatfs};
+
+pub const EXT: u32 = 0xef53;
+pub const XFS: u32 = 0x5846_5342;
+pub const BTRFS: u32 = 0x9123_683e;
+pub const F2FS: u32 = 0xf2f5_2010;
+pub const TMPFS: u32 = 0x0102_1994;
+pub const NFS: u32 = 0x6969;
+
+/// The field's type differs between architectures; the number fits 32 bits on all of them.
+pub fn of(statfs: &StatFs) -> u32 {
+    statfs.f_type as u32
+}
+
+/// Whether one `syncfs` makes durable all that was written to the file system of `fd`, and tells
+/// what failed. A client of Lustre, FUSE and others return 0 and have sent at most; whoever is not
+/// known to wait for the medium syncs each file.
+pub fn honours_syncfs(fd: &impl AsFd) -> bool {
+    fstatfs(fd).is_ok_and(|statfs| syncs(of(&statfs))) && reports_errors()
+}
+
+fn syncs(magic: u32) -> bool {
+    matches!(magic, EXT | XFS | BTRFS | F2FS | TMPFS)
+}
+
+/// Before Linux 5.8 syncfs succeeded whatever had happened to the data.
+fn reports_errors() -> bool {
+    static NEW_ENOUGH: LazyLock<bool> = LazyLock::new(|| {
+        let uname = rustix::system::uname();
+        kernel_version(&uname.release().to_string_lossy()) >= (5, 8)
+    });
+    *NEW_ENOUGH
+}
+
+fn kernel_version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syncfs_counts_where_it_is_known_to_reach_the_medium() {
+        const LUSTRE: u32 = 0x0bd0_0bd0;
+        const FUSE: u32 = 0x6573_5546;
+        const OVERLAY: u32 = 0x794c_7630;
+        assert!([EXT, XFS, BTRFS, F2FS, TMPFS].into_iter().all(syncs));
+        assert!(![LUSTRE, FUSE, OVERLAY, NFS, 0].into_iter().any(syncs));
+    }
+
+    #[test]
+    fn a_kernels_version_is_its_first_two_numbers() {
+        assert_eq!(kernel_version("6.18.44-fc"), (6, 18));
+        assert_eq!(kernel_version("5.7"), (5, 7));
+        assert_eq!(kernel_version("none"), (0, 0));
+    }
+}
