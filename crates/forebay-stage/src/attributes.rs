@@ -5,12 +5,14 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::fs::{self, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::report::{Ledger, Tried, destination, source};
+use crate::report::{Tried, destination, source};
 use crate::spec::Options;
+use crate::transfer::Engine;
 
 /// The kernel's limits for a list of names and for a value.
 const XATTR_MAX: usize = 64 << 10;
@@ -32,24 +34,25 @@ impl Rights {
 pub struct Attributes<'a> {
     pub options: &'a Options,
     pub rights: Rights,
-    pub ledger: &'a Ledger,
 }
 
 impl Attributes<'_> {
-    /// Makes an opened file or directory like its source, whose `stat` this is.
-    pub fn apply(&self, src: &impl AsFd, dst: &impl AsFd, stat: &Stat) -> Tried<()> {
+    /// Makes an opened file or directory like its source, whose `stat` this is. Returns the
+    /// extended attributes that the destination does not keep.
+    pub fn apply(&self, src: &impl AsFd, dst: &impl AsFd, stat: &Stat) -> Tried<Vec<CString>> {
         if self.gives_owner() {
             let (uid, gid) = owner(stat);
             fs::fchown(dst, Some(uid), Some(gid)).map_err(destination("setting the owner"))?;
         }
-        if self.options.preserve.xattrs || self.options.preserve.acls {
-            self.xattrs(src, dst)?;
-        }
+        let lost = match self.options.preserve.xattrs || self.options.preserve.acls {
+            true => self.xattrs(src, dst)?,
+            false => Vec::new(),
+        };
         fs::fchmod(dst, self.mode(stat)).map_err(destination("setting the mode"))?;
         if self.options.preserve.times {
             fs::futimens(dst, &times(stat)).map_err(destination("setting the times"))?;
         }
-        Ok(())
+        Ok(lost)
     }
 
     pub fn gives_owner(&self) -> bool {
@@ -73,10 +76,10 @@ impl Attributes<'_> {
         if self.gives_owner() || own { 0 } else { SET_IDS }
     }
 
-    fn xattrs(&self, src: &impl AsFd, dst: &impl AsFd) -> Tried<()> {
-        let mut names = Vec::new();
+    fn xattrs(&self, src: &impl AsFd, dst: &impl AsFd) -> Tried<Vec<CString>> {
+        let (mut names, mut lost) = (Vec::new(), Vec::new());
         let len = match fs::flistxattr_query(src) {
-            Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(lost),
             Ok(len) => len,
             Err(errno) => return Err(source("listing extended attributes")(errno)),
         };
@@ -86,11 +89,12 @@ impl Attributes<'_> {
         for name in names[..len].split_inclusive(|&byte| byte == 0) {
             if let Ok(name) = CStr::from_bytes_with_nul(name)
                 && self.takes(name)
+                && self.xattr(src, dst, name)? == Kept::No
             {
-                self.xattr(src, dst, name)?;
+                lost.push(name.into());
             }
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Labels of a security module are the destination's business.
@@ -108,21 +112,35 @@ impl Attributes<'_> {
         }
     }
 
-    fn xattr(&self, src: &impl AsFd, dst: &impl AsFd, name: &CStr) -> Tried<()> {
+    fn xattr(&self, src: &impl AsFd, dst: &impl AsFd, name: &CStr) -> Tried<Kept> {
         let mut value = vec![0u8; XATTR_MAX];
         let len = match fs::fgetxattr(src, name, &mut value[..]) {
             Ok(len) => len,
-            Err(Errno::NODATA) => return Ok(()),
+            Err(Errno::NODATA) => return Ok(Kept::Yes),
             Err(errno) => return Err(source("reading an extended attribute")(errno)),
         };
         match fs::fsetxattr(dst, name, &value[..len], XattrFlags::empty()) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                let name = CString::from(name).into_string().unwrap_or_default();
-                self.ledger.note(format!("{name}: the destination keeps no such attributes"));
-                Ok(())
-            }
+            Ok(()) => Ok(Kept::Yes),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Kept::No),
             Err(errno) => Err(destination("setting an extended attribute")(errno)),
+        }
+    }
+}
+
+/// Whether the destination has an attribute by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Yes,
+    No,
+}
+
+impl Engine<'_> {
+    /// Tells of extended attributes of a file or directory of the source that are not at the destination.
+    pub fn note_lost(&self, path: &Path, names: &[CString]) {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        for name in names {
+            let (path, name) = (path.display(), name.to_string_lossy());
+            self.ledger.note(format!("{path}: {name}: the destination keeps no such attributes"));
         }
     }
 }

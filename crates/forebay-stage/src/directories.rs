@@ -105,7 +105,8 @@ impl Engine<'_> {
         let pair = self.base.open(node).map_err(opened)?;
         if how == Closing::Finish && self.is_ours(node) {
             let stat = fs::fstat(&pair.src).map_err(source("looking"))?;
-            self.attributes().apply(&pair.src, &pair.dst, &stat)?;
+            let lost = self.attributes().apply(&pair.src, &pair.dst, &stat)?;
+            self.note_lost(&node.from, &lost);
         }
         self.sync.dir(&pair.dst).map_err(destination("syncing the directory"))
     }

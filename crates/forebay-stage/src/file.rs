@@ -58,7 +58,10 @@ impl Engine<'_> {
         self.links.begun(task, &stat);
         self.resized(task, stat.st_size as u64);
         match self.standing(task, &pair, &stat)? {
-            Standing::Same => self.keep(task, &pair, &stat),
+            Standing::Same => {
+                self.note_lost(&task.from(), self.journal.lost(Key::of(&task.to())));
+                self.keep(task, &pair, &stat)
+            }
             Standing::Stays => {
                 self.links.part(task);
                 self.keep(task, &pair, &stat)
@@ -113,7 +116,7 @@ impl Engine<'_> {
         stat: &Stat,
         temp: Temp,
     ) -> Tried<()> {
-        self.attributes().apply(src, &temp.fd, stat)?;
+        let lost = self.attributes().apply(src, &temp.fd, stat)?;
         let made = fs::fstat(&temp.fd).map_err(destination("looking"))?;
         if made.st_size != stat.st_size {
             let text = format!("{} bytes became {}", stat.st_size, made.st_size);
@@ -124,7 +127,8 @@ impl Engine<'_> {
         self.sync.file(&temp.fd).map_err(destination("syncing"))?;
         let since = temp.since;
         let temp = temp.close()?;
-        self.queue.ready(Ready { task: task.clone(), temp, key, versions, since });
+        self.note_lost(&task.from(), &lost);
+        self.queue.ready(Ready { task: task.clone(), temp, key, versions, since, lost });
         Ok(())
     }
 

@@ -6,6 +6,8 @@
 //! - `v1 FINGERPRINT`: begins a run of this source and destination; what stands before one of
 //!   another is void
 //! - `f KEY SOURCE DESTINATION`: this version of the source is about to get its name as this file
+//! - `n KEY NAME.`: the file of the line `f` before has not this extended attribute of its source; in
+//!   hexadecimal, and a point at the end
 //! - `t KEY SOURCE NONCE`: this version of the source is about to get a new temporary file for its
 //!   pieces, which has the nonce in its name; what was said of an earlier one is void
 //! - `p KEY NONCE PIECE`: this piece of that temporary file is on the medium
@@ -18,7 +20,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{BufRead, BufReader, Write};
@@ -103,6 +105,7 @@ pub struct Begun {
 #[derive(Default)]
 struct Known {
     files: HashMap<Key, (Version, Version)>,
+    lost: HashMap<Key, Vec<CString>>,
     begun: HashMap<Key, Begun>,
     dirs: HashSet<Key>,
     exchanged: Option<u64>,
@@ -179,6 +182,11 @@ impl Journal {
         self.known.files.get(&key).copied()
     }
 
+    /// Extended attributes that a published file has not.
+    pub fn lost(&self, key: Key) -> &[CString] {
+        self.known.lost.get(&key).map_or(&[], |lost| lost)
+    }
+
     pub fn begun(&self, key: Key) -> Option<&Begun> {
         self.known.begun.get(&key)
     }
@@ -192,13 +200,17 @@ impl Journal {
     }
 
     /// Before files get their names.
-    pub fn publish(
+    pub fn publish<'a>(
         &self,
-        files: impl Iterator<Item = (Key, Version, Version)>,
+        files: impl Iterator<Item = (Key, Version, Version, &'a [CString])>,
     ) -> rustix::io::Result<()> {
-        let lines: String = files
-            .map(|(key, src, dst)| format!("f {:032x} {:016x} {:016x}\n", key.0, src.0, dst.0))
-            .collect();
+        let mut lines = String::new();
+        for (Key(key), src, dst, lost) in files {
+            lines += &format!("f {key:032x} {:016x} {:016x}\n", src.0, dst.0);
+            for name in lost {
+                lines += &format!("n {key:032x} {}.\n", hex(name.to_bytes()));
+            }
+        }
         self.append(&lines)
     }
 
@@ -260,7 +272,13 @@ impl Known {
         match *words {
             ["f", key, src, dst] if self.files.len() < FILES_MAX => {
                 let versions = (Version(hex64(src)?), Version(hex64(dst)?));
-                self.files.insert(hex_key(key)?, versions);
+                let key = hex_key(key)?;
+                self.files.insert(key, versions);
+                self.lost.remove(&key);
+            }
+            ["n", key, name] if self.lost.len() < FILES_MAX => {
+                let name = CString::new(from_hex(name.strip_suffix('.')?)?).ok()?;
+                self.lost.entry(hex_key(key)?).or_default().push(name);
             }
             ["t", key, src, nonce] => {
                 let (source, nonce) = (Version(hex64(src)?), Nonce(hex64(nonce)?));
@@ -279,6 +297,15 @@ impl Known {
         }
         Some(())
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2).map(std::str::from_utf8);
+    digits.map(|digits| u8::from_str_radix(digits.ok()?, 16).ok()).collect()
 }
 
 /// Fixed width, so that half a number is none.
@@ -306,13 +333,18 @@ mod tests {
         let (_keep, dir) = dir();
         let (a, b) = (Key::of(Path::new("a")), Key::of(Path::new("b")));
         let first = Journal::open(&dir, "t", 7).unwrap();
-        first.publish([(a, Version(1), Version(2))].into_iter()).unwrap();
+        let lost = [c"user.a name".into()];
+        first.publish([(a, Version(1), Version(2), &lost[..])].into_iter()).unwrap();
         first.begin(b, Version(3), Nonce(4)).unwrap();
         first.piece(b, Nonce(4), 0).unwrap();
         first.piece(b, Nonce(4), 5).unwrap();
         first.dir(a).unwrap();
         let next = Journal::open(&dir, "t", 7).unwrap();
         assert_eq!(next.published(a), Some((Version(1), Version(2))));
+        assert_eq!((next.lost(a), next.lost(b)), (&lost[..], &[][..]));
+        next.publish([(a, Version(3), Version(2), &[][..])].into_iter()).unwrap();
+        let next = Journal::open(&dir, "t", 7).unwrap();
+        assert!(next.lost(a).is_empty(), "it is another file by now");
         assert_eq!(next.begun(b).unwrap().pieces, HashSet::from([0, 5]));
         assert!(next.made_dir(a) && !next.made_dir(b) && next.published(b).is_none());
         let other = Journal::open(&dir, "t", 8).unwrap();
@@ -348,8 +380,9 @@ mod tests {
         let (keep, dir) = dir();
         let journal = Journal::open(&dir, "t", 7).unwrap();
         let (a, b) = (Key::of(Path::new("a")), Key::of(Path::new("b")));
-        journal.publish([(a, Version(1), Version(2))].into_iter()).unwrap();
-        journal.publish([(b, Version(1), Version(2))].into_iter()).unwrap();
+        for key in [a, b] {
+            journal.publish([(key, Version(1), Version(2), &[][..])].into_iter()).unwrap();
+        }
         let path = keep.path().join(name("t"));
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 3]).unwrap();

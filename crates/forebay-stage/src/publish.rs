@@ -1,6 +1,6 @@
 //! From copied to published: a batch is made durable, written down, and given its names (T1).
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{self, RenameFlags};
@@ -24,6 +24,8 @@ pub struct Ready {
     pub versions: (Version, Version),
     /// When its first byte was written.
     pub since: Since,
+    /// Extended attributes that did not come along.
+    pub lost: Vec<CString>,
 }
 
 impl Engine<'_> {
@@ -38,7 +40,7 @@ impl Engine<'_> {
                 Err(errno) => self.lose(&ready, destination("making durable")(errno), near),
             }
         }
-        let lines = durable.iter().map(|r| (r.key, r.versions.0, r.versions.1));
+        let lines = durable.iter().map(|r| (r.key, r.versions.0, r.versions.1, &r.lost[..]));
         match self.journal.publish(lines) {
             Ok(()) => self.queue.push_names(durable),
             Err(errno) => {

@@ -49,7 +49,14 @@ impl Engine<'_> {
         self.dress(pair, &temp, stat)?;
         let made = look(&pair.dst, &temp).map_err(destination("looking"))?;
         let versions = (Version::of_source(stat), Version::of_destination(&made));
-        self.queue.ready(Ready { task: task.clone(), temp, key, versions, since });
+        self.queue.ready(Ready {
+            task: task.clone(),
+            temp,
+            key,
+            versions,
+            since,
+            lost: Vec::new(),
+        });
         Ok(())
     }
 

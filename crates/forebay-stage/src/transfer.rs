@@ -313,7 +313,7 @@ impl Engine<'_> {
     }
 
     pub fn attributes(&self) -> Attributes<'_> {
-        Attributes { options: &self.spec.options, rights: self.rights, ledger: &self.ledger }
+        Attributes { options: &self.spec.options, rights: self.rights }
     }
 
     pub fn is_last(&self, task: &FileTask) -> bool {
@@ -423,7 +423,7 @@ mod tests {
             nature,
             shared: None,
         };
-        Ready { task, temp, key, versions: (version, version), since }
+        Ready { task, temp, key, versions: (version, version), since, lost: Vec::new() }
     }
 
     /// Runs `work` on a transfer of `from` to `to`, of which it takes the steps.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bed::{Rng, done, file, left_over, run, spec};
 use forebay_stage::{Control, Outcome, Reason, What};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 
 /// Ends the other threads also when an assertion fails.
 struct Until<'a>(&'a AtomicBool);
@@ -146,19 +146,19 @@ fn a_source_that_vanishes_is_told_from_one_that_changes() {
     assert!(!to.join("vanishing").exists());
 }
 
-/// A tmpfs of the test; unmounted whatever happens.
-struct Tmpfs(PathBuf);
+/// A file system of the test, in memory; unmounted whatever happens.
+struct Mounted(PathBuf);
 
-impl Tmpfs {
-    fn mount(at: &Path, options: &std::ffi::CStr) -> Tmpfs {
+impl Mounted {
+    fn at(at: &Path, kind: &str, options: &std::ffi::CStr) -> Mounted {
         std::fs::create_dir(at).unwrap();
         let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("tmpfs", at, "tmpfs", flags, options).unwrap();
-        Tmpfs(at.into())
+        rustix::mount::mount(kind, at, kind, flags, options).unwrap();
+        Mounted(at.into())
     }
 }
 
-impl Drop for Tmpfs {
+impl Drop for Mounted {
     fn drop(&mut self) {
         _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
     }
@@ -171,7 +171,7 @@ fn a_full_destination_is_told_and_costs_no_other_file() {
     let top = tempfile::tempdir().unwrap();
     let (from, full) = (top.path().join("from"), top.path().join("full"));
     std::fs::create_dir(&from).unwrap();
-    let _mount = Tmpfs::mount(&full, c"size=8m");
+    let _mount = Mounted::at(&full, "tmpfs", c"size=8m");
     let to = full.join("to");
     std::fs::create_dir(&to).unwrap();
     file(&from.join("too large"), &Rng::new(1).bytes(20 << 20));
@@ -200,6 +200,38 @@ fn a_full_destination_is_told_and_costs_no_other_file() {
     assert!((report.files..=report.files + 10).contains(&there), "{there}, {report:#?}");
     let again = done(&spec);
     assert_eq!((again.kept, again.files), (there, 300), "{again:#?}");
+}
+
+/// What the destination does not keep is told of every file that is there, also by a run that found it
+/// there.
+#[test]
+fn attributes_that_do_not_come_along_are_told_by_whatever_run() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, plain) = (top.path().join("from"), top.path().join("plain"));
+    std::fs::create_dir(&from).unwrap();
+    let _mount = Mounted::at(&plain, "ramfs", c"");
+    let to = plain.join("to");
+    std::fs::create_dir_all(to.join("blocked")).unwrap();
+    for name in ["a", "b", "blocked"] {
+        file(&from.join(name), name.as_bytes());
+    }
+    for path in [from.join("a"), from.clone()] {
+        rustix::fs::setxattr(&path, "user.color", b"red", XattrFlags::empty()).unwrap();
+    }
+    let spec = spec("lost", &from, &to, What::Directory);
+    let mut report = run(&spec);
+    assert_eq!((report.outcome, report.files), (Outcome::Failed, 2), "{report:#?}");
+    let lost = ["a: user.color: the destination keeps no such attributes"];
+    assert_eq!((report.noted, &report.notes[..]), (1, &lost.map(String::from)[..]));
+    // The directory is not ours. It was in the way.
+    std::fs::remove_dir(to.join("blocked")).unwrap();
+    report = done(&spec);
+    assert_eq!((report.kept, report.noted), (2, 1), "{report:#?}");
+    assert_eq!(report.notes, lost);
+    std::fs::remove_dir_all(&to).unwrap();
+    report = done(&spec);
+    assert_eq!(report.noted, 2, "{report:#?}");
+    assert!(report.notes[1].starts_with(".: user.color: "), "{report:#?}");
 }
 
 /// Whoever sees the marker finds everything else; with a failure there is no marker.
