@@ -171,6 +171,7 @@ fn a_job_lives_through_steps_that_are_repeated_and_daemons_that_die() {
     let mut site = Site::new("");
     let bytes = random(3 << 20, 1);
     write_as_user(&site.pfs().join("in/data"), &bytes);
+    write_as_user(&site.pfs().join("in/.forebay-stage-in"), b"left out");
     let script = site.script("job.sh", &STRIPED);
     let again = |site: &mut Site, step: &str, args: &[&str]| {
         site.done(step, "17", args);
@@ -188,6 +189,7 @@ fn a_job_lives_through_steps_that_are_repeated_and_daemons_that_die() {
     );
     assert_eq!(std::fs::read(at.join("in/data")).unwrap(), bytes);
     write_as_user(&at.join("out/result"), &bytes);
+    write_as_user(&at.join("out/.forebay-stage-out"), b"left out");
     again(&mut site, "epilog", &[]);
     again(&mut site, "post-run", &["--exit-code", "0"]);
     again(&mut site, "data-out", &[]);
@@ -196,6 +198,10 @@ fn a_job_lives_through_steps_that_are_repeated_and_daemons_that_die() {
     site.assert_empty();
     let log = std::fs::read_to_string(site.node.root.join("logs/demo-17.log")).unwrap();
     assert!(log.contains("pre-run: ready") && log.contains("nothing is left of it"), "{log}");
+    for (step, name) in [("pre-run: ready", "in"), ("data-out: its data are home", "out")] {
+        let noted = format!("1 note, the first: .forebay-stage-{name}: left over from a transfer");
+        assert!(log.lines().any(|l| l.contains(step) && l.contains(&noted)), "{log}");
+    }
     site.done("teardown", "17", &[]);
     proof!("six steps were taken twice, with six crashes between them");
 }

@@ -224,6 +224,35 @@ fn data_come_and_go_with_an_instance() {
     node.assert_empty();
 }
 
+// S-23: what is left out is told, though everything else is there.
+#[test]
+fn what_a_transfer_leaves_out_is_told() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "setpriv");
+    let node = Node::start(256);
+    let set = node.slow().join("set");
+    open_dir(&set);
+    write_as(USER, &set.join("data"), b"data");
+    for n in 0..12 {
+        write_as(USER, &set.join(format!(".forebay-stage-{n}")), b"another's");
+    }
+    node.as_user(USER, &["instance", "create", "private", "w", "--capacity", "32MiB"]).ok();
+    let inside = node.at("w").join("set");
+    let said = node.as_user(USER, &["stage", "in", text(&set), text(&inside)]).ok();
+    assert!(said.text().contains(": left over from a transfer, not copied"), "{said:?}");
+    assert!(said.text().contains("2 more were left out"), "{said:?}");
+    let listed = node.json(&["stage", "list"]);
+    let actual = &listed[0]["actual"];
+    assert_eq!((&actual["state"], &actual["noted"]), (&"done".into(), &12.into()), "{listed}");
+    assert_eq!(actual["notes"].as_array().unwrap().len(), 10, "{listed}");
+    let id = listed[0]["id"].as_str().unwrap();
+    let shown = node.as_user(USER, &["stage", "show", id]).ok();
+    assert!(shown.text().contains(": left over from a transfer, not copied"), "{shown:?}");
+    assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 1);
+    node.forebay(&["instance", "destroy", "w"]).ok();
+    node.assert_empty();
+}
+
 // S-23: what a stage-out leaves holds the instance, is in the manifest, and is taken up again.
 #[test]
 fn a_stage_out_that_fails_keeps_the_instance_until_it_is_resumed_or_given_up() {

@@ -69,6 +69,9 @@ pub struct Moved {
     pub bytes_per_second: u64,
     pub failures: Vec<Failed>,
     pub failures_count: u64,
+    /// What was left out on purpose, or could not be taken along.
+    pub notes: Vec<String>,
+    pub notes_count: u64,
     pub cancelled: bool,
     /// It was to end, and its process does not, not even killed: why.
     pub hangs: Option<String>,

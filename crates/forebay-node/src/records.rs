@@ -350,7 +350,16 @@ pub struct TransferActual {
     /// Files that a stage-in left, at most [`FAILED_NAMED_MAX`]; of a stage-out the manifest has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedFile>,
+    /// What was left out on purpose, or could not be taken along: how often.
+    #[serde(default)]
+    pub noted: u64,
+    /// The first of it, at most [`NOTES_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
+
+/// They show what kind of thing it is.
+pub const NOTES_MAX: usize = 10;
 
 /// With names as long as may be this is a third of what etcd takes in one value.
 pub const FAILED_NAMED_MAX: usize = 100;

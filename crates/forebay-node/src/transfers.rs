@@ -10,8 +10,8 @@ use crate::hands::{Failed, Moved, Order, Staging};
 use crate::manifest;
 use crate::node::Node;
 use crate::records::{
-    Direction, FAILED_NAMED_MAX, FailedFile, Instance, Mode, State, Transfer, TransferActual,
-    TransferState, TransferWant, Want, When, keys,
+    Direction, FAILED_NAMED_MAX, FailedFile, Instance, Mode, NOTES_MAX, State, Transfer,
+    TransferActual, TransferState, TransferWant, Want, When, keys,
 };
 use std::time::Duration;
 
@@ -277,5 +277,7 @@ fn told_of(transfer: &Transfer, moved: &Moved, state: TransferState) -> Transfer
         since: now(),
         attempt: transfer.attempt,
         failed: Vec::new(),
+        noted: moved.notes_count,
+        notes: moved.notes.iter().take(NOTES_MAX).cloned().collect(),
     }
 }

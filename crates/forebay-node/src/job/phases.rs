@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_base::units::human_size;
+use forebay_base::units::{counted, human_size};
 use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{Destroy, Direction, Of, On, Plan, Staging};
 
@@ -268,8 +268,9 @@ impl Jobs<'_> {
         outs.iter()
             .try_for_each(|leg| self.orders().transfer(&job, leg, When::AtEnd).map(|_| ()))?;
         failpoint::pass("job-outs");
+        let noted = self.noted(&ins)?;
         self.enter(&job, Phase::Ready)?;
-        done("ready")
+        done(format!("ready{noted}"))
     }
 
     fn on_nodes(&self, job: &Job, nodes: &[String]) -> Result<Job> {
@@ -418,7 +419,7 @@ impl Jobs<'_> {
         }
         match self.orders().instances_of(&job)?.first() {
             Some(instance) => Ok(Answer::Wait(self.going(instance)?)),
-            None => done("its data are home"),
+            None => done(format!("its data are home{}", self.noted(&legs)?)),
         }
     }
 
@@ -537,8 +538,25 @@ impl Jobs<'_> {
         }
         Ok(match waits {
             Some(why) => Answer::Wait(why),
-            None => Answer::Done(format!("{files} files, {}", human_size(bytes))),
+            None => {
+                let noted = self.noted(legs)?;
+                Answer::Done(format!("{files} files, {}{noted}", human_size(bytes)))
+            }
         })
+    }
+
+    /// What is to be said of transfers that are done: nothing, or what did not come along.
+    fn noted(&self, legs: &[Leg<'_>]) -> Result<String> {
+        let mut said = String::new();
+        for leg in legs {
+            let Some((wanted, Some(actual))) = self.orders().found(leg)? else { continue };
+            let current = Some(&actual).filter(|actual| actual.attempt == wanted.attempt);
+            if let Some(first) = current.and_then(|actual| actual.notes.first()) {
+                let (id, line, count) = (&leg.id, leg.staging.line, counted(actual.noted, "note"));
+                said += &format!("; transfer {id} (line {line}): {count}, the first: {first}");
+            }
+        }
+        Ok(said)
     }
 
     fn enter(&self, job: &Job, phase: Phase) -> Result<Job> {

@@ -293,6 +293,11 @@ fn tell(view: &TransferView, json: bool) {
         if let Some(why) = &actual.why {
             note!("{why}");
         }
+        actual.notes.iter().for_each(|text| note!("{text}"));
+        let more = actual.noted.saturating_sub(actual.notes.len() as u64);
+        if more > 0 {
+            note!("{more} more were left out or did not come along");
+        }
     }
 }
 

@@ -313,6 +313,6 @@ fn moved_by(job: &Job) -> Moved {
         failures_count: (failures.len() as u64).max(job.failed_files),
         failures,
         cancelled: job.state == JobState::Cancelled,
-        hangs: None,
+        ..Moved::default()
     }
 }

@@ -308,6 +308,8 @@ fn moved_by(report: &Report) -> Moved {
         bytes_per_second: 0,
         failures: failed.chain(left).collect(),
         failures_count: report.failed.max(report.left_files),
+        notes: report.notes.clone(),
+        notes_count: report.noted,
         cancelled: report.outcome == Outcome::Stopped,
         hangs: None,
     }
@@ -419,6 +421,14 @@ mod tests {
         let (root, kept) = ("/mnt/i".into(), dir.path().into());
         let staging = Staging { transfer, root, kept, patience: Duration::ZERO, still: None };
         look(&Status::of(&staging, Action::Run));
+    }
+
+    #[test]
+    fn what_did_not_come_along_is_told_with_the_rest() {
+        let notes = vec!["a: user.x: the destination keeps no such attributes".to_string()];
+        let noted = Report { noted: 5, notes: notes.clone(), ..report(Outcome::Done) };
+        let moved = moved_by(&noted);
+        assert_eq!((moved.notes_count, moved.notes, moved.failures_count), (5, notes, 0));
     }
 
     fn stopped() -> Stop {
