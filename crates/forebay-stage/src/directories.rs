@@ -13,7 +13,7 @@ use crate::beneath::{Node, State, find, open_dir, set_mode};
 use crate::journal::Key;
 use crate::progress::add;
 use crate::queue::{Closing, Task};
-use crate::report::{Reason, Tried, Trouble, destination, opened, source};
+use crate::report::{Reason, Tried, Trouble, destination, source};
 use crate::sync::How;
 use crate::transfer::Engine;
 
@@ -25,6 +25,9 @@ pub enum Whose {
     /// It was there: its own.
     Others,
 }
+
+/// Directories of the destination that a list goes through, each with the first item that does.
+pub type UsedDirs = BTreeMap<PathBuf, PathBuf>;
 
 impl Engine<'_> {
     /// The directory `to` of the destination, made if it is missing.
@@ -63,11 +66,13 @@ impl Engine<'_> {
         Ok((State::Used, Whose::Ours, there.st_dev))
     }
 
-    /// The directories above an item of a list, which need not be there.
-    pub fn make_parents(&self, to: &Path) -> Tried<()> {
+    /// The directories above an item of a list, which need not be there. All from the base on get
+    /// into `used`: an earlier run may have made some, and have synced none.
+    pub fn make_parents(&self, item: &Path, to: &Path, used: &mut UsedDirs) -> Tried<()> {
         let mut path = PathBuf::new();
         for name in to {
             let dir = open_dir(self.base.dst.as_fd(), &path).map_err(destination("opening"))?;
+            used.entry(path.clone()).or_insert_with(|| item.into());
             path.push(name);
             match fs::mkdirat(&dir, name, Mode::RWXU) {
                 Ok(()) => {}
@@ -78,6 +83,7 @@ impl Engine<'_> {
             let fd = open_dir(dir.as_fd(), Path::new(name)).map_err(destination("opening"))?;
             fs::fchmod(fd, mode).map_err(destination("setting the mode"))?;
         }
+        used.entry(path).or_insert_with(|| item.into());
         Ok(())
     }
 
@@ -102,13 +108,14 @@ impl Engine<'_> {
     }
 
     fn try_close(&self, node: &Node, how: Closing) -> Tried<()> {
-        let pair = self.base.open(node).map_err(opened)?;
+        let dst = open_dir(self.base.dst.as_fd(), &node.to).map_err(destination("opening"))?;
         if how == Closing::Finish && self.is_ours(node) {
-            let stat = fs::fstat(&pair.src).map_err(source("looking"))?;
-            let lost = self.attributes().apply(&pair.src, &pair.dst, &stat)?;
+            let src = open_dir(self.base.src.as_fd(), &node.from).map_err(source("opening"))?;
+            let stat = fs::fstat(&src).map_err(source("looking"))?;
+            let lost = self.attributes().apply(&src, &dst, &stat)?;
             self.note_lost(&node.from, &lost);
         }
-        self.sync.dir(&pair.dst).map_err(destination("syncing the directory"))
+        self.sync.dir(&dst).map_err(destination("syncing the directory"))
     }
 
     fn is_ours(&self, node: &Node) -> bool {

@@ -16,7 +16,7 @@ use crate::beneath::{
     self, Base, Links, Node, State, find as look_for, open_dir, open_top, resolve_top,
 };
 use crate::clean::remove_tree;
-use crate::directories::Whose;
+use crate::directories::{UsedDirs, Whose};
 use crate::journal::{old_name, tree_name};
 use crate::list::{self, Item};
 use crate::queue::{Named, Task};
@@ -150,7 +150,8 @@ impl Engine<'_> {
     pub fn prepare(&self, top: &Top) -> Tried<Placed> {
         match top {
             Top::File { name, new_name } => {
-                let node = self.top_node(PathBuf::new(), PathBuf::new());
+                let node = top_node(PathBuf::new(), PathBuf::new());
+                self.remember_used(node.clone());
                 self.queue.push(Task::Look(node, vec![(name.clone(), Some(new_name.clone()))]));
                 Ok(Placed::There)
             }
@@ -166,13 +167,11 @@ impl Engine<'_> {
         }
     }
 
-    fn top_node(&self, from: PathBuf, to: PathBuf) -> Arc<Node> {
-        let node = Arc::new(Node { from, to, state: State::Used });
+    fn remember_used(&self, node: Arc<Node>) {
         let device = open_dir(self.base.dst.as_fd(), &node.to).and_then(fs::fstat);
         // One that cannot be opened is told of when it is used.
         let how = device.map_or(How::Each, |stat| self.sync.how(stat.st_dev));
-        self.remember_dir(node.clone(), Whose::Others, how);
-        node
+        self.remember_dir(node, Whose::Others, how);
     }
 
     fn prepare_tree(&self, name: &OsStr) -> Tried<Placed> {
@@ -200,7 +199,7 @@ impl Engine<'_> {
     }
 
     fn prepare_list(&self, items: &[Item]) {
-        let mut names: Vec<Named> = Vec::new();
+        let (mut names, mut used): (Vec<Named>, _) = (Vec::new(), UsedDirs::new());
         let mut at: Option<Arc<Node>> = None;
         for item in items {
             let (from, name) = split(&item.from).expect("an item of a list has a name");
@@ -210,15 +209,18 @@ impl Engine<'_> {
                 self.send_names(at.as_ref(), &mut names);
             }
             if !same {
-                if let Err(trouble) = self.make_parents(to) {
+                if let Err(trouble) = self.make_parents(&item.from, to, &mut used) {
                     self.fail_path(&item.from, trouble);
                     continue;
                 }
-                at = Some(self.top_node(from.into(), to.into()));
+                at = Some(top_node(from.into(), to.into()));
             }
             names.push((name.into(), Some(new_name.into())));
         }
         self.send_names(at.as_ref(), &mut names);
+        for (to, from) in used {
+            self.remember_used(top_node(from, to));
+        }
     }
 
     fn send_names(&self, node: Option<&Arc<Node>>, names: &mut Vec<Named>) {
@@ -256,6 +258,10 @@ impl Engine<'_> {
         }
         Ok(())
     }
+}
+
+fn top_node(from: PathBuf, to: PathBuf) -> Arc<Node> {
+    Arc::new(Node { from, to, state: State::Used })
 }
 
 /// Whoever took the name meanwhile keeps it.

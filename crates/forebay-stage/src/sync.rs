@@ -168,15 +168,15 @@ pub mod tests {
         Sync::by(How::Whole, dir, Box::new(call), Box::new(|fd| fs::fsync(fd))).unwrap()
     }
 
-    /// One call reaches all of `dir`'s file system; whatever is synced alone is put into `seen`.
-    pub fn seeing(dir: &impl AsFd, seen: Arc<Mutex<Vec<(u64, u64)>>>) -> Sync {
+    /// Whatever is synced alone is put into `seen`.
+    pub fn seeing(how: How, dir: &impl AsFd, seen: Arc<Mutex<Vec<(u64, u64)>>>) -> Sync {
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3).unwrap();
         let alone = move |fd: &OwnedFd| {
             let stat = fs::fstat(fd)?;
             seen.lock().unwrap().push((stat.st_dev, stat.st_ino));
             fs::fsync(fd)
         };
-        Sync::by(How::Whole, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(alone)).unwrap()
+        Sync::by(how, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(alone)).unwrap()
     }
 
     /// An overlay stands for all of which it is not known.

@@ -666,7 +666,7 @@ mod tests {
         let (found, base) = place::find(&spec).unwrap();
         let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        engine.sync = seeing(&engine.base.dst, seen.clone());
+        engine.sync = seeing(How::Whole, &engine.base.dst, seen.clone());
         engine.all(&found);
         let report = engine.report(0.0);
         assert_eq!((report.outcome, report.files), (Outcome::Done, 3), "{report:#?}");
@@ -677,6 +677,33 @@ mod tests {
         let names = ["below", "below/file", "below/new", "below/new/file"];
         assert_eq!(names.map(synced), [true; 4]);
         assert_eq!(["", "file"].map(synced), [false; 2]);
+    }
+
+    /// A name is durable when all directories above it are, whichever run made them.
+    #[test]
+    fn directories_that_a_list_goes_through_are_synced_up_to_its_base() {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        std::fs::create_dir(at("from")).unwrap();
+        std::fs::create_dir(at("to")).unwrap();
+        std::fs::write(at("from/file"), "file").unwrap();
+        std::fs::write(at("list"), "file a/b/file\nfile a/c/file\n").unwrap();
+        let (mut spec, control) = (spec(top.path()), Control::default());
+        spec.what = What::List(Place { root: top.path().into(), path: "list".into() });
+        for run in ["that makes them", "that finds them"] {
+            let (found, base) = place::find(&spec).unwrap();
+            let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            engine.sync = seeing(How::Each, &engine.base.dst, seen.clone());
+            engine.all(&found);
+            assert_eq!(engine.report(0.0).outcome, Outcome::Done, "{:#?}", engine.report(0.0));
+            for name in ["", "a", "a/b", "a/c"] {
+                let dir = std::fs::metadata(at("to").join(name)).unwrap();
+                let seen = seen.lock().unwrap();
+                let syncs = seen.iter().filter(|one| **one == (dir.dev(), dir.ino())).count();
+                assert_eq!(syncs, 1, "the run {run}, {name:?}");
+            }
+        }
     }
 
     /// One failed write is told to the first sync that comes, whosesoever it was.
