@@ -11,6 +11,7 @@ use forebay_engine::governor::schedule::Schedule;
 
 use crate::nearest::nearest;
 use crate::units;
+use Sets::{Asker, Node};
 
 pub struct Key {
     /// As in the file and, with `--`, as a flag.
@@ -19,6 +20,7 @@ pub struct Key {
     /// As the user would write it.
     pub default: &'static str,
     pub change: Change,
+    pub instance: Sets,
     pub doc: &'static str,
 }
 
@@ -66,6 +68,16 @@ pub enum Change {
     Live,
 }
 
+/// Who sets a key for the mount of a cache instance, which root serves for an ordinary user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sets {
+    /// Who asks for the instance: it shapes how that user's own bytes come and go, and no more.
+    Asker,
+    /// The node: it names a file, an address or a member, says how long permissions are believed, or
+    /// takes memory and processor time of the node's.
+    Node,
+}
+
 /// A value that passed its type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
@@ -96,32 +108,47 @@ pub const COPIES_SHORT: &[&str] = &["go-on", "fail"];
 pub const LOG_FORMATS: &[&str] = &["text", "json"];
 pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 
-const fn fixed(name: &'static str, kind: Type, default: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default, change: Change::Fixed, doc }
+const fn fixed(
+    instance: Sets,
+    name: &'static str,
+    kind: Type,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { name, kind, default, change: Change::Fixed, instance, doc }
 }
 
-const fn live(name: &'static str, kind: Type, default: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default, change: Change::Live, doc }
+const fn live(
+    instance: Sets,
+    name: &'static str,
+    kind: Type,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { name, kind, default, change: Change::Live, instance, doc }
 }
 
 /// In the order they are shown.
 pub const KEYS: &[Key] = &[
     live(
+        Asker,
         "policy",
         Type::Choice(POLICIES),
         "write-back",
         "When a write reaches the backing store: later (write-back), before close and fsync return \
          (write-through), or at once and past the fast tier (write-around)",
     ),
-    fixed("read-only", Type::Bool, "false", "Refuse every change"),
-    fixed("noexec", Type::Bool, "false", "Start no program from the mount"),
+    fixed(Asker, "read-only", Type::Bool, "false", "Refuse every change"),
+    fixed(Asker, "noexec", Type::Bool, "false", "Start no program from the mount"),
     live(
+        Node,
         "tier-size",
         Type::SizeOrAuto,
         "auto",
         "Space the fast tier may occupy; auto takes what its file system has, less 5 %",
     ),
     live(
+        Asker,
         "eviction",
         Type::Choice(EVICTIONS),
         "s3-fifo",
@@ -129,6 +156,7 @@ pub const KEYS: &[Key] = &[
          (s3-fifo), or those that came first (fifo)",
     ),
     live(
+        Asker,
         "bypass-reads",
         Type::SizeOrOff,
         "off",
@@ -136,6 +164,7 @@ pub const KEYS: &[Key] = &[
          read from there as ever",
     ),
     live(
+        Asker,
         "bypass-writes",
         Type::SizeOrOff,
         "off",
@@ -143,6 +172,7 @@ pub const KEYS: &[Key] = &[
          after one flush of what the file has in the tier; no file is written past the daemon then",
     ),
     live(
+        Asker,
         "preset",
         Type::Choice(PRESETS),
         "governor",
@@ -150,35 +180,46 @@ pub const KEYS: &[Key] = &[
          can above dirty-high until dirty-low (threshold); by max-age alone (age); only while the \
          backing store and the programs rest (idle); not before dirty-hard (hold)",
     ),
-    live("max-age", Type::Duration, "30s", "Flush a dirty byte before it is this old"),
+    live(Asker, "max-age", Type::Duration, "30s", "Flush a dirty byte before it is this old"),
     live(
+        Asker,
         "settle",
         Type::Duration,
         "5s",
         "Leave what was rewritten less than this ago for the next lap of the drain",
     ),
     live(
+        Asker,
         "dirty-low",
         Type::Watermark,
         "20%",
         "Stop flushing by level below this many dirty bytes in the tier",
     ),
     live(
+        Asker,
         "dirty-high",
         Type::Watermark,
         "50%",
         "Flush as fast as the backing store can above this; in between, in proportion",
     ),
-    live("dirty-hard", Type::Watermark, "80%", "Slow writers down above this"),
-    live("used-high", Type::Percent, "90%", "Evict clean extents above this share of used bytes"),
-    live("rate-max", Type::Rate, "none", "Cap on the drain per second, such as 100MB/s"),
+    live(Asker, "dirty-hard", Type::Watermark, "80%", "Slow writers down above this"),
     live(
+        Asker,
+        "used-high",
+        Type::Percent,
+        "90%",
+        "Evict clean extents above this share of used bytes",
+    ),
+    live(Asker, "rate-max", Type::Rate, "none", "Cap on the drain per second, such as 100MB/s"),
+    live(
+        Asker,
         "ops-max",
         Type::Count { min: 0, max: 10_000_000 },
         "0",
         "Cap on the drain's writes to the backing store per second; 0 is none",
     ),
     live(
+        Asker,
         "latency-target",
         Type::DurationOrAuto,
         "auto",
@@ -186,6 +227,7 @@ pub const KEYS: &[Key] = &[
          auto is 2 ms and 75 ms",
     ),
     live(
+        Asker,
         "schedule",
         Type::Schedule,
         "always",
@@ -194,19 +236,28 @@ pub const KEYS: &[Key] = &[
          always may",
     ),
     live(
+        Asker,
         "flush-depth",
         Type::Count { min: 1, max: 64 },
         "16",
         "Copies to the backing store in flight at once",
     ),
     live(
+        Asker,
         "fill-depth",
         Type::Count { min: 1, max: 64 },
         "16",
         "Fills from the backing store in flight at once",
     ),
-    live("readahead", Type::Size, "16MiB", "Read ahead of a sequential reader at most this far"),
     live(
+        Asker,
+        "readahead",
+        Type::Size,
+        "16MiB",
+        "Read ahead of a sequential reader at most this far",
+    ),
+    live(
+        Asker,
         "revalidate",
         Type::Duration,
         "0s",
@@ -214,18 +265,21 @@ pub const KEYS: &[Key] = &[
          at every open",
     ),
     live(
+        Asker,
         "backing-timeout",
         Type::Duration,
         "30s",
         "Fail a call to the backing store that takes longer",
     ),
     fixed(
+        Node,
         "names-max",
         Type::Count { min: 1000, max: 100_000_000 },
         "1000000",
         "Names remembered after the kernel forgot them",
     ),
     fixed(
+        Node,
         "passthrough",
         Type::Choice(PASSTHROUGHS),
         "auto",
@@ -234,6 +288,7 @@ pub const KEYS: &[Key] = &[
          (off); always is auto whatever the room, and refuses to mount where the kernel cannot",
     ),
     fixed(
+        Node,
         "digests-from",
         Type::Size,
         "1MiB",
@@ -241,6 +296,7 @@ pub const KEYS: &[Key] = &[
          files are written past the daemon (passthrough): only what differs is flushed",
     ),
     fixed(
+        Node,
         "transport",
         Type::Choice(TRANSPORTS),
         "auto",
@@ -249,12 +305,14 @@ pub const KEYS: &[Key] = &[
          not allow it",
     ),
     fixed(
+        Node,
         "kernel-writeback",
         Type::Bool,
         "false",
         "Use the kernel's write-back cache; excludes passthrough",
     ),
     fixed(
+        Node,
         "trust",
         Type::Duration,
         "1s",
@@ -262,28 +320,44 @@ pub const KEYS: &[Key] = &[
          without asking the backing store; what others change there is seen so much later",
     ),
     fixed(
+        Node,
         "entry-ttl",
         Type::DurationOrAuto,
         "auto",
         "A name, or that it is nowhere, is believed this long; auto is what trust says",
     ),
     fixed(
+        Node,
         "attr-ttl",
         Type::DurationOrAuto,
         "auto",
         "Attributes are believed this long, extended ones too; auto is what trust says",
     ),
-    fixed("threads", Type::Count { min: 1, max: 64 }, "4", "Threads that serve the kernel"),
+    fixed(Node, "threads", Type::Count { min: 1, max: 64 }, "4", "Threads that serve the kernel"),
     fixed(
+        Node,
         "busy-poll",
         Type::Duration,
         "100us",
         "A thread that has served a request over /dev/fuse looks out this long for the next one \
          before it sleeps, as long as that pays; less processor time with 0s, more wake-ups",
     ),
-    fixed("log-format", Type::Choice(LOG_FORMATS), "text", "One line of text or of JSON an event"),
-    fixed("log-level", Type::Choice(LOG_LEVELS), "info", "The least severe event that is logged"),
     fixed(
+        Node,
+        "log-format",
+        Type::Choice(LOG_FORMATS),
+        "text",
+        "One line of text or of JSON an event",
+    ),
+    fixed(
+        Node,
+        "log-level",
+        Type::Choice(LOG_LEVELS),
+        "info",
+        "The least severe event that is logged",
+    ),
+    fixed(
+        Node,
         "metrics-listen",
         Type::Loopback,
         "none",
@@ -291,6 +365,7 @@ pub const KEYS: &[Key] = &[
          control socket serves it, too",
     ),
     fixed(
+        Node,
         "registry",
         Type::Registry,
         "",
@@ -299,24 +374,29 @@ pub const KEYS: &[Key] = &[
          write to the same files",
     ),
     fixed(
+        Node,
         "node",
         Type::Node,
         "",
         "By what name other members of the store know this mount; the host name if there is none",
     ),
     fixed(
+        Node,
         "peer-listen",
         Type::Address,
         "127.0.0.1:0",
-        "Where other members reach this mount; one that is not of this machine alone needs cluster-key",
+        "Where other members reach this mount; one that is not of this machine alone needs cluster-key. \
+         Without it every user of this machine has the rights of whoever mounts",
     ),
     fixed(
+        Node,
         "cluster-key",
         Type::File,
         "",
         "A file with the key that all members of a store share, readable by its owner alone",
     ),
     fixed(
+        Node,
         "copies",
         Type::Count { min: 0, max: 2 },
         "0",
@@ -324,12 +404,14 @@ pub const KEYS: &[Key] = &[
          of them takes over when this node dies. Needs registry, and lets no writer past the daemon",
     ),
     fixed(
+        Node,
         "copies-at",
         Type::Choice(COPIES_AT),
         "fsync",
         "What waits for the copies: fsync (and close, where bytes are to be home by then), or every write",
     ),
     fixed(
+        Node,
         "copies-short",
         Type::Choice(COPIES_SHORT),
         "go-on",
@@ -337,6 +419,7 @@ pub const KEYS: &[Key] = &[
          so, or fail with EIO",
     ),
     fixed(
+        Node,
         "share-reads",
         Type::Bool,
         "false",
@@ -344,6 +427,7 @@ pub const KEYS: &[Key] = &[
          the others get it there. For datasets that many nodes read; all members should have it",
     ),
     fixed(
+        Node,
         "failure-domain",
         Type::Node,
         "",
@@ -351,6 +435,7 @@ pub const KEYS: &[Key] = &[
          node's name if there is none",
     ),
     fixed(
+        Node,
         "log-file",
         Type::File,
         "",

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::keys::{Change, KEYS, Key};
+use super::keys::{Change, KEYS, Key, Sets};
 
 const HEAD: &str = "\
 # Configuration
@@ -26,6 +26,9 @@ Every setting below can be given in four places. The first one that has it wins:
 `forebay config show` prints every value with the place it came from. An unknown key, a value of
 the wrong kind, or a size or time without a unit is an error that says what to write instead
 (exit code 2). An unknown `FOREBAY_` variable is warned of, and otherwise ignored.
+
+Settings with *for instances too* can be given for a cache instance (`forebay instance create cache
+--set`, `#FB cache set=`). All others are the node's: root serves that mount, whoever asked for it.
 
 Sizes are written with decimal units (`kB`, `MB`, `GB`, `TB`) or binary ones (`KiB`, `MiB`, `GiB`,
 `TiB`); times with `us`, `ms`, `s`, `min`, `h`, `d`; shares of the fast tier as `80%`.
@@ -114,13 +117,14 @@ fn reference() -> String {
     text.push_str("```\n\n## Settings\n");
     for key in KEYS {
         let live = if key.change == Change::Live { ", live" } else { "" };
+        let instance = if key.instance == Sets::Asker { ", for instances too" } else { "" };
         let default = match key.default {
             "" => "none".into(),
             default => format!("`{default}`"),
         };
         write!(
             text,
-            "\n### {}\n\n{}.\n\nTakes {}. Default: {default}{live}. Variable: `{}`.\n",
+            "\n### {}\n\n{}.\n\nTakes {}. Default: {default}{live}{instance}. Variable: `{}`.\n",
             key.name,
             key.doc,
             key.allowed(),

@@ -172,6 +172,12 @@ pub fn join(
     let (registry, prefix) = registry(settings)?;
     let mark = mark(root, &*registry, &prefix)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
+    if key.is_none() && rustix::process::geteuid().is_root() {
+        tracing::warn!(
+            "no cluster-key: every user of this machine can ask as a member, and has root's rights in {}",
+            root.display()
+        );
+    }
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     Member::join(Joining {

@@ -382,7 +382,7 @@ fn require_plain(at: &Path) -> Result<()> {
     }
 }
 
-/// Settings that an ordinary user may give to a mount of root's: none that names a file or a port.
+/// Settings that an ordinary user may give to a mount of root's.
 fn check_settings(settings: &BTreeMap<String, String>) -> Result<()> {
     settings.iter().try_for_each(|(name, value)| super::settings::check(name, value).map_err(usage))
 }

@@ -12,8 +12,8 @@ use forebay_node::hands::{
 use forebay_node::records::{Direction, What};
 use serde_json::{Value, json};
 
-use super::asker;
 use super::children::Children;
+use super::{asker, settings};
 use crate::http::{Client, Liveness};
 use crate::mounts::{Mounts, users_of};
 use crate::units;
@@ -66,9 +66,8 @@ impl Hands for Processes {
         mount.arg(format!("--tier-size={}", units::exact_size(cache.bytes)));
         // What is mounted must be what was reached, whatever has the name by then.
         mount.arg("--backing-identity").arg(&reached.identity);
-        for (name, value) in &cache.settings {
-            mount.arg(format!("--{name}={value}"));
-        }
+        let flags = settings::flags(&cache.settings);
+        mount.args(flags.map_err(|why| Error::new(Kind::Usage, why))?);
         let output = self.children.run(&cache.tier, mount)?;
         match output.status.success() {
             true => Ok(()),

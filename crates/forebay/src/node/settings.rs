@@ -1,24 +1,32 @@
 //! Settings of a cache that the node daemon makes.
 
-use crate::config::keys;
+use std::collections::BTreeMap;
 
-/// Of the node, and not of who asks for a cache on it.
-const OF_THE_NODE: [&str; 6] =
-    ["log-file", "metrics-listen", "config", "tier-size", "passthrough", "kernel-writeback"];
+use crate::config::keys::{self, Sets};
 
 /// Says what is wrong with a setting, and what to write instead.
 pub fn check(name: &str, value: &str) -> Result<(), String> {
     let key = keys::find(name).map_err(|why| format!("{name}: {why}"))?;
     key.parse(value).map_err(|why| format!("{name}={value}: {why}"))?;
-    match OF_THE_NODE.contains(&name) {
-        true => Err(format!("{name}={value}: is the node's to set")),
-        false => Ok(()),
+    match key.instance {
+        Sets::Asker => Ok(()),
+        Sets::Node => Err(format!("{name}={value}: is the node's to set")),
     }
+}
+
+/// The flags of a mount that have these settings. What was stored is no more believed than what is asked
+/// for: another node, or an earlier version, may have let it in.
+pub fn flags(settings: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
+    let flag = |(name, value): (&String, &String)| {
+        check(name, value).map(|()| format!("--{name}={value}"))
+    };
+    settings.iter().map(flag).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::keys::{KEYS, Type};
 
     #[test]
     fn a_wrong_setting_is_told_with_what_to_write() {
@@ -31,5 +39,52 @@ mod tests {
             let error = check(name, value).unwrap_err();
             assert!(error.contains(why) && error.contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn who_asks_for_a_cache_makes_it_no_member_and_names_neither_files_nor_addresses() {
+        let member = [
+            ("registry", "etcd://127.0.0.1:2379/x"),
+            ("node", "n"),
+            ("peer-listen", "127.0.0.1:7480"),
+            ("cluster-key", "/k"),
+            ("copies", "1"),
+            ("copies-at", "write"),
+            ("copies-short", "fail"),
+            ("share-reads", "true"),
+            ("failure-domain", "rack"),
+        ];
+        let of_the_node = [
+            ("tier-size", "1GiB"),
+            ("passthrough", "off"),
+            ("kernel-writeback", "true"),
+            ("transport", "dev"),
+            ("attr-ttl", "1h"),
+            ("names-max", "100000000"),
+            ("log-level", "trace"),
+            ("metrics-listen", "127.0.0.1:9464"),
+        ];
+        for (name, value) in member.into_iter().chain(of_the_node) {
+            let stored = BTreeMap::from([(name.to_string(), value.to_string())]);
+            for error in [check(name, value).unwrap_err(), flags(&stored).unwrap_err()] {
+                assert!(error.contains("the node's to set"), "{error}");
+            }
+        }
+        let names = |kind| {
+            matches!(
+                kind,
+                Type::File | Type::Loopback | Type::Address | Type::Registry | Type::Node
+            )
+        };
+        let mut his = KEYS.iter().filter(|key| key.instance == Sets::Asker);
+        assert!(his.all(|key| !names(key.kind)), "a name of something is the node's to give");
+    }
+
+    #[test]
+    fn settings_become_flags_of_the_mount() {
+        let settings = [("max-age", "30s"), ("read-only", "true")];
+        let settings = settings.map(|(name, value)| (name.to_string(), value.to_string()));
+        let flags = flags(&BTreeMap::from(settings));
+        assert_eq!(flags.unwrap(), ["--max-age=30s", "--read-only=true"]);
     }
 }
