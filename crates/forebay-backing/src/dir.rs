@@ -20,6 +20,7 @@ mod sync;
 mod xattr;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -63,7 +64,13 @@ impl DirStore {
         self.root.path()
     }
 
-    fn file(&self, fd: std::os::fd::OwnedFd, attr: &sys::Statx, path: &Path) -> Arc<DirFile> {
+    /// The root as it was opened.
+    pub fn dir(&self) -> Result<OwnedFd> {
+        let root = Path::new("");
+        self.root.run("open", root, || rustix::io::fcntl_dupfd_cloexec(self.root.fd(), 0))
+    }
+
+    fn file(&self, fd: OwnedFd, attr: &sys::Statx, path: &Path) -> Arc<DirFile> {
         Arc::new(DirFile::new(fd, attr::device(attr), self.root.clone(), path))
     }
 }

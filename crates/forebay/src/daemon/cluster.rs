@@ -1,13 +1,7 @@
-//! The mount as one of many: which store it is, and how it joins the others that mount it.
-//!
-//! A store that members share has a mark at its root, `.forebay/id`, which no mount shows: there the mount
-//! has a directory of its own. The mark says which store it is, and in which registry its members agree. A
-//! mount without that registry could not see what others hold, and is refused.
+//! The mount as one of many: how it joins the others that mount its store.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
@@ -15,124 +9,9 @@ use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
 use forebay_cluster::peer::Key;
 use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
 use forebay_registry::{Address, Registry};
-use serde::{Deserialize, Serialize};
 
+use super::mark;
 use crate::config::{ClusterSettings, Settings};
-
-const DIR: &str = ".forebay";
-const NAME: &str = "id";
-
-/// Which store it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
-    pub store: String,
-    /// The cluster of the registry, as that names itself, and below which prefix of it.
-    pub registry: String,
-}
-
-fn mark_at(root: &Path) -> PathBuf {
-    root.join(DIR).join(NAME)
-}
-
-/// The mark that holds for a directory: its own, or that of one above on the same file system.
-fn find(root: &Path) -> Result<Option<(PathBuf, Mark)>> {
-    let device = |dir: &Path| fs::metadata(dir).map(|found| found.dev());
-    let here = device(root).map_err(|e| Error::io(e, root.display().to_string()))?;
-    for dir in root.ancestors().take_while(|dir| device(dir).is_ok_and(|found| found == here)) {
-        let path = mark_at(dir);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                continue;
-            }
-            Err(e) => return Err(Error::io(e, path.display().to_string())),
-        };
-        let mark = serde_json::from_slice(&text).map_err(|e| {
-            let what = format!("{}: it says not which store this is ({e})", path.display());
-            Error::new(Kind::Usage, what)
-        })?;
-        return Ok(Some((dir.to_path_buf(), mark)));
-    }
-    Ok(None)
-}
-
-/// Refuses to write to a store whose members agree in a registry that this mount has not.
-///
-/// # Errors
-///
-/// [`Kind::Usage`], with what to give.
-pub fn refuse_alone(root: &Path) -> Result<()> {
-    let Some((at, mark)) = find(root)? else { return Ok(()) };
-    Err(Error::new(
-        Kind::Usage,
-        format!(
-            "{}: several nodes share this store ({}): mount it with --registry ADDRESS (of the registry {}) as they do, or with --read-only; if no node mounts it any more, remove {}",
-            root.display(),
-            at.display(),
-            mark.registry,
-            mark_at(&at).display()
-        ),
-    ))
-}
-
-/// The mark of the store, made if there is none.
-fn mark(root: &Path, registry: &dyn Registry, prefix: &str) -> Result<Mark> {
-    let cluster = format!("{}/{prefix}", registry.cluster()?.cluster);
-    if let Some((at, mark)) = find(root)? {
-        if at != root {
-            let what = format!(
-                "{}: the store that members share begins at {}: mount that",
-                root.display(),
-                at.display()
-            );
-            return Err(Error::new(Kind::Usage, what));
-        }
-        if mark.registry != cluster {
-            let what = format!(
-                "{}: the members of this store agree in another registry ({}) than {} ({cluster}): give that one's address",
-                root.display(),
-                mark.registry,
-                registry.address(),
-            );
-            return Err(Error::new(Kind::Usage, what));
-        }
-        return Ok(mark);
-    }
-    let mark = Mark { store: number()?, registry: cluster };
-    let failed = |e: std::io::Error| Error::io(e, mark_at(root).display().to_string());
-    match fs::DirBuilder::new().mode(0o755).create(root.join(DIR)) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(e)),
-        _ => {}
-    }
-    // Whole or not at all, and never over another's: written aside, then linked.
-    let aside = root.join(DIR).join(format!("{NAME}.{}", mark.store));
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o644).open(&aside).map_err(failed)?;
-    let text = serde_json::to_vec(&mark).expect("plain values");
-    let linked = file
-        .write_all(&text)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::hard_link(&aside, mark_at(root)));
-    let _ = fs::remove_file(&aside);
-    match linked {
-        Ok(()) => Ok(mark),
-        // Another was first.
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            let found = find(root)?.map(|(_, mark)| mark);
-            found.ok_or_else(|| Error::os(libc::EIO, "the store's mark is not there"))
-        }
-        Err(e) => Err(failed(e)),
-    }
-}
-
-/// 128 random bits.
-fn number() -> Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .map_err(|e| Error::io(e, "/dev/urandom"))?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
-}
 
 /// The registry that the settings name.
 fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
@@ -150,32 +29,33 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
     Ok((forebay_registry::open_at(&address, forebay_registry::PATIENCE)?, prefix))
 }
 
-/// Joins the members of the store below `root`. `tier` is the tier's own number; `probe` tells how this
+/// Joins the members of the store at `root`. `tier` is the tier's own number; `probe` tells how this
 /// mount numbers the file at a path.
 ///
 /// # Errors
 ///
 /// [`Kind::Usage`] for a store, a name or a key that does not fit, with the remedy; what the registry says.
 pub fn join(
-    root: &Path,
+    root: mark::Root<'_>,
     settings: &ClusterSettings,
     tier: String,
     probe: impl Fn(&Path) -> Result<FileKey>,
 ) -> Result<Arc<Member>> {
-    if !root.is_dir() {
+    let path = root.path;
+    if !path.is_dir() {
         let what = format!(
             "{}: members on several nodes share a directory, not a file or device",
-            root.display()
+            path.display()
         );
         return Err(Error::new(Kind::Usage, what));
     }
     let (registry, prefix) = registry(settings)?;
-    let mark = mark(root, &*registry, &prefix)?;
+    let mark = mark::of(root, &*registry, &prefix)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
     if key.is_none() && rustix::process::geteuid().is_root() {
         tracing::warn!(
             "no cluster-key: every user of this machine can ask as a member, and has root's rights in {}",
-            root.display()
+            path.display()
         );
     }
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -183,7 +63,7 @@ pub fn join(
     Member::join(Joining {
         registry,
         store: mark.store,
-        probe: probe(&Path::new(DIR).join(NAME))?,
+        probe: probe(&Path::new(mark::DIR).join(mark::NAME))?,
         node: settings.node.clone().unwrap_or_else(host),
         tier,
         boot: boot.trim().into(),
@@ -194,7 +74,7 @@ pub fn join(
         copies: settings.copies,
         copies_or_fail: settings.copies_or_fail,
         shares_reads: settings.shares_reads,
-        sync_store: sync_store(root),
+        sync_store: sync_store(path),
     })
 }
 
@@ -261,45 +141,5 @@ struct Readers(Arc<Member>);
 impl Neighbours for Readers {
     fn read(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool {
         self.0.read_near(version, path, offset, buf)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_registry::Embedded;
-
-    #[test]
-    fn the_first_marks_the_store_and_all_others_find_its_mark() {
-        let dir = tempfile::tempdir().unwrap();
-        let (root, kept) = (dir.path().join("store"), dir.path().join("registry"));
-        fs::create_dir_all(root.join("sub/dir")).unwrap();
-        let registry = Embedded::open(&kept, forebay_registry::PATIENCE).unwrap();
-        refuse_alone(&root).expect("nobody shares it");
-        let first = mark(&root, &registry, "a").unwrap();
-        assert_eq!(mark(&root, &registry, "a").unwrap(), first);
-        let alone = refuse_alone(&root.join("sub/dir")).unwrap_err().to_string();
-        assert!(alone.contains("--registry") && alone.contains("--read-only"), "{alone}");
-        let below = mark(&root.join("sub"), &registry, "a").unwrap_err().to_string();
-        assert!(below.contains(&root.display().to_string()), "{below}");
-        let names: Vec<_> = fs::read_dir(root.join(DIR)).unwrap().collect();
-        assert_eq!(names.len(), 1, "nothing is left beside it");
-    }
-
-    #[test]
-    fn another_registry_and_a_damaged_mark_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("store");
-        fs::create_dir(&root).unwrap();
-        let open = |name| Embedded::open(&dir.path().join(name), forebay_registry::PATIENCE);
-        let one = open("one").unwrap();
-        mark(&root, &one, "a").unwrap();
-        for (registry, prefix) in [(&open("two").unwrap(), "a"), (&one, "b")] {
-            let other = mark(&root, registry, prefix).unwrap_err().to_string();
-            assert!(other.contains("another registry"), "{other}");
-        }
-        fs::write(mark_at(&root), "{").unwrap();
-        let damaged = refuse_alone(&root).unwrap_err().to_string();
-        assert!(damaged.contains(".forebay/id"), "{damaged}");
     }
 }

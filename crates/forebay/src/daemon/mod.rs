@@ -11,6 +11,7 @@ mod eta;
 mod jobs;
 mod leave;
 mod log;
+mod mark;
 mod metrics;
 mod others;
 mod places;
@@ -20,6 +21,7 @@ mod stack;
 mod statistics;
 mod strangers;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::Sender;
@@ -150,14 +152,15 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
     let users = if settings.cluster.is_some() { Users::Members } else { Users::Alone };
     let stack = stack::open_as(&places.backing, &places.tier, access, &trial, users)?;
-    if settings.cluster.is_none() && !settings.engine.read_only {
-        cluster::refuse_alone(&places.backing)?;
-    }
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
     if identity.is_some_and(|asked| asked != owner.identity) {
         let what =
             format!("backing store {}: it was exchanged for another", places.backing.display());
         return Err(Error::new(Kind::Usage, what));
+    }
+    let root = mark::Root { dir: stack.dir.as_fd(), path: &places.backing };
+    if settings.cluster.is_none() && !settings.engine.read_only {
+        mark::refuse_alone(root)?;
     }
     let tier = Tier::open(&places.tier, &owner)
         .map_err(|error| mounts::name_user(&places.tier, error, mounts::Wish::Mount))?;
@@ -168,7 +171,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     // What is this mount's is known before anything of the tier is brought home, or its names made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
-        cluster::join(&places.backing, cluster, uuid, key)
+        cluster::join(root, cluster, uuid, key)
     });
     let member = member.transpose()?;
     let started = Engine::start_suspended(

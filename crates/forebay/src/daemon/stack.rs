@@ -1,6 +1,7 @@
 //! The backing store as the engine gets it: the directory, or the one file or device, with the
 //! wrappers asked for around it.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,9 @@ use std::time::Duration;
 use forebay_backing::wrap::{
     DISK_BYTES, Fault, Limits, Meter, Retry, RetryPolicy, Seeks, Throttle,
 };
-use forebay_backing::{Access, BackingStore, DirStore, Result, SingleStore};
+use forebay_backing::{Access, BackingStore, DirStore, Error, Result, SingleStore};
 use forebay_engine::Tier;
+use rustix::fs::{Mode, OFlags};
 
 use crate::units;
 
@@ -53,6 +55,8 @@ impl std::str::FromStr for Pace {
 pub struct Stack {
     pub store: Arc<dyn BackingStore>,
     pub meter: Arc<Meter>,
+    /// The directory that it serves, as it was opened, or the one that its only file is in.
+    pub dir: OwnedFd,
 }
 
 /// Opens the backing store of the tier at `tier`, which may not exist yet.
@@ -75,10 +79,11 @@ pub fn open_as(
     trial: &Trial,
     users: Users,
 ) -> Result<Stack> {
-    let mut store: Arc<dyn BackingStore> = match SingleStore::serves(backing) {
-        true => Arc::new(open_single(backing, tier, access)?),
-        false if users == Users::Members => Arc::new(DirStore::open_shared(backing)?),
-        false => Arc::new(DirStore::open(backing)?),
+    let of_dir = |store: DirStore| Ok::<_, Error>((store.dir()?, Arc::new(store) as _));
+    let (dir, mut store): (OwnedFd, Arc<dyn BackingStore>) = match SingleStore::serves(backing) {
+        true => (dir_of(backing)?, Arc::new(open_single(backing, tier, access)?)),
+        false if users == Users::Members => of_dir(DirStore::open_shared(backing)?)?,
+        false => of_dir(DirStore::open(backing)?)?,
     };
     if let Some(rules) = &trial.fault {
         store = Fault::with_file(store, rules)?.0;
@@ -90,7 +95,15 @@ pub fn open_as(
     }
     let metered = Meter::wrap(Retry::wrap(store, RetryPolicy::default()));
     let meter = metered.layer().clone();
-    Ok(Stack { store: metered, meter })
+    Ok(Stack { store: metered, meter, dir })
+}
+
+fn dir_of(file: &Path) -> Result<OwnedFd> {
+    let failed = |e: std::io::Error| Error::io(e, file.display().to_string());
+    let whole = file.canonicalize().map_err(failed)?;
+    let dir = whole.parent().unwrap_or(Path::new("/"));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| failed(e.into()))
 }
 
 /// The tier knows its files by name, and names of devices change: the file keeps the one it had
