@@ -490,10 +490,10 @@ fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     if pools[0]["swap"] != true {
         forebay_tests::skip!("no swap here: {}", pools[0]["lacks"]);
     }
-    let args = ["instance", "create", "swap", "s", "--capacity", "32MiB", "--job", "17"];
+    let args = ["instance", "create", "swap", "s", "--capacity", "32MiB"];
     let made = node.forebay(&args);
     if made.text().contains("Operation not permitted") {
-        node.forebay(&["instance", "destroy", "job-17-s"]).ok();
+        node.forebay(&["instance", "destroy", "s"]).ok();
         forebay_tests::skip!("the kernel permits no swap here");
     }
     made.ok();
@@ -503,7 +503,7 @@ fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     node.crash();
     assert!(on(), "it is in use without the daemon");
     node.up();
-    node.forebay(&["instance", "destroy", "job-17-s"]).ok();
+    node.forebay(&["instance", "destroy", "s"]).ok();
     let left = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(!left.contains(text(&node.root)), "{left}");
     node.assert_empty();

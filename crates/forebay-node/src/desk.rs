@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::book::{Book, Draft, Listed};
 use crate::config::Limits;
+use crate::job::Job;
 use crate::ledger::{Ledger, UserUse, in_grains};
 use crate::pools::{means_named, space_of};
 use crate::records::{
@@ -48,8 +49,8 @@ pub struct NewInstance {
 /// A transfer as it is asked for.
 #[derive(Debug, Clone)]
 pub struct NewTransfer {
-    /// `None`: one is made up. Ordering the same id again orders nothing new.
-    pub id: Option<String>,
+    /// `None`: an id is made up.
+    pub of_job: Option<OfJob>,
     pub instance: String,
     pub node: Option<String>,
     pub direction: Direction,
@@ -58,6 +59,13 @@ pub struct NewTransfer {
     pub destination: PathBuf,
     pub when: When,
     pub options: TransferOptions,
+}
+
+/// What a transfer of a job is called. Ordering the same id again orders nothing new.
+#[derive(Debug, Clone)]
+pub struct OfJob {
+    pub job: JobKey,
+    pub id: String,
 }
 
 /// A transfer, and what has become of it.
@@ -115,11 +123,15 @@ impl Desk {
     }
 
     /// Grants the room on all nodes and writes what is wanted, in one commit. Asking again for the same
-    /// name is answered with what is there, if it is the same.
+    /// name is answered with what is there, if it is the same. A job that has ended, or that nobody knows any
+    /// more, gets nothing: nobody would take it away.
     pub fn create(&self, asked: &NewInstance) -> Result<Instance> {
         self.check(asked)?;
         let id = self.id_for(asked)?;
         self.book.change(&format!("instance {id}"), |draft| {
+            if let Some(job) = &asked.job {
+                job_of(draft, job)?.require_open()?;
+            }
             let there: Option<Instance> = draft.read(&keys::wanted_instance(&id))?;
             if let Some(there) = there {
                 return answer_again(there, asked);
@@ -322,9 +334,24 @@ impl Desk {
         })
     }
 
+    /// Has an instance go whose job nobody knows any more: no step of it will. Says whether that is so.
+    pub fn end_orphan(&self, id: &str) -> Result<bool> {
+        self.book.change(&format!("instance {id}"), |draft| {
+            let key = keys::wanted_instance(id);
+            let Some(mut instance) = draft.read::<Instance>(&key)? else { return Ok(false) };
+            let Life::Job(job) = &instance.life else { return Ok(false) };
+            if instance.want != Want::Here || draft.read::<Job>(&keys::job(job))?.is_some() {
+                return Ok(false);
+            }
+            instance.want = Want::Gone;
+            draft.put(&key, &instance);
+            Ok(true)
+        })
+    }
+
     /// Orders a transfer into or out of an instance.
     pub fn transfer(&self, asked: &NewTransfer, asker: Asker) -> Result<Transfer> {
-        if let Some(id) = &asked.id {
+        if let Some(OfJob { id, .. }) = &asked.of_job {
             check_name("transfer", id)?;
             let there: Option<Transfer> = self.book.read(&keys::wanted_transfer(id))?;
             match there {
@@ -354,7 +381,7 @@ impl Desk {
         self.check_cache(&instance, inside, outside)?;
         check_options(&instance, asked)?;
         // A named instance that leaves waits for jobs that stage out of it.
-        let waited_for = asked.id.is_some() && asked.direction == Direction::Out;
+        let waited_for = asked.of_job.is_some() && asked.direction == Direction::Out;
         let takes = |instance: &Instance| match instance.want {
             Want::Here => true,
             Want::Gone => waited_for,
@@ -367,7 +394,7 @@ impl Desk {
             return Err(usage("a stage-in at the end comes too late: leave --at-end away"));
         }
         let transfer = Transfer {
-            id: asked.id.clone().unwrap_or_default(),
+            id: asked.of_job.as_ref().map_or_else(String::new, |of| of.id.clone()),
             instance: instance.id.clone(),
             node,
             direction: asked.direction,
@@ -390,10 +417,17 @@ impl Desk {
             if !there.is_some_and(|there| takes(&there)) {
                 return Err(usage(format!("instance {} is leaving", transfer.instance)));
             }
+            if let Some(of) = &asked.of_job {
+                let job = job_of(draft, &of.job)?;
+                // Only what has no time of its own to wait for is ordered when the job has ended.
+                if (asked.direction, asked.when) != (Direction::Out, When::Now) {
+                    job.require_open()?;
+                }
+            }
             let theirs = self.transfers_of(draft, transfer.owner.uid)?;
             self.allow_transfer(&theirs, transfer.owner.uid)?;
             let mut transfer = transfer.clone();
-            if asked.id.is_none() {
+            if asked.of_job.is_none() {
                 transfer.id = transfer_id(theirs.iter().map(|(transfer, _)| &*transfer.id));
             }
             draft.put(&keys::wanted_transfer(&transfer.id), &transfer);
@@ -637,6 +671,12 @@ fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
             )))
         }
     }
+}
+
+/// What is known of a job, for something that is ordered for it.
+fn job_of(draft: &mut Draft<'_>, key: &JobKey) -> Result<Job> {
+    let unknown = || usage(format!("job {} was not set up, or is torn down", key.id));
+    draft.read(&keys::job(key))?.ok_or_else(unknown)
 }
 
 fn answer_again(there: Instance, asked: &NewInstance) -> Result<Instance> {

@@ -8,7 +8,7 @@ use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{self, Create, Nodes, Of, Space, Staging};
 
 use super::record::Job;
-use crate::desk::{Asker, Desk, NewInstance, NewTransfer, now};
+use crate::desk::{Asker, Desk, NewInstance, NewTransfer, OfJob, now};
 use crate::records::{
     Backing, Direction, Instance, Life, Mode, Owner, PoolRecord, SpaceWish, Transfer,
     TransferActual, TransferOptions, What, When, keys,
@@ -177,7 +177,7 @@ impl Orders<'_> {
             Direction::Out => (inside, outside),
         };
         let asked = NewTransfer {
-            id: Some(leg.id.clone()),
+            of_job: Some(OfJob { job: job.key.clone(), id: leg.id.clone() }),
             instance: leg.instance.clone(),
             node: Some(leg.node.clone()),
             direction: staging.direction,

@@ -131,8 +131,10 @@ impl Jobs<'_> {
     fn incarnate(&self, asked: &NewJob, plan: Plan) -> Result<Job> {
         self.book.change(&format!("job {}", asked.id), |draft| {
             let last = self.find(&asked.id)?;
-            let alike =
-                |job: &Job| job.phase == Phase::SetUp && job.is_the_same(asked.owner, &plan);
+            let alike = |job: &Job| {
+                let may_run = job.phase == Phase::SetUp && job.ending.is_none();
+                may_run && job.is_the_same(asked.owner, &plan)
+            };
             if let Some(same) = last.clone().filter(alike) {
                 return Ok(same);
             }
@@ -269,7 +271,12 @@ impl Jobs<'_> {
             .try_for_each(|leg| self.orders().transfer(&job, leg, When::AtEnd).map(|_| ()))?;
         failpoint::pass("job-outs");
         let noted = self.noted(&ins)?;
-        self.enter(&job, Phase::Ready)?;
+        let ready = |job: &mut Job| {
+            if job.require_open().is_ok() {
+                job.enter(Phase::Ready);
+            }
+        };
+        self.alter(&job, ready)?.require_open()?;
         done(format!("ready{noted}"))
     }
 
@@ -320,7 +327,7 @@ impl Jobs<'_> {
             self.give_up(&job, Want::Gone)?;
             return done("its data go home");
         }
-        let job = self.alter(&job, |job| job.ending = job.ending.or(Some(now())))?;
+        let job = self.close(&job)?;
         if let Some(why) = self.not_released(&job)? {
             return Ok(Answer::Wait(why));
         }
@@ -432,6 +439,7 @@ impl Jobs<'_> {
 
     /// One run of it.
     pub(super) fn leave(&self, job: &Job, hurry: Hurry) -> Result<()> {
+        let job = &self.close(job)?;
         match (job.phase, hurry) {
             // It never ran.
             (Phase::SetUp, _) => self.call_off(job, TransferWant::Revoked, |_| true)?,
@@ -442,6 +450,12 @@ impl Jobs<'_> {
         self.give_up(job, want)?;
         failpoint::pass("job-given-up");
         self.enter(job, Phase::TornDown).map(|_| ())
+    }
+
+    /// From here on nothing is ordered for its run, not even by a step that is under way: what is there now is
+    /// all there will be.
+    fn close(&self, job: &Job) -> Result<Job> {
+        self.alter(job, |job| job.ending = job.ending.or(Some(now())))
     }
 
     /// Has stage-outs of a job not be carried out that have not begun.

@@ -21,7 +21,7 @@ use crate::Book;
 use crate::config::SchedulerConfig;
 use crate::desk::Desk;
 use crate::ledger::Ledger;
-use crate::records::{Backing, Life, Owner, PoolRecord, Want, keys};
+use crate::records::{Backing, JobKey, Life, Owner, PoolRecord, Want, keys};
 
 /// The scheduler is asked as often which jobs there are.
 const ASK: Duration = Duration::from_secs(30);
@@ -80,14 +80,26 @@ pub fn refresh_spool(jobs: &Jobs<'_>, here: &Scheduler) -> Result<Listed> {
     here.spool.refresh(jobs.desk.mount_root(), list)
 }
 
-/// Brings the spool in line with the registry, and forgets jobs that left nothing.
+/// Brings the spool in line with the registry, forgets jobs that left nothing, and ends what they left if
+/// they are forgotten.
 pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
     let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
     let Listed { jobs: all, instances, .. } = refresh_spool(&jobs, here)?;
+    for instance in &instances {
+        let unknown = |key: &JobKey| {
+            key.cluster == here.config.cluster && all.iter().all(|job| job.key != *key)
+        };
+        // Its job may have been set up since jobs were listed.
+        if matches!(&instance.life, Life::Job(key) if unknown(key))
+            && desk.end_orphan(&instance.id)?
+        {
+            tracing::warn!("instance {}: nobody knows its job any more: it goes", instance.id);
+        }
+    }
     for job in all.iter().filter(|job| job.phase == Phase::TornDown) {
         let of_it = |life: &Life| matches!(life, Life::Job(key) if *key == job.key);
         if instances.iter().any(|instance| of_it(&instance.life)) {
-            // A step that began before the teardown may still have made one.
+            // A daemon of an earlier version may have made one after the teardown.
             jobs.give_up(job, Want::Gone)?;
         } else {
             here.log.say(job, "nothing is left of it");

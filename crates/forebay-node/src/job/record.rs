@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{Direction, Of, Plan, Space, value_of};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,7 @@ pub struct Job {
     /// That it runs on; known when it is about to run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// When the scheduler first said that it has ended, seconds since 1970.
+    /// When the scheduler first said that it has ended, or is to be torn down; seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<u64>,
     /// How it ended, once it has.
@@ -99,6 +100,17 @@ impl Job {
         if self.phase < phase {
             self.phase = phase;
             self.since = now();
+        }
+    }
+
+    /// Refuses what is ordered for its run: that is over, and what is ordered now is not seen by who ends it.
+    pub fn require_open(&self) -> Result<()> {
+        match self.ending.is_none() && self.phase < Phase::Ended {
+            true => Ok(()),
+            false => {
+                let why = format!("job {} has ended, and gets nothing new", self.key.id);
+                Err(Error::new(Kind::Usage, why))
+            }
         }
     }
 

@@ -131,7 +131,7 @@ struct Create {
     #[arg(long, value_name = "DIR")]
     mountpoint: Option<PathBuf>,
 
-    /// The scheduler's job that it is for; for root.
+    /// The scheduler's job that it is for, which is set up and has not ended; for root.
     #[arg(long, value_name = "ID")]
     job: Option<String>,
 

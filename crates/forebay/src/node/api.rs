@@ -279,7 +279,7 @@ impl Door {
         };
         let destination = into_directory(&asked, what, instance.owner);
         Ok(desk::NewTransfer {
-            id: None,
+            of_job: None,
             instance: instance.id,
             node: asked.node,
             direction: asked.direction,
