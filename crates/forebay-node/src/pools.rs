@@ -101,11 +101,16 @@ impl PoolHere {
     pub fn bring_back(&self, instance: &Instance) -> Result<()> {
         match self.pool.adopt(&instance.id.parse()?)? {
             State::Ready(_) => Ok(()),
-            State::Absent | State::HalfMade(_) | State::Removing => {
+            State::Absent | State::HalfMade(_) | State::Lost | State::Removing => {
                 let why = format!("instance {}: its files are not there any more", instance.id);
                 Err(Error::new(Kind::Unavailable, why))
             }
         }
+    }
+
+    /// Whether what a space held is gone for good.
+    pub fn is_lost(&self, instance: &Instance) -> Result<bool> {
+        self.pool.is_lost(&instance.id.parse()?)
     }
 
     /// Lets the owner of a space in, or nobody.

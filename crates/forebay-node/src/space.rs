@@ -34,7 +34,7 @@ mod tier;
 
 pub use door::Door;
 pub use holders::{Holder, How};
-pub use make::room;
+pub use make::{LOST, room};
 pub(crate) use pool::locked;
 pub use pool::{Enforce, Pool, Settings};
 pub(crate) use probe::Ground;
@@ -104,6 +104,8 @@ pub enum State {
     /// The next [`Pool::make`] completes it, [`Pool::remove`] takes it away.
     HalfMade(Step),
     Ready(Space),
+    /// It was ready, and what it held was memory and is gone: [`Pool::remove`] takes the rest away.
+    Lost,
     /// [`Pool::remove`] and [`Pool::sweep`] go on with it.
     Removing,
 }

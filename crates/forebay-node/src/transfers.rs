@@ -13,6 +13,7 @@ use crate::records::{
     Direction, FAILED_NAMED_MAX, FailedFile, Instance, Mode, NOTES_MAX, State, Transfer,
     TransferActual, TransferState, TransferWant, Want, When, keys,
 };
+use crate::space::LOST;
 use std::time::Duration;
 
 /// A transfer that stands still is looked at as often.
@@ -69,6 +70,14 @@ impl Node {
     }
 
     fn carry(&self, transfer: &Transfer, instance: &Instance) -> Result<Next> {
+        if instance.mode == Mode::Private && self.pool_of(instance)?.is_lost(instance)? {
+            let path = transfer.source.display().to_string();
+            let failed =
+                Failed { path, why: format!("what {} held {LOST}", instance.id), bytes: 0 };
+            let moved = Moved { failures: vec![failed], failures_count: 1, ..Moved::default() };
+            self.conclude(transfer, instance, &moved)?;
+            return Ok(Next::After(Duration::from_secs(3600)));
+        }
         let told = self.told(instance)?;
         let ready = told.as_ref().is_some_and(|told| match instance.want {
             Want::Here => told.state == State::Ready,

@@ -21,8 +21,8 @@ use crate::manifest;
 use crate::node::{Node, Wanted};
 use crate::records::{
     Actual, Backing, Direction, FileSystem, Instance, JobKey, Life, Missing, Mode, NodeRecord,
-    Owner, State, Transfer, TransferActual, TransferOptions, TransferState, TransferWant, Want,
-    What, When, keys,
+    Owner, SpaceWish, State, Transfer, TransferActual, TransferOptions, TransferState,
+    TransferWant, Want, What, When, keys,
 };
 use crate::space::Door;
 use crate::transfers::nothing_moved;
@@ -492,6 +492,39 @@ fn a_space_is_mounted_before_a_transfer_of_it_is_carried() {
     node.desk().call_off(&transfer.id, USER, TransferWant::Cancelled).unwrap();
     node.say_stopped(&transfer);
     assert!(told(&node).state.has_ended());
+}
+
+/// Method: a restart of the machine is played by unmounting.
+#[test]
+fn what_was_in_memory_is_not_brought_home_as_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root mounts");
+        return;
+    }
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let space = SpaceWish { means: Some("tmpfs".into()), ..SpaceWish::default() };
+    let asked = NewInstance { space: Some(space), ..wish("w", Mode::Private, &["n1"]) };
+    let made = node.desk().create(&asked).unwrap();
+    node.tend(&made).unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let at = made.mountpoint.clone().unwrap();
+    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+    let failed = node.tend(&made).unwrap_err().to_string();
+    assert!(failed.contains("went with a restart"), "{failed}");
+    let going = node.desk().destroy("w", USER, Want::Gone).unwrap();
+    node.carry_and_tell(&transfer, &going);
+    let told = node.desk().transfer_of(&transfer.id).unwrap().1.unwrap();
+    assert_eq!((told.state, told.failures), (TransferState::Failed, 1));
+    let lines = manifest::of(&node.book, "n1", "w", &transfer.id).unwrap();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].file.contains('r') && lines[0].why.contains("restart"), "{lines:?}");
+    let before = node.before_leaving(&going).unwrap();
+    assert!(matches!(before, Before::Wait(_, Needs::Nobody)), "{before:?}");
+    node.desk().call_off(&transfer.id, USER, TransferWant::Revoked).unwrap();
+    assert_eq!(node.before_leaving(&going).unwrap(), Before::Nothing);
+    node.tend(&going).unwrap();
+    assert_eq!(node.wanted("w"), None, "nothing is left");
 }
 
 /// Results that went to an empty mount point would be hidden when it is mounted.

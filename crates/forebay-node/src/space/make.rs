@@ -19,6 +19,9 @@ use super::{
 };
 use crate::failpoint;
 
+/// What became of what was in memory.
+pub const LOST: &str = "went with a restart of the machine";
+
 impl Pool {
     /// Makes a space, or completes or confirms one that was made with the same words.
     ///
@@ -43,7 +46,6 @@ impl Pool {
 
     /// Looks what is there of `id`, and mounts again what was ready before a restart.
     ///
-    /// A space in memory is gone with its mount: then it is half made.
     pub fn adopt(&self, id: &Id) -> Result<State> {
         let _turn = self.turn(id);
         let Some(record) = Record::load(&self.inner.state, id)? else { return Ok(State::Absent) };
@@ -53,15 +55,19 @@ impl Pool {
         let Some(space) = record.space() else {
             return Err(usage_error(format!("{id} is no private space")));
         };
-        let step = self.step(&record, space)?;
         match record.stage {
-            // Its files are gone with the mount.
-            Stage::Ready if space.means == Means::Tmpfs && step != Step::Mounted => {
-                Ok(State::HalfMade(step))
-            }
+            Stage::Ready if lost(&record)? => Ok(State::Lost),
             Stage::Ready => self.bring_up(record).map(State::Ready),
-            Stage::Making | Stage::Removing { .. } => Ok(State::HalfMade(step)),
+            Stage::Making | Stage::Removing { .. } => {
+                self.step(&record, space).map(State::HalfMade)
+            }
         }
+    }
+
+    /// Whether what a space held is gone for good, as with memory after a restart of the machine.
+    pub fn is_lost(&self, id: &Id) -> Result<bool> {
+        let _turn = self.turn(id);
+        Record::load(&self.inner.state, id)?.as_ref().map_or(Ok(false), lost)
     }
 
     /// What a space would take of the pool: the ledger grants this before it is made.
@@ -165,6 +171,12 @@ impl Pool {
 
     /// What was ready once and is gone is not replaced by an empty one.
     fn require_bytes(&self, record: &Record) -> Result<()> {
+        if lost(record)? {
+            let id = &record.id;
+            let context =
+                format!("{id}: what it held was in memory, and {LOST}: remove the instance");
+            return Err(Error::os(libc::ENOENT, context));
+        }
         let Some((folder, name)) = record.place().filter(|_| record.stage == Stage::Ready) else {
             return Ok(());
         };
@@ -304,6 +316,16 @@ fn resumed(record: Record, spec: &SpaceSpec) -> Result<Record> {
         ))),
         None => Err(usage_error(format!("{id} is there, but is no private space"))),
     }
+}
+
+/// Memory is gone with its mount.
+fn lost(record: &Record) -> Result<bool> {
+    let Some(space) = record.space() else { return Ok(false) };
+    if record.stage != Stage::Ready || space.means != Means::Tmpfs {
+        return Ok(false);
+    }
+    let seen = mount::seen(&space.spec.mount_at, Some(&Sign::Source(space.source.clone())))?;
+    Ok(matches!(seen, Seen::Nothing | Seen::Other(_)))
 }
 
 fn bring_up_tmpfs(space: &SpaceRecord) -> Result<()> {
