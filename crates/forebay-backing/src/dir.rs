@@ -21,15 +21,15 @@ mod xattr;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::fd::Sys;
 use crate::fd::leave_reserve;
 use crate::{
-    Access, Attr, BackingFile, BackingStore, DirEntry, New, Pin, RenameMode, Result, SetAttr,
-    StatFs, XattrMode,
+    Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, New, Pin, RenameMode, Result,
+    SetAttr, StatFs, XattrMode,
 };
 use file::DirFile;
 use root::Root;
@@ -135,12 +135,21 @@ impl BackingStore for DirStore {
             .run("symlink", path, || create::node(self, path, create::What::Symlink(target), new))
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
+    fn link(&self, from: &Path, key: Option<FileKey>, to: &Path) -> Result<Attr> {
         self.root.run2("link", from, to, || {
             let (from, to) = (self.root.place(from)?, self.root.place(to)?);
+            let held = key.map(|key| self.root.hold(&from, Some(key))).transpose()?;
             // Without SYMLINK_FOLLOW the link itself gets another name.
             sys::linkat(from.dir(), from.name(), to.dir(), to.name(), AtFlags::empty())?;
-            to.stat().map(|stat| self.root.attr(&stat))
+            let attr = to.stat().map(|stat| self.root.attr(&stat))?;
+            match held.is_none() || key == Some(attr.key) {
+                true => Ok(attr),
+                // Exchanged between the look and the link.
+                false => {
+                    let _ = sys::unlinkat(to.dir(), to.name(), AtFlags::empty());
+                    Err(Errno::STALE)
+                }
+            }
         })
     }
 
@@ -188,8 +197,8 @@ impl BackingStore for DirStore {
         })
     }
 
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
-        self.root.run("set attributes of", path, || own::set_attr(self, path, set))
+    fn set_attr(&self, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Result<Attr> {
+        self.root.run("set attributes of", path, || own::set_attr(self, path, key, set))
     }
 
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
@@ -203,16 +212,23 @@ impl BackingStore for DirStore {
         self.root.run("read xattr of", path, || xattr::get(&self.root, path, name))
     }
 
-    fn xattr_set(&self, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<()> {
-        self.root.run("set xattr of", path, || xattr::set(&self.root, path, name, value, mode))
+    fn xattr_set(
+        &self,
+        path: &Path,
+        key: Option<FileKey>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.root.run("set xattr of", path, || xattr::set(&self.root, path, key, name, value, mode))
     }
 
     fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>> {
         self.root.run("list xattrs of", path, || xattr::list(&self.root, path))
     }
 
-    fn xattr_remove(&self, path: &Path, name: &OsStr) -> Result<()> {
-        self.root.run("remove xattr of", path, || xattr::remove(&self.root, path, name))
+    fn xattr_remove(&self, path: &Path, key: Option<FileKey>, name: &OsStr) -> Result<()> {
+        self.root.run("remove xattr of", path, || xattr::remove(&self.root, path, key, name))
     }
 
     fn statfs(&self) -> Result<StatFs> {
@@ -252,10 +268,6 @@ impl Pin for DirPin {
     fn xattr_get(&self, name: &OsStr) -> Result<Vec<u8>> {
         self.root.run("read xattr of what was", &self.path, || xattr::get_held(&self.fd, name))
     }
-}
-
-fn name_bytes(name: &OsStr) -> &[u8] {
-    name.as_bytes()
 }
 
 #[cfg(test)]

@@ -340,7 +340,7 @@ impl BackingStore for SingleStore {
         self.refuse_new("symlink", path)
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
+    fn link(&self, from: &Path, _: Option<FileKey>, to: &Path) -> Result<Attr> {
         self.on_file("link", from, Errno::PERM, || Ok(()))?;
         self.refuse_new("link", to)
     }
@@ -365,7 +365,7 @@ impl BackingStore for SingleStore {
         self.on_file("rename", from, Errno::BUSY, || Err(Errno::PERM))
     }
 
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, path: &Path, _: Option<FileKey>, set: &SetAttr) -> Result<Attr> {
         self.on_file("set attributes of", path, Errno::PERM, || {
             file::set_attr(&self.medium, set)?;
             self.medium.attr()
@@ -388,7 +388,14 @@ impl BackingStore for SingleStore {
         self.no_xattrs("read", path)
     }
 
-    fn xattr_set(&self, path: &Path, _name: &OsStr, _value: &[u8], _: XattrMode) -> Result<()> {
+    fn xattr_set(
+        &self,
+        path: &Path,
+        _: Option<FileKey>,
+        _name: &OsStr,
+        _value: &[u8],
+        _: XattrMode,
+    ) -> Result<()> {
         self.no_xattrs("set", path)
     }
 
@@ -396,7 +403,7 @@ impl BackingStore for SingleStore {
         self.stat(path).map(|_| Vec::new())
     }
 
-    fn xattr_remove(&self, path: &Path, _name: &OsStr) -> Result<()> {
+    fn xattr_remove(&self, path: &Path, _: Option<FileKey>, _name: &OsStr) -> Result<()> {
         self.no_xattrs("remove", path)
     }
 

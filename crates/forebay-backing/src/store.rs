@@ -218,8 +218,8 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn symlink(&self, path: &Path, target: &OsStr, new: &New) -> Result<Attr>;
 
-    /// Makes `to` another name of `from`.
-    fn link(&self, from: &Path, to: &Path) -> Result<Attr>;
+    /// Makes `to` another name of `from`, if that is the file with this key: as for [`BackingStore::set_attr`].
+    fn link(&self, from: &Path, key: Option<FileKey>, to: &Path) -> Result<Attr>;
 
     fn read_link(&self, path: &Path) -> Result<PathBuf>;
 
@@ -234,18 +234,33 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()>;
 
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr>;
+    /// Changes attributes of what is at the path, if it is what has this `key`: whoever asked had the right to
+    /// change that, and of what others have put there since nobody knows whether he has. `None`: whatever it is.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE: it is another.
+    fn set_attr(&self, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Result<Attr>;
 
     /// All entries but `.` and `..`.
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>>;
 
     fn xattr_get(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>>;
 
-    fn xattr_set(&self, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<()>;
+    /// If it is what has this key, as for [`BackingStore::set_attr`].
+    fn xattr_set(
+        &self,
+        path: &Path,
+        key: Option<FileKey>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()>;
 
     fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>>;
 
-    fn xattr_remove(&self, path: &Path, name: &OsStr) -> Result<()>;
+    /// If it is what has this key, as for [`BackingStore::set_attr`].
+    fn xattr_remove(&self, path: &Path, key: Option<FileKey>, name: &OsStr) -> Result<()>;
 
     fn statfs(&self) -> Result<StatFs>;
 

@@ -63,6 +63,7 @@ const CHECKS: &[Check] = checks! {
         a_new_file_has_a_new_key;
     attrs:
         modes_are_exact_whatever_the_umask
+        what_took_a_name_since_is_left_alone
         times_keep_their_nanoseconds
         times_of_a_link_are_its_own
         a_time_left_out_stays

@@ -334,13 +334,15 @@ impl Shared {
                     };
                     let found = match found {
                         Ok(Looked::There(found)) => found,
-                        Ok(Looked::Bare) => {
+                        // What is wrong with it is told whoever looks it up: a name that is there must not
+                        // be missing.
+                        Ok(Looked::Bare) | Err(_) => {
                             if !reply.add_bare(entry, shared.vfs.shown_ino(entry.ino), cookie) {
                                 break;
                             }
                             continue;
                         }
-                        Ok(Looked::Nowhere(_)) | Err(_) => continue, // Gone since the directory was read.
+                        Ok(Looked::Nowhere(_)) => continue, // Gone since the directory was read.
                     };
                     if !reply.add(shared, &entry.name, &found, cookie) {
                         shared.vfs.forget(found.id, 1);

@@ -9,10 +9,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::root::{Place, stat_fd};
+use super::root::stat_fd;
 use super::{DirStore, Sys};
 use crate::fd::leave_reserve;
-use crate::{Access, Attr, SetAttr, SetTime, Timestamp};
+use crate::{Access, Attr, FileKey, SetAttr, SetTime, Timestamp};
 
 /// Opens a regular file (the caller still has to check that it is one).
 pub fn open(store: &DirStore, path: &Path, access: Access) -> Sys<OwnedFd> {
@@ -84,21 +84,30 @@ pub fn require_regular(stat: &Statx) -> Sys<()> {
 
 /// Owner first, since chown takes set-uid and set-gid bits away; times last, since nothing after
 /// them may touch the file.
-pub fn set_attr(store: &DirStore, path: &Path, set: &SetAttr) -> Sys<Attr> {
-    let place = store.root.place(path)?;
+pub fn set_attr(store: &DirStore, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Sys<Attr> {
+    let held = store.root.hold(&store.root.place(path)?, key)?;
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-        sys::chownat(place.dir(), place.name(), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        sys::chownat(&held, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = set.mode {
-        let _held = store.access_lock.lock().unwrap_or_else(|e| e.into_inner());
-        chmod(&place, mode & 0o7777)?;
+        let _one = store.access_lock.lock().unwrap_or_else(|e| e.into_inner());
+        chmod(held.as_fd(), mode & 0o7777)?;
     }
     if set.atime.is_some() || set.mtime.is_some() {
-        let times = times(set.atime, set.mtime);
-        sys::utimensat(place.dir(), place.name(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        set_times(held.as_fd(), &times(set.atime, set.mtime))?;
     }
-    place.stat().map(|stat| store.root.attr(&stat))
+    stat_fd(&held).map(|stat| store.root.attr(&stat))
+}
+
+/// Of what an O_PATH descriptor holds. Linux before 5.8 takes no descriptor alone.
+fn set_times(held: BorrowedFd<'_>, times: &Timestamps) -> Sys<()> {
+    match sys::utimensat(held, "", times, AtFlags::EMPTY_PATH) {
+        Err(Errno::INVAL | Errno::NOENT) => {
+            sys::utimensat(sys::CWD, proc_path(held), times, AtFlags::empty())
+        }
+        done => done,
+    }
 }
 
 /// The same through a descriptor, for a file that may have lost its name.
@@ -126,37 +135,10 @@ pub fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Timestamps {
     Timestamps { last_access: spec(atime), last_modification: spec(mtime) }
 }
 
-/// chmod of the name itself; a link's mode cannot be changed (EOPNOTSUPP). `fchmodat2` does it in
-/// one call from Linux 6.6 on.
-fn chmod(place: &Place<'_>, mode: u32) -> Sys<()> {
-    match fchmodat2(place, mode) {
-        Err(Errno::NOSYS) => {
-            let fd = place.pin()?;
-            let link = FileType::from_raw_mode(stat_fd(&fd)?.stx_mode.into()) == FileType::Symlink;
-            if link { Err(Errno::OPNOTSUPP) } else { chmod_fd(fd.as_fd(), mode) }
-        }
-        done => done,
-    }
-}
-
-fn fchmodat2(place: &Place<'_>, mode: u32) -> Sys<()> {
-    let name = std::ffi::CString::new(super::name_bytes(place.name())).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the descriptor and the string outlive the call, which writes to no memory of ours.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_fchmodat2,
-            place.dir().as_raw_fd(),
-            name.as_ptr(),
-            mode,
-            libc::AT_SYMLINK_NOFOLLOW,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-fn last_errno() -> Errno {
-    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-    Errno::from_raw_os_error(errno)
+/// chmod of what an O_PATH descriptor holds; a link's mode cannot be changed (EOPNOTSUPP).
+fn chmod(held: BorrowedFd<'_>, mode: u32) -> Sys<()> {
+    let link = FileType::from_raw_mode(stat_fd(held)?.stx_mode.into()) == FileType::Symlink;
+    if link { Err(Errno::OPNOTSUPP) } else { chmod_fd(held, mode) }
 }
 
 /// chmod of whatever `fd` holds, O_PATH or not; never a link.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::devices::Devices;
 use super::parents::Parents;
 use super::{Sys, attr};
-use crate::{Attr, Error, Kind, Result};
+use crate::{Attr, Error, FileKey, Kind, Result};
 
 /// The opened root directory and what is constant about it.
 #[derive(Debug)]
@@ -80,6 +80,19 @@ impl Root {
 
     pub fn attr(&self, stat: &Statx) -> Attr {
         attr::attr(stat, self.devices.inode(attr::device(stat), stat.stx_ino))
+    }
+
+    /// Holds on to what a place has, if it is what has this key.
+    pub fn hold(&self, place: &Place<'_>, key: Option<FileKey>) -> Sys<OwnedFd> {
+        let held = place.pin()?;
+        self.require(&held, key)?;
+        Ok(held)
+    }
+
+    /// ESTALE if the descriptor is of another than what has this key.
+    pub fn require(&self, held: &OwnedFd, key: Option<FileKey>) -> Sys<()> {
+        let Some(key) = key else { return Ok(()) };
+        if self.attr(&stat_fd(held)?).key == key { Ok(()) } else { Err(Errno::STALE) }
     }
 
     /// Opens `path`, never a link in it or at its end.

@@ -62,8 +62,10 @@ fn no_change_goes_through_a_link_out_of_the_tree() {
     for path in [Path::new("way/victim"), Path::new("victim")] {
         assert!(store.open(path, Access::ReadWrite).is_err());
         let set = crate::SetAttr { mode: Some(0o777), ..Default::default() };
-        assert!(store.set_attr(path, &set).is_err());
-        assert!(store.xattr_set(path, "user.x".as_ref(), b"", crate::XattrMode::Any).is_err());
+        assert!(store.set_attr(path, None, &set).is_err());
+        assert!(
+            store.xattr_set(path, None, "user.x".as_ref(), b"", crate::XattrMode::Any).is_err()
+        );
     }
     assert!(store.unlink(Path::new("way/victim")).is_err());
     assert!(

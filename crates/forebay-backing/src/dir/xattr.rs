@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use super::Sys;
 use super::own::proc_path;
 use super::root::{Place, Root};
-use crate::XattrMode;
+use crate::{FileKey, XattrMode};
 
 /// Most values and lists fit here; the retry takes the kernel's limit of both (xattr(7)).
 const USUAL: usize = 512;
 const LIMIT: usize = 65536;
 
 pub fn get(root: &Root, path: &Path, name: &OsStr) -> Sys<Vec<u8>> {
-    with_object(root, path, |object| fetch(|buf| sys::getxattr(object, name, buf)))
+    with_object(root, path, None, |object| fetch(|buf| sys::getxattr(object, name, buf)))
 }
 
 /// The same of what an O_PATH descriptor holds.
@@ -29,7 +29,7 @@ pub fn get_held(held: &OwnedFd, name: &OsStr) -> Sys<Vec<u8>> {
 }
 
 pub fn list(root: &Root, path: &Path) -> Sys<Vec<OsString>> {
-    with_object(root, path, |object| fetch(|buf| sys::listxattr(object, buf))).map(names)
+    with_object(root, path, None, |object| fetch(|buf| sys::listxattr(object, buf))).map(names)
 }
 
 /// The same of a name in an open directory, in one call: the kernel follows the descriptor to the directory,
@@ -44,21 +44,34 @@ fn names(bytes: Vec<u8>) -> Vec<OsString> {
     names.map(|name| OsString::from_vec(name.to_vec())).collect()
 }
 
-pub fn set(root: &Root, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Sys<()> {
+pub fn set(
+    root: &Root,
+    path: &Path,
+    key: Option<FileKey>,
+    name: &OsStr,
+    value: &[u8],
+    mode: XattrMode,
+) -> Sys<()> {
     let flags = match mode {
         XattrMode::Any => XattrFlags::empty(),
         XattrMode::Create => XattrFlags::CREATE,
         XattrMode::Replace => XattrFlags::REPLACE,
     };
-    with_object(root, path, |object| sys::setxattr(object, name, value, flags))
+    with_object(root, path, key, |object| sys::setxattr(object, name, value, flags))
 }
 
-pub fn remove(root: &Root, path: &Path, name: &OsStr) -> Sys<()> {
-    with_object(root, path, |object| sys::removexattr(object, name))
+pub fn remove(root: &Root, path: &Path, key: Option<FileKey>, name: &OsStr) -> Sys<()> {
+    with_object(root, path, key, |object| sys::removexattr(object, name))
 }
 
-fn with_object<T>(root: &Root, path: &Path, work: impl FnOnce(&str) -> Sys<T>) -> Sys<T> {
+fn with_object<T>(
+    root: &Root,
+    path: &Path,
+    key: Option<FileKey>,
+    work: impl FnOnce(&str) -> Sys<T>,
+) -> Sys<T> {
     let fd = root.open_fd(path, OFlags::PATH, 0)?;
+    root.require(&fd, key)?;
     work(&proc_path(fd.as_fd()))
 }
 

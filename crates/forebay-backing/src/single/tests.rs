@@ -94,7 +94,7 @@ fn a_device_has_one_version_whatever_is_written() {
     let again = open(&device.0);
     assert_eq!((again.identity().unwrap(), version(&again)), before);
     let mode = SetAttr { mode: Some(0o666), ..SetAttr::default() };
-    assert!(again.set_attr(Path::new(again.name()), &mode).unwrap_err().is(libc::EPERM));
+    assert!(again.set_attr(Path::new(again.name()), None, &mode).unwrap_err().is(libc::EPERM));
 }
 
 /// O2.

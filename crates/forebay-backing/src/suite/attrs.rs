@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Bench, am_root, fails, mine};
-use crate::{Attr, FileKind, New, SetAttr, SetTime, Timestamp};
+use crate::{Attr, FileKind, New, RenameMode, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 fn at(sec: i64, nsec: u32) -> Timestamp {
     Timestamp { sec, nsec }
@@ -23,7 +23,34 @@ pub fn modes_are_exact_whatever_the_umask(b: &Bench<'_>) {
     let path = b.file("f", b"");
     for mode in [0o4711, 0o640, 0] {
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        assert_eq!(b.store.set_attr(&path, &set).unwrap().mode, mode);
+        assert_eq!(b.store.set_attr(&path, None, &set).unwrap().mode, mode);
+    }
+}
+
+/// Who had the right to change a file has perhaps none to change what others have put in its place.
+pub fn what_took_a_name_since_is_left_alone(b: &Bench<'_>) {
+    let stale = |done: Result<()>| assert!(done.unwrap_err().is(libc::ESTALE));
+    for dir in [false, true] {
+        let make = |name: &str| if dir { b.subdir(name) } else { b.file(name, b"") };
+        let (asked, other) = (make(&format!("asked{dir}")), make(&format!("other{dir}")));
+        let key = Some(b.store.stat(&asked).unwrap().key);
+        let before = b.store.stat(&other).unwrap();
+        b.store.rename(&other, &b.path(format!("kept{dir}")), RenameMode::Replace).unwrap();
+        b.store.rename(&asked, &b.path(format!("moved{dir}")), RenameMode::Replace).unwrap();
+        b.store.rename(&b.path(format!("kept{dir}")), &asked, RenameMode::Replace).unwrap();
+        let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        stale(b.store.set_attr(&asked, key, &set).map(drop));
+        let name = "user.x".as_ref();
+        stale(b.store.xattr_set(&asked, key, name, b"1", XattrMode::Any));
+        stale(b.store.xattr_remove(&asked, key, name));
+        if !dir {
+            stale(b.store.link(&asked, key, &b.path("linked")).map(drop));
+            assert!(b.store.stat(&b.path("linked")).is_err());
+        }
+        let found = b.store.stat(&asked).unwrap();
+        assert_eq!((found.key, found.mode), (before.key, before.mode));
+        let own = Some(found.key);
+        assert_eq!(b.store.set_attr(&asked, own, &set).unwrap().mode, 0o777);
     }
 }
 
@@ -36,7 +63,7 @@ pub fn times_keep_their_nanoseconds(b: &Bench<'_>) {
         ..SetAttr::default()
     };
     for path in [&file, &dir] {
-        let attr = b.store.set_attr(path, &set).unwrap();
+        let attr = b.store.set_attr(path, None, &set).unwrap();
         assert_eq!((attr.atime, attr.mtime), (atime, mtime));
         assert_eq!(b.store.stat(path).unwrap().mtime, mtime);
     }
@@ -53,7 +80,7 @@ pub fn times_of_a_link_are_its_own(b: &Bench<'_>) {
     let link = b.symlink("link", "f");
     let mtime = at(1_000_000_000, 5);
     let set = SetAttr { mtime: Some(SetTime::At(mtime)), ..SetAttr::default() };
-    assert_eq!(b.store.set_attr(&link, &set).unwrap().mtime, mtime);
+    assert_eq!(b.store.set_attr(&link, None, &set).unwrap().mtime, mtime);
     assert_eq!(b.store.stat(&target).unwrap().mtime, before.mtime);
 }
 
@@ -66,7 +93,7 @@ pub fn a_time_left_out_stays(b: &Bench<'_>) {
     file.set_times(Some(at(40, 4)), None).unwrap();
     assert_eq!(file.stat().unwrap().mtime, at(30, 3));
     let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
-    let attr = b.store.set_attr(&path, &now).unwrap();
+    let attr = b.store.set_attr(&path, None, &now).unwrap();
     assert_eq!(attr.atime, at(40, 4));
     assert!(attr.mtime.sec > 1_500_000_000, "{attr:?}");
 }
@@ -75,7 +102,7 @@ pub fn a_symlink_has_no_mode_to_change(b: &Bench<'_>) {
     let target = b.file("f", b"");
     let link = b.symlink("link", "f");
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    fails(b.store.set_attr(&link, &set), libc::EOPNOTSUPP);
+    fails(b.store.set_attr(&link, None, &set), libc::EOPNOTSUPP);
     assert_eq!(b.store.stat(&target).unwrap().mode, 0o644);
 }
 
@@ -120,14 +147,14 @@ pub fn mode_survives_a_change_of_owner(b: &Bench<'_>) {
     let path = b.file("f", b"");
     let (uid, gid) = if am_root() { (12345, 23456) } else { (mine(0).uid, mine(0).gid) };
     let set = SetAttr { mode: Some(0o6755), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-    let attr = b.store.set_attr(&path, &set).unwrap();
+    let attr = b.store.set_attr(&path, None, &set).unwrap();
     assert_eq!((attr.mode, attr.uid, attr.gid), (0o6755, uid, gid));
     let link = b.symlink("link", "f");
     let only_owner = SetAttr { uid: Some(uid), ..SetAttr::default() };
-    assert_eq!(b.store.set_attr(&link, &only_owner).unwrap().uid, uid);
+    assert_eq!(b.store.set_attr(&link, None, &only_owner).unwrap().uid, uid);
     if !am_root() {
         let foreign = SetAttr { uid: Some(uid + 1), ..SetAttr::default() };
-        fails(b.store.set_attr(&path, &foreign), libc::EPERM);
+        fails(b.store.set_attr(&path, None, &foreign), libc::EPERM);
     }
 }
 

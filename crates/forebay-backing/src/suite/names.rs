@@ -109,11 +109,11 @@ pub fn a_directory_does_not_move_into_itself(b: &Bench<'_>) {
 
 pub fn hard_links_share_a_key(b: &Bench<'_>) {
     let (one, two) = (b.file("one", b"shared"), b.path("two"));
-    let attr = b.store.link(&one, &two).unwrap();
+    let attr = b.store.link(&one, None, &two).unwrap();
     assert_eq!((attr.nlink, attr.kind), (2, FileKind::File));
     assert_eq!(attr, b.store.stat(&one).unwrap());
-    fails(b.store.link(&one, &two), libc::EEXIST);
-    fails(b.store.link(&b.subdir("d"), &b.path("three")), libc::EPERM);
+    fails(b.store.link(&one, None, &two), libc::EEXIST);
+    fails(b.store.link(&b.subdir("d"), None, &b.path("three")), libc::EPERM);
     b.store.unlink(&one).unwrap();
     assert_eq!(b.store.stat(&two).unwrap().nlink, 1);
     assert_eq!(b.read(&two), b"shared");
@@ -130,7 +130,9 @@ pub fn links_are_never_followed(b: &Bench<'_>) {
     assert!(b.store.read_dir(&to_dir).is_err());
     assert!(b.store.stat(&to_dir.join("inside")).is_err());
     assert!(b.store.create(&to_dir.join("new"), &mine(0o644)).is_err());
-    assert!(b.store.xattr_set(&to_file, "user.x".as_ref(), b"", crate::XattrMode::Any).is_err());
+    assert!(
+        b.store.xattr_set(&to_file, None, "user.x".as_ref(), b"", crate::XattrMode::Any).is_err()
+    );
     assert_eq!(b.store.read_dir(&dir).unwrap().len(), 1);
     b.store.unlink(&to_file).unwrap();
     assert_eq!(b.read(&target), b"target");
@@ -139,7 +141,7 @@ pub fn links_are_never_followed(b: &Bench<'_>) {
 
 pub fn a_hard_link_to_a_symlink_is_one_too(b: &Bench<'_>) {
     let link = b.symlink("link", "some/where");
-    let attr = b.store.link(&link, &b.path("second")).unwrap();
+    let attr = b.store.link(&link, None, &b.path("second")).unwrap();
     assert_eq!((attr.kind, attr.nlink), (FileKind::Symlink, 2));
     assert_eq!(b.store.read_link(&b.path("second")).unwrap(), Path::new("some/where"));
     // XFS ends at 1023 bytes.
@@ -211,7 +213,7 @@ pub fn the_root_is_a_directory(b: &Bench<'_>) {
     b.store.sync_dir(root).unwrap();
     b.store.xattr_list(root).unwrap();
     let mode = crate::SetAttr { mode: Some(attr.mode), ..Default::default() };
-    assert_eq!(b.store.set_attr(root, &mode).unwrap().mode, attr.mode);
+    assert_eq!(b.store.set_attr(root, None, &mode).unwrap().mode, attr.mode);
     fails(b.store.mkdir(root, &mine(0o755)), libc::EEXIST);
     assert!(b.store.rmdir(root).is_err());
     assert!(b.store.unlink(root).is_err());

@@ -89,7 +89,7 @@ fn the_tree_cannot_be_changed(one: &One<'_>) {
     fails(store.mkdir(other, &new), libc::EPERM);
     fails(store.mknod(other, &new, FileKind::Fifo, 0), libc::EPERM);
     fails(store.symlink(other, name.as_os_str(), &new), libc::EPERM);
-    fails(store.link(name, other), libc::EPERM);
+    fails(store.link(name, None, other), libc::EPERM);
     fails(store.unlink(name), libc::EPERM);
     fails(store.unlink(other), libc::ENOENT);
     fails(store.rmdir(name), libc::ENOTDIR);
@@ -99,9 +99,9 @@ fn the_tree_cannot_be_changed(one: &One<'_>) {
     fails(store.rename(other, name, RenameMode::Replace), libc::ENOENT);
     fails(store.read_link(name), libc::EINVAL);
     let xattr = "user.x".as_ref();
-    fails(store.xattr_set(name, xattr, b"1", XattrMode::Any), libc::EOPNOTSUPP);
+    fails(store.xattr_set(name, None, xattr, b"1", XattrMode::Any), libc::EOPNOTSUPP);
     fails(store.xattr_get(name, xattr), libc::EOPNOTSUPP);
-    fails(store.xattr_remove(name, xattr), libc::EOPNOTSUPP);
+    fails(store.xattr_remove(name, None, xattr), libc::EOPNOTSUPP);
     assert!(store.xattr_list(name).unwrap().is_empty());
     assert!(store.pin(name).unwrap().is_none());
     store.stat(name).unwrap();
@@ -165,9 +165,9 @@ fn syncs_and_times_are_accepted(one: &One<'_>) {
     file.sync().unwrap();
     one.store.sync_files(&[file.clone(), one.open()]).unwrap();
     one.store.sync_files(&[]).unwrap();
-    one.store.set_attr(one.name, &SetAttr::default()).unwrap();
+    one.store.set_attr(one.name, None, &SetAttr::default()).unwrap();
     let root = SetAttr { mode: Some(0o777), ..SetAttr::default() };
-    fails(one.store.set_attr(Path::new(""), &root), libc::EPERM);
+    fails(one.store.set_attr(Path::new(""), None, &root), libc::EPERM);
     let time = SetAttr { mtime: Some(crate::SetTime::Now), ..SetAttr::default() };
     assert!(file.set_attr(&time).is_ok() || !am_root());
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::file::WrappedFile;
 use super::layer::{Call, Done, Layer, Verb};
 use crate::{
-    Access, Attr, BackingFile, BackingStore, DirEntry, FileKind, New, Pin, RenameMode, Result,
-    SetAttr, Sizes, StatFs, XattrMode,
+    Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, Pin, RenameMode,
+    Result, SetAttr, Sizes, StatFs, XattrMode,
 };
 
 /// A store whose every call goes through `L`.
@@ -131,8 +131,8 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::Symlink, &[path], || self.inner.symlink(path, target, new))
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
-        self.go(Verb::Link, &[from, to], || self.inner.link(from, to))
+    fn link(&self, from: &Path, key: Option<FileKey>, to: &Path) -> Result<Attr> {
+        self.go(Verb::Link, &[from, to], || self.inner.link(from, key, to))
     }
 
     fn read_link(&self, path: &Path) -> Result<PathBuf> {
@@ -158,8 +158,8 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::Rename, &[from, to], || self.inner.rename(from, to, mode))
     }
 
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
-        self.go(Verb::SetAttr, &[path], || self.inner.set_attr(path, set))
+    fn set_attr(&self, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Result<Attr> {
+        self.go(Verb::SetAttr, &[path], || self.inner.set_attr(path, key, set))
     }
 
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
@@ -170,16 +170,23 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::XattrGet, &[path], || self.inner.xattr_get(path, name))
     }
 
-    fn xattr_set(&self, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<()> {
-        self.go(Verb::XattrSet, &[path], || self.inner.xattr_set(path, name, value, mode))
+    fn xattr_set(
+        &self,
+        path: &Path,
+        key: Option<FileKey>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.go(Verb::XattrSet, &[path], || self.inner.xattr_set(path, key, name, value, mode))
     }
 
     fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>> {
         self.go(Verb::XattrList, &[path], || self.inner.xattr_list(path))
     }
 
-    fn xattr_remove(&self, path: &Path, name: &OsStr) -> Result<()> {
-        self.go(Verb::XattrRemove, &[path], || self.inner.xattr_remove(path, name))
+    fn xattr_remove(&self, path: &Path, key: Option<FileKey>, name: &OsStr) -> Result<()> {
+        self.go(Verb::XattrRemove, &[path], || self.inner.xattr_remove(path, key, name))
     }
 
     fn statfs(&self) -> Result<StatFs> {

@@ -136,12 +136,17 @@ impl Drain {
     /// and of a version that is gone.
     pub(super) fn only_theirs(&self, parcel: &Parcel) -> bool {
         let Some(open) = parcel.digests.as_ref().filter(|open| open.counts()) else { return false };
-        let unmoved = |inner: &Inner| match (inner.unseen(), inner.shadow_stat()) {
-            (Some(unseen), Some(now)) => !inner.state.is_dirty_besides() && unseen.is_unmoved(&now),
-            (Some(_), None) => false,
-            (None, _) => {
+        // The shadow when the flight began, of one that is written past us.
+        let seen = parcel.unseen;
+        let unmoved = |inner: &Inner| match inner.unseen().zip(seen) {
+            Some((unseen, seen)) => {
+                let still = inner.shadow_stat() == Some(seen);
+                !inner.state.is_dirty_besides() && unseen.is_unmoved(&seen) && still
+            }
+            None => {
                 let has_its_time = inner.state.mtime() == inner.state.base().mtime;
-                has_its_time && inner.doubt().is_some_and(|doubt| doubt.unmoved)
+                let doubt = inner.doubt().filter(|_| !inner.state.is_unseen());
+                has_its_time && doubt.is_some_and(|doubt| doubt.unmoved)
             }
         };
         if !unmoved(&parcel.file.lock()) || !self.is_held(parcel, open).unwrap_or(false) {
@@ -154,10 +159,10 @@ impl Drain {
             return false;
         }
         let base = inner.state.base();
-        if inner.state.is_unseen() {
+        if let Some(seen) = seen.filter(|_| inner.state.is_unseen()) {
             // Who has it open may have the old bytes until he writes.
             inner.live().stale = true;
-            self.files.rests_untouched(&mut inner);
+            self.files.rests_untouched(&mut inner, seen);
             self.files.close_table_unchanged(open);
             let failed = Change::FlushFailed { base };
             return self.files.commit(&parcel.file, &mut inner, failed).is_ok();

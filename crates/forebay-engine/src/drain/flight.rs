@@ -67,8 +67,8 @@ impl Drain {
         }
         // Else what others did to it meanwhile would be a conflict.
         if inner.state.is_unseen() && !inner.state.flush_is_open() {
-            if self.files.is_untouched(&mut inner) {
-                self.files.rests_untouched(&mut inner);
+            if let Some(now) = self.files.untouched(&mut inner) {
+                self.files.rests_untouched(&mut inner, now);
                 return Ok(None);
             }
             // All of it is what the store held, as a look has found.
@@ -388,7 +388,6 @@ impl Drain {
         };
         let lasts = settled.lasts;
         self.files.commit(file, inner, Change::Settled(settled))?;
-        self.files.unqueue(inner);
         if lasts {
             inner.live().landed = Some(parcel.seen);
         }
@@ -419,7 +418,7 @@ impl Drain {
         let left = parcel.upto != u64::MAX || rewritten.gaps(0, inner.state.size()).is_empty();
         inner.dirt().doubt = inner.doubt().filter(|_| left).map(|it| Doubt {
             dirty: it.dirty.saturating_sub(parcel.moved()),
-            unmoved: false,
+            unmoved: it.unmoved && parcel.moved() == 0 && *rewritten == Ranges::None,
             ..it
         });
         self.restamp(parcel, inner, rewritten);

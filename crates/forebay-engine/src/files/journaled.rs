@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::{Attr, Result, Timestamp};
 
+use crate::core::journal::settle::before_any;
 use crate::core::journal::{Journal, NameOp, OPEN_LIMIT, OPEN_MAX, Told};
 use crate::core::paths::{Moving, Way};
 use crate::files::file::File;
@@ -89,7 +90,14 @@ impl Names {
         let first = failed.into_iter().next();
         let failed = first.map(|(dir, error)| error.context(format!("syncing {}", dir.display())));
         let all: BTreeSet<u64> = dirs.into_values().flatten().collect();
-        let durable = all.into_iter().filter(|n| !stay.contains(n)).collect();
+        let durable = match stay.is_empty() {
+            true => all.into_iter().collect(),
+            false => {
+                let steps = self.files.index.names(Journal::steps);
+                let before = before_any(&steps, &stay);
+                all.into_iter().filter(|n| before.contains(n)).collect()
+            }
+        };
         self.files.note_tier(self.files.index.retire(durable))?;
         failed.map_or(Ok(()), Err)
     }
@@ -198,6 +206,13 @@ mod tests {
         for path in ["bad/f", "bad/below/f", "good/f", "moved/below/f"] {
             drop(bed.engine.verbs.create(Path::new(path), &new).unwrap());
         }
+        // What is settled next time would take it for one that the store has forgotten, with its last name forgotten here.
+        let made = bed.engine.verbs.create(Path::new("bad/goes"), &new).unwrap().1;
+        for (from, to) in [("bad/goes", "good/goes"), ("good/goes", "good/gone")] {
+            let from = Named { path: Path::new(from), key: made.key, is_dir: false };
+            let mode = forebay_backing::RenameMode::Replace;
+            bed.engine.verbs.rename(from, Path::new(to), None, mode).unwrap();
+        }
         let (moved, aside) = (bed.root.join("backing/moved"), bed.root.join("aside"));
         std::fs::rename(&moved, &aside).unwrap();
         std::os::unix::fs::symlink(&aside, &moved).unwrap();
@@ -205,6 +220,8 @@ mod tests {
         assert!(error.is(libc::EIO) && error.to_string().contains("bad"), "{error}");
         let left = names.files.index.names(Journal::by_dir);
         let left: Vec<PathBuf> = left.into_keys().collect();
-        assert_eq!(left, [Path::new("bad"), Path::new("bad/below")]);
+        assert_eq!(left, [Path::new("bad"), Path::new("bad/below"), Path::new("good")]);
+        let of = names.files.index.names(|journal| journal.of(&[made.key].into()));
+        assert_eq!(of.len(), 3, "all that was done with one file");
     }
 }

@@ -44,7 +44,7 @@ impl Files {
             }
             return false;
         }
-        if inner.state.is_unseen() && self.is_untouched(&mut inner) {
+        if inner.state.is_unseen() && self.untouched(&mut inner).is_some() {
             // Who has it open to write has written nothing: he may have the old bytes until he does.
             inner.live().stale = true;
             return false;
@@ -62,12 +62,12 @@ impl Files {
         false
     }
 
-    /// Whether nothing was written past us since the first writer came, and nothing was dirty before.
-    pub(crate) fn is_untouched(&self, inner: &mut Inner) -> bool {
-        let Some(now) = inner.shadow_stat() else { return false };
+    /// The shadow, if nothing was written past us since the first writer came, and nothing was dirty before.
+    pub(crate) fn untouched(&self, inner: &mut Inner) -> Option<MediaStat> {
+        let now = inner.shadow_stat()?;
         let besides = inner.state.is_dirty_besides();
         let proved = |unseen: &Unseen| self.proves_untouched(unseen, &now);
-        !besides && inner.live().unseen.as_deref().is_some_and(proved)
+        (!besides && inner.live().unseen.as_deref().is_some_and(proved)).then_some(now)
     }
 
     /// Whether the times of a shadow prove that nothing was written past us since the first writer came (R4).
@@ -78,10 +78,9 @@ impl Files {
         unseen.is_unmoved(now) && (now.len == 0 || moves())
     }
 
-    /// Of one that was not written past us since the first writer came: what may be written from now on is all that a
-    /// flush has to look for, where it moves the shadow's times.
-    pub(crate) fn rests_untouched(&self, inner: &mut Inner) {
-        let Some(now) = inner.shadow_stat() else { return };
+    /// Of one that was not written past us until its shadow was this: what comes after is all that a flush has to look
+    /// for, where it moves the shadow's times.
+    pub(crate) fn rests_untouched(&self, inner: &mut Inner, now: MediaStat) {
         let copied = self.home_as(now);
         if let Some(unseen) = &mut inner.live().unseen {
             unseen.copied = copied;

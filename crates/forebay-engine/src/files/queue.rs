@@ -30,6 +30,11 @@ impl DirtyQueue {
         NonZeroU64::new(place).expect("since is positive")
     }
 
+    /// Whether a place is that of a file whose oldest dirty byte is from then.
+    pub fn is_of(&self, place: NonZeroU64, since: u64) -> bool {
+        self.by_age.get(&place.get()).is_some_and(|(then, _)| *then == since)
+    }
+
     pub fn remove(&mut self, place: NonZeroU64) {
         self.by_age.remove(&place.get());
     }

@@ -127,10 +127,15 @@ impl Files {
 
     fn queue_if_dirty(&self, file: &Arc<File>, inner: &mut Inner) {
         let unlinked = inner.live.as_ref().is_some_and(|live| live.unlinked);
-        if inner.state.is_dirty() && inner.dirt().queued.is_none() && !unlinked {
+        if inner.state.is_dirty() && !unlinked {
             let since = inner.state.dirty_since().max(1);
             let mut queue = self.dirty.lock();
-            inner.dirt().queued = Some(queue.push(since, file.clone()));
+            // It is never seen to be out of it while it is dirty.
+            let queued = inner.dirt().queued;
+            if queued.is_none_or(|place| !queue.is_of(place, since)) {
+                queued.into_iter().for_each(|place| queue.remove(place));
+                inner.dirt().queued = Some(queue.push(since, file.clone()));
+            }
         }
     }
 

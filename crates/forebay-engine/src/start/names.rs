@@ -163,8 +163,8 @@ impl Recovery<'_> {
     fn make_again(&self, op: &NameOp) -> Result<()> {
         match op {
             NameOp::Create { .. } => Ok(()),
-            NameOp::Link { from, to, .. } => {
-                self.with_parents(to, || self.backing.link(from, to).map(drop))
+            NameOp::Link { from, to, key } => {
+                self.with_parents(to, || self.backing.link(from, Some(*key), to).map(drop))
             }
             NameOp::Unlink { path, .. } => self.backing.unlink(path).or_else(|e| match e.kind() {
                 _ if e.is(libc::EISDIR) || e.is(libc::EPERM) => self.backing.rmdir(path),

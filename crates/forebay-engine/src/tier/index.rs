@@ -21,7 +21,7 @@ mod store;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Weak};
@@ -64,14 +64,20 @@ pub struct Index {
     log: Mutex<Log>,
     /// One at a time syncs the log: of two the kernel tells one of what it could not write.
     syncing: Mutex<()>,
-    /// The store, for one compaction at a time. None after a commit that failed: redb takes no more until it is
-    /// opened again.
-    compact: Mutex<Option<Database>>,
+    /// The store, for one compaction at a time. None after a commit that found no room: redb takes no more until it
+    /// is opened again. After a sync that failed it stays as it is, and with it the log.
+    compact: Mutex<Option<Store>>,
     synced_seq: Arc<AtomicU64>,
     /// The position after the last record by which bytes of a file became clean.
     settled_seq: AtomicU64,
     /// Bytes in the log's file since it was begun, readable without the lock.
     log_bytes: AtomicU64,
+}
+
+/// What the log is moved into.
+struct Store {
+    db: Database,
+    doubt: Arc<AtomicBool>,
 }
 
 struct Log {
@@ -146,7 +152,7 @@ impl Index {
         let db = open_store(&*media)?;
         media.sync_dir("")?; // A store whose name is lost with the power is lost itself.
         let mut loaded = Loaded::default();
-        load_store(&db, &mut loaded)?;
+        load_store(&db.db, &mut loaded)?;
         loaded.replay_logs(&*media, now)?;
         if let Some(damage) = loaded.damage.first() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone()));
@@ -377,7 +383,11 @@ impl Index {
                 Some(db) => db,
                 None => open_store(&*self.media)?,
             };
-            commit(&db, &compacted, session, next_id, seq).map(|()| *store = Some(db))
+            let committed = commit(&db.db, &compacted, session, next_id, seq);
+            if committed.is_ok() || db.doubt.load(Relaxed) {
+                *store = Some(db);
+            }
+            committed
         });
         if written.is_err() {
             let mut log = self.lock();
@@ -413,6 +423,7 @@ impl Index {
                 .inspect_err(|_| drop(self.media.remove(&log::name(seq))))?;
             let old = std::mem::replace(&mut log.file, fresh);
             log.sealed.push(old.name);
+            log.begun = 0;
             log.tells += 1;
         }
         let ended = self.tree.take_ended();
@@ -439,10 +450,12 @@ enum When {
     Later,
 }
 
-fn open_store(media: &dyn Media) -> io::Result<Database> {
-    let file = media.open(STORE_NAME, Open::Keep)?;
+fn open_store(media: &dyn Media) -> io::Result<Store> {
+    let (file, doubt) = (media.open(STORE_NAME, Open::Keep)?, Arc::<AtomicBool>::default());
+    let backend = Backend { file, doubt: doubt.clone() };
     let builder = &mut Database::builder();
-    builder.set_cache_size(STORE_CACHE_BYTES).create_with_backend(Backend(file)).map_err(other)
+    let db = builder.set_cache_size(STORE_CACHE_BYTES).create_with_backend(backend);
+    Ok(Store { db: db.map_err(other)?, doubt })
 }
 
 fn commit(

@@ -314,7 +314,7 @@ impl Verbs {
             }
         }
         let changing = Changing::begin(file.clone());
-        let done = self.names.alter(|b| b.set_attr(at.path, set));
+        let done = self.names.alter(|b| b.set_attr(at.path, Some(at.key), set));
         if let (Err(_), Some(before), Some(file)) = (&done, ahead, &file) {
             let _ = self.names.set_time(file, &mut file.lock(), before);
         }
@@ -456,7 +456,7 @@ impl Verbs {
             self.flush_before_rights(file.as_ref())?;
         }
         let _changing = Changing::begin(file);
-        self.names.alter(|b| b.xattr_set(at.path, name, value, mode))?;
+        self.names.alter(|b| b.xattr_set(at.path, Some(at.key), name, value, mode))?;
         self.names.refresh(at);
         self.tell_of(at)
     }
@@ -464,7 +464,7 @@ impl Verbs {
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
         self.files.refuse_read_only()?;
         let _changing = Changing::begin(self.files.find(at.key));
-        self.names.alter(|b| b.xattr_remove(at.path, name))?;
+        self.names.alter(|b| b.xattr_remove(at.path, Some(at.key), name))?;
         self.names.refresh(at);
         self.tell_of(at)
     }

@@ -33,7 +33,7 @@ impl Verbs {
     pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
         self.files.refuse_read_only()?;
         let _changing = Changing::begin(self.files.find(from.key));
-        let mut attr = self.names.alter(|b| b.link(from.path, to))?;
+        let mut attr = self.names.alter(|b| b.link(from.path, Some(from.key), to))?;
         let op = NameOp::Link { from: from.path.into(), to: to.into(), key: from.key };
         self.names.note_name(op, Some(attr.ctime));
         if let Some(file) = self.files.find(from.key) {

@@ -53,7 +53,7 @@ fn a_chmod_that_died_with_us_is_no_conflict() {
     abandon(engine);
     // It reached the store; the record of it never reached the tier.
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let attr = store.set_attr(Path::new("f"), &set).expect("it is there");
+    let attr = store.set_attr(Path::new("f"), None, &set).expect("it is there");
     assert_eq!(attr.size, 0, "nothing was flushed yet");
     let tree = recovered(disk, store);
     assert!(file_of(&tree, "f") == [b'A'; LEN]);
@@ -73,7 +73,7 @@ fn a_chmod_that_died_with_us_is_no_conflict_after_a_change_that_failed() {
     let disk = media.snapshot().process_crash_image();
     abandon(engine);
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let attr = store.set_attr(Path::new("f"), &set).expect("it is there");
+    let attr = store.set_attr(Path::new("f"), None, &set).expect("it is there");
     let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
     let refused = engine.verbs.set_xattr(
         named(Path::new("f"), &attr),

@@ -196,7 +196,7 @@ fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
     drop(file);
-    bed.store.link(Path::new("f"), Path::new("g")).expect("memory");
+    bed.store.link(Path::new("f"), None, Path::new("g")).expect("memory");
     let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
     let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
     bed.engine

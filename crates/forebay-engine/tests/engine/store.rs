@@ -198,6 +198,14 @@ impl Tree {
         self.names.get(path).copied().ok_or_else(none)
     }
 
+    fn ino_of(&self, path: &Path, key: Option<FileKey>) -> Result<u64> {
+        let ino = self.ino(path)?;
+        match key.is_none_or(|key| self.attr(ino).key == key) {
+            true => Ok(ino),
+            false => Err(Error::os(libc::ESTALE, path.display().to_string())),
+        }
+    }
+
     fn inode(&mut self, ino: u64) -> &mut Inode {
         self.inodes.get_mut(&ino).expect("inodes are never freed")
     }
@@ -313,9 +321,9 @@ impl BackingStore for MemStore {
         unsupported("symlink")
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
+    fn link(&self, from: &Path, key: Option<FileKey>, to: &Path) -> Result<Attr> {
         let mut tree = self.lock();
-        let ino = tree.ino(from)?;
+        let ino = tree.ino_of(from, key)?;
         tree.change_names([(to.to_path_buf(), Some(ino))]);
         tree.touch(ino, 1);
         Ok(tree.attr(ino))
@@ -381,9 +389,9 @@ impl BackingStore for MemStore {
         Ok(())
     }
 
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Result<Attr> {
         let mut tree = self.lock();
-        let ino = tree.ino(path)?;
+        let ino = tree.ino_of(path, key)?;
         Ok(tree.set_attr(ino, set))
     }
 
@@ -402,7 +410,14 @@ impl BackingStore for MemStore {
         unsupported("xattr")
     }
 
-    fn xattr_set(&self, _: &Path, _: &OsStr, _: &[u8], _: XattrMode) -> Result<()> {
+    fn xattr_set(
+        &self,
+        _: &Path,
+        _: Option<FileKey>,
+        _: &OsStr,
+        _: &[u8],
+        _: XattrMode,
+    ) -> Result<()> {
         unsupported("xattr")
     }
 
@@ -410,7 +425,7 @@ impl BackingStore for MemStore {
         unsupported("xattr")
     }
 
-    fn xattr_remove(&self, _path: &Path, _name: &OsStr) -> Result<()> {
+    fn xattr_remove(&self, _: &Path, _: Option<FileKey>, _: &OsStr) -> Result<()> {
         unsupported("xattr")
     }
 

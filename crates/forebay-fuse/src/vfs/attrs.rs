@@ -150,6 +150,9 @@ impl Vfs {
         }
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
         let file = self.engine.io.open(path, self.nodes.key(id))?;
+        if self.nodes.id_of(file.key) != id {
+            return Err(Error::os(libc::ESTALE, "the file was replaced"));
+        }
         let done = self.engine.io.set_len_in(&admission(&file), &file, size);
         drop(file);
         self.nodes.set_pages(id, 0);

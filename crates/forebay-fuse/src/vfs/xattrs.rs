@@ -13,6 +13,23 @@ use super::served_names::xattr_mode;
 use super::{Vfs, acl};
 use crate::control::{self, Control};
 
+/// Namespaces of which the kernel itself checks who may read and change what is in them, before it asks us.
+const CHECKED: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Whether an attribute is served. Of others, such as the ACLs of NFSv4 and CIFS in `system.`, the kernel leaves it
+/// to the file system who may change them (`xattr_permission` in Linux, fs/xattr.c), and the store would only see
+/// that the daemon asks.
+fn is_served(name: &OsStr) -> bool {
+    acl::is_one(name) || CHECKED.iter().any(|space| name.as_bytes().starts_with(space))
+}
+
+fn require_served(name: &OsStr) -> Result<()> {
+    match is_served(name) {
+        true => Ok(()),
+        false => Err(Error::os(libc::EOPNOTSUPP, "an attribute that the mount does not serve")),
+    }
+}
+
 /// After which the kernel asks at the first write to a file.
 const CAPABILITY: &str = "security.capability";
 
@@ -21,6 +38,7 @@ impl Vfs {
         if Control::owns(id) {
             return Err(Error::os(libc::ENODATA, "xattr"));
         }
+        require_served(name)?;
         if acl::is_one(name) {
             return self.acl(id, name);
         }
@@ -65,7 +83,7 @@ impl Vfs {
             None => self.engine.names.ask(|b| b.xattr_list(&path))?,
         };
         let mut bytes = Vec::new();
-        for name in names {
+        for name in names.iter().filter(|name| is_served(name)) {
             bytes.extend_from_slice(name.as_encoded_bytes());
             bytes.push(0);
         }
@@ -81,6 +99,7 @@ impl Vfs {
         flags: i32,
     ) -> Result<()> {
         control::refuse(id)?;
+        require_served(name)?;
         let _tree = self.tree();
         let path = self.path(id)?;
         let change = |file| NameChange::SetXattr {
@@ -111,6 +130,7 @@ impl Vfs {
 
     pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
         control::refuse(id)?;
+        require_served(name)?;
         let _tree = self.tree();
         let path = self.path(id)?;
         let change = |file| NameChange::RemoveXattr {
@@ -162,6 +182,25 @@ impl Vfs {
         match acl::is_one(name) {
             true => self.engine.names.ask(|b| Ok(b.lists_acls())).unwrap_or_default(),
             false => bytes.starts_with(b"user.") || bytes.starts_with(b"security."),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Root's daemon must do nothing in a user's name that the kernel has not allowed him.
+    // S-1
+    #[test]
+    fn attributes_that_the_kernel_leaves_to_the_store_are_not_served() {
+        let served = |name: &str| is_served(OsStr::new(name));
+        for name in ["user.x", "trusted.x", "security.capability", "system.posix_acl_access"] {
+            assert!(served(name), "{name}");
+        }
+        for name in ["system.nfs4_acl", "system.cifs_acl", "system.advise", "btrfs.compression", ""]
+        {
+            assert!(!served(name), "{name}");
         }
     }
 }

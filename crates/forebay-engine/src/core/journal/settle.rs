@@ -574,6 +574,18 @@ fn cut(part: &[usize], sure: usize, line: &Timeline, look: &Look) -> usize {
     best.1
 }
 
+/// Which of these changes may be forgotten, where some `stay`: those that no earlier one stays before of the same
+/// names and files. What is left is settled in its order, and must make sense by itself.
+pub(crate) fn before_any(steps: &[Step], stay: &HashSet<u64>) -> HashSet<u64> {
+    let ops: Vec<NameOp> = steps.iter().map(|step| step.op.clone()).collect();
+    let parts = parts(&ops, &Timeline::of(&ops)).into_iter();
+    let first = |part: Vec<usize>| {
+        let numbers = part.into_iter().map(|at| steps[at].n);
+        numbers.take_while(|n| !stay.contains(n)).collect::<Vec<_>>()
+    };
+    parts.flat_map(first).collect()
+}
+
 /// Changes that share no name and no file, each in order.
 fn parts(ops: &[NameOp], line: &Timeline) -> Vec<Vec<usize>> {
     let mut part_of: Vec<usize> = (0..ops.len()).collect();

@@ -2,12 +2,18 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::lock::{Mutex, Rank};
 use crate::tier::media::MediaFile;
 
 /// redb on a file of the tier.
-pub(super) struct Backend(pub Arc<dyn MediaFile>);
+pub(super) struct Backend {
+    pub file: Arc<dyn MediaFile>,
+    /// A sync has failed: the kernel counts as written what it could not write, and a sync of the file opened anew
+    /// would say that all is well.
+    pub doubt: Arc<AtomicBool>,
+}
 
 impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -17,26 +23,26 @@ impl std::fmt::Debug for Backend {
 
 impl redb::StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.stat()?.len)
+        Ok(self.file.stat()?.len)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        match self.0.read_at(out, offset)? {
+        match self.file.read_at(out, offset)? {
             n if n == out.len() => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data().inspect_err(|_| self.doubt.store(true, Relaxed))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_at(data, offset)
+        self.file.write_at(data, offset)
     }
 }
 

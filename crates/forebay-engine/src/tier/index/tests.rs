@@ -242,7 +242,7 @@ fn directories_that_move_take_the_names_below_along() {
         bench.compact();
         bench.compact();
         let store = bench.index.compact.lock();
-        let read = store.as_ref().unwrap().begin_read().unwrap();
+        let read = store.as_ref().unwrap().db.begin_read().unwrap();
         assert_eq!(read.open_table(DIRS).unwrap().iter().unwrap().count(), 0, "seed {seed}");
     }
 }
