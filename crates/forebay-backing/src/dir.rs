@@ -11,7 +11,6 @@
 
 pub(crate) mod attr;
 mod create;
-mod devices;
 mod file;
 pub(crate) mod own;
 mod parents;

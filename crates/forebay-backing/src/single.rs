@@ -203,7 +203,7 @@ impl Medium {
 
     fn attr(&self) -> Sys<Attr> {
         let stat = stat_fd(&self.fd)?;
-        let attr = attr::attr(&stat, stat.stx_ino);
+        let attr = attr::attr(&stat, attr::device(&stat));
         Ok(match self.kind {
             MediumKind::File => Attr {
                 key: FileKey { ino: FILE_INO, generation: attr.key.generation },

@@ -9,19 +9,17 @@ use forebay_base::magic;
 use rustix::fs::{self as sys, AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 
 use super::Sys;
-use super::devices::Device;
 use super::root::{Root, stat_fd};
 use crate::{Attr, DirEntry, FileKey, FileKind, StatFs, Timestamp};
 
-pub fn device(stat: &Statx) -> Device {
+pub fn device(stat: &Statx) -> (u32, u32) {
     (stat.stx_dev_major, stat.stx_dev_minor)
 }
 
-/// `ino` is what tells it from all others below the root.
-pub fn attr(stat: &Statx, ino: u64) -> Attr {
+pub fn attr(stat: &Statx, root_device: (u32, u32)) -> Attr {
     let btime = birth(stat);
     Attr {
-        key: key(ino, btime),
+        key: key(stat, root_device, btime),
         kind: kind(FileType::from_raw_mode(stat.stx_mode.into())),
         mode: u32::from(stat.stx_mode) & 0o7777,
         nlink: stat.stx_nlink,
@@ -43,9 +41,29 @@ fn birth(stat: &Statx) -> Timestamp {
     if known { time(&stat.stx_btime) } else { Timestamp::default() }
 }
 
-fn key(ino: u64, btime: Timestamp) -> FileKey {
+fn key(stat: &Statx, root_device: (u32, u32), btime: Timestamp) -> FileKey {
+    let ino = if device(stat) == root_device {
+        stat.stx_ino
+    } else {
+        foreign(device(stat), stat.stx_ino)
+    };
     let seconds = btime.sec.cast_unsigned().wrapping_mul(1_000_000_000);
     FileKey { ino, generation: seconds.wrapping_add(btime.nsec.into()) }
+}
+
+/// An inode number for a file of another file system mounted below the root: the top bit, which
+/// no file system in use sets, keeps it apart from the root's own. It changes when the device
+/// number does, which a reboot may bring about.
+fn foreign((major, minor): (u32, u32), ino: u64) -> u64 {
+    let device = u64::from(major) << 32 | u64::from(minor);
+    mix(device ^ mix(ino)) | 1 << 63
+}
+
+/// The finalizer of splitmix64: every input bit reaches every output bit.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
 }
 
 fn time(t: &StatxTimestamp) -> Timestamp {

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs as sys;
 use rustix::io as rio;
 
-use super::devices::Device;
 use super::root::{Root, stat_fd};
 use super::{Sys, own};
 use crate::fd::{close, next_data, punch, read_full, write_full};
@@ -17,7 +16,7 @@ use crate::{Attr, BackingFile, Result, SetAttr, SetTime, Timestamp};
 
 pub struct DirFile {
     fd: OwnedFd,
-    device: Device,
+    device: (u32, u32),
     /// Grows with each open of this process; see [`super::sync`].
     opened: u64,
     root: Arc<Root>,
@@ -26,13 +25,13 @@ pub struct DirFile {
 }
 
 impl DirFile {
-    pub fn new(fd: OwnedFd, device: Device, root: Arc<Root>, path: &Path) -> DirFile {
+    pub fn new(fd: OwnedFd, device: (u32, u32), root: Arc<Root>, path: &Path) -> DirFile {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let opened = OPENED.fetch_add(1, Ordering::Relaxed);
         DirFile { fd, device, opened, root, path: path.to_owned() }
     }
 
-    pub fn device(&self) -> Device {
+    pub fn device(&self) -> (u32, u32) {
         self.device
     }
 

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use super::devices::Devices;
 use super::parents::Parents;
 use super::{Sys, attr};
 use crate::{Attr, Error, FileKey, Kind, Result};
@@ -23,7 +22,7 @@ use crate::{Attr, Error, FileKey, Kind, Result};
 pub struct Root {
     fd: OwnedFd,
     path: PathBuf,
-    devices: Devices,
+    device: (u32, u32),
     resolver: Resolver,
     parents: Parents,
     lists_acls: bool,
@@ -57,8 +56,7 @@ impl Root {
         let resolver = probe(&fd);
         let lists_acls = sys::fstatfs(&fd).is_ok_and(|statfs| attr::lists_acls(&statfs));
         let parents = Parents::default();
-        let devices = Devices::below(&canonical, device);
-        Ok(Root { fd, path: canonical, devices, resolver, parents, lists_acls })
+        Ok(Root { fd, path: canonical, device, resolver, parents, lists_acls })
     }
 
     #[cfg(test)]
@@ -79,7 +77,7 @@ impl Root {
     }
 
     pub fn attr(&self, stat: &Statx) -> Attr {
-        attr::attr(stat, self.devices.inode(attr::device(stat), stat.stx_ino))
+        attr::attr(stat, self.device)
     }
 
     /// Holds on to what a place has, if it is what has this key.

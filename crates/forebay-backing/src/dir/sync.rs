@@ -6,7 +6,6 @@ use std::sync::Arc;
 use forebay_base::magic::honours_syncfs;
 use rustix::fs as sys;
 
-use super::devices::Device;
 use super::file::DirFile;
 use crate::{BackingFile, Result};
 
@@ -15,7 +14,7 @@ const FEW: usize = 2;
 
 /// Syncs all files, or gives the first error, which names its file.
 pub fn files(files: &[Arc<dyn BackingFile>]) -> Result<()> {
-    let mut groups: BTreeMap<Device, Vec<&DirFile>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u32, u32), Vec<&DirFile>> = BTreeMap::new();
     for file in files {
         match file.as_any().and_then(|any| any.downcast_ref::<DirFile>()) {
             Some(ours) => groups.entry(ours.device()).or_default().push(ours),
