@@ -7,7 +7,7 @@ use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_base::glob::Pattern;
 
-use crate::copies::{Copies, Found, Outbox};
+use crate::copies::{Copies, Outbox};
 use crate::core::config::{Config, Tunables};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::drain::holds::Hold;
@@ -23,12 +23,10 @@ use crate::ops::Ops;
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::room::passed::Passed;
+use crate::start::contents::Contents;
 use crate::start::recovery::Recovery;
 use crate::start::report::RecoveryReport;
-use crate::tier::digests::Digests;
 use crate::tier::dir::Tier;
-use crate::tier::index::Index;
-use crate::tier::witness::Witness;
 use crate::verbs::Verbs;
 
 /// What the loading of fewer files has freed is not worth the time to give it back.
@@ -95,14 +93,15 @@ impl Engine {
         tunables: Tunables,
         held: &[(Vec<PathBuf>, Pattern)],
     ) -> Result<(Arc<Engine>, Vec<Hold>)> {
-        let started = Engine::start_suspended(tier, backing, config, tunables, held);
+        let contents = tier.read()?;
+        let started = Engine::start_suspended(contents, backing, config, tunables, held);
         started.map(|(engine, holds, _)| (engine, holds))
     }
 
     /// The same, with the drain kept from the backing store until the last value is dropped: of who does
     /// not know yet which of the files are still its own.
     pub fn start_suspended(
-        mut tier: Tier,
+        contents: Contents,
         backing: Arc<dyn BackingStore>,
         config: Config,
         tunables: Tunables,
@@ -110,29 +109,11 @@ impl Engine {
     ) -> Result<(Arc<Engine>, Vec<Hold>, Suspension)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let time = config.time.clone();
-        let witness = Witness::here(&*tier.media);
-        let (index, mut loaded) = Index::open(tier.media.clone(), &witness).map_err(|e| {
-            Error::new(
-                Kind::WrongTier,
-                "the tier's index is damaged, and nothing was changed: 'forebay check' says more; save what it holds with 'forebay recover TIER --to DIR', then move the tier away to start with a new one",
-            )
-            .with_source(e)
-        })?;
+        let Contents { tier, index, mut loaded, witness, copies, digests, unheld } = contents;
         let health = Arc::new(Health::new(time.clone()));
         let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
-        let is_older = tier.is_older();
-        tier.take_over(loaded.old_names(&witness))?;
-        let unheld = if is_older { loaded.hold_none() } else { Vec::new() };
-        let copies = {
-            let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
-            Found::read(&*tier.media, loaded.boot(&witness), &is_ours)
-                .map_err(|e| Error::io(e, "reading the copies that are kept for other members"))?
-        };
         let spared = copies.shadows();
-        let boot = loaded.boot(&witness);
-        let digests = Digests::open(tier.media.clone(), boot)
-            .map_err(|e| Error::io(e, "opening the tier's digests"))?;
         let next_id = spared.iter().map(|id| id.0 + 1).max().unwrap_or(0);
         loaded.next_id = loaded.next_id.max(next_id);
         let mut recovered = Recovery::run(

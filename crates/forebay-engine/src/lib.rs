@@ -65,6 +65,7 @@ pub use requester::{Requester, on_behalf_of};
 pub use room::Room;
 pub use room::passed::{Passed, Past};
 pub use start::check::{CheckReport, check};
+pub use start::contents::Contents;
 pub use start::manifest::{Unflushed, manifest};
 pub use start::report::RecoveryReport;
 pub use start::salvage::{Salvaged, salvage};

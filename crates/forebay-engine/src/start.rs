@@ -1,6 +1,7 @@
 //! What is found in a tier: recovery at a start, and what looks at a tier that no engine runs on.
 
 pub mod check;
+pub mod contents;
 pub mod manifest;
 mod names;
 pub mod recovery;

@@ -312,6 +312,26 @@ fn a_file_with_copies_is_written_while_others_read_it() {
     reads(&cluster.at(1, "log"), &want);
 }
 
+/// Its tier fails as it starts again: what its partner has is all there is.
+// S-25
+#[test]
+fn a_node_whose_start_fails_is_taken_over() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, COPIED);
+    has_partner(&cluster, 0);
+    write(&cluster.at(0, "f"), b"synced");
+    sync(&cluster.at(0, "f"));
+    cluster.nodes[0].crash();
+    let epoch = cluster.told(1, "n1")["epoch"].clone();
+    std::fs::write(cluster.nodes[0].tier.join("index.redb"), b"not an index").unwrap();
+    let out = cluster.nodes[0].try_mount(None, COPIED);
+    assert!(out.code != Some(0) && out.stderr.contains("index is damaged"), "{out:#?}");
+    assert_eq!(cluster.told(1, "n1")["epoch"], epoch, "it has joined nobody");
+    is_taken_over(&cluster, 1, "n1");
+    reads(&cluster.at(1, "f"), b"synced");
+}
+
 /// With copies that are a must nothing is acknowledged without them.
 #[test]
 fn without_a_partner_fsync_goes_on_or_fails_as_configured() {

@@ -169,22 +169,13 @@ impl Member {
 
     /// Gives back what is claimed and home, without bringing more home, and ends the lease. What is dirty
     /// stays claimed: this tier has its newest bytes, also those that partners were never told of, so that nobody
-    /// is to take its place.
+    /// is to take its place. Who has served nothing knows of no such bytes, and ends as if it had died.
     pub fn leave(self: &Arc<Member>) {
         self.leaving.store(true, Relaxed);
-        let ticket = self.ticket();
-        let reply = self.replies.enter(ticket);
-        self.feed(Input::Asked(ticket, Peer::RecallBelow { path: "".into() }));
-        match reply.recv_timeout(self.patience) {
-            Ok(Reply::Given(true)) => self.left.store(true, Relaxed),
-            _ => {
-                tracing::warn!(member = self.name, "some claims stay with this member");
-                self.left.store(true, Relaxed);
-                if let Err(error) = self.dismiss_heirs() {
-                    tracing::error!(%error, "a partner may take this member's place, without what was not synced");
-                }
-            }
+        if self.front.get().is_some() {
+            self.give_back_or_stay();
         }
+        self.left.store(true, Relaxed);
         self.hands.iter().for_each(super::hands::Hands::close);
         // Programs may still be here, if the mount was only detached.
         self.feed(Input::LeaseGone);
@@ -200,6 +191,21 @@ impl Member {
 }
 
 impl Member {
+    fn give_back_or_stay(self: &Arc<Member>) {
+        let ticket = self.ticket();
+        let reply = self.replies.enter(ticket);
+        self.feed(Input::Asked(ticket, Peer::RecallBelow { path: "".into() }));
+        if matches!(reply.recv_timeout(self.patience), Ok(Reply::Given(true))) {
+            return;
+        }
+        tracing::warn!(member = self.name, "some claims stay with this member");
+        // Before its partners are struck off nothing is heard any more that would name them again.
+        self.left.store(true, Relaxed);
+        if let Err(error) = self.dismiss_heirs() {
+            tracing::error!(%error, "a partner may take this member's place, without what was not synced");
+        }
+    }
+
     /// Nobody takes this member's place until it has partners again.
     fn dismiss_heirs(&self) -> Result<()> {
         let key = format!("stores/{}/partners/{}", self.store, self.name);

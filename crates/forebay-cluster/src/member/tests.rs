@@ -469,6 +469,27 @@ fn who_leaves_gives_back_what_is_home_and_keeps_what_is_not() {
     assert!(lost.errno() == libc::EIO && lost.to_string().contains("member a"), "{lost}");
 }
 
+/// A start that fails: the tier may be lost, and who has copies of what it had is all there is.
+#[test]
+fn who_leaves_without_having_served_is_taken_over_as_who_died() {
+    let bed = Bed::new();
+    let (b, _g) = bed.member("b");
+    let a = Member::join(Joining { copies: 1, ..bed.joining("a") }).unwrap();
+    let partners = keys::Partners { epoch: a.epoch(), in_sync: vec!["b".into()] };
+    let claim = format!("stores/s/claims/{}", keys::file(key(7)));
+    let known = Commit::new().put("stores/s/partners/a", json(&partners));
+    bed.registry.commit(&known.put(claim, json(&keys::Claim::new("a", "f")))).unwrap();
+    eventually("b has heard of the claim", || b.holder(key(7)) != Holder::Nobody);
+    let began = Instant::now();
+    a.leave();
+    assert!(began.elapsed() < PATIENCE, "it waited for its own answer");
+    eventually("b takes it over", || {
+        let (found, _) = bed.registry.get("stores/s/members/a").unwrap();
+        let found: keys::Member = super::join::parse(&found.unwrap()).unwrap();
+        found.taken.is_some_and(|taken| taken.by == "b" && taken.done)
+    });
+}
+
 #[test]
 fn what_a_living_partner_has_copies_of_is_not_given_up() {
     let bed = Bed::new();

@@ -168,6 +168,8 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
+    // What cannot be read joins nobody: others may have copies of what was in it, and take its place.
+    let contents = tier.read()?;
     // What is this mount's is known before anything of the tier is brought home, or its names made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
@@ -175,7 +177,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     });
     let member = member.transpose()?;
     let started = Engine::start_suspended(
-        tier,
+        contents,
         stack.store.clone(),
         cluster::told(&settings, member.as_ref(), Config { attachment, ..settings.engine.clone() }),
         settings.tunables.clone(),
