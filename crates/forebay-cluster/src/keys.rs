@@ -78,10 +78,12 @@ impl Member {
 /// Raises the member's epoch when it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
+    /// Nobody, if only some of its files were given up: whoever has copies may still take the rest over.
     pub by: String,
     /// The epoch of the process that it was taken from.
     pub epoch: u64,
-    /// All of its files that `by` has copies of are claimed by `by`.
+    /// All of its files that `by` has copies of are claimed by `by`, and nothing more is in its name: nobody needs
+    /// copies of it.
     pub done: bool,
     /// Who has claimed what it has copies of, and has lost some of those that it was sent: the rest is with another
     /// partner, or with the member's own tier alone.
@@ -90,6 +92,10 @@ pub struct Taken {
 }
 
 impl Taken {
+    pub fn by_nobody(epoch: u64) -> Taken {
+        Taken { by: String::new(), epoch, done: false, short: Vec::new() }
+    }
+
     /// Whether `member` cannot bring the rest.
     pub fn is_short(&self, member: &str) -> bool {
         self.short.iter().any(|short| short == member)

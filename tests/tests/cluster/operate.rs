@@ -71,6 +71,8 @@ fn a_dead_node_is_taken_out_and_its_name_is_free() {
     within(PATIENCE, "its lease has run out", || !cluster.is_alive(1, "n1"));
     let mnt = cluster.nodes[1].mnt.clone();
     let mnt = text(&mnt);
+    let two = &["member", "stopped", mnt, "n1", "--confirm", "n1", "--confirm", "n2"];
+    assert_eq!(cluster.forebay(1, two).code, Some(2), "one is said to have stopped");
     cluster.forebay(1, &["member", "stopped", mnt, "n1", "--confirm", "n1"]).ok();
     let given = cluster.forebay(1, &["member", "give-up", mnt, "n1", "--confirm", "n1"]).ok();
     assert!(given.stdout.contains("1 file"), "{given:#?}");

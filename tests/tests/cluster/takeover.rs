@@ -332,6 +332,41 @@ fn a_node_whose_start_fails_is_taken_over() {
     reads(&cluster.at(1, "f"), b"synced");
 }
 
+/// What an operator gives up by name costs no other file its copies, though who has them is away.
+#[test]
+fn what_is_not_given_up_is_taken_over_by_a_partner_that_is_back() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(3, COPIED);
+    has_partner(&cluster, 0);
+    for name in ["f", "g"] {
+        write(&cluster.at(0, name), b"on the store");
+    }
+    cluster.gives_back(0);
+    for name in ["f", "g"] {
+        write(&cluster.at(0, name), b"synced");
+        sync(&cluster.at(0, name));
+    }
+    let name = in_sync(&cluster, 0, "n1").remove(0);
+    let partner = number(&cluster, &name);
+    let asked = 3 - partner;
+    cluster.nodes[partner].crash();
+    cluster.nodes[0].crash();
+    within(PATIENCE, "both are dead", || {
+        ["n1", &name].iter().all(|name| !cluster.is_alive(asked, name))
+    });
+    let mnt = cluster.nodes[asked].mnt.clone();
+    let give_up = ["member", "give-up", text(&mnt), "n1", "f", "--confirm", "n1"];
+    let refused = cluster.forebay(asked, &give_up);
+    assert!(refused.code == Some(2) && refused.stderr.contains(&name), "{refused:#?}");
+    cluster.forebay(asked, &[&give_up[..], &["--confirm", &name]].concat()).ok();
+    reads(&cluster.at(asked, "f"), b"on the store");
+    read(&cluster.at(asked, "g")).expect_err("that was not given up");
+    cluster.mount(partner, COPIED);
+    is_taken_over(&cluster, asked, "n1");
+    reads(&cluster.at(asked, "g"), b"synced");
+}
+
 /// With copies that are a must nothing is acknowledged without them.
 #[test]
 fn without_a_partner_fsync_goes_on_or_fails_as_configured() {

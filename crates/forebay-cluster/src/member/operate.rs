@@ -89,25 +89,23 @@ impl Member {
         }
     }
 
-    /// Who is alive and has copies of what a dead member did not bring home, until all of that has been claimed.
-    fn heir(&self, name: &str, dead: &Dead) -> Result<Option<String>> {
+    /// Who has copies of what a dead member did not bring home, until all of that has been claimed; each with whether
+    /// it is alive.
+    fn heirs(&self, name: &str, dead: &Dead) -> Result<Vec<(String, bool)>> {
         let Dead { member, prefix, .. } = dead;
         if member.taken.as_ref().is_some_and(|taken| taken.done) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let (entry, _) = self.registry.get(&format!("{prefix}partners/{name}"))?;
         let partners = entry.as_ref().and_then(parse::<keys::Partners>);
         let partners = partners.filter(|it| it.epoch == member.living());
-        let is_short = |heir: &str| member.taken.as_ref().is_some_and(|taken| taken.is_short(heir));
-        for heir in partners.map_or(vec![], |partners| partners.in_sync) {
-            if is_short(&heir) {
-                continue;
-            }
-            if self.registry.get(&format!("{prefix}alive/{heir}"))?.0.is_some() {
-                return Ok(Some(heir));
-            }
-        }
-        Ok(None)
+        let is_short = |heir: &String| member.taken.as_ref().is_some_and(|it| it.is_short(heir));
+        let heirs = partners.map_or(vec![], |partners| partners.in_sync).into_iter();
+        let lives = |heir: String| {
+            let (alive, _) = self.registry.get(&format!("{prefix}alive/{heir}"))?;
+            Ok((heir, alive.is_some()))
+        };
+        heirs.filter(|heir| !is_short(heir)).map(lives).collect()
     }
 
     fn commit_or(&self, commit: Commit, name: &str) -> Result<Revision> {
@@ -137,60 +135,84 @@ impl Member {
 
     /// Gives up what a dead member has not brought home: the store's bytes count from now on. Without `paths`
     /// all of it; else the files with these paths, and those below them. If the member comes back it keeps
-    /// what it has aside, as conflicts. Says which files were given up.
+    /// what it has aside, as conflicts. Says which files were given up. `without`: partners that have copies, are away,
+    /// and are not waited for. What is not given up is theirs still when they are back.
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown or alive, or if another has its bytes and will take its place; what the
-    /// registry says. What was given up before stays so.
-    pub fn give_up(&self, name: &str, paths: &[String]) -> Result<Vec<String>> {
+    /// [`Kind::Usage`] if it is unknown or alive, or if another has its bytes and takes its place, or may when it is
+    /// back; what the registry says. What was given up before stays so.
+    pub fn give_up(&self, name: &str, paths: &[String], without: &[String]) -> Result<Vec<String>> {
         let dead = self.dead(name)?;
-        if let Some(heir) = self.heir(name, &dead)? {
-            let what = format!(
-                "member {name}: {heir} has copies of its newer bytes and takes its place: wait for that, or unmount {heir}"
-            );
+        for (heir, is_alive) in self.heirs(name, &dead)? {
+            let what = match is_alive {
+                true => format!(
+                    "member {name}: {heir} has copies of its newer bytes and takes its place: wait for that, or unmount {heir}"
+                ),
+                false if without.contains(&heir) => continue,
+                false => format!(
+                    "member {name}: {heir} has copies of its newer bytes and is away: mount it again; if its copies are to be given up, too, say --confirm {heir} besides"
+                ),
+            };
             return Err(Error::new(Kind::Usage, what));
         }
         let Dead { entry, mut member, prefix } = dead;
         let alive = format!("{prefix}alive/{name}");
-        let (by, epoch) = (self.name.clone(), member.living());
+        let epoch = member.living();
         member.epoch += 1;
-        member.taken = Some(keys::Taken { by, epoch, done: true, short: Vec::new() });
+        let mut taken = member.taken.take().unwrap_or(keys::Taken::by_nobody(epoch));
+        member.taken = Some(taken.clone());
         let raised =
             Commit::new().if_unchanged(&entry).if_absent(&alive).put(&entry.key, json(&member));
         let revision = self.commit_or(raised, name)?;
-        let stands = |mut commit: Commit| {
-            let key = entry.key.clone();
-            commit.compares.push(forebay_registry::Compare::Revision(key, revision));
-            commit
+        // From here on nothing more is claimed in its name.
+        let (entries, _) = self.registry.range(&prefix)?;
+        let below = |kind: &str| {
+            let kind = format!("{prefix}{kind}/");
+            entries.iter().filter(move |entry| entry.key.starts_with(&kind))
         };
-        let (claims, _) = self.registry.range(&format!("{prefix}claims/"))?;
-        let is_meant = |claim: &keys::Claim| {
-            let path = std::path::Path::new(&claim.path);
-            claim.member == name && (paths.is_empty() || paths.iter().any(|p| path.starts_with(p)))
+        let creates = below("creates").filter(|entry| entry.key.rsplit('/').next() == Some(name));
+        let creates: Vec<&Entry> = creates.collect();
+        let claims =
+            below("claims").filter_map(|entry| Some((entry, parse::<keys::Claim>(entry)?)));
+        let claims = claims.filter(|(_, claim)| claim.member == name);
+        let is_meant = |path: &String| {
+            let path = std::path::Path::new(path);
+            paths.is_empty() || paths.iter().any(|p| path.starts_with(p))
         };
-        let meant = claims.iter().filter_map(|entry| {
-            let claim = parse::<keys::Claim>(entry).filter(is_meant)?;
-            Some((entry, claim.path))
+        let (meant, rest): (Vec<_>, Vec<_>) =
+            claims.map(|(entry, claim)| (entry, claim.path)).partition(|(_, path)| is_meant(path));
+        let is_all = rest.is_empty() && (paths.is_empty() || creates.is_empty());
+        // First the directories: who comes back in the middle takes no file for new that was claimed before.
+        let dirs = creates.into_iter().filter(|_| paths.is_empty()).map(|entry| (entry, None));
+        let files = meant.iter().map(|(claim, _)| {
+            let file = claim.key.rsplit('/').next().unwrap_or_default();
+            (*claim, Some(format!("{prefix}given/{file}")))
         });
-        let meant: Vec<_> = meant.collect();
+        let all: Vec<(&Entry, Option<String>)> = dirs.chain(files).collect();
         let given = json(&keys::Given { by: name.into() });
-        for batch in meant.chunks(BATCH) {
-            let mut commit = stands(Commit::new());
-            for (claim, _) in batch {
-                let file = claim.key.rsplit('/').next().unwrap_or_default();
-                let mark = format!("{prefix}given/{file}");
-                commit = commit.if_unchanged(claim).delete(&claim.key);
-                commit = commit.put_leased(mark, given.clone(), GIVEN_LEASE);
-            }
-            self.commit_or(commit, name)?;
+        let mut batches: Vec<Commit> = all
+            .chunks(BATCH)
+            .map(|batch| {
+                batch.iter().fold(Commit::new(), |commit, (entry, mark)| {
+                    let commit = commit.if_unchanged(entry).delete(&entry.key);
+                    match mark {
+                        Some(mark) => commit.put_leased(mark, given.clone(), GIVEN_LEASE),
+                        None => commit,
+                    }
+                })
+            })
+            .collect();
+        if is_all && !taken.done {
+            (taken.by, taken.done) = (self.name.clone(), true);
+            member.taken = Some(taken);
+            let last = batches.pop().unwrap_or_default();
+            batches.push(last.put(&entry.key, json(&member)));
         }
-        if paths.is_empty() {
-            let (creates, _) = self.registry.range(&format!("{prefix}creates/"))?;
-            let its = creates.iter().filter(|entry| entry.key.rsplit('/').next() == Some(name));
-            for entry in its {
-                self.commit_or(stands(Commit::new()).delete(&entry.key), name)?;
-            }
+        for mut commit in batches {
+            let (key, revision) = (entry.key.clone(), revision);
+            commit.compares.push(forebay_registry::Compare::Revision(key, revision));
+            self.commit_or(commit, name)?;
         }
         Ok(meant.into_iter().map(|(_, path)| path).collect())
     }

@@ -27,6 +27,21 @@ fn key(ino: u64) -> FileKey {
     FileKey { ino, generation: 1 }
 }
 
+fn member(name: &str) -> keys::Member {
+    keys::Member {
+        node: name.into(),
+        address: String::new(),
+        tier: format!("tier of {name}"),
+        epoch: 1,
+        boot: "boot".into(),
+        protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 0,
+        shares: false,
+        taken: None,
+    }
+}
+
 /// What a mount does for its member, without files.
 #[derive(Default)]
 struct Fake {
@@ -502,12 +517,48 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     eventually("the lease has ended", || matches!(b.holder(key(7)), Holder::Dead(_)));
     let known = Commit::new().put("stores/s/partners/a", partners).put("stores/s/alive/c", "");
     bed.registry.commit(&known).unwrap();
-    let refused = b.give_up("a", &[]).expect_err("c takes its place");
+    let refused = b.give_up("a", &[], &["c".into()]).expect_err("c takes its place");
     assert_eq!(refused.kind(), Kind::Usage, "{refused}");
     assert!(refused.to_string().contains("c has copies"), "{refused}");
     assert!(matches!(b.holder(key(7)), Holder::Dead(_)), "nothing was given up");
     bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
-    assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
+    let refused = b.give_up("a", &[], &[]).expect_err("c may come back");
+    assert!(refused.to_string().contains("c has copies"), "{refused}");
+    assert_eq!(b.give_up("a", &[], &["c".into()]).unwrap().len(), 1);
+}
+
+/// What is not given up is for whoever has copies of it, once he is back.
+#[test]
+fn giving_up_one_file_leaves_the_others_to_the_partners() {
+    let bed = Bed::new();
+    let (b, _g) = bed.member("b");
+    let mut known = Commit::new();
+    for (file, path) in [(7, "d/f"), (8, "d/g")] {
+        let claim = format!("stores/s/claims/{}", keys::file(key(file)));
+        known = known.put(claim, json(&keys::Claim::new("a", path)));
+    }
+    let dead = keys::Member { copies: 1, epoch: 4, ..member("a") };
+    let partners = keys::Partners { epoch: 4, in_sync: vec!["c".into()] };
+    known = known.put("stores/s/members/a", json(&dead));
+    bed.registry.commit(&known.put("stores/s/partners/a", json(&partners))).unwrap();
+    let taken = || {
+        let (found, _) = bed.registry.get("stores/s/members/a").unwrap();
+        super::join::parse::<keys::Member>(&found.unwrap()).unwrap().taken
+    };
+    let given_up = b.give_up("a", &["d/f".into()], &["c".into()]).unwrap();
+    assert_eq!(given_up, ["d/f"]);
+    assert_eq!(taken(), Some(keys::Taken::by_nobody(4)));
+    eventually("that one is nobody's", || b.holder(key(7)) == Holder::Nobody);
+    assert_eq!(b.holder(key(8)), Holder::Dead("a".into()));
+    let (_c, _h) = bed.member("c");
+    eventually("c takes it over", || taken().is_some_and(|it| it.by == "c" && it.done));
+    // And the last one ends it.
+    let anew = keys::Member { epoch: 9, ..dead };
+    let claim = format!("stores/s/claims/{}", keys::file(key(8)));
+    let anew = Commit::new().put("stores/s/members/a", json(&anew));
+    bed.registry.commit(&anew.put(claim, json(&keys::Claim::new("a", "d/g")))).unwrap();
+    b.give_up("a", &["d".into()], &[]).unwrap();
+    assert!(taken().is_some_and(|it| it.by == "b" && it.done && it.epoch == 9));
 }
 
 /// Reads until the registry has a read grant of the member for the directory.
@@ -583,18 +634,8 @@ fn a_home_whose_writers_wait_answers_what_members_agree_by() {
 #[test]
 fn what_an_earlier_process_has_adopted_is_claimed() {
     let bed = Bed::new();
-    let dead = keys::Member {
-        node: "a".into(),
-        address: String::new(),
-        tier: "tier of a".into(),
-        epoch: 2,
-        boot: "boot".into(),
-        protocol: keys::PROTOCOL,
-        domain: String::new(),
-        copies: 1,
-        shares: false,
-        taken: Some(keys::Taken { by: "b".into(), epoch: 1, done: false, short: vec![] }),
-    };
+    let taken = Some(keys::Taken { by: "b".into(), epoch: 1, done: false, short: vec![] });
+    let dead = keys::Member { epoch: 2, copies: 1, taken, ..member("a") };
     let partners = keys::Partners { epoch: 1, in_sync: vec!["b".into()] };
     let mut known = Commit::new().put("stores/s/members/a", json(&dead));
     known = known.put("stores/s/partners/a", json(&partners));

@@ -20,6 +20,7 @@ Examples:
   forebay member stopped /mnt/fast n3 --confirm n3
   forebay member give-up /mnt/fast n3 runs/7 --confirm n3
   forebay member give-up /mnt/fast n3 --confirm n3
+  forebay member give-up /mnt/fast n3 --confirm n3 --confirm n5
   forebay member remove /mnt/fast n3
 
 MOUNT is a mount of the store on any node that is alive. Members and their state are listed by
@@ -28,7 +29,8 @@ MOUNT is a mount of the store on any node that is alive. Members and their state
 What a dead member has not brought home and no other member has copies of is with its tier alone: mount
 that again, there or on another machine (with the same --node), and all of it is back. Only if the flash
 is lost, give the bytes up: then what the backing store has counts. If the member comes back all the same,
-it keeps its bytes aside as conflicts.";
+it keeps its bytes aside as conflicts. Where a member that is away has copies (n5 above), mount that: it
+takes the dead one's place. If it is lost, too, confirm its name besides.";
 
 /// Decide what becomes of a dead member of a store that several nodes share.
 #[derive(Debug, clap::Args)]
@@ -70,9 +72,9 @@ struct Of {
     mountpoint: PathBuf,
     /// The member's name.
     name: String,
-    /// The name once more: this cannot be undone.
-    #[arg(long, value_name = "N")]
-    confirm: String,
+    /// The name once more: this cannot be undone. With `give-up` also of each partner that is away.
+    #[arg(long, value_name = "N", required = true)]
+    confirm: Vec<String>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -103,14 +105,20 @@ pub fn run(args: &Args) -> Result<u8> {
     match &args.what {
         What::Missing(args) => missing(args),
         What::Stopped(of) => {
-            confirmed(of)?;
+            let partners = confirmed(of)?;
+            if let Some(other) = partners.first() {
+                let what =
+                    format!("--confirm {other}: it is {} that is said to have stopped", of.name);
+                return Err(Error::new(Kind::Usage, what));
+            }
             let answer = post(&of.mountpoint, "stopped", &json!({ "member": of.name }))?;
             told(of.json, &answer, || format!("{}: has stopped, the registry knows", of.name));
             Ok(0)
         }
         What::GiveUp(args) => {
-            confirmed(&args.of)?;
-            let body = json!({ "member": args.of.name, "paths": args.paths });
+            let without = confirmed(&args.of)?;
+            let (name, paths) = (&args.of.name, &args.paths);
+            let body = json!({ "member": name, "paths": paths, "without": without });
             let answer = post(&args.of.mountpoint, "give-up", &body)?;
             let paths = answer["given_up"].as_array().map_or(0, Vec::len);
             told(args.of.json, &answer, || {
@@ -127,12 +135,17 @@ pub fn run(args: &Args) -> Result<u8> {
     }
 }
 
-fn confirmed(of: &Of) -> Result<()> {
-    match of.confirm == of.name {
-        true => Ok(()),
+/// The others that were named, too.
+fn confirmed(of: &Of) -> Result<Vec<&String>> {
+    match of.confirm.contains(&of.name) {
+        true => Ok(of.confirm.iter().filter(|name| **name != of.name).collect()),
         false => Err(Error::new(
             Kind::Usage,
-            format!("--confirm {}: give the member's name, {}, once more", of.confirm, of.name),
+            format!(
+                "--confirm {}: give the member's name, {}, once more",
+                of.confirm.join(" "),
+                of.name
+            ),
         )),
     }
 }

@@ -113,6 +113,7 @@ fn state(member: &Seen) -> String {
         (true, _) => "alive".into(),
         (false, None) => "DEAD".into(),
         (false, Some(taken)) if taken.done => format!("DEAD, taken over by {}", taken.by),
+        (false, Some(taken)) if taken.by.is_empty() => "DEAD".into(),
         (false, Some(taken)) => format!("DEAD, {} takes over", taken.by),
     }
 }

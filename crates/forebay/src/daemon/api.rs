@@ -140,11 +140,11 @@ impl Daemon {
     /// What an operator has decided of a dead member.
     fn decide(&self, what: &str, body: Value) -> Result<Value> {
         let member = self.one_of_many()?;
-        let About { member: name, paths } = from_body(body)?;
+        let About { member: name, paths, without } = from_body(body)?;
         tracing::warn!(member = name, what, "an operator has decided");
         match what {
             "stopped" => member.has_stopped(&name).map(|()| json!({})),
-            "give-up" => Ok(json!({ "given_up": member.give_up(&name, &paths)? })),
+            "give-up" => Ok(json!({ "given_up": member.give_up(&name, &paths, &without)? })),
             "remove" => member.remove(&name).map(|()| json!({})),
             _ => Err(Error::new(Kind::Usage, format!("{what}: no such decision"))),
         }
@@ -378,6 +378,8 @@ struct About {
     member: String,
     #[serde(default)]
     paths: Vec<String>,
+    #[serde(default)]
+    without: Vec<String>,
 }
 
 fn leave(body: Value) -> Result<Leave> {
