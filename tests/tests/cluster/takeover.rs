@@ -367,7 +367,7 @@ fn what_is_not_given_up_is_taken_over_by_a_partner_that_is_back() {
     reads(&cluster.at(asked, "g"), b"synced");
 }
 
-/// With copies that are a must nothing is acknowledged without them.
+/// With copies that are a must nothing is acknowledged without them; what is written goes home, and is taken over.
 #[test]
 fn without_a_partner_fsync_goes_on_or_fails_as_configured() {
     needs_forebay!();
@@ -380,7 +380,10 @@ fn without_a_partner_fsync_goes_on_or_fails_as_configured() {
     assert_eq!(why.raw_os_error(), Some(libc::EIO), "{why}");
     let told = cluster.forebay(0, &["status", "--cluster", text(&cluster.nodes[0].mnt)]).ok();
     assert!(told.stdout.contains("1 MISSING"), "{told:#?}");
-    cluster.mount(1, COPIED);
+    cluster.flush(0);
+    assert_eq!(cluster.stored("f").unwrap(), b"with nobody else");
+    file.sync_all().expect("the store has it");
+    cluster.mount(1, &[COPIED, &["--copies-short", "fail"]].concat());
     has_partner(&cluster, 0);
     file.write_all(b", and with one").unwrap();
     file.sync_all().expect("a partner has it");

@@ -56,28 +56,37 @@ impl Member {
         has_any && core.claim_number(file).is_some()
     }
 
-    /// Sends newer bytes of a file to all partners, whether they are durable here or not; says how many have them durably.
-    /// Who does not take them is a partner no more before this returns. `joined` is what [`Member::joined`] said when the
+    /// Sends newer bytes of a file to all partners, whether they are durable here or not. When this returns all have them
+    /// durably: who does not take them is a partner no more. How many that are is for [`Member::has_enough`]. `joined` is what [`Member::joined`] said when the
     /// round that they are of began: who has joined since gets none of it.
     ///
     /// # Errors
     ///
-    /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
-    /// partner fails and the registry does not answer; EFBIG if it is more than can be sent. Then nobody may be told that
-    /// the bytes are safe.
+    /// EIO if this member's place was taken; ETIMEDOUT if a partner fails and the registry does not answer; EFBIG if it
+    /// is more than can be sent. Then nobody may be told that the bytes are safe.
     pub fn keep(
         self: &Arc<Member>,
         file: FileKey,
         joined: u64,
         words: &[u8],
         bytes: &[u8],
-    ) -> Result<u8> {
-        let have = self.send_to_all((file, self.claim_number(file)?), joined, words, bytes)?;
-        match have < self.copies && self.copies_or_fail {
-            false => Ok(have),
+    ) -> Result<()> {
+        self.send_to_all((file, self.claim_number(file)?), joined, words, bytes)
+    }
+
+    /// Whether as many as are wanted have what was kept before: to be asked by who tells a program that it is safe.
+    /// What goes home, is taken over or renamed needs no more than [`Member::keep`].
+    ///
+    /// # Errors
+    ///
+    /// EIO if they are fewer, and that is not enough.
+    pub fn has_enough(&self) -> Result<()> {
+        let (wanted, have) = self.copies();
+        match self.copies_or_fail && have < usize::from(wanted) {
+            false => Ok(()),
             true => Err(Error::os(
                 libc::EIO,
-                format!("{have} of {} copies: too few members keep them", self.copies),
+                format!("{have} of {wanted} copies: too few members keep them"),
             )),
         }
     }
@@ -87,12 +96,12 @@ impl Member {
         lock(&self.core).joined()
     }
 
-    /// The same with words by which partners forget a file, which may be another's by now; of however few there are.
+    /// The same with words by which partners forget a file, which may be another's by now.
     ///
     /// # Errors
     ///
     /// As [`Member::keep`].
-    pub fn forget(self: &Arc<Member>, file: FileKey, words: &[u8]) -> Result<u8> {
+    pub fn forget(self: &Arc<Member>, file: FileKey, words: &[u8]) -> Result<()> {
         self.send_to_all((file, 0), u64::MAX, words, &[])
     }
 
@@ -102,7 +111,7 @@ impl Member {
         joined: u64,
         words: &[u8],
         bytes: &[u8],
-    ) -> Result<u8> {
+    ) -> Result<()> {
         let keepers = lock(&self.core).keepers_of(joined);
         let body = [words, bytes].concat();
         if body.len() > BYTES_MAX {
@@ -129,8 +138,7 @@ impl Member {
         });
         let failed = to.iter().zip(&sent).filter(|(_, sent)| !**sent);
         let failed = failed.map(|(partner, _)| partner.member.clone()).chain(keepers.leaving);
-        failed.into_iter().try_for_each(|partner| self.strike(&partner))?;
-        Ok(sent.iter().take(required).filter(|sent| **sent).count() as u8)
+        failed.into_iter().try_for_each(|partner| self.strike(&partner))
     }
 
     /// The same to one partner that is being filled.

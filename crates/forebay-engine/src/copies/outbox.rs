@@ -139,7 +139,15 @@ impl Outbox {
         Err(Error::os(libc::EBUSY, CUT))
     }
 
-    /// The same beside what the caller does meanwhile, if partners are to have anything.
+    /// What is dirty of the file was told, and a program is about to hear so: whether enough have it.
+    pub(crate) fn has_enough(&self, file: &Arc<File>) -> Result<()> {
+        match self.files.copying().wanted() {
+            Some(partners) if is_to_be_known(&file.lock()) => partners.has_enough(),
+            _ => Ok(()),
+        }
+    }
+
+    /// [`Outbox::tell`] beside what the caller does meanwhile, if partners are to have anything.
     pub(crate) fn begin(self: &Arc<Self>, file: &Arc<File>) -> Option<Telling> {
         if !self.files.copying().is_wanted() {
             return None;
@@ -201,7 +209,7 @@ impl Outbox {
     #[inline]
     pub(crate) fn tell_written(self: &Arc<Self>, file: &Arc<File>, bytes: u64) -> Result<()> {
         match self.files.copying().at() {
-            Some(CopiesAt::Write) => return self.tell(file),
+            Some(CopiesAt::Write) => return self.tell(file).and_then(|()| self.has_enough(file)),
             Some(CopiesAt::Sync) => self.tell_ahead(file, bytes),
             None => {}
         }
@@ -316,7 +324,7 @@ impl Outbox {
             self.may_remember.store(true, SeqCst);
         }
         lock::calls_the_store();
-        partners.forget(key, &encoded(&words)).map(drop)
+        partners.forget(key, &encoded(&words))
     }
 
     /// Tells partners what they may forget, if nobody is at it.

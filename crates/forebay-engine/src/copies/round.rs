@@ -342,7 +342,7 @@ impl<'a> Round<'a> {
         // They may take as long.
         lock::calls_the_store();
         match self.post.to {
-            To::All => _ = partners.keep(key, self.joined, &words, &piece.bytes)?,
+            To::All => partners.keep(key, self.joined, &words, &piece.bytes)?,
             To::One { partner, .. } => partners.fill(partner, key, &words, &piece.bytes)?,
         }
         let allowed = Duration::from_secs_f64(self.brought as f64 / LEAST_RATE as f64);

@@ -16,12 +16,20 @@ use crate::lock::{Mutex, Rank, RwLock};
 pub trait Partners: Send + Sync {
     /// Hands words about a file to all who keep copies, and returns once each has them durably, or has
     /// been struck off durably. `joined` is what [`Partners::joined`] said when their round began: who has joined since
-    /// gets none of it. `bytes` are at most 1 MiB. Returns how many have them.
+    /// gets none of it. `bytes` are at most 1 MiB.
     ///
     /// # Errors
     ///
     /// If nobody can be struck off: then nothing may be acknowledged.
-    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<u8>;
+    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<()>;
+
+    /// Whether as many as are wanted have all that was handed over. Asked before a program hears that it is safe, and
+    /// by nobody else: with however few partners, what is dirty goes home.
+    ///
+    /// # Errors
+    ///
+    /// If they are not, and that is not enough.
+    fn has_enough(&self) -> Result<()>;
 
     /// How many have joined so far: whose fill has begun. Who does in the middle of a round lacks its first pieces, and
     /// gets the file with the fill.
@@ -32,7 +40,7 @@ pub trait Partners: Send + Sync {
     /// # Errors
     ///
     /// As [`Partners::keep`].
-    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8>;
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<()>;
 
     /// What is told of one file takes too long, though each answer comes in time: strikes off, durably, who takes
     /// the longest, unless nobody is slow.

@@ -51,7 +51,7 @@ impl Io {
         let synced = self.sync_here(file);
         failpoint::pass("sync.marked");
         let told = telling.map_or_else(|| self.outbox.tell(file), Telling::end);
-        synced.and(told)
+        synced.and(told).and_then(|()| self.outbox.has_enough(file))
     }
 
     /// Makes it durable in the tier.

@@ -709,6 +709,39 @@ fn without_partners_nothing_is_acknowledged_or_flushed() {
     assert_eq!(on_store(&pair.store, "f"), [1; 5000]);
 }
 
+/// Too few partners are for a program to hear of that syncs; what is dirty is taken over, renamed and brought home.
+#[test]
+fn with_too_few_partners_a_sync_fails_and_a_flush_does_not() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 5000]);
+    pair.way.is_short.store(true, Relaxed);
+    let why = pair.home.io.sync(&file).unwrap_err();
+    assert!(why.is(libc::EIO), "{why}");
+    assert_eq!(pair.kept(), [("f".into(), 5000)]);
+    let from = named(Path::new("f"), &pair.home.verbs.stat(Path::new("f")).unwrap());
+    pair.home.verbs.rename(from, Path::new("g"), None, RenameMode::Replace).unwrap();
+    pair.home.io.set_len(&file, 4000).unwrap();
+    pair.flush();
+    assert_eq!(on_store(&pair.store, "g"), [1; 4000]);
+    pair.home.io.sync(&file).expect("it is on the store");
+    // Who takes over has too few himself.
+    pair.home.io.write(&file, 0, &[2; 100]).unwrap();
+    pair.home.io.sync(&file).unwrap_err();
+    pair.way.cut();
+    let way = Way::to(&[]);
+    way.is_short.store(true, Relaxed);
+    pair.keeper.files.begin_copies(way.clone(), CopiesAt::Sync);
+    take_over(&pair.keeper).unwrap();
+    assert_eq!(read(&pair.keeper, "g")[..101], [&[2; 100][..], &[1]].concat());
+    let report = pair.keeper.drain.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert_eq!(on_store(&pair.store, "g"), read(&pair.keeper, "g"));
+    // Where partners are to have each write, that hears of it.
+    pair.keeper.files.begin_copies(way, CopiesAt::Write);
+    let file = pair.keeper.io.open(Path::new("g"), None).unwrap();
+    pair.keeper.io.write(&file, 0, &[3; 100]).unwrap_err();
+}
+
 /// A member without copies of anybody says so; words that are none are refused.
 #[test]
 fn words_that_cannot_be_read_are_refused() {

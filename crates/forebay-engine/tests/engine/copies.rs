@@ -39,6 +39,8 @@ pub struct Way {
     pub wants: AtomicBool,
     /// Nobody may acknowledge anything any more.
     cut_off: AtomicBool,
+    /// There are fewer partners than are wanted, and a sync is to fail.
+    pub is_short: AtomicBool,
     /// The next message meets a bug.
     pub bug: AtomicBool,
     told: AtomicU64,
@@ -73,6 +75,7 @@ impl Way {
             fills: Mutex::default(),
             wants: AtomicBool::new(true),
             cut_off: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
             bug: AtomicBool::new(false),
             told: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -142,7 +145,13 @@ impl Partners for Way {
         self.filling.lock().unwrap().len() as u64
     }
 
-    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<u8> {
+    fn has_enough(&self) -> Result<()> {
+        let is_short = self.is_short.load(Relaxed);
+        let short = || Error::os(libc::EIO, "too few members keep copies");
+        (!is_short).then_some(()).ok_or_else(short)
+    }
+
+    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<()> {
         assert!(bytes.len() <= 1 << 20 && words.len() <= 128 << 10, "in pieces");
         assert!(!self.bug.swap(false, Relaxed), "a bug, as this test wants it");
         if self.cut_off.load(Relaxed) {
@@ -166,7 +175,7 @@ impl Partners for Way {
         if let Some(act) = &mut *self.after.lock().unwrap() {
             act();
         }
-        Ok(partners.len() as u8)
+        Ok(())
     }
 
     fn leave_slowest(&self) -> Result<()> {
@@ -174,7 +183,7 @@ impl Partners for Way {
         Ok(())
     }
 
-    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<()> {
         self.keep(file, u64::MAX, words, &[])
     }
 

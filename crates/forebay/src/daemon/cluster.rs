@@ -92,8 +92,12 @@ fn sync_store(root: &Path) -> SyncStore {
 pub struct Carrier(pub Arc<Member>);
 
 impl Partners for Carrier {
-    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<u8> {
+    fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<()> {
         self.0.keep(file, joined, words, bytes)
+    }
+
+    fn has_enough(&self) -> Result<()> {
+        self.0.has_enough()
     }
 
     fn joined(&self) -> u64 {
@@ -104,7 +108,7 @@ impl Partners for Carrier {
         self.0.leave_slowest()
     }
 
-    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<()> {
         self.0.forget(file, words)
     }
 
