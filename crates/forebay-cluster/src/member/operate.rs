@@ -221,10 +221,10 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown, alive, has bytes that are not home, or is named as who has copies of
-    /// another's; what the registry says.
+    /// [`Kind::Usage`] if it is unknown, alive, has bytes that are not home, may still write over what was taken
+    /// over from it, or is named as who has copies of another's; what the registry says.
     pub fn remove(&self, name: &str) -> Result<()> {
-        let Dead { entry, prefix, .. } = self.dead(name)?;
+        let Dead { entry, member, prefix } = self.dead(name)?;
         let (entries, _) = self.registry.range(&prefix)?;
         let has = |entry: &&Entry| {
             let rest = entry.key.strip_prefix(&prefix).unwrap_or_default();
@@ -236,6 +236,21 @@ impl Member {
         if left > 0 {
             let what = format!(
                 "member {name} holds {left} files and directories: mount its tier again, or give up what it has first"
+            );
+            return Err(Error::new(Kind::Usage, what));
+        }
+        // Another tier under this name is known by its starts, and those say nothing of this one's processes.
+        let fenced = entries.iter().find(|entry| entry.key == format!("{prefix}fenced/{name}"));
+        let said = fenced.and_then(parse::<keys::Fenced>).map_or(0, |fenced| fenced.epoch);
+        let stopped = said.max(member.stopped());
+        let writes = |from: &keys::TakenFrom| from.member == name && from.epoch > stopped;
+        let held =
+            entries.iter().filter(|entry| entry.key.starts_with(&format!("{prefix}claims/")));
+        let held = held.filter_map(parse::<keys::Claim>);
+        let held = held.filter(|claim| claim.taken_from.iter().any(writes)).count();
+        if held > 0 {
+            let what = format!(
+                "{held} files were taken over from member {name}, which may still write to them: once its machine is off for certain, say so first, with 'forebay member stopped'"
             );
             return Err(Error::new(Kind::Usage, what));
         }
@@ -258,7 +273,7 @@ impl Member {
         for kind in ["members", "partners"] {
             commit = commit.delete(format!("{prefix}{kind}/{name}"));
         }
-        let epoch = parse::<keys::Member>(&entry).map_or(0, |member| member.epoch);
+        let epoch = member.epoch;
         commit = commit.put(format!("{prefix}removed/{name}"), json(&keys::Removed { epoch }));
         self.commit_or(commit, name).map(drop)
     }

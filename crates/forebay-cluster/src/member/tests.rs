@@ -699,6 +699,26 @@ fn a_partner_of_somebody_is_not_taken_out() {
     a.remove("b").expect("nobody names it now");
 }
 
+/// Another tier under its name would be taken for it, begun anew and so stopped.
+#[test]
+fn who_may_still_write_to_what_was_taken_over_from_it_is_not_taken_out() {
+    let bed = Bed::new();
+    let ((a, _f), (_b, _g)) = (bed.member("a"), bed.member("b"));
+    // B took it over from C, and C's machine may only stand still.
+    let taken = Some(keys::Taken { by: "b".into(), epoch: 3, done: true, short: vec![] });
+    let c = keys::Member { epoch: 4, taken, ..member("c") };
+    let mut claim = keys::Claim::new("b", "f");
+    claim.taken_from.push(keys::TakenFrom { member: "c".into(), epoch: 3 });
+    let known = Commit::new().put("stores/s/members/c", json(&c));
+    let at = format!("stores/s/claims/{}", keys::file(key(7)));
+    bed.registry.commit(&known.put(at, json(&claim))).unwrap();
+    let refused = a.remove("c").expect_err("it may still write");
+    assert_eq!(refused.kind(), Kind::Usage, "{refused}");
+    assert!(refused.to_string().contains("member stopped"), "{refused}");
+    a.has_stopped("c").unwrap();
+    a.remove("c").unwrap();
+}
+
 /// What the tier of a removed member has, should it be mounted after all, is older than what was made of it since; and
 /// others have heard of the epochs that it had.
 #[test]
