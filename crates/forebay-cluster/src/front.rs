@@ -55,7 +55,7 @@ pub trait Cluster: Send + Sync {
     fn name(&self) -> &str;
     /// How often a member has begun, as far as this one has heard.
     fn epoch(&self, member: &str) -> Option<u64>;
-    /// The boot of the machine that it began on then.
+    /// Another one if its tier has lost what was never synced.
     fn boot(&self, member: &str) -> Option<String>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;

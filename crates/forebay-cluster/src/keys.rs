@@ -41,7 +41,7 @@ pub struct Member {
     pub tier: String,
     /// Rises with each start. Who believes an older one is refused.
     pub epoch: u64,
-    /// The machine's boot id at its last start.
+    /// Another one each time that its tier has lost what was written there and never synced.
     pub boot: String,
     pub protocol: u32,
     /// What fails together with this member: copies go elsewhere. Empty: its node alone.

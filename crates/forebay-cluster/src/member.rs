@@ -270,7 +270,7 @@ impl Member {
         lock(&self.core).member(member).map(|member| member.epoch)
     }
 
-    /// The boot of the machine that a member began on last.
+    /// What tells whether a member's tier has lost what was never synced: see [`keys::Member::boot`].
     pub fn boot_of(&self, member: &str) -> Option<String> {
         lock(&self.core).member(member).map(|member| member.boot)
     }

@@ -126,6 +126,36 @@ fn a_writer_elsewhere_hears_that_the_home_died_or_loses_nothing() {
     proof!("after {took:?}: {written:?}, {synced:?}");
 }
 
+/// What a home forgets with its tier's memory, back at once under the same boot or another, is told at the next fsync.
+// S-25
+#[test]
+fn who_syncs_elsewhere_hears_what_the_homes_tier_has_lost() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, HOLD);
+    for (name, has_lost) in [("kept", false), ("lost", true), ("last", false)] {
+        write(&cluster.at(0, name), b"synced by the home");
+        File::open(cluster.at(0, name)).unwrap().sync_all().unwrap();
+        let open = || File::options().write(true).open(cluster.at(1, name));
+        open().unwrap().write_all_at(b"UNSYNCED", 0).unwrap();
+        cluster.nodes[0].crash();
+        if has_lost {
+            // As another mount of the tier's file system does, without a word of the machine's own boot.
+            let boot = "00000000-0000-4000-8000-000000000001";
+            cluster.nodes[0].env.push(("FOREBAY_BOOT_ID".into(), boot.into()));
+        }
+        cluster.mount(0, HOLD);
+        let mut opened = None;
+        within(PATIENCE, "the home is back", || {
+            opened = File::options().write(true).open(cluster.at(1, name)).ok();
+            opened.is_some()
+        });
+        let synced = opened.expect("it was opened").sync_all();
+        let why = synced.err().and_then(|error| error.raw_os_error());
+        assert_eq!(why, has_lost.then_some(libc::EIO), "{name}");
+    }
+}
+
 #[test]
 fn a_node_that_stands_still_is_waited_for_within_bounds_and_goes_on_afterwards() {
     needs_forebay!();

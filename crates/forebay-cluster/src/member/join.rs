@@ -33,7 +33,7 @@ pub struct Joining {
     pub node: String,
     /// The tier's own number.
     pub tier: String,
-    /// The boot id of the machine.
+    /// Another one each time that the tier has lost what was never synced: other members tell their programs.
     pub boot: String,
     /// Where other members reach this one.
     pub listen: SocketAddr,

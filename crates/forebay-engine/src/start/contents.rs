@@ -46,3 +46,10 @@ impl Tier {
         Ok(Contents { tier: self, index, loaded, witness, copies, digests, unheld })
     }
 }
+
+impl Contents {
+    /// Another one each time that the tier has lost what was written to it and never synced.
+    pub fn memory(&self) -> String {
+        format!("{}.{}", self.tier.uuid(), self.loaded.losses(&self.witness))
+    }
+}

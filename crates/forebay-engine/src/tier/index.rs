@@ -61,6 +61,8 @@ pub const COMPACT_BYTES: u64 = 8 << 20;
 pub struct Index {
     media: Arc<dyn Media>,
     tree: Arc<Tree>,
+    /// See [`Loaded::losses`].
+    losses: u64,
     log: Mutex<Log>,
     /// One at a time syncs the log: of two the kernel tells one of what it could not write.
     syncing: Mutex<()>,
@@ -180,6 +182,7 @@ impl Index {
         let index = Index {
             media,
             tree: loaded.tree.clone(),
+            losses: loaded.losses(now),
             log: Mutex::new(Rank::Log, log),
             syncing: Mutex::new(Rank::LogSync, ()),
             compact: Mutex::new(Rank::Compaction, Some(db)),
@@ -383,7 +386,7 @@ impl Index {
                 Some(db) => db,
                 None => open_store(&*self.media)?,
             };
-            let committed = commit(&db.db, &compacted, session, next_id, seq);
+            let committed = commit(&db.db, &compacted, session, self.losses, (next_id, seq));
             if committed.is_ok() || db.doubt.load(Relaxed) {
                 *store = Some(db);
             }
@@ -462,8 +465,8 @@ fn commit(
     db: &Database,
     compacted: &Compacted,
     session: Option<(&Witness, Option<u64>)>,
-    next_id: u64,
-    seq: u64,
+    losses: u64,
+    (next_id, seq): (u64, u64),
 ) -> io::Result<()> {
     let txn = db.begin_write().map_err(other)?;
     {
@@ -492,6 +495,7 @@ fn commit(
         if let Some((witness, synced_to)) = session {
             let clean = synced_to == Some(seq);
             meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
+            meta.insert("losses", losses).map_err(other)?;
             let mut boot = txn.open_table(BOOT).map_err(other)?;
             boot.insert("id", &*witness.boot).map_err(other)?;
             match &witness.mount {

@@ -18,7 +18,7 @@ use super::there::{Remote, Repeated};
 pub struct Life {
     pub home: String,
     pub epoch: u64,
-    /// Of its machine: what a process has acknowledged outlives it there (S2).
+    /// As long as it is the same, what a process has acknowledged outlives it in the tier (S2).
     pub boot: String,
 }
 

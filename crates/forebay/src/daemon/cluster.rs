@@ -29,7 +29,8 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
     Ok((forebay_registry::open_at(&address, forebay_registry::PATIENCE)?, prefix))
 }
 
-/// Joins the members of the store at `root`. `tier` is the tier's own number; `probe` tells how this
+/// Joins the members of the store at `root`. `tier` is the tier's own number, `boot` what
+/// [`Contents::memory`](forebay_engine::Contents::memory) says of it; `probe` tells how this
 /// mount numbers the file at a path.
 ///
 /// # Errors
@@ -38,7 +39,7 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
 pub fn join(
     root: mark::Root<'_>,
     settings: &ClusterSettings,
-    tier: String,
+    (tier, boot): (String, String),
     probe: impl Fn(&Path) -> Result<FileKey>,
 ) -> Result<Arc<Member>> {
     let path = root.path;
@@ -59,14 +60,13 @@ pub fn join(
         );
     }
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     Member::join(Joining {
         registry,
         store: mark.store,
         probe: probe(&Path::new(mark::DIR).join(mark::NAME))?,
         node: settings.node.clone().unwrap_or_else(host),
         tier,
-        boot: boot.trim().into(),
+        boot,
         listen: settings.listen,
         key,
         patience: forebay_registry::PATIENCE,

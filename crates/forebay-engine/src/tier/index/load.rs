@@ -29,6 +29,8 @@ pub struct Loaded {
     /// Of the last use of the tier.
     pub witness: Witness,
     pub clean_shutdown: bool,
+    /// How often what was never synced was lost, before the last use of the tier.
+    losses: u64,
     /// What could not be read, in words.
     pub problems: Vec<String>,
     /// Where records of the log are missing that were there, in words: nobody knows what they said.
@@ -83,6 +85,11 @@ impl Loaded {
     /// What of it may be trusted then.
     pub fn boot(&self, now: &Witness) -> Boot {
         self.since(now).boot(self.clean_shutdown)
+    }
+
+    /// How often what was never synced was lost, this time among them.
+    pub fn losses(&self, now: &Witness) -> u64 {
+        self.losses + u64::from(self.boot(now) == Boot::Lost)
     }
 }
 
@@ -255,6 +262,7 @@ pub(super) fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     loaded.next_seq = loaded.applied_seq;
     loaded.next_id = number("next_id")?;
     loaded.clean_shutdown = number("clean_shutdown")? == 1;
+    loaded.losses = number("losses")?;
     let boot = txn.open_table(BOOT).map_err(other)?;
     let text = |key: &str| -> io::Result<Option<String>> {
         Ok(boot.get(key).map_err(other)?.map(|v| v.value().into()))

@@ -417,4 +417,28 @@ fn a_compaction_that_found_no_room_is_made_later() {
         assert!(ids.iter().chain([&more]).all(|id| again.files.contains_key(id)), "{what}");
         assert_eq!(again.files.len(), files.len(), "{what}");
     }
+
+/// They rise once the tier is in use again, however many starts have failed before.
+#[test]
+fn what_was_never_synced_is_lost_once_each_time() {
+    let dir = TempDir::new();
+    let media: Arc<dyn Media> = Arc::new(DirMedia::open(dir.path()).unwrap());
+    let start = |boot: &str, begins: bool| {
+        let witness = Witness { boot: boot.into(), mount: None };
+        let (index, loaded) = Index::open(media.clone(), &witness).unwrap();
+        if begins {
+            index.begin(&witness, 1, &[], &|_| None).unwrap();
+        }
+        loaded.losses(&witness)
+    };
+    let starts = [
+        ("a", true),
+        ("a", true),
+        ("b", false),
+        ("b", false),
+        ("b", true),
+        ("b", true),
+        ("c", true),
+    ];
+    assert_eq!(starts.map(|(boot, begins)| start(boot, begins)), [0, 0, 1, 1, 1, 1, 2]);
 }
