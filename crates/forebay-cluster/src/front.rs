@@ -267,6 +267,9 @@ pub trait Keeper: Send + Sync {
     /// place.
     fn suspend(&self, is_suspended: bool);
 
+    /// Another has: it grants the locks that this mount had granted, and who has one here hears of it.
+    fn superseded(&self);
+
     /// Waits a while until no call to the store is under way; whether that is so.
     fn is_idle(&self) -> bool;
 }

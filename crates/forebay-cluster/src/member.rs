@@ -265,8 +265,12 @@ impl Member {
         lock(&self.core).is_written(file)
     }
 
-    /// How often a member has begun, as far as this one has heard.
+    /// How often a member has begun, as far as this one has heard. Its own epoch is what it began with: what others have
+    /// made of it since is not this process.
     pub fn epoch_of(&self, member: &str) -> Option<u64> {
+        if member == self.name {
+            return Some(self.epoch);
+        }
         lock(&self.core).member(member).map(|member| member.epoch)
     }
 

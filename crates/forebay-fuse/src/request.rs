@@ -165,6 +165,10 @@ impl Keeper for Shared {
         self.vfs.suspend(is_suspended);
     }
 
+    fn superseded(&self) {
+        self.vfs.lose_own_locks();
+    }
+
     fn is_idle(&self) -> bool {
         self.vfs.is_idle()
     }

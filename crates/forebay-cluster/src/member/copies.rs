@@ -429,6 +429,7 @@ impl Member {
     pub(super) fn stop(self: &Arc<Member>) {
         self.with_front(FENCE, |member, front| {
             front.suspend(true);
+            front.superseded();
             while !front.is_idle() {
                 tracing::warn!("calls to the store are still under way");
                 if member.left.load(Relaxed) {

@@ -102,6 +102,8 @@ impl Keeper for Fake {
 
     fn suspend(&self, _: bool) {}
 
+    fn superseded(&self) {}
+
     fn is_idle(&self) -> bool {
         true
     }

@@ -105,7 +105,8 @@ impl Vfs {
     pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
-                self.allocate(file, admission, offset, len, mode)
+                self.allocate(file, admission, offset, len, mode)?;
+                self.wait_fit()
             }
             Handle::There(remote) => self.allocate_there(remote, offset, len, mode),
             _ => Err(Error::os(libc::EINVAL, "not a regular file")),

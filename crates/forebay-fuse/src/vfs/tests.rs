@@ -5,6 +5,7 @@ mod far;
 mod granted;
 mod passed;
 mod patience;
+mod unfit;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -67,6 +68,8 @@ struct Net {
     makes: Mutex<Option<Arc<Makes>>>,
     /// Members whose leases have run out.
     asleep: Mutex<HashSet<String>>,
+    /// What members are told that may not serve.
+    unfit: Mutex<HashMap<String, i32>>,
 }
 
 impl Net {
@@ -206,11 +209,12 @@ impl Cluster for Played {
     }
 
     fn wait_fit(&self) -> Result<()> {
-        Ok(())
+        let why = lock(&self.net.unfit).get(&self.name).copied();
+        why.map_or(Ok(()), |errno| Err(Error::os(errno, "it may not serve")))
     }
 
     fn is_fit(&self) -> bool {
-        true
+        self.wait_fit().is_ok()
     }
 
     fn has_heirs(&self, _: &str) -> bool {

@@ -66,6 +66,7 @@ impl Vfs {
     pub fn set_lock(&self, wanted: &Wanted, waiter: Option<&AtomicU64>) -> Result<Came> {
         let (key, id) = self.lockable(wanted.handle)?;
         let mine = self.mine(key, id);
+        let had = mine.state().has_some(wanted.of, wanted.lock.range);
         let asked = Cell::new(0);
         let came = self.follow(key, &mine, waiter.is_some(), || {
             self.locks.check(wanted.handle)?;
@@ -103,6 +104,11 @@ impl Vfs {
                 other => Err(odd_of_locks(&other)),
             }
         });
+        let came = came.and_then(|came| {
+            self.while_fit(key, wanted, had, came).inspect_err(|_| {
+                waiter.into_iter().for_each(|waiter| waiter.store(self.locks.next(), Relaxed));
+            })
+        });
         if let Err(error) = &came
             && waiter.is_none()
             && !error.is(libc::EAGAIN)
@@ -112,6 +118,19 @@ impl Vfs {
         }
         self.drop_if_idle(key, mine);
         came
+    }
+
+    /// What was granted here counts only while this mount may serve: else another may have its place, and grant the same.
+    /// What nobody is told of is given back, and `had` before of that range is lost.
+    fn while_fit(&self, key: FileKey, wanted: &Wanted, had: bool, came: Came) -> Result<Came> {
+        let Err(error) = self.wait_fit() else { return Ok(came) };
+        if came == Came::Granted {
+            self.unset_of(key, wanted.of, wanted.lock.range);
+            if had {
+                self.locks.lose(wanted.handle);
+            }
+        }
+        Err(error)
     }
 
     /// Who waited for a lock does no longer: [`Came::Granted`] if he has it already.
@@ -163,6 +182,7 @@ impl Vfs {
             }
         });
         self.drop_if_idle(key, mine);
+        self.wait_fit()?;
         // A process of another node has no number here.
         let me = self.cluster().map(|cluster| cluster.name()).unwrap_or_default();
         let here = |by: HeldBy| match by.member == me {
@@ -362,8 +382,7 @@ impl Vfs {
         let (seat, overlaps) = {
             let mut state = mine.state();
             let seat = state.asked.remove(&number).or_else(|| state.seat.clone());
-            let had = state.owners.get(&wanted.of).map(|owned| &owned.locks[..]).unwrap_or(&[]);
-            (seat, had.iter().any(|lock| lock.range.overlaps(wanted.lock.range)))
+            (seat, state.has_some(wanted.of, wanted.lock.range))
         };
         let seat = seat.or_else(|| {
             let (key, _) = self.lockable(wanted.handle).ok()?;

@@ -93,6 +93,12 @@ impl State {
         owned.locks = parts.flatten().collect();
     }
 
+    /// Whether an owner has any of a range.
+    pub fn has_some(&self, of: Of, range: Range) -> bool {
+        let owned = self.owners.get(&of);
+        owned.is_some_and(|owned| owned.locks.iter().any(|lock| lock.range.overlaps(range)))
+    }
+
     /// What all owners have.
     pub fn held(&self) -> Vec<(Of, Vec<Lock>)> {
         let held = self.owners.iter().filter(|(_, owned)| !owned.locks.is_empty());

@@ -78,10 +78,25 @@ impl Vfs {
                 file = %path.display(),
                 pid,
                 home,
-                "a lock is lost: its home has begun anew, or has taken this node for dead; the program gets EIO"
+                "a lock is lost: its home has begun anew, or is another, or has taken this node for dead; the program gets EIO"
             );
         }
         drop(mine.ask()); // Tidies.
+    }
+
+    /// Another has this member's place, and grants the locks of its files: those that programs here have of it are lost.
+    pub fn lose_own_locks(&self) {
+        let me = self.cluster().map(|cluster| cluster.name().to_string()).unwrap_or_default();
+        for (_, mine) in self.all_mine() {
+            let (seat, held) = {
+                let state = mine.state();
+                (state.seat.clone(), state.held())
+            };
+            if seat == Some(Seat::Here) {
+                let lost: Vec<Of> = held.into_iter().map(|(of, _)| of).collect();
+                self.lost(&mine, &me, &lost);
+            }
+        }
     }
 
     /// A member is dead, or has begun anew; or this one was taken for dead.

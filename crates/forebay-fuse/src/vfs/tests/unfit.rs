@@ -1,0 +1,56 @@
+//! A mount that may not serve: it is cut off, or another has its place.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use forebay_cluster::locks::{Kind as LockKind, Lock, Of, Range, Space};
+
+use super::*;
+use crate::vfs::locks::{Came, Wanted};
+
+fn wanted(handle: u64, owner: u64) -> Wanted {
+    let lock = Lock { kind: LockKind::Exclusive, range: Range::ALL, pid: 1 };
+    Wanted { handle, of: Of { space: Space::Record, owner }, lock }
+}
+
+fn unfit(bed: &Bed, errno: Option<i32>) {
+    let mut unfit = lock(&bed.net.unfit);
+    unfit.clear();
+    unfit.extend(errno.map(|errno| ("a".into(), errno)));
+}
+
+/// Whoever may have its place may grant the same to another.
+#[test]
+fn a_home_that_may_not_serve_answers_its_own_programs_no_lock() {
+    let bed = Bed::new(1);
+    let a = &bed.mounts[0];
+    let (first, second) = (a.create("f"), a.opened("f"));
+    unfit(&bed, Some(libc::ETIMEDOUT));
+    let errno = |came: Result<Came>| came.unwrap_err().errno();
+    assert_eq!(errno(a.vfs.set_lock(&wanted(first, 1), None)), libc::ETIMEDOUT);
+    let waiter = AtomicU64::new(5);
+    assert_eq!(errno(a.vfs.set_lock(&wanted(first, 1), Some(&waiter))), libc::ETIMEDOUT);
+    assert_ne!(waiter.load(Relaxed), 5, "that one was granted, and given back");
+    let tested = a.vfs.test_lock(first, wanted(first, 1).of, wanted(first, 1).lock);
+    assert_eq!(tested.unwrap_err().errno(), libc::ETIMEDOUT);
+    assert!(a.vfs.fallocate(first, 0, 100, 0).is_err());
+    unfit(&bed, None);
+    assert_eq!(a.vfs.set_lock(&wanted(second, 2), None).unwrap(), Came::Granted);
+    a.vfs.unset_lock(second, wanted(second, 2).of, Range::ALL).unwrap();
+    // Of what it had before nobody knows then.
+    assert_eq!(a.vfs.set_lock(&wanted(first, 1), None).unwrap(), Came::Granted);
+    unfit(&bed, Some(libc::ETIMEDOUT));
+    assert_eq!(errno(a.vfs.set_lock(&wanted(first, 1), None)), libc::ETIMEDOUT);
+    unfit(&bed, None);
+    assert_eq!(a.write(first, 0, "as if it had it").unwrap_err().errno(), libc::EIO);
+}
+
+#[test]
+fn who_has_a_lock_of_a_home_that_is_taken_over_hears_of_it_on_the_home_too() {
+    let bed = Bed::new(1);
+    let a = &bed.mounts[0];
+    let (has, has_none) = (a.create("f"), a.opened("f"));
+    a.vfs.set_lock(&wanted(has, 1), None).unwrap();
+    a.vfs.lose_own_locks();
+    assert_eq!(a.write(has, 0, "as if it had it").unwrap_err().errno(), libc::EIO);
+    a.write(has_none, 0, "it never had one").unwrap();
+}
