@@ -14,6 +14,9 @@ use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, Fitness, Keeper, Keepers, Rule, Ticket};
 use crate::keys;
 
+/// Who is to drop what it has is asked once in so many patiences.
+const DISMISS: u32 = 4;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// It is to drop what it has of an earlier fill, and has not said that it did: it takes nothing yet.
@@ -36,6 +39,14 @@ struct Partner {
     strikes: Vec<(Ticket, Duration)>,
 }
 
+/// Who is no partner, and may have copies from when it was one.
+#[derive(Debug)]
+struct Dismissal {
+    fill: u64,
+    /// When it is asked again; `None`: it has nothing any more.
+    again: Option<Duration>,
+}
+
 /// Partners of this member.
 #[derive(Debug, Default)]
 pub struct Copies {
@@ -43,6 +54,7 @@ pub struct Copies {
     partners: BTreeMap<String, Partner>,
     /// Who failed, and when it may be chosen again: after the patience.
     failed: BTreeMap<String, Duration>,
+    dismissed: BTreeMap<String, Dismissal>,
     fills: u64,
     joined: u64,
     /// Whom the registry names, as of the newest commit or event that is known, and its revision.
@@ -186,13 +198,45 @@ impl Core {
         };
         let gone: Vec<String> = copies.partners.iter().filter_map(gone).collect();
         for name in gone {
-            let Some(partner) = copies.partners.remove(&name) else { continue };
-            let fill = copies.next_fill();
-            self.out.push(Effect::Unfilled { partner: name, fill });
+            let Some(partner) = self.copies.partners.remove(&name) else { continue };
+            self.dismiss(name);
             for (ticket, _) in partner.strikes {
                 self.out.push(Effect::Struck { ticket, ok: true });
             }
         }
+    }
+
+    fn dismiss(&mut self, partner: String) {
+        let fill = self.copies.next_fill();
+        let again = Some(self.now + self.patience * DISMISS);
+        self.copies.dismissed.insert(partner.clone(), Dismissal { fill, again });
+        self.out.push(Effect::Unfilled { partner, fill });
+    }
+
+    pub(super) fn dismissed(&mut self, partner: &str, fill: u64) {
+        let asked = self.copies.dismissed.get_mut(partner).filter(|it| it.fill == fill);
+        asked.into_iter().for_each(|it| it.again = None);
+    }
+
+    /// Whoever was struck off while it was away, or by an earlier process, does not know it.
+    fn dismiss_others(&mut self) {
+        let copies = &self.copies;
+        if copies.wanted == 0 && !self.mirror.partners.contains_key(&self.me) {
+            return; // It never had any.
+        }
+        let may_count = |name: &String| {
+            copies.partners.contains_key(name)
+                || copies.named.contains(name)
+                || copies.may_be_named.contains(name)
+        };
+        let is_due = |name: &String| {
+            let asked = copies.dismissed.get(name);
+            asked.is_none_or(|it| it.again.is_some_and(|again| self.now >= again))
+        };
+        let others = self.mirror.alive.iter().filter(|name| **name != self.me);
+        let due: Vec<String> =
+            others.filter(|name| !may_count(name) && is_due(name)).cloned().collect();
+        due.into_iter().for_each(|name| self.dismiss(name));
     }
 
     pub(super) fn copy_failed(&mut self, ticket: Ticket, partner: String) {
@@ -305,9 +349,11 @@ impl Core {
                 State::Joining
             };
             let anew = Partner { fill, joined: 0, state, strikes: Vec::new() };
+            self.copies.dismissed.remove(&partner);
             self.copies.partners.insert(partner.clone(), anew);
             self.out.push(Effect::Fill { partner, fill });
         }
+        self.dismiss_others();
         self.name_partners();
     }
 

@@ -218,6 +218,7 @@ impl Core {
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
             Input::FillBegun { partner, fill } => self.fill_begun(&partner, fill),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
+            Input::Dismissed { partner, fill } => self.dismissed(&partner, fill),
             Input::Copies { member, files, is_whole } => self.listed(&member, files, is_whole),
             Input::Adopted { file, ok } => self.adopted(file, ok),
             Input::FoundAdopted { file } => self.found_adopted(file),

@@ -615,6 +615,39 @@ fn what_a_taker_lacks_is_left_to_the_next_heir() {
     }
 }
 
+/// C has all; B may have copies from when it was a partner, and was away when it was struck off.
+#[test]
+fn who_is_no_partner_any_more_is_told_so_until_it_has_dropped_what_it_had() {
+    let partners = keys::Partners { epoch: 1, in_sync: vec!["c".into()] };
+    let mut entries = vec![entry("partners/a", json(&partners), 3)];
+    for name in ["a", "b", "c"] {
+        entries.push(entry(&format!("alive/{name}"), vec![], 1));
+        entries.push(entry(&format!("members/{name}"), member(name, 1), 1));
+    }
+    let mut core = Core::new("a".into(), 1, 1, (Revision(5), entries), PATIENCE);
+    core.handle(Duration::ZERO, Input::Lease(PATIENCE * 100));
+    let told = |effects: Vec<Effect>| -> Vec<(String, u64)> {
+        let told = |effect| match effect {
+            Effect::Unfilled { partner, fill } => Some((partner, fill)),
+            _ => None,
+        };
+        effects.into_iter().filter_map(told).collect()
+    };
+    let tick = |core: &mut Core, patiences| told(core.handle(PATIENCE * patiences, Input::Tick));
+    core.handle(Duration::ZERO, Input::Began);
+    let first = tick(&mut core, 0);
+    assert_eq!(first.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(tick(&mut core, 1), []);
+    let again = tick(&mut core, 5);
+    assert_eq!(again.len(), 1, "it has not answered");
+    let dismissed = |fill| Input::Dismissed { partner: "b".into(), fill };
+    core.handle(PATIENCE * 6, dismissed(first[0].1));
+    let last = tick(&mut core, 10);
+    assert_eq!(last.len(), 1, "that was said before it was asked again");
+    core.handle(PATIENCE * 11, dismissed(last[0].1));
+    assert_eq!(tick(&mut core, 20), [], "it has nothing any more");
+}
+
 /// A partner that is to drop what it has takes nothing before it said that it did.
 #[test]
 fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {

@@ -128,6 +128,11 @@ pub enum Input {
         fill: u64,
         ok: bool,
     },
+    /// What [`Effect::Unfilled`] came to, if the partner says that it has nothing of this member any more.
+    Dismissed {
+        partner: String,
+        fill: u64,
+    },
     /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under, and whether
     /// these are all that were sent here.
     Copies {
@@ -238,7 +243,7 @@ pub enum Effect {
         fill: u64,
     },
     /// What the partner has of this member is of no use any more: a fill that is under way ends, and the
-    /// partner drops all (once, if it can be reached).
+    /// partner drops all. [`Input::Dismissed`] if it has; else it is asked again later.
     Unfilled {
         partner: String,
         fill: u64,

@@ -290,11 +290,13 @@ impl Member {
         });
     }
 
-    /// What it has of this member is of no use any more.
+    /// What it has of this member is of no use any more. It may be away: then it is asked again.
     pub(super) fn leave_partner(self: &Arc<Member>, partner: String, fill: u64) {
         lock(&self.fills).remove(&partner);
         self.with_copies(move |member, _| {
-            let _ = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
+            if member.send_copy(&partner, &Question::BeginFill { fill }, &[]).is_ok() {
+                member.feed(Input::Dismissed { partner, fill });
+            }
         });
     }
 

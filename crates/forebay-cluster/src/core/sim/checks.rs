@@ -327,9 +327,12 @@ impl World {
         if !self.nodes[node].is_dead && has.len() != wanted {
             return Err(format!("m{node} has {has:?} as partners in sync, wants {wanted}"));
         }
-        let left = self.nodes[node].copies.iter().find(|((home, _), copy)| {
-            copy.value.is_some() && self.taken(*home).is_some_and(|taken| taken.done)
-        });
+        let is_over = |home: usize| match self.nodes[home].is_dead {
+            true => self.taken(home).is_some_and(|taken| taken.done),
+            false => !self.heirs(home).contains(&node),
+        };
+        let mut copies = self.nodes[node].copies.iter();
+        let left = copies.find(|((home, _), copy)| copy.value.is_some() && is_over(*home));
         match left {
             Some(((home, file), _)) if !self.nodes[node].is_dead => {
                 Err(format!("m{node} has a copy of f{file} of {}", name(*home)))

@@ -213,8 +213,13 @@ impl World {
                     self.nodes[to].copies.retain(|(home, _), _| *home != from);
                     self.nodes[to].damaged.remove(&from);
                 }
-                if answers {
-                    self.send(to, What::FillBegun(from, life, fill, ok));
+                match answers {
+                    true => self.send(to, What::FillBegun(from, life, fill, ok)),
+                    false if ok => {
+                        let dismissed = Input::Dismissed { partner: name(to), fill };
+                        self.send(to, What::Give(from, life, dismissed));
+                    }
+                    false => {}
                 }
                 Ok(())
             }
