@@ -1,6 +1,6 @@
 //! The mount as one of many: how it joins the others that mount its store.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
