@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
@@ -85,19 +85,36 @@ pub type Work<T> = Box<dyn FnOnce(&Shared) -> Result<T> + Send>;
 type Pending<T> = (Answer<T>, Option<Work<T>>);
 
 /// An answer that two may want to give.
-pub struct Slot<T>(Mutex<Option<Pending<T>>>);
+pub struct Slot<T>(Mutex<Asked<T>>);
+
+struct Asked<T> {
+    /// `None`: it was given.
+    pending: Option<Pending<T>>,
+    at: At,
+}
+
+/// Where the work is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Nowhere yet, or not in the pool.
+    Elsewhere,
+    Pool,
+    /// In the pool, for nobody any more: another thread has come for those that wait there.
+    Replaced,
+}
 
 impl<T: 'static> Slot<T> {
     pub fn new(
         answer: impl FnOnce(&Shared, Result<T>) + Send + 'static,
         fallback: Option<Work<T>>,
     ) -> Arc<Slot<T>> {
-        Arc::new(Slot(Mutex::new(Some((Box::new(answer), fallback)))))
+        let pending: Option<Pending<T>> = Some((Box::new(answer), fallback));
+        Arc::new(Slot(Mutex::new(Asked { pending, at: At::Elsewhere })))
     }
 
     /// Gives the answer, or gives the result back if it was given already.
     pub fn give(&self, shared: &Shared, result: Result<T>) -> Option<Result<T>> {
-        let taken = self.0.lock().expect("no panic inside").take();
+        let taken = self.lock().pending.take();
         match taken {
             Some((answer, _)) => {
                 answer(shared, result);
@@ -106,12 +123,52 @@ impl<T: 'static> Slot<T> {
             None => Some(result),
         }
     }
+
+    /// A thread of the pool works on it until this is dropped.
+    pub fn in_pool<'a>(&'a self, shared: &'a Shared) -> InPool<'a, T> {
+        let mut asked = self.lock();
+        asked.at = At::Pool;
+        if asked.pending.is_none() {
+            asked.replace(shared);
+        }
+        drop(asked);
+        InPool { slot: self, shared }
+    }
+}
+
+impl<T> Slot<T> {
+    fn lock(&self) -> MutexGuard<'_, Asked<T>> {
+        self.0.lock().expect("no panic inside")
+    }
+}
+
+impl<T> Asked<T> {
+    /// Nobody waits for it any more, and it may hang: that is to be in nobody's way.
+    fn replace(&mut self, shared: &Shared) {
+        if self.at == At::Pool {
+            self.at = At::Replaced;
+            shared.replace_hanging();
+        }
+    }
+}
+
+pub struct InPool<'a, T> {
+    slot: &'a Slot<T>,
+    shared: &'a Shared,
+}
+
+impl<T> Drop for InPool<'_, T> {
+    fn drop(&mut self) {
+        if std::mem::replace(&mut self.slot.lock().at, At::Elsewhere) == At::Replaced {
+            self.shared.came_back();
+        }
+    }
 }
 
 /// Whoever waited has his answer before the work is done only if the watchdog gave it.
 impl<T: 'static> Requester for Slot<T> {
     fn is_gone(&self) -> bool {
-        self.0.lock().expect("no panic inside").is_none()
+        self.lock().pending.is_none()
     }
 }
 
@@ -121,7 +178,14 @@ trait Expire: Send + Sync {
 
 impl<T: 'static> Expire for Slot<T> {
     fn expire(&self, shared: &Arc<Shared>) {
-        let taken = self.0.lock().expect("no panic inside").take();
+        let taken = {
+            let mut asked = self.lock();
+            let taken = asked.pending.take();
+            if taken.is_some() {
+                asked.replace(shared);
+            }
+            taken
+        };
         match taken {
             None => {}
             Some((answer, None)) => {

@@ -6,8 +6,8 @@
 //! io_uring whoever takes a request runs it, since somebody else is always free.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
@@ -38,6 +38,9 @@ pub struct Shared {
     pub waits: Waits,
     pub entry_ttl: Duration,
     pool: Pool,
+    /// Its threads that hang in the store with a request that was answered: so many others have come. No more can than
+    /// programs had requests under way, since a store that hangs counts as away, which nobody waits for.
+    hanging: Mutex<usize>,
     /// Requests that were handed to it and have not ended.
     pooled: AtomicUsize,
     /// Session threads, and how many of them are at work.
@@ -56,6 +59,7 @@ impl Shared {
             waits: Waits::default(),
             entry_ttl,
             pool: Pool::new("fb-request", POOL_THREADS, Time::default()),
+            hanging: Mutex::new(0),
             pooled: AtomicUsize::new(0),
             threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),
@@ -71,6 +75,21 @@ impl Shared {
             self.busy.fetch_sub(1, Relaxed);
         }
         free.then(|| Seat(self))
+    }
+
+    /// A thread of the pool hangs: what waits there does not wait for it.
+    pub(crate) fn replace_hanging(&self) {
+        let mut hanging = self.hanging.lock().expect("no panic inside");
+        *hanging += 1;
+        self.pool.set_max(POOL_THREADS + *hanging);
+        self.pool.tend();
+    }
+
+    /// It hangs no more.
+    pub(crate) fn came_back(&self) {
+        let mut hanging = self.hanging.lock().expect("no panic inside");
+        *hanging -= 1;
+        self.pool.set_max(POOL_THREADS + *hanging);
     }
 
     /// Answers for requests that hang in the backing store, in their stead. Returns how many.
@@ -321,6 +340,7 @@ impl<T: Send + 'static> Do<T> {
         let Do { op, patience, work, answer, fallback, abandon } = self;
         let slot = Slot::new(answer, fallback);
         let n = shared.watch.begin(&slot, patience);
+        let at = slot.clone();
         let job = move |shared: &Shared| {
             let result =
                 on_behalf_of(slot.clone(), || op(&shared.verbs).time(|_| 0, || work(shared)));
@@ -335,7 +355,9 @@ impl<T: Send + 'static> Do<T> {
                 let (pool, shared) = (shared.pool.clone(), shared.clone());
                 shared.pooled.fetch_add(1, SeqCst);
                 pool.run(move || {
+                    let in_pool = at.in_pool(&shared);
                     job(&shared);
+                    drop(in_pool);
                     shared.pooled.fetch_sub(1, SeqCst);
                 });
             }

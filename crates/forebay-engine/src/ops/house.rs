@@ -74,7 +74,7 @@ impl Ops {
     fn keep_durably(&self) -> Vec<Failure> {
         let dirty = self.files.select_dirty(&[]);
         let before: Vec<_> = dirty.iter().map(|file| Unsynced::of(&mut file.lock())).collect();
-        let whole = self.files.media().sync_all().is_ok();
+        let whole = dirty.is_empty() || self.files.media().sync_all().is_ok();
         let mut failures = Vec::new();
         for (file, before) in dirty.iter().zip(before) {
             let kept = match whole && self.is_kept(file, before) {

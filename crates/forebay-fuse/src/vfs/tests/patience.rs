@@ -64,3 +64,31 @@ fn a_request_that_waits_for_a_member_does_not_hang_in_the_store() {
     shared.settle();
     engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
 }
+
+/// However many requests hang in the store, what needs no store is answered.
+// S-10
+#[test]
+fn requests_that_hang_leave_room_for_those_that_do_not() {
+    let bed = Bed::new(0);
+    let vfs = Bed::vfs(&bed.root, "a", Passthrough::Off);
+    let tunables = Tunables { backing_timeout: LIMIT, ..vfs.engine.files.tunables() };
+    vfs.engine.ops.set_tunables(tunables).expect("it is valid");
+    let engine = vfs.engine.clone();
+    let shared = Arc::new(Shared::new(vfs, 1, Duration::ZERO));
+    let (back, gone) = channel::<()>();
+    let gone = Arc::new(std::sync::Mutex::new(gone));
+    let hang = || {
+        let gone = gone.clone();
+        asked(&shared, move |_| _ = gone.lock().expect("no panic inside").recv())
+    };
+    // More than there are threads for: some are answered before they have begun.
+    let hanging: Vec<_> = (0..100).map(|_| hang()).collect();
+    for told in &hanging {
+        assert_eq!(watched(&shared, told), libc::ETIMEDOUT);
+    }
+    let quick = (0..3).map(|_| watched(&shared, &asked(&shared, |_| ())));
+    assert_eq!(quick.collect::<Vec<_>>(), [0, 0, 0], "those that hang are in nobody's way");
+    drop(back);
+    shared.settle();
+    engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+}
