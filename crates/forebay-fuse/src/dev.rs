@@ -152,8 +152,13 @@ mod tests {
 
     use super::*;
 
-    const WISHES: Wishes =
-        Wishes { passthrough: true, kernel_writeback: false, io_uring: false, locks: false };
+    const WISHES: Wishes = Wishes {
+        passthrough: true,
+        kernel_writeback: false,
+        io_uring: false,
+        locks: false,
+        links: true,
+    };
 
     /// A device whose kernel is the test: whole messages both ways.
     fn device() -> (OwnedFd, Device) {

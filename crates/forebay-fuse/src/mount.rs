@@ -120,6 +120,7 @@ impl Mount {
             kernel_writeback: options.kernel_writeback,
             io_uring: ring,
             locks: options.member.is_some(),
+            links: shared.vfs.tells_births(),
         };
         let (session, granted) =
             open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;

@@ -186,6 +186,12 @@ pub struct Vfs {
 }
 
 impl Vfs {
+    /// Whether the store tells when a file was made: one that has the inode number of an earlier one is another to the
+    /// kernel, then.
+    pub fn tells_births(&self) -> bool {
+        self.nodes.key(ROOT).is_some_and(|key| key.generation != 0)
+    }
+
     pub fn new(
         engine: Arc<Engine>,
         control: Arc<dyn control::ControlDir>,

@@ -293,6 +293,13 @@ impl Verbs {
         if set.mode.is_some_and(|mode| mode & 0o6000 != 0) && !self.home.is_privileged() {
             self.flush_before_rights(file.as_ref())?;
         }
+        let mut set = *set;
+        // Whether somebody else than the owner may set it to now the store decides.
+        let is_dirty = || file.as_ref().is_some_and(|file| file.lock().state.is_dirty());
+        if matches!(set.mtime, Some(SetTime::Now)) && self.home.is_privileged() && is_dirty() {
+            set.mtime = Some(SetTime::At(self.files.time().stamp()));
+        }
+        let set = &set;
         let mut before = (None, false);
         let (mut theirs, mut ahead) = (false, None);
         if let Some(file) = &file {

@@ -19,7 +19,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
     | init::ASYNC_DIO
-    | init::CACHE_SYMLINKS
     | init::MAX_PAGES
     | init::POSIX_ACL
     | init::EXT;
@@ -32,6 +31,9 @@ pub struct Wishes {
     pub io_uring: bool,
     /// Locks are ours to grant: those of a mount that has other members are theirs, too.
     pub locks: bool,
+    /// The kernel keeps where links lead, for as long as it knows their inode: that takes a store that tells a link
+    /// from an earlier one with the same inode number.
+    pub links: bool,
 }
 
 /// What it may have.
@@ -68,6 +70,7 @@ pub fn agree(request: &Request<'_>, wishes: Wishes) -> Agreed {
         & (WANTED
             | wish(wishes.kernel_writeback, init::WRITEBACK_CACHE)
             | wish(wishes.locks, init::POSIX_LOCKS | init::FLOCK_LOCKS)
+            | wish(wishes.links, init::CACHE_SYMLINKS)
             | wish(wishes.passthrough, init::PASSTHROUGH)
             | wish(wishes.io_uring, init::OVER_IO_URING));
     let granted = Granted {
@@ -105,10 +108,20 @@ fn init_out(granted: Granted, readahead: u32, taken: u64) -> Words {
 mod tests {
     use super::*;
 
-    const ALL: Wishes =
-        Wishes { passthrough: true, kernel_writeback: true, io_uring: true, locks: true };
-    const NONE: Wishes =
-        Wishes { passthrough: false, kernel_writeback: false, io_uring: false, locks: false };
+    const ALL: Wishes = Wishes {
+        passthrough: true,
+        kernel_writeback: true,
+        io_uring: true,
+        locks: true,
+        links: true,
+    };
+    const NONE: Wishes = Wishes {
+        passthrough: false,
+        kernel_writeback: false,
+        io_uring: false,
+        locks: false,
+        links: false,
+    };
 
     /// An INIT as the kernel sends it.
     fn message(major: u32, minor: u32, flags: u64) -> Vec<u8> {
@@ -155,6 +168,8 @@ mod tests {
                 for flag in [init::POSIX_LOCKS, init::FLOCK_LOCKS] {
                     assert_eq!(taken & flag != 0, wishes.locks && offered(flag), "locks");
                 }
+                let keeps = taken & init::CACHE_SYMLINKS != 0;
+                assert_eq!(keeps, wishes.links && offered(init::CACHE_SYMLINKS), "links");
                 assert_eq!(number(&out, 20), MAX_WRITE);
             }
         }
