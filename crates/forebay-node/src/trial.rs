@@ -76,6 +76,16 @@ struct Bed {
     hands: Arc<Playing>,
 }
 
+/// A trial that failed may have left what it mounted.
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let mounts = forebay_base::mounts::read().unwrap_or_default();
+        for left in mounts.iter().rev().filter(|mount| mount.path.starts_with(self.dir.path())) {
+            let _ = rustix::mount::unmount(&left.path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
 impl Bed {
     fn new() -> Bed {
         // Not below a directory that others may write to without the sticky bit.
