@@ -19,7 +19,7 @@ mod sync;
 mod xattr;
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -137,18 +137,11 @@ impl BackingStore for DirStore {
     fn link(&self, from: &Path, key: Option<FileKey>, to: &Path) -> Result<Attr> {
         self.root.run2("link", from, to, || {
             let (from, to) = (self.root.place(from)?, self.root.place(to)?);
-            let held = key.map(|key| self.root.hold(&from, Some(key))).transpose()?;
-            // Without SYMLINK_FOLLOW the link itself gets another name.
-            sys::linkat(from.dir(), from.name(), to.dir(), to.name(), AtFlags::empty())?;
-            let attr = to.stat().map(|stat| self.root.attr(&stat))?;
-            match held.is_none() || key == Some(attr.key) {
-                true => Ok(attr),
-                // Exchanged between the look and the link.
-                false => {
-                    let _ = sys::unlinkat(to.dir(), to.name(), AtFlags::empty());
-                    Err(Errno::STALE)
-                }
-            }
+            let held = self.root.hold(&from, key)?;
+            // A symbolic link itself gets another name: what is followed ends at what is held.
+            let held_at = own::proc_path(held.as_fd());
+            sys::linkat(sys::CWD, held_at, to.dir(), to.name(), AtFlags::SYMLINK_FOLLOW)?;
+            to.stat().map(|stat| self.root.attr(&stat))
         })
     }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use forebay_backing::wrap::{Fault, FaultRule, FaultRules, Verb};
 use forebay_backing::{Access, BackingStore, Kind, RenameMode};
 use forebay_engine::{
-    Admission, Config, Engine, File, KeepDirty, OpenFile, Progress, Report, Tunables, WritePolicy,
+    Admission, Config, Engine, File, KeepDirty, OpenFile, PERISHABLE, Progress, Report, Tunables,
+    WritePolicy,
 };
 
 use crate::hook::Hook;
@@ -310,6 +311,21 @@ fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
         assert!(file_of(store, "g") == [b'C'; 64 * KIB], "what nobody writes has outlasted it");
     });
     assert!(images > 1, "nothing was unsynced");
+}
+
+/// A tier that cannot make dirty bytes durable says so, and who unmounts hears of it.
+// S-12
+#[test]
+fn what_a_shutdown_could_not_make_durable_is_told() {
+    let bed = Bed::new();
+    let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    bed.engine.io.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+    drop(file);
+    bed.media.set_fault(Some(media::Fault { n: 1, count: u64::MAX, errno: libc::EIO }));
+    let report = bed.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    bed.media.set_fault(None);
+    let told: Vec<_> = report.failures.iter().map(|it| (&*it.path, it.state)).collect();
+    assert_eq!(told, [(Path::new("f"), PERISHABLE)]);
 }
 
 /// A truncation that the tier lets down half-way, under a flush of what is cut off. What is written

@@ -16,6 +16,7 @@ mod fetched;
 mod filling;
 mod hook;
 mod hot;
+mod in_memory;
 mod journal;
 mod kept;
 mod leaving;
