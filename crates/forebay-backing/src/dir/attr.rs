@@ -1,7 +1,7 @@
 //! What the kernel says about files and file systems, in the store's own values.
 
-use std::ffi::OsString;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ffi::{CStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
@@ -82,31 +82,36 @@ pub fn kind(kind: FileType) -> FileKind {
     }
 }
 
+/// Room for so much of a listing at once. A client of a network file system asks its server for as much as there is
+/// room for, and only at the beginning of a listing for the attributes with it (NFS, FUSE).
+const LISTED_AT_ONCE: usize = 1 << 20;
+
 pub fn entries(fd: OwnedFd) -> Sys<Vec<DirEntry>> {
     let mut list = Vec::new();
-    let mut dir = sys::Dir::new(fd)?;
-    while let Some(entry) = dir.read() {
+    let mut room = Vec::with_capacity(LISTED_AT_ONCE);
+    let mut dir = sys::RawDir::new(&fd, room.spare_capacity_mut());
+    while let Some(entry) = dir.next() {
         let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
         let kind = match entry.file_type() {
-            FileType::Unknown => match look(&dir, &entry)? {
+            FileType::Unknown => match look(fd.as_fd(), name)? {
                 Some(kind) => kind,
                 None => continue,
             },
             known => kind(known),
         };
-        list.push(DirEntry { name: OsString::from_vec(name.to_vec()), kind, ino: entry.ino() });
+        let name = OsString::from_vec(name.to_bytes().to_vec());
+        list.push(DirEntry { name, kind, ino: entry.ino() });
     }
     Ok(list)
 }
 
 /// The kind of an entry where the file system does not list it; `None` if it has gone meanwhile.
-fn look(dir: &sys::Dir, entry: &sys::DirEntry) -> Sys<Option<FileKind>> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW;
-    match sys::statx(dir.fd()?, entry.file_name(), flags, StatxFlags::TYPE) {
+fn look(dir: BorrowedFd<'_>, name: &CStr) -> Sys<Option<FileKind>> {
+    match sys::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
         Ok(stat) => Ok(Some(kind(FileType::from_raw_mode(stat.stx_mode.into())))),
         Err(rustix::io::Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),

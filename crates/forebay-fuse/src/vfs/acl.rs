@@ -45,8 +45,19 @@ impl Vfs {
         if self.lacks(&path, name) {
             return Ok(Vec::new());
         }
+        // A directory may be where another file system is mounted; a file is of its directory's.
+        let dir = path.parent().filter(|_| !self.nodes.is_dir(id));
+        if dir.is_some_and(|dir| self.foresight.answers.has_no_acls(dir)) {
+            return Ok(Vec::new());
+        }
+        let asked = self.foresight.answers.moment();
         let list = self.engine.names.ask(|b| b.xattr_get(&path, name));
         self.note_asked(&list);
+        if let (Some(dir), Err(error)) = (dir, &list)
+            && error.is(libc::EOPNOTSUPP)
+        {
+            self.foresight.answers.hear_no_acls(dir, asked);
+        }
         list
     }
 

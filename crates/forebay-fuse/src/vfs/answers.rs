@@ -126,6 +126,8 @@ struct Dir {
     walk: Walk,
     /// Names in it that were told of last, maybe without their extended attributes.
     bare: VecDeque<OsString>,
+    /// The store has said of a file in it that files there have no access lists: when it was asked.
+    without_acls: Option<(Moment, Instant)>,
     since: Instant,
 }
 
@@ -354,6 +356,7 @@ impl Memory {
                 is_reckoned: false,
                 walk: Walk::default(),
                 bare: VecDeque::new(),
+                without_acls: None,
                 since: Instant::now(),
             };
             self.dirs.insert(path.to_path_buf(), new);

@@ -120,6 +120,23 @@ fn nothing_is_believed_where_nothing_is_to_be() {
     assert_eq!((recall(&none, "f"), recall(&none, "g")), ("unknown", "unknown"));
 }
 
+// S-1
+#[test]
+fn that_files_of_a_directory_have_no_access_lists_is_said_once_and_not_of_another_in_its_place() {
+    let answers = answers();
+    let (d, e) = (Path::new("d"), Path::new("e"));
+    assert!(!answers.has_no_acls(d));
+    answers.hear_no_acls(d, answers.moment());
+    assert!(answers.has_no_acls(d) && !answers.has_no_acls(e));
+    let asked = answers.moment();
+    answers.forget_below(d);
+    answers.hear_no_acls(d, asked);
+    assert!(!answers.has_no_acls(d), "it is another directory since");
+    let none = Answers::new(Times { entry: HOUR, attr: Duration::ZERO });
+    none.hear_no_acls(d, none.moment());
+    assert!(!none.has_no_acls(d), "attributes are not to be believed at all");
+}
+
 /// A3.
 #[test]
 fn what_is_remembered_is_bounded() {

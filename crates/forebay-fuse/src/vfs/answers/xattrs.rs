@@ -60,6 +60,20 @@ impl Answers {
         self.memory().absences.0.is_some_and(|at| at.elapsed() < GOES_ON)
     }
 
+    /// The store was asked for the access list of a file in this directory, and its file system has none.
+    pub fn hear_no_acls(&self, dir: &Path, asked: Moment) {
+        self.memory().dir(dir).without_acls = Some((asked, Instant::now()));
+    }
+
+    /// Whether that was said of another file in it, as lately as attributes are believed.
+    pub fn has_no_acls(&self, dir: &Path) -> bool {
+        let memory = self.memory();
+        let said = memory.dirs.get(dir).and_then(|known| Some((known.floor, known.without_acls?)));
+        said.is_some_and(|(floor, (asked, at))| {
+            asked >= floor.max(memory.floor) && at.elapsed() < memory.times.attr
+        })
+    }
+
     /// Other files of a directory that were told of, but not their extended attributes; they count as being
     /// asked for.
     pub fn without_xattrs(&self, dir: &Path) -> Vec<PathBuf> {
