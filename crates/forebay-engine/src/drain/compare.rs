@@ -84,7 +84,9 @@ impl Drain {
     ) -> Result<u64> {
         // Before they are read: what is written into a hole after that is no zeros, or found next time.
         let data = self.data_within(parcel, at, at + buf.len() as u64)?;
-        let began = self.files.time().now();
+        let (time, looks) = (self.files.time(), self.files.totals().looks());
+        let counts = open.counts();
+        let at_it = counts.then(|| (open.looking().begin(time), looks.busy().begin(time)));
         let n = self.files.note_tier(parcel.shadow.read_at(buf, at))? as u64;
         let bytes = &buf[..n as usize];
         let of = |start: u64, end: u64| &bytes[(start - at) as usize..(end - at) as usize];
@@ -112,10 +114,10 @@ impl Drain {
                 from = to;
             }
         }
-        if open.counts() {
-            let took = self.files.time().since(began);
-            open.looked(n, took);
-            self.files.totals().looks().note(n, took);
+        drop(at_it);
+        if counts {
+            open.looked(n);
+            looks.note(n);
             self.files.landings().note_looked(n);
         }
         if !noted.is_empty() {

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use forebay_backing::{Result, Sizes, Version};
 
@@ -15,6 +14,7 @@ use crate::core::digest::{BLOCK, Digest, parts};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::{Around, Meanwhile};
+use crate::files::pace::Busy;
 use crate::lock::{Mutex, Rank};
 use crate::tier::digests::Table;
 
@@ -35,7 +35,7 @@ pub(crate) struct OpenTable {
     base: Version,
     /// Bytes that were compared, and for how long.
     looked: AtomicU64,
-    looked_us: AtomicU64,
+    looking: Busy,
     /// Blocks of which it tells what this flight copies. One at a time changes a page.
     noted: Mutex<Vec<(u64, u64)>>,
     /// That could not be written.
@@ -78,10 +78,14 @@ impl OpenTable {
         self.table.next_noted(block)
     }
 
+    /// While it is compared: several threads may be at it.
+    pub fn looking(&self) -> &Busy {
+        &self.looking
+    }
+
     /// So many bytes were compared.
-    pub fn looked(&self, bytes: u64, took: Duration) {
+    pub fn looked(&self, bytes: u64) {
         self.looked.fetch_add(bytes, Relaxed);
-        self.looked_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
     /// Blocks are about to be copied that are these: the store holds them once the flight has landed.
@@ -130,30 +134,31 @@ impl Files {
     }
 
     /// Takes note of bytes that were just fetched from the backing store, since a look at the file.
-    pub(crate) fn note_fetched(
-        &self,
-        file: &File,
-        inner: &mut Inner,
-        seen: Look,
-        start: u64,
-        bytes: &[u8],
-    ) {
-        let base = inner.state.base();
+    pub(crate) fn note_fetched(&self, file: &File, seen: Look, start: u64, bytes: &[u8]) {
         let still = |inner: &mut Inner| {
+            let same = !inner.changed(seen, What::Base) && !inner.state.flush_is_open();
             let live = inner.live();
-            live.flight.is_none() && live.around == Around::None && !live.stale
+            same && live.flight.is_none() && live.around == Around::None && !live.stale
         };
-        let same = !inner.changed(seen, What::Base) && !inner.state.flush_is_open();
-        if !self.keeps_digests(base.size) || !same || !still(inner) {
+        let mut inner = file.lock();
+        let base = inner.state.base();
+        if !self.keeps_digests(base.size) || !still(&mut inner) {
             return;
         }
-        let Some(table) = self.table_of(file, inner) else { return };
+        let Some(table) = self.table_of(file, &mut inner) else { return };
+        drop(inner);
+        // Who reads the file meanwhile does not wait for this.
         let whole = parts(start, start + bytes.len() as u64, base.size).filter(|part| part.whole);
         let digest = |part: crate::core::digest::Part| {
             let block = &bytes[(part.start - start) as usize..(part.end - start) as usize];
             (part.block, table.key().digest(block))
         };
         let mut found: Vec<_> = whole.map(digest).collect();
+        let mut inner = file.lock();
+        let is_same = inner.live().digests.as_ref().is_some_and(|now| Arc::ptr_eq(now, &table));
+        if !is_same || !still(&mut inner) {
+            return;
+        }
         // What cannot be noted is unknown.
         if table.stamp() != Some(base) {
             let _ = table.reset().and_then(|()| table.set_stamp(Some(&base)));
@@ -188,14 +193,14 @@ impl Files {
             inner.live().digests = None;
             return None;
         }
-        let (looked, looked_us) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (looked, looking) = (AtomicU64::new(0), Busy::default());
         let noted = Mutex::new(Rank::Batch, Vec::new());
         Some(OpenTable {
             table,
             counts: AtomicBool::new(counts),
             base,
             looked,
-            looked_us,
+            looking,
             noted,
             spoilt: AtomicBool::new(false),
         })
@@ -206,8 +211,7 @@ impl Files {
         let looked = open.looked.load(Relaxed);
         if looked > 0 {
             let looks = inner.looks.get_or_insert_default();
-            let took = Duration::from_micros(open.looked_us.load(Relaxed));
-            looks.last = Some((self.time.now(), took));
+            looks.last = Some((self.time.now(), open.looking.total()));
             // The last one tells most.
             looks.looked = looks.looked / 2 + looked;
             looks.copied = looks.copied / 2 + copied;

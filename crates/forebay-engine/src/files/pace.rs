@@ -6,15 +6,66 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::lock::{Mutex, Rank};
+use crate::time::Time;
 
 /// A look costs a system call for each of the files, so opens make one only if the last is older.
 pub(crate) const LOOK_MIN: Duration = Duration::from_millis(20);
+
+/// For how long a work that several threads do was under way: while any of them was at it.
+pub(crate) struct Busy(Mutex<Spell>);
+
+#[derive(Default)]
+struct Spell {
+    threads: u32,
+    /// The first of them began.
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Default for Busy {
+    fn default() -> Busy {
+        Busy(Mutex::new(Rank::Unseen, Spell::default()))
+    }
+}
+
+impl Busy {
+    /// One thread is at it until what is returned is dropped.
+    pub fn begin<'a>(&'a self, time: &'a Time) -> impl Drop + 'a {
+        let mut spell = self.0.lock();
+        spell.threads += 1;
+        let now = time.now();
+        spell.since.get_or_insert(now);
+        AtIt(self, time)
+    }
+
+    pub fn total(&self) -> Duration {
+        self.0.lock().before
+    }
+
+    fn halve(&self) {
+        self.0.lock().before /= 2;
+    }
+}
+
+struct AtIt<'a>(&'a Busy, &'a Time);
+
+impl Drop for AtIt<'_> {
+    fn drop(&mut self) {
+        let mut spell = self.0.0.lock();
+        spell.threads -= 1;
+        if spell.threads == 0
+            && let Some(since) = spell.since.take()
+        {
+            spell.before += self.1.since(since);
+        }
+    }
+}
 
 /// How fast files are compared with what the store holds.
 #[derive(Default)]
 pub(crate) struct LookPace {
     bytes: AtomicU64,
-    us: AtomicU64,
+    busy: Busy,
 }
 
 /// Until enough was compared to know: what a processor does.
@@ -24,21 +75,25 @@ const LOOKS_PER_SEC: u64 = 4 << 30;
 const LOOKED_MIN: u64 = 64 << 20;
 
 impl LookPace {
-    pub fn note(&self, bytes: u64, took: Duration) {
+    pub fn busy(&self) -> &Busy {
+        &self.busy
+    }
+
+    /// So many bytes were compared.
+    pub fn note(&self, bytes: u64) {
         // What is long ago counts less.
         if self.bytes.fetch_add(bytes, Relaxed) > 1 << 40 {
             self.bytes.fetch_update(Relaxed, Relaxed, |sum| Some(sum / 2)).ok();
-            self.us.fetch_update(Relaxed, Relaxed, |sum| Some(sum / 2)).ok();
+            self.busy.halve();
         }
-        self.us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
     /// Bytes that are compared within a tenth of that time.
     pub fn bytes_within(&self, time: Duration) -> u64 {
-        let (bytes, us) = (self.bytes.load(Relaxed), self.us.load(Relaxed));
-        let per_sec = match bytes < LOOKED_MIN || us == 0 {
+        let (bytes, took) = (self.bytes.load(Relaxed), self.busy.total());
+        let per_sec = match bytes < LOOKED_MIN || took.is_zero() {
             true => LOOKS_PER_SEC as f64,
-            false => bytes as f64 * 1e6 / us as f64,
+            false => bytes as f64 / took.as_secs_f64(),
         };
         (per_sec * time.as_secs_f64() / 10.0) as u64
     }

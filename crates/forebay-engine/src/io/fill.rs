@@ -29,6 +29,9 @@ use crate::tier::media::MediaFile;
 /// latency behind its transfer, short enough to serve the first reader soon.
 pub(crate) const CHUNK: u64 = 1 << 20;
 
+/// Holes are looked for in pieces of this size, and what is written to a file system on a disk is.
+const GRAIN: usize = 64 << 10;
+
 /// A random fill. At 16 KiB a store of 5 ms and 100 MB/s answers as many requests as at 4 KiB.
 const RANDOM: u64 = 16 << 10;
 
@@ -216,7 +219,7 @@ impl Io {
         let refused = self.land_fill(file, &filling, &fetched)?;
         if refused.is_none() && source == Source::Store {
             let bytes = fetched.part(start, end);
-            self.files.note_fetched(file, &mut file.lock(), filling.seen, start, bytes);
+            self.files.note_fetched(file, filling.seen, start, bytes);
         }
         Ok(Filled::Bytes(fetched, refused))
     }
@@ -328,7 +331,8 @@ impl Io {
         };
         filling.lands(&mut inner, true);
         drop(inner);
-        let put = gaps.iter().try_for_each(|&(a, b)| put(&*shadow, fetched.part(a, b), a));
+        let grain = if self.files.media().is_memory() { CHUNK as usize } else { GRAIN };
+        let put = gaps.iter().try_for_each(|&(a, b)| put(&*shadow, fetched.part(a, b), a, grain));
         failpoint::pass("fill.written");
         let mut inner = file.lock();
         filling.lands(&mut inner, false);
@@ -368,19 +372,27 @@ impl Io {
 /// Writes fetched bytes, and holes where they are zeros: a sparse file stays sparse. The hole is
 /// punched, since a fill that died before its record may have left bytes there.
 ///
-/// In pieces also where there are none: ext4 takes a folio of the page cache as large as the write
+/// In pieces of `grain` also where there are none: ext4 takes a folio of the page cache as large as the write
 /// (Linux 6.16 and later), and later looks at all its blocks for every page that is written there.
-fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) -> std::io::Result<()> {
-    const GRAIN: usize = 64 << 10;
-    let mut at = offset;
-    for part in bytes.chunks(GRAIN) {
-        match bytes.len() >= GRAIN && is_zero(part) {
-            true => make_hole(shadow, at, part.len() as u64)?,
-            false => shadow.write_at(part, at)?,
+fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64, grain: usize) -> std::io::Result<()> {
+    let is_hole = |part: &&[u8]| bytes.len() >= GRAIN && is_zero(part);
+    let parts: Vec<&[u8]> = bytes.chunks(GRAIN).collect();
+    let mut at = 0;
+    for alike in parts.chunk_by(|a, b| is_hole(a) == is_hole(b)) {
+        let len = alike.iter().map(|part| part.len()).sum::<usize>();
+        let (from, run) = (offset + at as u64, &bytes[at..at + len]);
+        match is_hole(&alike[0]) {
+            true => make_hole(shadow, from, len as u64)?,
+            false => write_in(shadow, run, from, grain)?,
         }
-        at += part.len() as u64;
+        at += len;
     }
     Ok(())
+}
+
+fn write_in(shadow: &dyn MediaFile, bytes: &[u8], at: u64, grain: usize) -> std::io::Result<()> {
+    let mut pieces = (at..).step_by(grain).zip(bytes.chunks(grain));
+    pieces.try_for_each(|(at, piece)| shadow.write_at(piece, at))
 }
 
 /// Makes zeros of a range that is about to be recorded. A hole at the end needs the length that shows
