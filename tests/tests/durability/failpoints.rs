@@ -25,7 +25,12 @@ fn dies_and_recovers(point: &str) {
         let mut bed = Bed::new(Tier::Disk);
         let old = prepare(&bed);
         bed.env("FOREBAY_FAILPOINTS", &format!("{point}={passage}"));
-        let foreground = bed.mount_foreground(&["--max-age", "100ms"]);
+        // One passage by the daemon, the other past it.
+        let flags = match passage {
+            1 => &["--max-age", "100ms"][..],
+            _ => &["--max-age", "100ms", "--passthrough", "always", "--digests-from", "4KiB"],
+        };
+        let foreground = bed.mount_foreground(flags);
         let mut load = Load::start_if_alive(&bed, 2, passage + 60);
         let (died, mut foreground) = work_until_dead(&bed, foreground, patience(point));
         let writers = load.take().map(Load::stop).unwrap_or_default();

@@ -23,7 +23,8 @@ use forebay_tests::{
 
 use crate::load::{Load, Work, Writer};
 
-const IMAGE_MIB: u64 = 512;
+/// Tiers are written past the daemon from 512 MiB on.
+const IMAGE_MIB: u64 = 768;
 
 /// The disks of one bed, and where they are mounted. Dropped from the top: tier and backing store
 /// before the file system that holds their images, and the bed last.
@@ -228,12 +229,14 @@ struct Outcome {
     syncs: usize,
     /// Blocks that the tier's disk forgot.
     forgotten: usize,
+    /// Times that a program wrote past the daemon.
+    past: u64,
 }
 
 fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -> Outcome {
     const QUIET_CUTS: usize = 3;
     let deadline = soak().map(|time| Instant::now() + time);
-    let mut outcome = Outcome { wrong: Vec::new(), cuts: 0, syncs: 0, forgotten: 0 };
+    let mut outcome = Outcome { wrong: Vec::new(), cuts: 0, syncs: 0, forgotten: 0, past: 0 };
     let mut chance = Rng::new(seed);
     loop {
         let mut machine = Machine::new(fs, chance.word());
@@ -249,6 +252,8 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
             cuts.push(machine.cut(number, Some(mounted.pid), &load.writers()));
         }
         load.progress(chance.range(20, 100));
+        let counters = mounted.forebay(&["stats", text(&mounted.path), "--json"]).ok().json();
+        outcome.past += counters["counters"]["passthrough_writes"].as_u64().unwrap_or(0);
         cuts.push(machine.last_cut(QUIET_CUTS, &mounted, &load.writers()));
         let writers = load.stop();
         mounted.crash();
@@ -278,23 +283,26 @@ fn survives(fs: ImageFs, flags: &[&str], own_seed: u64) {
     assert!(outcome.syncs > 50, "only {} fsyncs", outcome.syncs);
     let lines = &outcome.wrong;
     assert!(lines.is_empty(), "seed {seed}, {} problems:\n  {}", lines.len(), lines.join("\n  "));
+    assert!(outcome.past > 0 || !flags.contains(&"always"), "nobody wrote past the daemon");
     let (cuts, syncs, forgotten) = (outcome.cuts, outcome.syncs, outcome.forgotten);
     proof!("{cuts} power cuts under load with {syncs} fsyncs; the disk forgot {forgotten} blocks");
 }
+
+const ALL_PAST: &[&str] =
+    &["--max-age", "300ms", "--passthrough", "always", "--digests-from", "4KiB"];
 
 #[test]
 fn synced_bytes_survive_power_cuts_on_ext4() {
     needs_forebay!();
     needs_tools!("mkfs.xfs", "mkfs.ext4");
-    let all_past = ["--passthrough", "always", "--digests-from", "4KiB"];
-    survives(ImageFs::Ext4, &[&["--max-age", "300ms"][..], &all_past].concat(), 70);
+    survives(ImageFs::Ext4, ALL_PAST, 70);
 }
 
 #[test]
 fn synced_bytes_survive_power_cuts_on_xfs() {
     needs_forebay!();
     needs_tools!("mkfs.xfs", "mkfs.ext4");
-    survives(ImageFs::Xfs, &["--max-age", "300ms"], 80);
+    survives(ImageFs::Xfs, ALL_PAST, 80);
 }
 
 #[test]

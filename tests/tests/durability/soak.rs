@@ -11,7 +11,13 @@ use crate::load::{Load, Work, assert_all_there};
 
 const FLAGS: &[&str] = &["--max-age", "300ms", "--tier-size", "16MiB"];
 
-fn one_day(tier: Tier, flags: &[&str], own_seed: u64) {
+/// In MiB, what a tier is given from time to time.
+const SMALL: (u64, u64) = (16, 64);
+
+/// Writers are let past the daemon.
+const ROOMY: (u64, u64) = (512, 900);
+
+fn one_day(tier: Tier, flags: &[&str], sizes: (u64, u64), own_seed: u64) {
     const ROUNDS: usize = 3;
     let seed = seed(own_seed);
     let deadline = soak().map(|time| Instant::now() + time);
@@ -23,7 +29,7 @@ fn one_day(tier: Tier, flags: &[&str], own_seed: u64) {
         let mut load = Load::start(&bed, 3, seed + rounds as u64, Work::Mixed);
         for _ in 0..6 {
             load.progress(chance.range(50, 200));
-            disturb(&mounted, &mut chance);
+            disturb(&mounted, sizes, &mut chance);
         }
         let writers = load.stop();
         let when = format!("seed {seed}, round {rounds}");
@@ -40,9 +46,9 @@ fn one_day(tier: Tier, flags: &[&str], own_seed: u64) {
     proof!("{rounds} rounds, {done} operations, every byte compared after each");
 }
 
-fn disturb(mounted: &Mounted, chance: &mut Rng) {
+fn disturb(mounted: &Mounted, sizes: (u64, u64), chance: &mut Rng) {
     let at = mounted.path.to_string_lossy();
-    let size = format!("tier-size={}MiB", chance.range(16, 64));
+    let size = format!("tier-size={}MiB", chance.range(sizes.0, sizes.1));
     let commands: &[&[&str]] = &[
         &["flush", "--wait", &at],
         &["evict", &at],
@@ -60,11 +66,18 @@ fn disturb(mounted: &Mounted, chance: &mut Rng) {
 #[test]
 fn a_long_day_on_a_small_tier_loses_nothing() {
     needs_forebay!();
-    one_day(Tier::Ext4(256), FLAGS, 500);
+    one_day(Tier::Ext4(256), FLAGS, SMALL, 500);
+}
+
+#[test]
+fn a_long_day_with_all_written_past_the_daemon_loses_nothing() {
+    needs_forebay!();
+    let flags = ["--max-age", "300ms", "--passthrough", "always", "--digests-from", "4KiB"];
+    one_day(Tier::Ext4(1024), &flags, ROOMY, 520);
 }
 
 #[test]
 fn a_long_day_on_the_daemon_path_loses_nothing() {
     needs_forebay!();
-    one_day(Tier::Tmpfs(256), &[FLAGS, &["--passthrough", "off"]].concat(), 510);
+    one_day(Tier::Tmpfs(256), &[FLAGS, &["--passthrough", "off"]].concat(), SMALL, 510);
 }

@@ -109,7 +109,8 @@ fn random_operations_do_so_where_the_kernel_believes_what_it_was_told_for_an_hou
 
 #[test]
 fn random_operations_do_so_with_passthrough_always() {
-    run(Tier::Xfs(512), &["--passthrough", "always"], 4, Disturb::Yes);
+    let flags = ["--passthrough", "always", "--digests-from", "4KiB"];
+    run(Tier::Xfs(768), &flags, 4, Disturb::Yes);
 }
 
 #[test]
