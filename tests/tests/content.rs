@@ -180,3 +180,58 @@ fn who_writes_on_after_the_session_was_cut_off_is_not_forgotten() {
     mounted.umount();
     proof!("two writes beside the end of a session");
 }
+
+/// Flips a bit in the one shadow file of this length.
+fn damage(dir: &Path, len: u64, at: u64) -> bool {
+    fs::read_dir(dir).unwrap().flatten().any(|entry| {
+        let path = entry.path();
+        let found = entry.metadata().unwrap();
+        if found.is_dir() {
+            return damage(&path, len, at);
+        }
+        if found.len() != len {
+            return false;
+        }
+        let file = for_writing(&path);
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        true
+    })
+}
+
+/// S11: a clean copy that went bad on the tier is found by what was read from the store, and dropped by hand.
+// S-11
+#[test]
+fn check_reads_the_data_and_finds_the_bit_that_was_flipped() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(MOUNT);
+    let mut want = cached(&bed, &mounted, "f");
+    fs::write(mounted.at("dirty"), vec![7; 3 * BLOCK]).unwrap();
+    // A block that came home by a look counts as one that was read.
+    for_writing(&mounted.at("f")).write_all_at(b"x", 5 * BLOCK as u64).unwrap();
+    want[5 * BLOCK] = b'x';
+    within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
+    mounted.forebay(&["flush", text(&mounted.at("f"))]).ok();
+    mounted.umount_with(&["--keep-dirty"]).ok();
+    let tier = text(&bed.tier).to_string();
+    let len = want.len() as u64;
+    let sound = bed.forebay(&["check", "--read-data", "--json", &tier]).ok().json();
+    assert_eq!(sound["data"]["read_bytes"], len + 3 * BLOCK as u64, "{sound:#}");
+    assert_eq!(sound["data"]["verified_bytes"], len, "the dirty file is nowhere else: {sound:#}");
+
+    assert!(damage(&bed.tier.join("shadow"), len, 5 * BLOCK as u64 + 9), "there is a shadow");
+    assert_eq!(bed.forebay(&["check", &tier]).code, Some(0), "without a look at the data");
+    let out = bed.forebay(&["check", "--read-data", &tier]);
+    let named = format!("f: bytes {} to {}", 5 * BLOCK, 6 * BLOCK);
+    assert!(out.code == Some(1) && out.stdout.contains(&named), "{out:#?}");
+    assert!(out.stdout.contains("forebay evict"), "{out:#?}");
+
+    let mounted = bed.mount(MOUNT);
+    mounted.forebay(&["evict", text(&mounted.at("f"))]).ok();
+    assert!(fs::read(mounted.at("f")).unwrap() == want, "fetched again");
+    mounted.umount();
+    bed.forebay(&["check", "--read-data", &tier]).ok();
+    proof!("one bit of {len} bytes was found");
+}

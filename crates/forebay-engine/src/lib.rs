@@ -64,7 +64,7 @@ pub use pool::{Pool, run_anywhere};
 pub use requester::{Requester, on_behalf_of};
 pub use room::Room;
 pub use room::passed::{Passed, Past};
-pub use start::check::{CheckReport, check};
+pub use start::check::{CheckReport, check, check_data};
 pub use start::contents::Contents;
 pub use start::manifest::{Unflushed, manifest};
 pub use start::report::RecoveryReport;

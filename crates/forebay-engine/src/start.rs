@@ -7,3 +7,4 @@ mod names;
 pub mod recovery;
 pub mod report;
 pub mod salvage;
+mod scrub;

@@ -1,13 +1,18 @@
 //! Looking at a tier without changing it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::Result;
 use serde::Serialize;
 
 use crate::core::id::FileId;
+use crate::core::report::Progress;
 use crate::core::state::{Boot, Record, Verdict};
 use crate::start::report::why_dropped;
+use crate::start::scrub::{Scrubbed, scrub};
+use crate::tier::digests::Digests;
 use crate::tier::dir as tier;
 use crate::tier::index::Loaded;
 use crate::tier::media::Media;
@@ -34,29 +39,74 @@ pub struct CheckReport {
     pub problems: Vec<String>,
     /// Files with dirty bytes.
     pub dirty: Vec<PathBuf>,
+    /// What reading all bytes came to, if that was asked for.
+    pub scrubbed: Option<Scrubbed>,
 }
 
 impl CheckReport {
-    fn of(media: &dyn Media, loaded: Loaded, now: &Witness) -> CheckReport {
+    fn of(
+        media: &Arc<dyn Media>,
+        loaded: Loaded,
+        now: &Witness,
+        data: Option<&Progress>,
+    ) -> CheckReport {
         let (since, boot) = (loaded.since(now), loaded.boot(now));
         let problems = [loaded.damage, loaded.problems].concat();
         let mut report = CheckReport { problems, ..CheckReport::default() };
+        let mut sound: Vec<(FileId, Record)> = Vec::new();
         for (id, record) in loaded.files {
-            report.file(media, id, record, boot);
+            sound.extend(report.file(&**media, id, record, boot).map(|record| (id, record)));
+        }
+        if let Some(progress) = data {
+            let digests = Digests::existing_of(media.clone(), boot);
+            report.read_all(&**media, &sound, digests.as_ref(), progress);
         }
         report.why_dropped = (report.dropped_files > 0).then(|| why_dropped(since));
         report.ok = report.problems.is_empty();
         report
     }
 
-    fn file(&mut self, media: &dyn Media, id: FileId, mut record: Record, boot: Boot) {
+    /// Reads what files hold, and compares what is clean with what is known of the store.
+    fn read_all(
+        &mut self,
+        media: &dyn Media,
+        files: &[(FileId, Record)],
+        digests: Option<&Digests>,
+        progress: &Progress,
+    ) {
+        let bytes = files.iter().map(|(_, record)| record.present_bytes()).sum();
+        progress.total_bytes.store(bytes, Relaxed);
+        progress.total_files.store(files.len() as u64, Relaxed);
+        let mut sums = Scrubbed::default();
+        for (id, record) in files {
+            let found = scrub(media, digests, (*id, record), &mut sums, progress);
+            let problems = found.unwrap_or_else(|e| vec![format!("its shadow file: {e}")]);
+            let path = record.display_path();
+            let failed = u64::from(!problems.is_empty());
+            self.problems
+                .extend(problems.into_iter().map(|what| format!("{}: {what}", path.display())));
+            progress.failed_files.fetch_add(failed, Relaxed);
+            progress.done_files.fetch_add(1, Relaxed);
+        }
+        self.scrubbed = Some(sums);
+    }
+
+    /// Returns what is there of the file after a start.
+    fn file(
+        &mut self,
+        media: &dyn Media,
+        id: FileId,
+        mut record: Record,
+        boot: Boot,
+    ) -> Option<Record> {
         let path = record.display_path();
         self.files += 1;
         let found = match shadows::look(media, id, &record, boot) {
             Ok(found) => found,
             Err(e) => {
                 let name = tier::shadow_name(id);
-                return self.problems.push(format!("{}: shadow file {name}: {e}", path.display()));
+                self.problems.push(format!("{}: shadow file {name}: {e}", path.display()));
+                return None;
             }
         };
         let shadow = found.shadow(&record);
@@ -68,7 +118,7 @@ impl CheckReport {
         let problem = found.problem(id, survived.lost);
         self.problems.extend(problem.map(|what| format!("{}: {what}", path.display())));
         if survived.verdict == Verdict::Drop {
-            return;
+            return None;
         }
         let dirty = record.dirty_bytes();
         self.clean_bytes += record.present_bytes() - dirty;
@@ -77,12 +127,31 @@ impl CheckReport {
             self.dirty_bytes += dirty;
             self.dirty.push(path);
         }
+        Some(record)
     }
 }
 
 /// Verifies a tier that nobody uses: superblock, index, log, and that every shadow file that
 /// should hold bytes can. Changes nothing.
+///
+/// # Errors
+///
+/// If the tier is none, or is in use.
 pub fn check(dir: &Path) -> Result<CheckReport> {
+    look(dir, None)
+}
+
+/// As [`check`]; and reads all that the tier holds, and compares what is clean with what the store held as far as that
+/// is known. Ends early, and says nothing of the rest, if `progress` is cancelled.
+///
+/// # Errors
+///
+/// As those of [`check`].
+pub fn check_data(dir: &Path, progress: &Progress) -> Result<CheckReport> {
+    look(dir, Some(progress))
+}
+
+fn look(dir: &Path, data: Option<&Progress>) -> Result<CheckReport> {
     let (media, _lock) = tier::open_existing(dir)?;
     let now = Witness::here(&media);
     let loaded = match index::load_read_only(&media, &now) {
@@ -92,5 +161,6 @@ pub fn check(dir: &Path) -> Result<CheckReport> {
             return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
         }
     };
-    Ok(CheckReport::of(&media, loaded, &now))
+    let media: Arc<dyn Media> = Arc::new(media);
+    Ok(CheckReport::of(&media, loaded, &now, data))
 }

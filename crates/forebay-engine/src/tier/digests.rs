@@ -66,6 +66,12 @@ impl Digests {
         Ok(Digests { media, key: Arc::new(key) })
     }
 
+    /// Those that count, of a tier that is only looked at; `None` if none do.
+    pub fn existing_of(media: Arc<dyn Media>, boot: Boot) -> Option<Digests> {
+        let known = if boot == Boot::Kept { read_key(&*media).ok().flatten() } else { None };
+        known.map(|key| Digests { media, key: Arc::new(key) })
+    }
+
     #[cfg(test)]
     fn key(&self) -> &Arc<Key> {
         &self.key

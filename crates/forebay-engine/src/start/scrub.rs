@@ -1,0 +1,125 @@
+//! Reads what a tier holds, and compares the clean bytes with the digests of what the store held when they were
+//! read from it or brought to it.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::Serialize;
+
+use crate::core::digest::{BLOCK, Digest, parts};
+use crate::core::id::FileId;
+use crate::core::report::Progress;
+use crate::core::state::Record;
+use crate::tier::digests::{Digests, Table};
+use crate::tier::dir::shadow_name;
+use crate::tier::media::{Media, MediaFile, Open};
+
+/// Bytes read at once: whole blocks.
+const PIECE: u64 = 1 << 20;
+
+/// Damaged stretches of a file that are named; the rest is counted.
+const NAMED_MAX: usize = 8;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Scrubbed {
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Of those, clean ones that are what the store held.
+    pub verified_bytes: u64,
+    /// Clean ones that are not.
+    pub damaged_bytes: u64,
+    /// That the medium does not give back.
+    pub unreadable_bytes: u64,
+}
+
+/// One file's shadow.
+struct Scrub<'a> {
+    record: &'a Record,
+    shadow: &'a dyn MediaFile,
+    /// Absent if nothing is known of the store.
+    table: Option<Table>,
+    found: Scrubbed,
+    problems: Vec<String>,
+}
+
+/// Adds what one file comes to; returns what is wrong with it, in words.
+pub(super) fn scrub(
+    media: &dyn Media,
+    digests: Option<&Digests>,
+    (id, record): (FileId, &Record),
+    sums: &mut Scrubbed,
+    progress: &Progress,
+) -> io::Result<Vec<String>> {
+    let present = record.present(0, record.size());
+    if present.is_empty() {
+        return Ok(Vec::new());
+    }
+    let shadow = media.open(&shadow_name(id), Open::Existing)?;
+    let table = digests.filter(|_| is_known(record)).and_then(|digests| digests.existing(id));
+    let table = table.filter(|table| table.stamp() == Some(record.base()));
+    let (shadow, found, problems) = (&*shadow, Scrubbed::default(), Vec::new());
+    let mut scrub = Scrub { record, shadow, table, found, problems };
+    for (start, end) in present {
+        let mut at = start;
+        while at < end && !progress.is_cancelled() {
+            let upto = end.min((at / PIECE + 1) * PIECE);
+            scrub.piece(at, upto);
+            progress.done_bytes.fetch_add(upto - at, Relaxed);
+            at = upto;
+        }
+    }
+    sums.read_bytes += scrub.found.read_bytes;
+    sums.verified_bytes += scrub.found.verified_bytes;
+    sums.damaged_bytes += scrub.found.damaged_bytes;
+    sums.unreadable_bytes += scrub.found.unreadable_bytes;
+    let more = scrub.problems.len().saturating_sub(NAMED_MAX);
+    scrub.problems.truncate(NAMED_MAX);
+    if more > 0 {
+        scrub.problems.push(format!("and so are {more} stretches more"));
+    }
+    Ok(scrub.problems)
+}
+
+/// Whether a clean block has to be what the digests tell: not of a file that may have been written past the daemon
+/// since it was looked at last, nor of one whose flush was broken off, or whose length is not home.
+fn is_known(record: &Record) -> bool {
+    !record.is_unseen() && !record.flush_is_open() && record.size() == record.base().size
+}
+
+impl Scrub<'_> {
+    fn piece(&mut self, start: u64, end: u64) {
+        let mut buf = vec![0; (end - start) as usize];
+        let read = self.shadow.read_at(&mut buf, start);
+        let n = *read.as_ref().unwrap_or(&0) as u64;
+        self.found.read_bytes += n;
+        if n < end - start {
+            let why = read.map_or_else(|e| e.to_string(), |_| "the shadow file ends".into());
+            self.found.unreadable_bytes += end - start - n;
+            self.problems.push(format!("bytes {} to {end} cannot be read: {why}", start + n));
+        }
+        let Some(table) = &self.table else { return };
+        let parts: Vec<_> = parts(start, start + n, self.record.size()).collect();
+        let held = table.read(start / BLOCK, parts.len() as u64);
+        let mut damaged: Vec<(u64, u64)> = Vec::new();
+        for (part, held) in parts.iter().zip(held) {
+            let clean = self.record.clean(part.start, part.end);
+            let is_clean = clean.iter().map(|(a, b)| b - a).sum::<u64>() == part.end - part.start;
+            if !part.whole || !is_clean || held == Digest::UNKNOWN {
+                continue;
+            }
+            let bytes = &buf[(part.start - start) as usize..(part.end - start) as usize];
+            if table.key().digest(bytes) == held {
+                self.found.verified_bytes += part.end - part.start;
+                continue;
+            }
+            self.found.damaged_bytes += part.end - part.start;
+            match damaged.last_mut() {
+                Some(last) if last.1 == part.start => last.1 = part.end,
+                _ => damaged.push((part.start, part.end)),
+            }
+        }
+        let in_words = |(a, b)| format!("bytes {a} to {b} are not what the store held: damaged");
+        self.problems.extend(damaged.into_iter().map(in_words));
+    }
+}
