@@ -360,13 +360,16 @@ fn a_busy_instance_goes_all_the_same() {
 #[test]
 fn a_drained_node_takes_nothing_new() {
     needs_forebay!();
-    let node = Node::start(256);
-    node.forebay(&["node", "drain", "n1"]).ok();
+    // A name of its own: mounts of this machine that are members under it leave.
+    let mut node = Node::laid(256);
+    node.name = format!("drained-{}", std::process::id());
+    node.up();
+    node.forebay(&["node", "drain", &node.name]).ok();
     node.forebay(&["node", "health"]).expect(1);
     let args = ["instance", "create", "private", "w", "--capacity", "16MiB"];
     let refused = node.forebay(&args);
     assert!(refused.code != Some(0) && refused.text().contains("undrain"), "{refused:?}");
-    node.forebay(&["node", "undrain", "n1"]).ok();
+    node.forebay(&["node", "undrain", &node.name]).ok();
     node.forebay(&args).ok();
     node.forebay(&["instance", "destroy", "w"]).ok();
     node.assert_empty();

@@ -64,6 +64,8 @@ pub enum JobKind {
     Drain,
     Umount,
     Detach,
+    /// Another member is taken out.
+    MemberDrain,
 }
 
 impl JobKind {
@@ -80,6 +82,7 @@ impl JobKind {
             JobKind::Drain => "drain",
             JobKind::Umount => "umount",
             JobKind::Detach => "detach",
+            JobKind::MemberDrain => "member-drain",
         }
     }
 }
@@ -88,6 +91,16 @@ impl JobKind {
     /// Whether it brings dirty bytes to the backing store.
     pub fn flushes(self) -> bool {
         matches!(self, JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain)
+    }
+
+    /// What asks for it, below `/v1/`, if not `POST /v1/jobs`.
+    pub fn request(self) -> Option<&'static str> {
+        match self {
+            JobKind::Umount => Some("umount"),
+            JobKind::Detach => Some("detach"),
+            JobKind::MemberDrain => Some("cluster/drain"),
+            _ => None,
+        }
     }
 
     /// Whether a daemon that finds it unfinished goes on with it: doing it twice does no harm.
@@ -171,6 +184,14 @@ pub struct Job {
     pub error: Option<String>,
     /// What the command that waits for the job exits with.
     pub exit_code: Option<u8>,
+}
+
+impl Job {
+    /// Whether the mount that was to leave is gone: also if bytes stayed dirty and the exit code says so.
+    pub fn is_gone(&self) -> bool {
+        let ended = self.error.as_ref().is_none_or(|error| error.starts_with("unmounted"));
+        ended && !self.report.as_ref().is_some_and(|report| report.cancelled)
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

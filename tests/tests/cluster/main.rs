@@ -5,7 +5,7 @@
 //! asked, `refusals` what must not be mounted together, `clocks` what is so when nodes tell other times.
 //! `grants` says what is so of directories that are read without asking.
 //! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
-//! run, and `overview` is what operators see.
+//! run, and `overview` is what operators see; `taking_out` says how a node leaves.
 
 mod applications;
 mod clocks;
@@ -22,6 +22,7 @@ mod reads;
 mod refusals;
 mod seats_of_locks;
 mod takeover;
+mod taking_out;
 
 use std::fs::File;
 use std::io::Write;

@@ -1,21 +1,26 @@
 //! `forebay member`.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use forebay_backing::{Error, Kind, Result};
 use forebay_cluster::member::Missing;
 use serde_json::{Value, json};
 
+use super::umount;
+use super::watch::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::Mounts;
 use crate::ui::table::Align::Left;
 use crate::ui::table::tabulate;
-use crate::ui::{say, say_json};
-use crate::units::counted;
+use crate::ui::{note, say, say_json};
+use crate::units::{counted, human_secs, human_size, parse_duration};
+use crate::wire::Job;
 
 const EXAMPLES: &str = "\
 Examples:
+  forebay member drain /mnt/fast n3
   forebay member missing /mnt/fast
   forebay member stopped /mnt/fast n3 --confirm n3
   forebay member give-up /mnt/fast n3 runs/7 --confirm n3
@@ -32,7 +37,16 @@ is lost, give the bytes up: then what the backing store has counts. If the membe
 it keeps its bytes aside as conflicts. Where a member that is away has copies (n5 above), mount that: it
 takes the dead one's place. If it is lost, too, confirm its name besides.";
 
-/// Decide what becomes of a dead member of a store that several nodes share.
+const DRAIN: &str = "\
+Examples:
+  forebay member drain /mnt/fast n3
+  forebay member drain /mnt/fast n3 --timeout 5min
+
+It is as if `forebay umount` had been typed on the member's node. If its mount is in use, or not all can be
+flushed, it stays mounted as it was, and nothing is lost: exit code 1 or 4. Ctrl-C calls it off. Mounted
+again it is a member as before. A member that has left before, and holds nothing, is out: exit code 0.";
+
+/// Take a member out of a store that several nodes share; decide what becomes of a dead one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -42,6 +56,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// Take a member out, wherever it is: it flushes what it has, gives its claims back and unmounts.
+    Drain(Drain),
     /// List the files whose newest bytes are with a member, not on the backing store.
     Missing(Missings),
     /// Say that a dead member has stopped for certain: its machine is off, or cut off from the store.
@@ -50,6 +66,22 @@ enum What {
     GiveUp(GiveUp),
     /// Take a dead member that holds nothing out for good: its name is free for another tier.
     Remove(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DRAIN)]
+struct Drain {
+    /// A mount point, or any path in the mount.
+    #[arg(value_name = "MOUNT")]
+    mountpoint: PathBuf,
+    /// The member's name.
+    name: String,
+    /// Stop draining after this time; it stays mounted.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -103,6 +135,7 @@ struct Remove {
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.what {
+        What::Drain(args) => drain(args),
         What::Missing(args) => missing(args),
         What::Stopped(of) => {
             let partners = confirmed(of)?;
@@ -159,6 +192,43 @@ fn told(json: bool, answer: &Value, text: impl Fn() -> String) {
     match json {
         true => say_json(answer),
         false => say(text()),
+    }
+}
+
+fn drain(args: &Drain) -> Result<u8> {
+    let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
+    let client = Client::new(&place.tier);
+    if client.get("/v1/status")?["cluster"]["member"] == args.name.as_str() {
+        return umount::of(place, args.timeout, args.json);
+    }
+    let timeout = args.timeout.map(|timeout| timeout.as_secs_f64());
+    let body = json!({ "member": args.name, "timeout_secs": timeout });
+    let answer = client.post("/v1/cluster/drain", &body)?;
+    let Some(id) = answer["id"].as_u64() else {
+        told(args.json, &answer, || format!("{}: has left before, and holds nothing", args.name));
+        return Ok(0);
+    };
+    let deadline = args.timeout.map(|timeout| Instant::now() + timeout + umount::GRACE);
+    let job = watch(&client, id, "drain", deadline)?;
+    match args.json {
+        true => say_json(&job),
+        false => tell_drained(&args.name, &job),
+    }
+    Ok(job.exit_code.unwrap_or(0))
+}
+
+fn tell_drained(name: &str, job: &Job) {
+    let report = job.report.clone().unwrap_or_default();
+    tell_failures(&report.failures);
+    match &job.error {
+        Some(error) => note!("{error}"),
+        None if report.files == 0 => say(format!("{name}: nothing was dirty; unmounted")),
+        None => say(format!(
+            "{name}: drained {} in {}, unmounted in {}",
+            human_size(report.bytes),
+            counted(report.files, "file"),
+            human_secs(job.elapsed_secs)
+        )),
     }
 }
 

@@ -40,4 +40,4 @@ mod trial;
 pub mod umount;
 pub mod unpin;
 pub mod wait;
-mod watch;
+pub mod watch;

@@ -6,7 +6,9 @@ use forebay_base::{Error, Result};
 use forebay_node::NodeConfig;
 use serde_json::{Value, json};
 
+use super::nodes::staying;
 use crate::node::client::NodeArgs;
+use crate::node::wire::NodeView;
 use crate::ui::{say, say_json};
 
 const EXAMPLES: &str = "\
@@ -41,6 +43,14 @@ The file is TOML, by default /etc/forebay/node.toml:
 `health` exits 0 if the daemon answers and takes new instances, 1 if it is drained, 3 if it does not
 answer: for a scheduler's HealthCheckProgram, see docs/JOBS.md.";
 
+const DRAIN: &str = "\
+Examples:
+  forebay node drain n17
+
+Instances stay until their jobs end. Mounts with --registry that are members under the node's name
+flush, give back what they hold, and unmount, as by `forebay umount`; one that is in use is asked again
+every 10 s. `forebay nodes` says what is still there, and why. `forebay node undrain` ends it.";
+
 /// Serve instances and transfers on this node.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -59,13 +69,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Have a node take nothing new, for maintenance.
-    #[command(
-        after_help = "Examples:\n  forebay node drain n17\n\nWhat is on the node stays until \
-        its jobs end: `forebay nodes` says\nhow much that is."
-    )]
+    /// Have a node take nothing new, and its mounts that are members leave, for maintenance.
+    #[command(after_help = DRAIN)]
     Drain(Named),
-    /// Have a node take new instances again.
+    /// Have a node take new instances again; what has left stays out until it is mounted.
     #[command(after_help = "Examples:\n  forebay node undrain n17")]
     Undrain(Named),
     /// Say whether the node is fit for jobs.
@@ -126,10 +133,15 @@ fn drain(named: &Named, verb: &str) -> Result<u8> {
     let path = format!("/v1/nodes/{}/{verb}", named.name);
     let _: Value = named.node.client().post(&path, &json!({}))?;
     match verb {
-        "drain" => say(format!(
-            "node {} takes nothing new; `forebay nodes` says what is still on it",
-            named.name
-        )),
+        "drain" => {
+            say(format!(
+                "node {} takes nothing new, and its members leave; `forebay nodes` says what is still on it",
+                named.name
+            ));
+            let nodes: Vec<NodeView> = named.node.client().get("/v1/nodes")?;
+            let of_it = nodes.iter().filter(|node| node.name == named.name);
+            of_it.flat_map(staying).for_each(say);
+        }
         _ => say(format!("node {} takes new instances again", named.name)),
     }
     Ok(0)

@@ -13,7 +13,9 @@ use crate::units::human_secs;
 const EXAMPLES: &str = "\
 Examples:
   forebay nodes
-  forebay nodes --json";
+  forebay nodes --json
+
+Of a node that is drained it says which of its mounts have not left yet, and why.";
 
 /// List the nodes that share a registry.
 #[derive(Debug, clap::Args)]
@@ -36,7 +38,13 @@ pub fn run(args: &Args) -> Result<u8> {
     let columns =
         [("NODE", Left), ("STATE", Left), ("INSTANCES", Right), ("UP", Right), ("VERSION", Left)];
     tabulate(&columns, nodes.iter().map(row)).iter().for_each(say);
+    nodes.iter().flat_map(staying).for_each(say);
     Ok(0)
+}
+
+/// A line for each mount of a drained node that has yet to leave.
+pub fn staying(node: &NodeView) -> impl Iterator<Item = String> {
+    node.mounts.iter().map(|mount| format!("{}: {}: {}", node.name, mount.mountpoint, mount.why))
 }
 
 fn row(node: &NodeView) -> Vec<String> {

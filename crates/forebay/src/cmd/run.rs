@@ -208,7 +208,7 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
         return Ok(code);
     }
     // Whoever runs a job does not come back to unmount; the tier keeps what is dirty.
-    let keep = match (umount::is_gone(&job), late.cancelled) {
+    let keep = match (job.is_gone(), late.cancelled) {
         (true, _) => Some(job),
         (false, true) => Some(leave_now(client, KeepDirty::Yes)?),
         (false, false) => {
@@ -217,7 +217,7 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
     };
     // What the first job said of the mount is not so any more.
     tell_left(keep.as_ref());
-    say_how_to_go_on(places, code, keep.is_none_or(|job| umount::is_gone(&job)));
+    say_how_to_go_on(places, code, keep.is_none_or(|job| job.is_gone()));
     Ok(4)
 }
 

@@ -99,6 +99,11 @@ fn all(mounts: &Mounts, args: &Args) -> Result<u8> {
     Ok(codes.max().unwrap_or(0))
 }
 
+/// Drains and unmounts this mount.
+pub fn of(place: Place, timeout: Option<Duration>, json: bool) -> Result<u8> {
+    one(place, &Args { mountpoint: None, all: false, keep_dirty: false, timeout, json })
+}
+
 fn one(place: Place, args: &Args) -> Result<u8> {
     let client = Client::new(&place.tier);
     let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
@@ -137,16 +142,10 @@ fn left(client: &Client, ask: &Leave, limit: Option<Duration>) -> Result<Job> {
     let answer = client.post("/v1/umount", &json!(ask))?;
     let id = answer["id"].as_u64().unwrap_or(0);
     let job = watch(client, id, "drain", limit.map(|limit| Instant::now() + limit))?;
-    if let (Some(process), true) = (process, is_gone(&job)) {
+    if let (Some(process), true) = (process, job.is_gone()) {
         wait_end(&process);
     }
     Ok(job)
-}
-
-/// Whether the mount is gone: also if bytes stayed dirty and the exit code says so.
-pub fn is_gone(job: &Job) -> bool {
-    let ended = job.error.as_ref().is_none_or(|error| error.starts_with("unmounted"));
-    ended && !job.report.as_ref().is_some_and(|report| report.cancelled)
 }
 
 /// Whether all is flushed and programs still use the mount.
@@ -190,16 +189,22 @@ fn tell(job: &Job, place: &Place, args: &Args) {
     }
 }
 
+/// The daemon has seen them. Who asks may see more: processes of others, where the daemon is not root's.
+fn names_users(job: &Job) -> bool {
+    job.error.as_ref().is_some_and(|error| error.contains("in use by"))
+}
+
 fn say_how_to_go_on(job: &Job, place: &Place) {
     let at = place.mountpoint.display();
     match job.exit_code {
+        Some(1) if names_users(job) => {}
         Some(1) => {
             let users = users_of(&place.mountpoint, 5);
             if !users.is_empty() {
                 note!("in use by {}", users.join(", "));
             }
         }
-        _ if is_gone(job) => {}
+        _ if job.is_gone() => {}
         _ => note!(
             "go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
              leave them in the tier for later"

@@ -259,7 +259,7 @@ fn past(kind: JobKind) -> &'static str {
         JobKind::Pin => "pinned",
         JobKind::Unpin => "unpinned",
         JobKind::Purge => "purged",
-        JobKind::Drain | JobKind::Umount | JobKind::Detach => "drained",
+        JobKind::Drain | JobKind::Umount | JobKind::Detach | JobKind::MemberDrain => "drained",
     }
 }
 
@@ -271,7 +271,8 @@ fn rest(kind: JobKind) -> &'static str {
         | JobKind::Durable
         | JobKind::Drain
         | JobKind::Umount
-        | JobKind::Detach => {
+        | JobKind::Detach
+        | JobKind::MemberDrain => {
             "the rest stays dirty in the fast tier and is flushed in the background"
         }
         JobKind::Prefetch | JobKind::Pin => "the rest is fetched when it is read",

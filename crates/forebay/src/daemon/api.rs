@@ -56,6 +56,7 @@ impl Daemon {
             ("GET", ["v1", "cluster"]) => self.cluster_json(),
             ("GET", ["v1", "cluster", "top"]) => self.cluster_top_json(),
             ("GET", ["v1", "cluster", "missing"]) => Ok(json!(self.one_of_many()?.missing()?)),
+            ("POST", ["v1", "cluster", "drain"]) => self.start_taking_out(from_body(request.body)?),
             ("POST", ["v1", "cluster", what]) => self.decide(what, request.body),
             ("GET", ["v1", "stats"]) => self.stats_of(&request.query),
             ("POST", ["v1", "stats", "reset"]) => Ok(self.reset_stats()),
@@ -160,8 +161,8 @@ impl Daemon {
     fn post_job(&self, body: Value) -> Result<Value> {
         let asked: NewJob = from_body(body)?;
         let kind = asked.kind;
-        if matches!(kind, JobKind::Umount | JobKind::Detach) {
-            let message = format!("kind: for this there is POST /v1/{}", kind.name());
+        if let Some(request) = kind.request() {
+            let message = format!("kind: for this there is POST /v1/{request}");
             return Err(Error::new(Kind::Usage, message));
         }
         // Only what changes nothing that cannot be had again takes everything by default.
@@ -313,7 +314,9 @@ fn work(
         JobKind::Pin => engine.ops.pin(named, progress),
         JobKind::Unpin => engine.ops.set_pinned(named, false),
         JobKind::Purge => engine.ops.purge(named),
-        JobKind::Umount | JobKind::Detach => unreachable!("refused when posted"),
+        JobKind::Umount | JobKind::Detach | JobKind::MemberDrain => {
+            unreachable!("refused when posted")
+        }
     };
     // What walks the backing store has found it too.
     report.failures.retain(|failure| missing.iter().all(|gone| gone.path != failure.path));

@@ -14,11 +14,15 @@ use forebay_engine::{KeepDirty, PERISHABLE, Progress, Report};
 
 use super::jobs::Outcome;
 use super::{Daemon, Event, spawn};
+use crate::mounts::users_of;
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{JobKind, JobReport, Leave, NewJob};
 
 /// How often a drain that nobody watches says in the log how far it is.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// Programs that are named of those that use a mount.
+const USERS_NAMED: usize = 5;
 
 /// How often who wants to leave looks whether another has ended doing so.
 const TURN_LOOK: Duration = Duration::from_millis(50);
@@ -233,16 +237,25 @@ impl Daemon {
                 Ok(())
             }
             (Err(_), _) if self.session_over.load(SeqCst) => Ok(()),
-            (Err(error), Grip::Polite) if error.is(libc::EBUSY) => Err(Error::os(
-                libc::EBUSY,
-                format!("{at} is in use: close what is open in it and try again"),
-            )),
+            (Err(error), Grip::Polite) if error.is(libc::EBUSY) => {
+                Err(Error::os(libc::EBUSY, self.in_use()))
+            }
             (Err(error), Grip::Polite) => Err(error.context(format!("unmounting {at}"))),
             (Err(error), Grip::Last) => {
                 tracing::warn!("unmounting {at}: {error}; detaching it");
                 mount.unmount(true)
             }
         }
+    }
+
+    /// Who asks may be on another node, and see nobody.
+    fn in_use(&self) -> String {
+        let by = match users_of(&self.places.mountpoint, USERS_NAMED) {
+            users if users.is_empty() => String::new(),
+            users => format!(" by {}", users.join(", ")),
+        };
+        let at = self.places.mountpoint.display();
+        format!("{at} is in use{by}: close what is open in it and try again")
     }
 
     /// What is home is given back, so that the other members need not wait for this one.

@@ -20,6 +20,7 @@ mod saved;
 mod stack;
 mod statistics;
 mod strangers;
+mod taking_out;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -218,7 +219,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         engine_down: AtomicBool::new(false),
     });
     if let Some(member) = &daemon.member {
-        member.set_desk(Box::new(others::TheDesk(Arc::downgrade(&daemon))));
+        member.set_desk(Box::new(others::TheDesk::of(&daemon)));
     }
     if let Err(error) = daemon.open_doors(stack.store) {
         daemon.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);

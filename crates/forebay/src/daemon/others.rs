@@ -1,6 +1,7 @@
 //! What the daemons of a store's members do for each other.
 
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -20,13 +21,49 @@ const POLL: Duration = Duration::from_millis(200);
 /// A member that does not answer so many looks in a row is left alone.
 const POLLS_MISSED: u32 = 25;
 
+/// So many drains that members began are remembered; a daemon leaves once.
+const DRAINS_MAX: usize = 16;
+
 /// Where other members' questions to a daemon arrive.
-pub struct TheDesk(pub Weak<Daemon>);
+pub struct TheDesk {
+    daemon: Weak<Daemon>,
+    /// Jobs by which members had this one leave: those they may watch and cancel, and no other unmount.
+    drains: Mutex<VecDeque<u64>>,
+}
+
+impl TheDesk {
+    pub fn of(daemon: &Arc<Daemon>) -> TheDesk {
+        TheDesk { daemon: Arc::downgrade(daemon), drains: Mutex::default() }
+    }
+
+    fn drains(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.drains.lock().expect("no panic inside")
+    }
+
+    fn is_drain(&self, id: &str) -> Option<u64> {
+        id.parse().ok().filter(|id| self.drains().contains(id))
+    }
+
+    /// Remembers what a member began.
+    fn began(&self, answer: &Value) {
+        let mut drains = self.drains();
+        drains.extend(answer["id"].as_u64());
+        while drains.len() > DRAINS_MAX {
+            drains.pop_front();
+        }
+    }
+}
+
+/// Flushes all, and leaves only if nobody is put out by it.
+fn is_orderly(body: &Value) -> bool {
+    let is_off = |key: &str| body[key].is_null() || body[key] == false;
+    is_off("keep_dirty") && is_off("lazy")
+}
 
 impl Desk for TheDesk {
     fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         let refuse = |what: String| (403, json!({ "error": what }));
-        let Some(daemon) = self.0.upgrade() else { return refuse("it is ending".into()) };
+        let Some(daemon) = self.daemon.upgrade() else { return refuse("it is ending".into()) };
         let is_prefetch = |id: &str| {
             let job = id.parse().ok().and_then(|id| daemon.jobs.view(id));
             job.is_some_and(|job| job.kind == JobKind::Prefetch)
@@ -35,13 +72,25 @@ impl Desk for TheDesk {
         let may = match (method, parts.as_slice()) {
             ("GET", ["v1", "status" | "top"]) => true,
             ("POST", ["v1", "jobs"]) => body["kind"] == "prefetch" && body["all_nodes"] != true,
-            ("GET" | "DELETE", ["v1", "jobs", id]) => is_prefetch(id),
+            ("POST", ["v1", "umount"]) => is_orderly(&body),
+            ("GET" | "DELETE", ["v1", "jobs", id]) => {
+                is_prefetch(id) || self.is_drain(id).is_some()
+            }
             _ => false,
         };
         if !may {
             return refuse(format!("{method} {path}: members may not ask this of each other"));
         }
-        daemon.say(method, path, body)
+        let (status, answer) = daemon.say(method, path, body);
+        match (method, parts.as_slice()) {
+            ("POST", ["v1", "umount"]) => self.began(&answer),
+            // Of one that has ended it says that the end was seen.
+            ("DELETE", ["v1", "jobs", id]) => {
+                self.is_drain(id).into_iter().for_each(|id| daemon.jobs.mark_seen(id));
+            }
+            _ => {}
+        }
+        (status, answer)
     }
 }
 
@@ -73,7 +122,7 @@ impl Spread {
             error: error.to_string(),
         };
         for (name, begun) in others {
-            match begun.and_then(|id| wait(&member, &name, id, progress)) {
+            match begun.and_then(|id| wait(&member, &name, id, progress, |_| ())) {
                 Ok(job) => {
                     let failures = job.report.map(|report| report.failures).unwrap_or_default();
                     let named = failures.into_iter().map(|failure| JobFailure {
@@ -107,11 +156,18 @@ fn each<T: Send>(names: Vec<String>, ask: impl Fn(&str) -> T + Sync) -> Vec<(Str
     })
 }
 
-/// Until a job on another member has ended; it is cancelled with ours.
-fn wait(member: &Member, name: &str, id: u64, progress: &Progress) -> Result<Job> {
+/// Until a job on another member has ended; it is cancelled with ours. `see` is told how far it is.
+pub fn wait(
+    member: &Member,
+    name: &str,
+    id: u64,
+    progress: &Progress,
+    see: impl Fn(&Job),
+) -> Result<Job> {
     let path = format!("/v1/jobs/{id}");
     let mut missed = 0;
     let mut is_cancelled = false;
+    let is_alive = || member.others().iter().any(|other| other == name);
     loop {
         if progress.is_cancelled() && !std::mem::replace(&mut is_cancelled, true) {
             let _ = member.ask_daemon(name, "DELETE", &path, Value::Null);
@@ -122,11 +178,12 @@ fn wait(member: &Member, name: &str, id: u64, progress: &Progress) -> Result<Job
                 let job: Job = serde_json::from_value(job).map_err(|e| {
                     Error::new(Kind::Unavailable, format!("the daemon's answer: {e}"))
                 })?;
+                see(&job);
                 if job.state != JobState::Running {
                     return Ok(job);
                 }
             }
-            Err(error) if missed >= POLLS_MISSED => return Err(error),
+            Err(error) if missed >= POLLS_MISSED || !is_alive() => return Err(error),
             Err(_) => missed += 1,
         }
         thread::sleep(POLL);

@@ -23,7 +23,7 @@ use super::wire::{
     Destroy, InstanceView, MissingView, NewInstance, NewTransfer, NodeView, PoolView, Progress,
     TransferView,
 };
-use super::{asker, jobs};
+use super::{asker, jobs, members};
 use crate::http::{Peer, Reply, Request};
 
 pub struct Door {
@@ -126,6 +126,7 @@ impl Door {
         let there: BTreeMap<String, NodeRecord> = book.list(keys::NODES)?.into_iter().collect();
         let drained: Vec<(String, NodeDrain)> = book.list("wanted/nodes/")?;
         let instances = self.node.desk().instances()?;
+        let staying = members::staying(book)?;
         let pools: Vec<(String, PoolRecord)> = book.list(keys::POOLS)?;
         // A node whose daemon is not there has said what it offers, and may hold what is wanted.
         let of_pools =
@@ -139,6 +140,7 @@ impl Door {
             draining: drained.iter().any(|(drained, _)| drained == name),
             instances: instances.iter().filter(|i| i.nodes.iter().any(|n| n == name)).count()
                 as u64,
+            mounts: staying.get(name).cloned().unwrap_or_default(),
         };
         Ok(names.into_iter().map(view).collect())
     }

@@ -6,6 +6,7 @@ mod children;
 pub mod client;
 mod hands;
 mod jobs;
+mod members;
 mod running;
 pub mod settings;
 mod staging;
@@ -36,6 +37,7 @@ pub fn serve(config: NodeConfig) -> Result<u8> {
     let registry = registry(&config)?;
     let socket = config.socket.clone();
     let node = Node::start(config, registry, Arc::new(hands::Processes::default()))?;
+    members::tend(node.clone())?;
     let door = api::Door { node: node.clone() };
     http::serve_everybody(&socket, move |request| door.answer(request))?;
     tracing::info!(node = node.name(), socket = %socket.display(), "serving");

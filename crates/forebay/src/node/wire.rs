@@ -112,6 +112,17 @@ pub struct NodeView {
     pub record: Option<NodeRecord>,
     pub draining: bool,
     pub instances: u64,
+    /// Of a node that is drained: mounts that are members under its name, and have not left yet.
+    #[serde(default)]
+    pub mounts: Vec<Staying>,
+}
+
+/// A mount that is to leave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staying {
+    pub mountpoint: String,
+    /// Why it is still there.
+    pub why: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

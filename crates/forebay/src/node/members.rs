@@ -1,0 +1,214 @@
+//! While a node is drained, the mounts on its machine that are members under its name leave, too.
+//!
+//! They are asked through their control sockets, as `forebay umount` asks. One that is in use is asked again. The
+//! mounts of instances stay: they go with the jobs that they are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_node::{Book, Node};
+use serde_json::json;
+
+use super::wire::Staying;
+use crate::cmd::watch::read_job;
+use crate::http::Client;
+use crate::mounts::Mounts;
+use crate::units::{human_secs, human_size};
+use crate::wire::{Job, JobState, Leave};
+
+/// How often a mount that stays is asked again, and looked for where none is known.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// How often one that leaves is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether the node is drained, if the registry tells of no change.
+const AT_REST: Duration = Duration::from_secs(60);
+
+/// What the nodes that are drained say of their mounts, below this.
+const KEYS: &str = "actual/nodes/";
+
+/// Follows for as long as the process lives whether the node is drained.
+pub fn tend(node: Arc<Node>) -> Result<()> {
+    let members = Members { node, asked: BTreeMap::new(), told: None };
+    let thread = thread::Builder::new().name("members".into());
+    thread.spawn(move || members.run()).map(drop).map_err(|e| Error::io(e, "a thread for members"))
+}
+
+/// By node, the mounts that have yet to leave.
+pub fn staying(book: &Book) -> Result<BTreeMap<String, Vec<Staying>>> {
+    Ok(book.list(KEYS)?.into_iter().collect())
+}
+
+struct Members {
+    node: Arc<Node>,
+    /// By tier.
+    asked: BTreeMap<PathBuf, Asked>,
+    /// What the registry has of it; not known at first.
+    told: Option<Vec<Staying>>,
+}
+
+/// What a mount was asked.
+enum Asked {
+    /// It does: its job.
+    Leaves(u64),
+    Refused {
+        at: Instant,
+        why: String,
+    },
+}
+
+impl Members {
+    fn run(mut self) {
+        loop {
+            if let Err(error) = self.follow() {
+                tracing::warn!(%error, "whether the node is drained is not known");
+            }
+            thread::sleep(AGAIN);
+        }
+    }
+
+    fn follow(&mut self) -> Result<()> {
+        let key = forebay_node::records::keys::node_drain(self.node.name());
+        let mut watch = self.node.book().watch(&key)?;
+        loop {
+            let pause = self.turn()?;
+            watch.next(pause)?;
+        }
+    }
+
+    /// Says when to look again.
+    fn turn(&mut self) -> Result<Duration> {
+        if self.node.drain()?.is_none() {
+            self.call_off();
+            self.tell(Vec::new())?;
+            return Ok(AT_REST);
+        }
+        let staying = self.ask_all()?;
+        self.tell(staying)?;
+        let is_under_way = self.asked.values().any(|asked| matches!(asked, Asked::Leaves(_)));
+        Ok(if is_under_way { LOOK } else { AGAIN })
+    }
+
+    fn tell(&mut self, staying: Vec<Staying>) -> Result<()> {
+        if self.told.as_ref() == Some(&staying) {
+            return Ok(());
+        }
+        let key = format!("{KEYS}{}", self.node.name());
+        match staying.is_empty() {
+            true => self.node.book().delete(&key)?,
+            false => self.node.book().put(&key, &staying)?,
+        }
+        self.told = Some(staying);
+        Ok(())
+    }
+
+    /// What leaves stays mounted, if it is not too late.
+    fn call_off(&mut self) {
+        for (tier, asked) in std::mem::take(&mut self.asked) {
+            if let Asked::Leaves(id) = asked
+                && let Err(error) = Client::new(&tier).delete(&url(id))
+            {
+                tracing::debug!(%error, tier = %tier.display(), "a mount was not told to stay");
+            }
+        }
+    }
+
+    fn ask_all(&mut self) -> Result<Vec<Staying>> {
+        let mounts = Mounts::read()?;
+        let mut tiers = BTreeSet::new();
+        let mut staying = Vec::new();
+        for (mountpoint, tier) in mounts.ours() {
+            if self.is_of_instance(tier) || !tiers.insert(tier.to_path_buf()) {
+                continue;
+            }
+            match self.ask(mountpoint, tier) {
+                Ok(Some(why)) => {
+                    staying.push(Staying { mountpoint: mountpoint.display().to_string(), why });
+                }
+                Ok(None) => {}
+                // Whose daemon is gone, or was just going, is no member that could leave.
+                Err(error) if error.kind() == Kind::Unreachable => {}
+                Err(error) => {
+                    tracing::warn!(%error, at = %mountpoint.display(), "not asked to leave")
+                }
+            }
+        }
+        self.see_off(&tiers);
+        Ok(staying)
+    }
+
+    /// A daemon that has left waits for somebody to see how it went.
+    fn see_off(&mut self, mounted: &BTreeSet<PathBuf>) {
+        for (tier, asked) in &self.asked {
+            if let Asked::Leaves(id) = asked
+                && !mounted.contains(tier)
+            {
+                // It may have ended.
+                let _ = Client::new(tier).get(&url(*id));
+            }
+        }
+        self.asked.retain(|tier, _| mounted.contains(tier));
+    }
+
+    fn is_of_instance(&self, tier: &Path) -> bool {
+        self.node.config().pools.iter().any(|pool| tier.starts_with(&pool.dir))
+    }
+
+    /// Has a mount leave if it is a member under the node's name; why it has not left.
+    fn ask(&mut self, mountpoint: &Path, tier: &Path) -> Result<Option<String>> {
+        let client = Client::new(tier);
+        if client.get("/v1/status")?["cluster"]["member"] != self.node.name() {
+            return Ok(None);
+        }
+        match self.asked.get(tier) {
+            Some(Asked::Refused { at, why }) if at.elapsed() < AGAIN => {
+                return Ok(Some(why.clone()));
+            }
+            Some(Asked::Leaves(id)) => {
+                let job = read_job(&client, &url(*id))?;
+                if job.state == JobState::Running {
+                    return Ok(Some(progress(&job)));
+                }
+                if !job.is_gone() {
+                    let why = reason(mountpoint, &job);
+                    let refused = Asked::Refused { at: Instant::now(), why: why.clone() };
+                    self.asked.insert(tier.into(), refused);
+                    return Ok(Some(why));
+                }
+                return Ok(Some("unmounted, and ends".into()));
+            }
+            _ => {}
+        }
+        tracing::info!(at = %mountpoint.display(), "the node is drained: its member leaves");
+        let answer = client.post("/v1/umount", &json!(Leave::default()))?;
+        let id = answer["id"].as_u64().unwrap_or(0);
+        self.asked.insert(tier.into(), Asked::Leaves(id));
+        Ok(Some("leaves".into()))
+    }
+}
+
+fn url(id: u64) -> String {
+    format!("/v1/jobs/{id}")
+}
+
+fn progress(job: &Job) -> String {
+    let left = job.total_bytes.saturating_sub(job.done_bytes);
+    let eta = job.eta_secs.map(|secs| format!(", {} to go", human_secs(secs)));
+    format!("leaves: {} to flush{}", human_size(left), eta.unwrap_or_default())
+}
+
+/// Without the mount point, which is told beside it.
+fn reason(mountpoint: &Path, job: &Job) -> String {
+    let failed = job.report.iter().flat_map(|report| &report.failures).next();
+    let error = job.error.clone().unwrap_or_else(|| "it did not leave".into());
+    let error = error.strip_prefix(&format!("{} is ", mountpoint.display())).unwrap_or(&error);
+    match failed {
+        Some(failure) => format!("{error}; {}: {}", failure.path, failure.error),
+        None => error.into(),
+    }
+}
