@@ -1,8 +1,8 @@
 #!/bin/sh
 # Four nodes with one slow directory, on this host: each has a network, mounts and a fast tier of its own,
 # a real etcd is their registry. One node writes a checkpoint, the others read it before any of it is on the
-# slow directory; that node is killed for good, another takes its files over; all unmount, and checksums
-# compare every byte.
+# slow directory; that node is killed for good in the middle of its next checkpoint, another takes its files
+# over; all unmount, and checksums compare every byte that was synced.
 #
 #   FOREBAY_DEMO_DIR=DIR   where to work; needs 1 GB (default /var/tmp)
 set -eu
@@ -151,15 +151,39 @@ lines=$(on n1 sh -c "grep -c '^n[23] line [0-9]*\$' $work/mnt/log")
 echo "   n1 reads $lines whole lines"
 [ "$lines" = 400 ] && [ "$(on n1 sort -u "$work/mnt/log" | wc -l)" = 400 ]
 
-say "kill -9 of the daemon on n1, which does not come back: who needs its files waits until another has them"
+say "n1 writes the next checkpoint, 40 files that it syncs one by one"
+mkdir "$work/source"
+(cd "$work/source" && for part in $(seq 40); do
+    dd if=/dev/urandom of="next-$part" bs=1M count=4 status=none
+done && sha256sum next-* >"$work/next")
+on n1 mkdir "$work/mnt/next"
+# What is in the list was synced before it was written there.
+: >"$work/synced"
+on n1 sh -c "for part in \$(seq 40); do
+    dd if=$work/source/next-\$part of=$work/mnt/next/next-\$part bs=256K conv=fsync status=none 2>/dev/null || exit 0
+    echo next-\$part >>$work/synced
+done" &
+writer=$!
+until_ok sh -c "[ \$(wc -l <$work/synced) -ge 8 ]"
+
+say "kill -9 of the daemon on n1 in the middle of it, which does not come back: who needs its files waits until another has them"
 daemon=$(on n1 "$forebay" status --json "$work/mnt" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -n 1)
 began=$(date +%s)
 kill -9 "$daemon"
 on n1 umount --lazy "$work/mnt"
+wait "$writer"
+whole=$(wc -l <"$work/synced")
+echo "   n1 had synced $whole of the 40 files, and was writing the next"
+[ "$whole" -ge 8 ] && [ "$whole" -lt 40 ]
+while read -r name; do grep " $name\$" "$work/next"; done <"$work/synced" >"$work/next-sums"
+check_next() { on "$1" sh -c "cd $work/mnt/next && sha256sum --quiet --check" <"$work/next-sums"; }
 for node in n2 n3 n4; do
     check_on $node
-    echo "   $node: all 8 checksums are right, $(($(date +%s) - began)) s after the death"
+    check_next $node
+    echo "   $node: all 8 checksums are right, and those of the $whole, $(($(date +%s) - began)) s after the death"
 done
+torn=$work/mnt/next/next-$((whole + 1))
+echo "   of the file that n1 was writing $(on n2 sh -c "cat $torn 2>/dev/null | wc -c") of 4194304 bytes are there"
 on n2 sh -c "echo written since >$work/mnt/note"
 on n2 "$forebay" status --cluster "$work/mnt"
 on n2 "$forebay" member stopped "$work/mnt" n1 --confirm n1
@@ -167,6 +191,7 @@ on n2 "$forebay" member stopped "$work/mnt" n1 --confirm n1
 say "all unmount: every byte goes home"
 for node in n2 n3 n4; do on $node "$forebay" umount "$work/mnt"; done
 (cd "$work/slow/ckpt" && sha256sum --quiet --check) <"$work/sums"
+(cd "$work/slow/next" && sha256sum --quiet --check) <"$work/next-sums"
 [ "$(grep -c '^n[23] line [0-9]*$' "$work/slow/log")" = 400 ]
 [ "$(cat "$work/slow/note")" = "written since" ]
-echo "   8 checksums and 400 lines are right on the slow directory"
+echo "   8 checksums, the $whole that were synced of the next checkpoint, and 400 lines are right on the slow directory"
