@@ -55,8 +55,13 @@ pub struct Cluster {
 impl Cluster {
     /// So many nodes on loopback, laid out but not mounted.
     pub fn laid(count: usize) -> Cluster {
+        Cluster::laid_with(count, &[])
+    }
+
+    /// The same, with flags of etcd's.
+    pub fn laid_with(count: usize, etcd: &[&str]) -> Cluster {
         let root = new_root();
-        let registry = Registry::local(&root, "test");
+        let registry = Registry::local_with(&root, "test", etcd);
         let mut cluster = Cluster {
             nodes: vec![],
             registry,

@@ -16,6 +16,7 @@ mod moment;
 mod mounts;
 mod node;
 mod pulse;
+mod registry_problems;
 mod rights;
 mod signals;
 mod slurm;

@@ -278,6 +278,8 @@ pub struct MemberView {
     pub conflicted_files: u64,
     /// Files whose newest acknowledged bytes fewer members have than are to.
     pub uncopied_files: u64,
+    /// How far it has followed the registry.
+    pub revision: Option<u64>,
     /// Why it does not say.
     pub error: Option<String>,
 }
@@ -285,7 +287,13 @@ pub struct MemberView {
 impl MemberView {
     /// Of the answer of `GET /v1/status`.
     pub fn of(status: &serde_json::Value) -> MemberView {
-        MemberView::deserialize(status).unwrap_or_default()
+        let revision = status["cluster"]["revision"].as_u64();
+        MemberView { revision, ..MemberView::deserialize(status).unwrap_or_default() }
+    }
+
+    /// Changes of the registry, up to `newest`, that it has not heard of.
+    pub fn lag(&self, newest: u64) -> Option<u64> {
+        self.revision.map(|revision| newest.saturating_sub(revision))
     }
 
     pub fn failed(error: &forebay_backing::Error) -> MemberView {

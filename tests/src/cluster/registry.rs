@@ -1,7 +1,10 @@
 //! A registry of one or three etcd members, each on a host of its own or all on loopback.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 use super::net::{Host, Net};
 use crate::wait::{PATIENCE, within};
@@ -20,12 +23,19 @@ struct Server {
     client: u16,
     peer: u16,
     dir: PathBuf,
+    /// What it is started with besides.
+    args: Vec<String>,
     process: Option<Proc>,
 }
 
 impl Registry {
     /// On loopback.
     pub fn local(dir: &Path, prefix: &'static str) -> Registry {
+        Registry::local_with(dir, prefix, &[])
+    }
+
+    /// On loopback, with flags of etcd's.
+    pub fn local_with(dir: &Path, prefix: &'static str, args: &[&str]) -> Registry {
         let mut registry = Registry { servers: Vec::new(), prefix };
         registry.servers.push(Server {
             name: "e1".into(),
@@ -34,6 +44,7 @@ impl Registry {
             client: free_port(),
             peer: free_port(),
             dir: dir.into(),
+            args: args.iter().map(ToString::to_string).collect(),
             process: None,
         });
         registry.up(None);
@@ -49,6 +60,7 @@ impl Registry {
             client: 2379,
             peer: 2380,
             dir: dir.into(),
+            args: Vec::new(),
             process: None,
         };
         let servers = hosts.enumerate().map(server).collect();
@@ -81,6 +93,22 @@ impl Registry {
             counts.filter_map(|count| count.parse::<f64>().ok()).sum::<f64>() as u64
         };
         self.servers.iter().map(of).sum()
+    }
+
+    /// Asks the first member of a registry on loopback, past all that forebay does.
+    #[track_caller]
+    pub fn admin(&self, path: &str, body: &Value) -> Value {
+        let server = &self.servers[0];
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-d", "@-", &format!("{}{path}", server.url(server.client))]);
+        let curl = curl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut curl = curl.expect("curl is there");
+        let mut input = curl.stdin.take().expect("it is piped");
+        input.write_all(body.to_string().as_bytes()).expect("curl reads");
+        drop(input);
+        let out = curl.wait_with_output().expect("curl ends");
+        serde_json::from_slice(&out.stdout)
+            .unwrap_or_else(|e| panic!("{path}: {e}: {}", String::from_utf8_lossy(&out.stdout)))
     }
 
     pub fn len(&self) -> usize {
@@ -143,6 +171,7 @@ impl Server {
         }
         command.args(["--advertise-client-urls", &self.url(self.client)]);
         command.args(["--initial-advertise-peer-urls", &self.url(self.peer)]);
+        command.args(&self.args);
         let log = std::fs::File::options()
             .create(true)
             .append(true)

@@ -18,6 +18,7 @@ mod names;
 mod operate;
 mod overview;
 mod programs;
+mod quota;
 mod reads;
 mod refusals;
 mod seats_of_locks;

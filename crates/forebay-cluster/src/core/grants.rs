@@ -111,6 +111,11 @@ impl Core {
         self.grants.own.contains_key(&dir)
     }
 
+    /// Directories of which there is, or may soon be, a grant of this member's.
+    pub fn grants(&self) -> usize {
+        self.grants.own.len()
+    }
+
     /// Also by this member: a file whose name it brings there may have been claimed where it was before, since it
     /// last looked.
     fn is_made_in(&self, dir: FileKey) -> bool {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use forebay_base::Result;
+use forebay_registry::Health;
 use serde::{Deserialize, Serialize};
 
-use super::Member;
 use super::join::parse;
+use super::{Member, lock};
 use crate::keys;
 
 /// All members of a store, as the registry has them now.
@@ -17,6 +18,9 @@ pub struct Overview {
     /// The member that was asked.
     pub member: String,
     pub revision: u64,
+    /// That of the newest key of the store: who has heard of less lags.
+    #[serde(default)]
+    pub newest: u64,
     /// The registry's storage in bytes, and where it stops taking more.
     pub registry_bytes: u64,
     pub registry_quota: Option<u64>,
@@ -48,6 +52,24 @@ pub struct Seen {
 }
 
 impl Member {
+    /// How far this member has followed the registry: never waits.
+    pub fn followed(&self) -> u64 {
+        lock(&self.reached.0).0
+    }
+
+    /// Files that it has claimed, and directories that it has a read grant of: never waits.
+    pub fn counts(&self) -> (usize, usize) {
+        let core = lock(&self.core);
+        (core.held().len(), core.grants())
+    }
+
+    /// # Errors
+    ///
+    /// If the registry does not answer.
+    pub fn registry_health(&self) -> Result<Health> {
+        self.registry.health()
+    }
+
     /// # Errors
     ///
     /// If the registry does not answer.
@@ -114,6 +136,7 @@ impl Member {
             registry: self.registry.address().into(),
             member: self.name.clone(),
             revision: revision.0,
+            newest: entries.iter().map(|entry| entry.revision.0).max().unwrap_or_default(),
             registry_bytes: health.bytes,
             registry_quota: health.quota,
             gate,

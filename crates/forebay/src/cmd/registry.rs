@@ -11,7 +11,9 @@ use std::sync::Arc;
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json};
 use crate::units::human_size;
-use probe::{Probe, Usage};
+use probe::Probe;
+
+use crate::registry_problems::Usage;
 
 const EXAMPLES: &str = "\
 Examples:

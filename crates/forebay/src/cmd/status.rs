@@ -68,6 +68,7 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
     }
     let daemons = BTreeMap::<String, MemberView>::deserialize(&answer["daemons"]);
     let daemons = daemons.unwrap_or_default();
+    let problems = Vec::<String>::deserialize(&answer["registry_problems"]).unwrap_or_default();
     let view: Overview = serde_json::from_value(answer)
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
     let store = format!("store {} in {}", view.store, view.registry);
@@ -82,8 +83,20 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
     if let Some(by) = &view.gate {
         say(format!("member {by} renames a directory: nothing is claimed meanwhile"));
     }
-    let head =
-        ["MEMBER", "STATE", "EPOCH", "FILES", "DIRECTORIES", "DIRTY", "COPIES AT", "ADDRESS"];
+    for problem in &problems {
+        say(format!("WARNING: the registry: {problem}"));
+    }
+    let head = [
+        "MEMBER",
+        "STATE",
+        "EPOCH",
+        "FILES",
+        "DIRECTORIES",
+        "DIRTY",
+        "BEHIND",
+        "COPIES AT",
+        "ADDRESS",
+    ];
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(view.members.iter().map(|member| {
         let me = if member.name == view.member { " (here)" } else { "" };
@@ -95,11 +108,12 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
             member.claims.to_string(),
             member.creates.to_string(),
             said.map_or("?".into(), dirty_there),
+            said.map_or("?".into(), |said| behind(said, view.newest)),
             copies_at(member, said),
             member.address.clone(),
         ]
     }));
-    lay_out(&[Align::Left; 8], &rows).iter().for_each(say);
+    lay_out(&[Align::Left; 9], &rows).iter().for_each(say);
     for (name, said) in &daemons {
         if let Some(error) = &said.error {
             say(format!("{name}: {error}"));
@@ -122,6 +136,15 @@ fn dirty_there(said: &MemberView) -> String {
     match &said.error {
         Some(_) => "?".into(),
         None => human_size(said.dirty_bytes),
+    }
+}
+
+/// How much of what the registry has a member has not heard of.
+fn behind(said: &MemberView, newest: u64) -> String {
+    match said.lag(newest) {
+        None => "?".into(),
+        Some(0) => "-".into(),
+        Some(changes) => counted(changes, "change"),
     }
 }
 

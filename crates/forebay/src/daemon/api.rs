@@ -123,6 +123,7 @@ impl Daemon {
                 "member": member.name(),
                 "epoch": member.epoch(),
                 "address": member.address(),
+                "revision": member.followed(),
             })),
             "uncopied_files": self.member.as_ref().map(|_| self.engine.outbox.behind().behind.len()),
         });

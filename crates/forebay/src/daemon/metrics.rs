@@ -5,13 +5,16 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use forebay_cluster::member::Member;
 use forebay_engine::{AgeBucket, Attachment, RuleUse, Status};
 use forebay_fuse::Used;
+use forebay_registry::Health;
 use serde_json::json;
 
 use super::Daemon;
 use super::readings::{Ops, Reading};
 use crate::http::{Reply, Request};
+use crate::registry_problems::problems_of;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -58,15 +61,25 @@ impl Daemon {
         ]);
         if let Some(member) = &self.member {
             let (wanted, in_sync) = member.copies();
-            let behind = self.engine.outbox.behind().behind.len();
+            let behind = self.engine.outbox.behind().behind;
+            let bytes: u64 = behind.iter().map(|file| file.bytes).sum();
             page.gauge(
                 "copies_wanted",
                 "Members that are to have what is acknowledged",
                 wanted.into(),
             );
             page.gauge("copies_in_sync", "Members that have it", in_sync as f64);
-            page.gauge("uncopied_files", "Files of which they have not the newest", behind as f64);
+            page.gauge(
+                "uncopied_files",
+                "Files of which they have not the newest",
+                behind.len() as f64,
+            );
+            page.gauge("uncopied_bytes", "Dirty bytes that they do not have", bytes as f64);
             page.gauge("cluster_fit", "0 while nothing may be served", f64::from(member.is_fit()));
+            page.membership(member);
+            if let Some(health) = self.registry.newest() {
+                page.registry(&health);
+            }
         }
         page.rules(&self.engine.room.rules());
         if let Some(mount) = self.mount.get() {
@@ -110,6 +123,36 @@ impl Page {
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, "gauge", help);
         self.sample(name, &[], value);
+    }
+
+    fn membership(&mut self, member: &Member) {
+        let (claims, grants) = member.counts();
+        let amounts = [
+            ("cluster_epoch", "How often the member has begun", member.epoch()),
+            (
+                "cluster_claims",
+                "Files of which it may have newer bytes than the store",
+                claims as u64,
+            ),
+            ("cluster_grants", "Directories whose files it opens without asking", grants as u64),
+            (
+                "cluster_revision",
+                "How far it has followed the registry; one that is lower than others' lags",
+                member.followed(),
+            ),
+        ];
+        for (name, help, value) in amounts {
+            self.gauge(name, help, value as f64);
+        }
+    }
+
+    fn registry(&mut self, health: &Health) {
+        self.gauge("registry_bytes", "What the registry stores", health.bytes as f64);
+        if let Some(quota) = health.quota {
+            self.gauge("registry_quota_bytes", "Where it takes nothing more", quota as f64);
+        }
+        let problems = problems_of(health).len();
+        self.gauge("registry_problems", "What is wrong with it", problems as f64);
     }
 
     fn levels(&mut self, s: &Status) {

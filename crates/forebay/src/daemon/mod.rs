@@ -16,6 +16,7 @@ mod metrics;
 mod others;
 mod places;
 mod readings;
+mod registry;
 mod saved;
 mod stack;
 mod statistics;
@@ -85,6 +86,7 @@ struct Daemon {
     jobs: Arc<Jobs>,
     history: History,
     device: Device,
+    registry: registry::Found,
     events: Sender<Event>,
     /// A detach is under way.
     detaching: Arc<AtomicBool>,
@@ -209,6 +211,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         jobs,
         history: History::default(),
         device,
+        registry: registry::Found::default(),
         events,
         detaching: Arc::default(),
         leaving: Mutex::default(),
@@ -227,6 +230,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     }
     drop(suspension);
     daemon.keep_readings();
+    daemon.watch_registry();
     daemon.resume_jobs(unfinished, holds);
     Ok(daemon)
 }

@@ -212,6 +212,7 @@ impl Daemon {
             each(member.others(), |name| member.ask_daemon(name, "GET", "/v1/status", Value::Null));
         statuses.push((member.name().into(), Ok(self.status_json())));
         let mut view = json!(overview);
+        view["registry_problems"] = self.registry_problems(member)?;
         let said = statuses.into_iter().map(|(name, status)| match status {
             Ok(status) => (name, json!(MemberView::of(&status))),
             Err(error) => (name, json!(MemberView::failed(&error))),

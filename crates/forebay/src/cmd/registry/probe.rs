@@ -5,7 +5,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
-use forebay_registry::{Alarm, Commit, Health, Lease, Registry, Revision, Seen};
+use forebay_registry::{Commit, Health, Lease, Registry, Revision, Seen};
+
+use crate::registry_problems::problems_of;
 
 /// Commits made for their time.
 const COMMITS: usize = 20;
@@ -15,9 +17,6 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// A watch that is slower than this is broken.
 const SOON: Duration = Duration::from_secs(5);
-
-/// From here on a quota is a problem: one that is used up stops everything.
-const QUOTA_PERCENT_MAX: u64 = 60;
 
 pub struct Probe {
     pub health: Health,
@@ -30,20 +29,6 @@ pub struct Probe {
 pub struct Commits {
     pub count: usize,
     pub median_ms: f64,
-}
-
-/// How much of a quota is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
-    pub quota: u64,
-    pub percent: u64,
-}
-
-impl Usage {
-    pub fn of(health: &Health) -> Option<Usage> {
-        let quota = health.quota.filter(|quota| *quota > 0)?;
-        Some(Usage { quota, percent: health.bytes.saturating_mul(100) / quota })
-    }
 }
 
 impl Probe {
@@ -117,51 +102,9 @@ fn kept(lease: &dyn Lease) -> bool {
     false
 }
 
-fn problems_of(health: &Health) -> Vec<String> {
-    let mut problems: Vec<String> =
-        health.alarms.iter().map(|alarm| remedy(*alarm).into()).collect();
-    if let Some(usage) = Usage::of(health).filter(|usage| usage.percent > QUOTA_PERCENT_MAX) {
-        problems.push(format!(
-            "{} % of its quota are used: compact and defragment it (etcdctl compact, etcdctl defrag; \
-             --auto-compaction-retention does the first by itself), or raise --quota-backend-bytes",
-            usage.percent
-        ));
-    }
-    problems
-}
-
-fn remedy(alarm: Alarm) -> &'static str {
-    match alarm {
-        Alarm::NoSpace => {
-            "its quota is used up (alarm NOSPACE) and it takes nothing more: compact and defragment it, \
-             then etcdctl alarm disarm"
-        }
-        Alarm::Corrupt => {
-            "its members' data differ (alarm CORRUPT): restore the wrong member from the others before \
-             anything relies on it"
-        }
-        Alarm::Other => "it has raised an alarm: etcdctl alarm list names it",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_registry::Identity;
-
-    fn health(bytes: u64, quota: Option<u64>, alarms: Vec<Alarm>) -> Health {
-        let identity = Identity { cluster: "c".into(), revision: Revision(1) };
-        let version = "etcd 3.4.23".into();
-        Health { version, identity, bytes, bytes_in_use: bytes, quota, alarms }
-    }
-
-    #[test]
-    fn a_quota_is_told_before_it_is_used_up() {
-        assert!(problems_of(&health(60, Some(100), vec![])).is_empty());
-        assert!(problems_of(&health(u64::MAX, None, vec![])).is_empty());
-        let told = problems_of(&health(62, Some(100), vec![Alarm::NoSpace]));
-        assert!(told[0].contains("NOSPACE") && told[1].starts_with("62 %"), "{told:?}");
-    }
 
     /// Also: nothing that it wrote stays.
     #[test]

@@ -1,0 +1,68 @@
+//! What is wrong with a registry, and what to do about it: for whoever checks it, and for members that stand on it.
+
+use forebay_registry::{Alarm, Health};
+
+/// From here on a quota is a problem: one that is used up stops everything.
+const QUOTA_PERCENT_MAX: u64 = 60;
+
+/// How much of a quota is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    pub quota: u64,
+    pub percent: u64,
+}
+
+impl Usage {
+    pub fn of(health: &Health) -> Option<Usage> {
+        let quota = health.quota.filter(|quota| *quota > 0)?;
+        Some(Usage { quota, percent: health.bytes.saturating_mul(100) / quota })
+    }
+}
+
+/// What is wrong with a registry, each with what to do about it.
+pub fn problems_of(health: &Health) -> Vec<String> {
+    let mut problems: Vec<String> =
+        health.alarms.iter().map(|alarm| remedy(*alarm).into()).collect();
+    if let Some(usage) = Usage::of(health).filter(|usage| usage.percent > QUOTA_PERCENT_MAX) {
+        problems.push(format!(
+            "{} % of its quota are used: compact and defragment it (etcdctl compact, etcdctl defrag; \
+             --auto-compaction-retention does the first by itself), or raise --quota-backend-bytes",
+            usage.percent
+        ));
+    }
+    problems
+}
+
+fn remedy(alarm: Alarm) -> &'static str {
+    match alarm {
+        Alarm::NoSpace => {
+            "its quota is used up (alarm NOSPACE) and it takes nothing more: compact and defragment it, \
+             then etcdctl alarm disarm"
+        }
+        Alarm::Corrupt => {
+            "its members' data differ (alarm CORRUPT): restore the wrong member from the others before \
+             anything relies on it"
+        }
+        Alarm::Other => "it has raised an alarm: etcdctl alarm list names it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_registry::{Identity, Revision};
+
+    fn health(bytes: u64, quota: Option<u64>, alarms: Vec<Alarm>) -> Health {
+        let identity = Identity { cluster: "c".into(), revision: Revision(1) };
+        let version = "etcd 3.4.23".into();
+        Health { version, identity, bytes, bytes_in_use: bytes, quota, alarms }
+    }
+
+    #[test]
+    fn a_quota_is_told_before_it_is_used_up() {
+        assert!(problems_of(&health(60, Some(100), vec![])).is_empty());
+        assert!(problems_of(&health(u64::MAX, None, vec![])).is_empty());
+        let told = problems_of(&health(62, Some(100), vec![Alarm::NoSpace]));
+        assert!(told[0].contains("NOSPACE") && told[1].starts_with("62 %"), "{told:?}");
+    }
+}
