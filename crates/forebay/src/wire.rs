@@ -249,6 +249,29 @@ pub struct File {
     pub error: Option<String>,
     /// The file that holds its bytes, in the tier's directory.
     pub shadow: String,
+    /// Absent if nothing of it is to have copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<Copies>,
+}
+
+/// Of a dirty file: how many other members have its newest acknowledged bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copies {
+    /// So many for certain.
+    pub members: u64,
+    pub wanted: u64,
+}
+
+/// One element of the answer of `GET /v1/cluster/missing`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MissingFile {
+    #[serde(flatten)]
+    pub file: forebay_cluster::member::Missing,
+    /// What of it is not on the store, and since when, as far as somebody who has it could be asked.
+    pub bytes: Option<u64>,
+    pub age_secs: Option<f64>,
+    /// The member that says so: its own, or one that has copies.
+    pub said_by: Option<String>,
 }
 
 impl From<FileInfo> for File {
@@ -263,6 +286,7 @@ impl From<FileInfo> for File {
             dirty_age_secs: info.dirty_age_secs,
             error: info.error,
             shadow: info.shadow,
+            copies: None,
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::fs::File;
 
 use forebay_tests::cluster::{Cluster, HOLD, read, reads};
-use forebay_tests::{PATIENCE, needs_forebay, needs_tools, text, within};
+use forebay_tests::{PATIENCE, kill, needs_forebay, needs_tools, text, within};
+use serde_json::Value;
 
+use crate::takeover::{COPIED, has_partner};
 use crate::{random, write};
 
 #[test]
@@ -27,6 +29,12 @@ fn what_a_dead_node_has_is_listed_and_given_up_by_name_only() {
     let out = cluster.forebay(1, &["member", "missing", mnt]);
     assert_eq!(out.code, Some(0), "its member is alive: {out:#?}");
     assert!(out.stdout.contains("d/a") && out.stdout.contains("n1"), "{out:#?}");
+    assert!(out.stdout.contains("n1: 293.0 KiB in 3 files, the oldest "), "{out:#?}");
+    let files = cluster.forebay(1, &["member", "missing", mnt, "--json"]).ok().json();
+    for file in files.as_array().unwrap() {
+        assert_eq!((&file["bytes"], &file["said_by"]), (&100_000.into(), &"n1".into()), "{file}");
+        assert!(file["age_secs"].as_f64() >= Some(0.0), "{file}");
+    }
     let alive = cluster.forebay(1, &["member", "give-up", mnt, "n1", "--confirm", "n1"]);
     assert_eq!(alive.code, Some(2), "nobody gives up what a living node has: {alive:#?}");
     assert!(alive.stderr.contains("is alive"), "{alive:#?}");
@@ -35,6 +43,9 @@ fn what_a_dead_node_has_is_listed_and_given_up_by_name_only() {
     let out = cluster.forebay(1, &["member", "missing", mnt, "--json"]);
     assert_eq!(out.code, Some(1), "{out:#?}");
     assert_eq!(out.json().as_array().unwrap().len(), 3);
+    assert!(out.json()[0]["bytes"].is_null(), "nobody can say: {out:#?}");
+    let told = cluster.forebay(1, &["member", "missing", mnt]).expect(1).stdout;
+    assert!(told.contains("n1: 3 files, of unknown size"), "{told}");
     assert!(read(&cluster.at(1, "d/a")).is_err());
     for wrong in [&["n1"][..], &["n1", "--confirm", "n2"], &["n9", "--confirm", "n9"]] {
         let out = cluster.forebay(1, &[&["member", "give-up", mnt], wrong].concat());
@@ -61,6 +72,39 @@ fn what_a_dead_node_has_is_listed_and_given_up_by_name_only() {
 }
 
 #[test]
+fn what_a_dead_node_has_is_told_by_who_has_copies() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, COPIED);
+    has_partner(&cluster, 0);
+    for (name, bytes) in [("a", 5000), ("b", 70_000)] {
+        write(&cluster.at(0, name), &random(bytes, 1));
+        File::open(cluster.at(0, name)).unwrap().sync_all().unwrap();
+    }
+    let missing = |more: &str| {
+        let mnt = text(&cluster.nodes[1].mnt);
+        cluster.forebay(1, &["member", "missing", mnt, more])
+    };
+    let of = |file: &Value| (file["said_by"].clone(), file["bytes"].clone());
+    let told = missing("--json").ok().json();
+    assert_eq!(
+        (of(&told[0]), of(&told[1])),
+        (("n1".into(), 5000.into()), ("n1".into(), 70_000.into()))
+    );
+    // n1 is asked no more as soon as it does not answer; n2 has copies, and later the files themselves.
+    cluster.nodes[0].pause();
+    let told = missing("--json").ok().json();
+    assert_eq!(
+        (of(&told[0]), of(&told[1])),
+        (("n2".into(), 5000.into()), ("n2".into(), 70_000.into()))
+    );
+    assert!(told[0]["age_secs"].as_f64().is_some_and(|age| age < 3600.0), "{told}");
+    let page = missing("--member=n2").text() + &missing("--member=n1").text();
+    assert!(page.contains("73.2 KiB in 2 files"), "{page}");
+    cluster.nodes[0].resume();
+}
+
+#[test]
 fn a_dead_node_is_taken_out_and_its_name_is_free() {
     needs_forebay!();
     needs_tools!("etcd");
@@ -84,4 +128,38 @@ fn a_dead_node_is_taken_out_and_its_name_is_free() {
     cluster.mount(0, HOLD);
     write(&cluster.at(0, "f"), b"anew");
     reads(&cluster.at(1, "f"), b"anew");
+}
+
+fn copies_of(cluster: &Cluster, at: usize, name: &str) -> Value {
+    let mnt = text(&cluster.nodes[at].mnt);
+    let files = cluster.forebay(at, &["ls", "--json", mnt]).ok().json();
+    let files = files.as_array().cloned().unwrap_or_default();
+    let file = files.into_iter().find(|file| file["path"] == name);
+    file.unwrap_or_else(|| panic!("no {name}"))["copies"].clone()
+}
+
+#[test]
+fn ls_says_how_many_members_have_what_was_acknowledged_of_each_file() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, COPIED);
+    has_partner(&cluster, 0);
+    let synced = |name: &str| {
+        write(&cluster.at(0, name), b"acknowledged");
+        File::open(cluster.at(0, name)).unwrap().sync_all().unwrap();
+    };
+    synced("a");
+    synced("home");
+    assert_eq!(copies_of(&cluster, 0, "a"), serde_json::json!({ "members": 1, "wanted": 1 }));
+    let page = cluster.forebay(0, &["ls", "-l", text(&cluster.nodes[0].mnt)]).ok().stdout;
+    assert!(page.lines().any(|line| line.contains("1 of 1") && line.ends_with(" a")), "{page}");
+    // The partner is gone, and struck off by the next fsync.
+    kill(cluster.nodes[1].pid(), libc::SIGKILL);
+    synced("b");
+    for name in ["a", "b"] {
+        within(PATIENCE, "no copy is told of", || copies_of(&cluster, 0, name)["members"] == 0);
+    }
+    // What is home needs none.
+    cluster.flush(0);
+    within(PATIENCE, "it is clean", || copies_of(&cluster, 0, "home").is_null());
 }

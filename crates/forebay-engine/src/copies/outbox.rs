@@ -57,6 +57,7 @@ pub struct Behind {
     /// Dirty files of which partners have all that was synced, and their dirty bytes.
     pub copied_files: u64,
     pub copied_bytes: u64,
+    pub copied: Vec<PathBuf>,
     /// The others.
     pub behind: Vec<BehindFile>,
 }
@@ -375,6 +376,7 @@ impl Outbox {
             if copied.is_some_and(|copied| is_told(copied)) {
                 found.copied_files += 1;
                 found.copied_bytes += bytes;
+                found.copied.push(inner.state.display_path());
             } else if copied.is_some() || inner.state.durable_size().is_some() {
                 let path = inner.state.display_path();
                 found.behind.push(BehindFile { key: file.key, path, bytes: left });

@@ -9,7 +9,7 @@ use crate::http::Client;
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json};
 use crate::units::{human_secs, human_size};
-use crate::wire::File;
+use crate::wire::{Copies, File};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,8 @@ pub struct Args {
     #[arg(default_value = ".")]
     path: PathBuf,
 
-    /// Show state, size, cached and dirty bytes, and the age of the oldest dirty byte.
+    /// Show state, size, cached and dirty bytes, the age of the oldest dirty byte, and, where copies are
+    /// kept, how many other members have what of it was acknowledged and is not on the store.
     #[arg(short, long)]
     long: bool,
 
@@ -87,7 +88,9 @@ fn encode(path: &Path) -> String {
 }
 
 fn long(files: &[File]) -> Vec<String> {
-    let head = ["state", "size", "cached", "dirty", "age", "", "path"].map(String::from).to_vec();
+    let head = ["state", "size", "cached", "dirty", "age", "copies", "", "path"]
+        .map(String::from)
+        .to_vec();
     let rows = files.iter().map(|file| {
         vec![
             file.state.clone(),
@@ -95,6 +98,7 @@ fn long(files: &[File]) -> Vec<String> {
             human_size(file.cached_bytes),
             human_size(file.dirty_bytes),
             file.dirty_age_secs.map_or_else(|| "-".into(), human_secs),
+            file.copies.map_or_else(|| "-".into(), copies),
             if file.pinned { "pinned".into() } else { String::new() },
             match &file.error {
                 Some(error) => format!("{} ({error})", file.path),
@@ -104,7 +108,11 @@ fn long(files: &[File]) -> Vec<String> {
     });
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
     use Align::{Left, Right};
-    lay_out(&[Left, Right, Right, Right, Right, Left, Left], &rows)
+    lay_out(&[Left, Right, Right, Right, Right, Right, Left, Left], &rows)
+}
+
+fn copies(of: Copies) -> String {
+    format!("{} of {}", of.members, of.wanted)
 }
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
 //! `forebay member`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use forebay_backing::{Error, Kind, Result};
-use forebay_cluster::member::Missing;
 use serde_json::{Value, json};
 
 use super::umount;
 use super::watch::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::Mounts;
-use crate::ui::table::Align::Left;
+use crate::ui::table::Align::{Left, Right};
 use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
-use crate::wire::Job;
+use crate::wire::{Job, MissingFile};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -236,10 +236,10 @@ fn tell_drained(name: &str, job: &Job) {
 fn missing(args: &Missings) -> Result<u8> {
     let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
     let answer = Client::new(&place.tier).get("/v1/cluster/missing")?;
-    let mut files: Vec<Missing> = serde_json::from_value(answer)
+    let mut files: Vec<MissingFile> = serde_json::from_value(answer)
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
-    files.retain(|file| args.member.as_ref().is_none_or(|member| file.member == *member));
-    let exit_code = u8::from(files.iter().any(|file| !file.alive));
+    files.retain(|file| args.member.as_ref().is_none_or(|name| file.file.member == *name));
+    let exit_code = u8::from(files.iter().any(|file| !file.file.alive));
     if args.json {
         say_json(&files);
         return Ok(exit_code);
@@ -248,16 +248,51 @@ fn missing(args: &Missings) -> Result<u8> {
         say("everything is home");
         return Ok(0);
     }
-    let row = |file: &Missing| {
+    let row = |missing: &MissingFile| {
+        let file = &missing.file;
         let state = match (file.alive, file.taken_from.is_empty()) {
             (false, _) => "DEAD".to_string(),
             (true, false) => format!("taken over from {}", file.taken_from.join(", ")),
             (true, true) => "goes home".into(),
         };
-        vec![file.member.clone(), state, file.path.clone()]
+        vec![
+            file.member.clone(),
+            state,
+            missing.bytes.map_or("?".into(), human_size),
+            missing.age_secs.map_or("-".into(), human_secs),
+            file.path.clone(),
+        ]
     };
-    tabulate(&[("MEMBER", Left), ("STATE", Left), ("FILE", Left)], files.iter().map(row))
-        .iter()
-        .for_each(say);
+    let columns =
+        [("MEMBER", Left), ("STATE", Left), ("BYTES", Right), ("AGE", Right), ("FILE", Left)];
+    tabulate(&columns, files.iter().map(row)).iter().for_each(say);
+    totals(&files).iter().for_each(say);
     Ok(exit_code)
+}
+
+/// A line for each member.
+fn totals(files: &[MissingFile]) -> Vec<String> {
+    let mut by_member: BTreeMap<&str, Vec<&MissingFile>> = BTreeMap::new();
+    for file in files {
+        by_member.entry(&file.file.member).or_default().push(file);
+    }
+    let total = |(member, files): (&str, Vec<&MissingFile>)| {
+        let known: u64 = files.iter().filter_map(|file| file.bytes).sum();
+        let unknown = files.iter().filter(|file| file.bytes.is_none()).count() as u64;
+        let count = counted(files.len() as u64, "file");
+        let oldest = files.iter().filter_map(|file| file.age_secs).reduce(f64::max);
+        let oldest = oldest.map(|age| format!(", the oldest {} old", human_secs(age)));
+        let said = files.iter().find_map(|file| file.said_by.as_deref());
+        let by = said.filter(|by| *by != member).map(|by| format!(", as {by} has them"));
+        let (oldest, by) = (oldest.unwrap_or_default(), by.unwrap_or_default());
+        match unknown {
+            0 => format!("{member}: {} in {count}{oldest}{by}", human_size(known)),
+            n if n == files.len() as u64 => format!("{member}: {count}, of unknown size"),
+            n => format!(
+                "{member}: {} in {count}{oldest}{by}; {n} of unknown size",
+                human_size(known)
+            ),
+        }
+    };
+    by_member.into_iter().map(total).collect()
 }

@@ -1,5 +1,6 @@
 //! What the control socket answers.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use super::statistics::rule_figures;
 use crate::config::RuleText;
 use crate::http::{Reply, Request};
 use crate::moment::unix_secs;
-use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
+use crate::wire::{Copies, File, JobKind, JobReport, Leave, NewJob, WirePath};
 
 impl Daemon {
     pub fn answer(self: &Arc<Daemon>, request: Request) -> Reply {
@@ -55,7 +56,8 @@ impl Daemon {
             ("GET", ["v1", "status"]) => Ok(self.status_json()),
             ("GET", ["v1", "cluster"]) => self.cluster_json(),
             ("GET", ["v1", "cluster", "top"]) => self.cluster_top_json(),
-            ("GET", ["v1", "cluster", "missing"]) => Ok(json!(self.one_of_many()?.missing()?)),
+            ("GET", ["v1", "cluster", "missing"]) => self.missing_json(),
+            ("GET", ["v1", "held"]) => self.held_json(from_body(request.body)?),
             ("POST", ["v1", "cluster", "drain"]) => self.start_taking_out(from_body(request.body)?),
             ("POST", ["v1", "cluster", what]) => self.decide(what, request.body),
             ("GET", ["v1", "stats"]) => self.stats_of(&request.query),
@@ -156,7 +158,25 @@ impl Daemon {
         let prefix = query.iter().find(|(name, _)| name == "prefix");
         let prefix = prefix.map_or("", |(_, value)| value.trim_matches('/'));
         let files = self.engine.ops.list(Path::new(prefix))?;
-        Ok(json!(files.into_iter().map(File::from).collect::<Vec<File>>()))
+        let copied = self.copied();
+        let told = files.into_iter().map(|info| {
+            let copies = copied.as_ref().and_then(|copied| copied.of(&info.path));
+            File { copies, ..File::from(info) }
+        });
+        Ok(json!(told.collect::<Vec<File>>()))
+    }
+
+    /// Which files partners have; `None` where nobody is to have copies.
+    fn copied(&self) -> Option<Copied> {
+        let (wanted, in_sync) = self.member.as_ref()?.copies();
+        let behind = (wanted > 0).then(|| self.engine.outbox.behind())?;
+        let paths = behind.behind.into_iter().map(|file| file.path).collect();
+        Some(Copied {
+            wanted: wanted.into(),
+            in_sync: in_sync as u64,
+            behind: paths,
+            copied: behind.copied.into_iter().collect(),
+        })
     }
 
     fn post_job(&self, body: Value) -> Result<Value> {
@@ -253,6 +273,27 @@ impl Daemon {
         };
         self.engine.ops.resolve(&relative(path)?, keep)?;
         Ok(json!({}))
+    }
+}
+
+/// Files with bytes that were acknowledged, and so are to have copies.
+struct Copied {
+    wanted: u64,
+    in_sync: u64,
+    behind: HashSet<PathBuf>,
+    copied: HashSet<PathBuf>,
+}
+
+impl Copied {
+    /// How many other members have a file's newest acknowledged bytes for certain; `None` if it has none that are
+    /// newer than the store's.
+    fn of(&self, path: &Path) -> Option<Copies> {
+        let members = match (self.behind.contains(path), self.copied.contains(path)) {
+            (true, _) => 0,
+            (false, true) => self.in_sync,
+            (false, false) => return None,
+        };
+        Some(Copies { members, wanted: self.wanted })
     }
 }
 

@@ -13,6 +13,7 @@ mod leave;
 mod log;
 mod mark;
 mod metrics;
+mod missing;
 mod others;
 mod places;
 mod readings;

@@ -70,7 +70,7 @@ impl Desk for TheDesk {
         };
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let may = match (method, parts.as_slice()) {
-            ("GET", ["v1", "status" | "top"]) => true,
+            ("GET", ["v1", "status" | "top" | "held"]) => true,
             ("POST", ["v1", "jobs"]) => body["kind"] == "prefetch" && body["all_nodes"] != true,
             ("POST", ["v1", "umount"]) => is_orderly(&body),
             ("GET" | "DELETE", ["v1", "jobs", id]) => {
