@@ -9,6 +9,7 @@
 
 mod applications;
 mod clocks;
+mod copies;
 mod cuts;
 mod data;
 mod deaths;
