@@ -6,7 +6,11 @@
 //! `grants` says what is so of directories that are read without asking.
 //! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
 //! run, and `overview` is what operators see; `taking_out` says how a node leaves.
+//! `quota` is what is so when the registry is full.
+//! `copies` says how many deaths acknowledged bytes outlive.
+//! `acknowledged` is the same while programs run.
 
+mod acknowledged;
 mod applications;
 mod clocks;
 mod copies;
