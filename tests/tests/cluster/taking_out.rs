@@ -1,6 +1,7 @@
 //! Taking a node out, from wherever the operator is.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use forebay_tests::cluster::{Cluster, HOLD, reads};
@@ -70,6 +71,27 @@ fn a_member_that_is_in_use_or_away_is_not_taken_out() {
     cluster.mount(1, HOLD);
     reads(&cluster.at(1, "f"), b"acknowledged");
     reads(&cluster.at(0, "g"), b"still mounted");
+}
+
+#[test]
+fn what_others_have_open_at_a_member_that_leaves_is_told_to_stay_with_it() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, HOLD);
+    let at_0 = text(&cluster.nodes[0].mnt).to_string();
+    write(&cluster.at(1, "f"), b"of n2");
+    let writer = File::options().write(true).open(cluster.at(0, "f")).unwrap();
+    writer.write_all_at(b"OF", 0).unwrap();
+    within(PATIENCE, "nobody makes files any more", || cluster.told(0, "n2")["creates"] == 0);
+    let out = cluster.forebay(0, &["member", "drain", &at_0, "n2"]).expect(4);
+    assert!(out.stderr.contains("unmounted, but it still holds 1 file"), "{out:#?}");
+    assert_eq!(cluster.stored("f").unwrap(), b"OF n2", "all was flushed");
+    assert!(images::mounted_at(&cluster.nodes[1].mnt).is_none(), "it has left");
+    let out = cluster.forebay(0, &["member", "drain", &at_0, "n2"]).expect(2);
+    assert!(out.stderr.contains("is away, and still holds 1 file"), "{out:#?}");
+    drop(writer);
+    cluster.mount(1, HOLD);
+    reads(&cluster.at(0, "f"), b"OF n2");
 }
 
 #[test]

@@ -132,12 +132,12 @@ fn stays(name: &str, job: Job) -> Outcome {
 /// It is unmounted; claims that others' programs have need of stay with it.
 fn has_left(member: &Member, name: &str, job: Job) -> Outcome {
     let mut outcome = stays(name, job);
-    let held = look(member, name).map_or(0, |seen| holds(&seen));
-    if outcome.error.is_none() && held > 0 {
+    let seen = look(member, name).ok().filter(|seen| holds(seen) > 0);
+    if let Some(seen) = seen.filter(|_| outcome.error.is_none()) {
         outcome.error = Some(format!(
             "member {name}: unmounted, but it still holds {}, which programs on other nodes have open or locked: \
              they get errors until it is mounted again",
-            counted(held, "file")
+            files_and_directories(&seen)
         ));
         outcome.exit_code = 4;
     }
