@@ -135,6 +135,8 @@ pub struct Member {
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
     reach: Reach,
+    /// What the registry said last that was no answer, and when.
+    trouble: Mutex<Option<(Duration, String)>>,
     sync_store: SyncStore,
     /// Nothing may be served or acknowledged now.
     is_suspended: AtomicBool,
@@ -491,6 +493,21 @@ impl Member {
         }
     }
 
+    fn note_trouble(&self, error: &Error) {
+        *lock(&self.trouble) = Some((self.now(), error.to_string()));
+    }
+
+    /// Why the registry agreed to nothing for as long as somebody waited.
+    fn trouble(&self) -> String {
+        let waited = self.patience * PATIENCES + MARGIN;
+        match &*lock(&self.trouble) {
+            Some((at, said)) if self.now().saturating_sub(*at) <= waited => {
+                format!("the registry agrees to nothing: {said}")
+            }
+            _ => format!("the registry {} does not answer", self.registry.address()),
+        }
+    }
+
     fn failed(&self, _ticket: Ticket, why: Why, path: &Path) -> Error {
         let path = path.display();
         let error = match why {
@@ -501,10 +518,7 @@ impl Member {
                 ),
             ),
             Why::Busy(home) => Error::os(libc::EBUSY, format!("{path}: in use at member {home}")),
-            Why::NoRegistry => Error::new(
-                Kind::TimedOut,
-                format!("{path}: the registry {} does not answer", self.registry.address()),
-            ),
+            Why::NoRegistry => Error::new(Kind::TimedOut, format!("{path}: {}", self.trouble())),
             Why::Superseded => Error::os(
                 libc::EIO,
                 format!("{path}: member {} was taken over by another", self.name),
@@ -550,6 +564,7 @@ impl Member {
                 let outcome = member.leased(commit).and_then(|it| member.registry.commit(&it));
                 let outcome = outcome.inspect_err(|error| {
                     tracing::warn!(%error, "a commit of this member failed");
+                    member.note_trouble(error);
                 });
                 member.feed(Input::Committed(ticket, outcome.map_err(drop)));
             }),
@@ -729,6 +744,7 @@ impl Member {
     fn barrier_ends(self: &Arc<Member>, ticket: Ticket, reached: Result<Revision>) {
         let reached = reached.inspect_err(|error| {
             tracing::warn!(%error, "the registry was not asked");
+            self.note_trouble(error);
         });
         self.feed(Input::Barrier(ticket, reached.map_err(drop)));
     }

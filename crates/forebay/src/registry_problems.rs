@@ -33,6 +33,20 @@ pub fn problems_of(health: &Health) -> Vec<String> {
     problems
 }
 
+/// What is wrong now that was not before.
+pub fn news_of(before: Option<&Health>, now: &Health) -> Vec<String> {
+    let mut news = now.clone();
+    if let Some(before) = before {
+        news.alarms.retain(|alarm| !before.alarms.contains(alarm));
+        news.quota = news.quota.filter(|_| !is_short(before));
+    }
+    problems_of(&news)
+}
+
+fn is_short(health: &Health) -> bool {
+    Usage::of(health).is_some_and(|usage| usage.percent > QUOTA_PERCENT_MAX)
+}
+
 fn remedy(alarm: Alarm) -> &'static str {
     match alarm {
         Alarm::NoSpace => {
@@ -64,5 +78,20 @@ mod tests {
         assert!(problems_of(&health(u64::MAX, None, vec![])).is_empty());
         let told = problems_of(&health(62, Some(100), vec![Alarm::NoSpace]));
         assert!(told[0].contains("NOSPACE") && told[1].starts_with("62 %"), "{told:?}");
+    }
+
+    #[test]
+    fn each_problem_is_news_once() {
+        let [fine, short, full] = [
+            health(10, Some(100), vec![]),
+            health(70, Some(100), vec![]),
+            health(99, Some(100), vec![Alarm::NoSpace]),
+        ];
+        let news = |before, now| news_of(before, now).len();
+        assert_eq!((news(None, &fine), news(None, &full)), (0, 2));
+        assert_eq!((news(Some(&fine), &short), news(Some(&short), &short)), (1, 0));
+        let told = news_of(Some(&short), &full);
+        assert!(told.len() == 1 && told[0].contains("NOSPACE"), "{told:?}");
+        assert_eq!(news(Some(&full), &short), 0);
     }
 }

@@ -98,6 +98,7 @@ fn a_quota_is_warned_of_and_a_full_registry_stops_new_claims_alone() {
     // Full.
     let fills = (0..40).position(|_| !put(&cluster, 1 << 20)).expect("the quota holds");
     within(PATIENCE, "the alarm is told", || problems(&cluster).contains("NOSPACE"));
+    within(PATIENCE, "the log tells of it, too", || log().contains("alarm NOSPACE"));
     // What is claimed goes on, also from elsewhere, and goes home.
     let newer = random(300_000, 1);
     write(&cluster.at(0, "f"), &newer);
@@ -110,7 +111,10 @@ fn a_quota_is_warned_of_and_a_full_registry_stops_new_claims_alone() {
     let (made, took) = bounded("a new file in a full registry", move || std::fs::write(new, b"x"));
     let why = made.expect_err("nothing can be agreed");
     assert!(is_honest(&why), "{why}");
-    assert!(cluster.nodes[1].log().contains("etcd's quota is used up"), "the log says why");
+    let says_why = |line: &str| {
+        line.contains("refused") && line.contains("new: ") && line.contains("quota is used up")
+    };
+    assert!(cluster.nodes[1].log().lines().any(says_why), "the log says why");
     assert!(cluster.is_alive(0, "n1") && cluster.is_alive(0, "n2"), "leases are renewed");
     // It heals by itself once there is room.
     remedy(&cluster);

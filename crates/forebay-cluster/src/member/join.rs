@@ -121,6 +121,7 @@ impl Member {
             heard: Mutex::default(),
             places: door::Places::default(),
             resting: Mutex::default(),
+            trouble: Mutex::default(),
             reach: super::reach::Reach::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),

@@ -10,10 +10,10 @@ use forebay_registry::Health;
 use serde_json::{Value, json};
 
 use super::Daemon;
-use crate::registry_problems::problems_of;
+use crate::registry_problems::{news_of, problems_of};
 
 /// A quota is used up in hours, not in minutes.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The newest that the registry said.
 #[derive(Default)]
@@ -28,12 +28,11 @@ impl Found {
         self.lock().clone()
     }
 
-    /// What has been wrong since this look, and whether something was before it.
+    /// What is wrong that was not at the last look, and whether nothing is any more.
     fn note(&self, health: Health) -> (Vec<String>, bool) {
-        let news = problems_of(&health);
-        let before = self.lock().replace(health).map(|health| problems_of(&health));
-        let had = before.is_some_and(|before| !before.is_empty());
-        (news, had)
+        let before = self.lock().replace(health.clone());
+        let had = before.as_ref().is_some_and(|before| !problems_of(before).is_empty());
+        (news_of(before.as_ref(), &health), had && problems_of(&health).is_empty())
     }
 }
 
@@ -54,14 +53,10 @@ impl Daemon {
     fn look_at_registry(&self, member: &Member) {
         // A registry that does not answer is told of by those who need it.
         let Ok(health) = member.registry_health() else { return };
-        match self.registry.note(health) {
-            (problems, false) => {
-                problems.iter().for_each(|problem| tracing::warn!("the registry: {problem}"));
-            }
-            (problems, true) if problems.is_empty() => {
-                tracing::info!("nothing is wrong with the registry any more");
-            }
-            _ => {}
+        let (news, is_over) = self.registry.note(health);
+        news.iter().for_each(|problem| tracing::warn!("the registry: {problem}"));
+        if is_over {
+            tracing::info!("nothing is wrong with the registry any more");
         }
     }
 
