@@ -258,7 +258,11 @@ fn what_a_transfer_leaves_out_is_told() {
 fn a_stage_out_that_fails_keeps_the_instance_until_it_is_resumed_or_given_up() {
     needs_forebay!();
     needs_tools!("mkfs.ext4", "setpriv");
-    let node = Node::start(512);
+    let mut node = Node::laid(512);
+    let told = node.root.join("told");
+    node.key("manifest-max = \"1MiB\"");
+    node.key(&format!("over-manifest-command = \"cp /dev/null {}-%n\"", text(&told)));
+    node.up();
     let out = MountedFs::tmpfs(&node.slow().join("out"), 4);
     std::fs::set_permissions(out.path(), PermissionsExt::from_mode(0o777)).unwrap();
     node.as_user(USER, &["instance", "create", "private", "w", "--capacity", "64MiB"]).ok();
@@ -273,6 +277,12 @@ fn a_stage_out_that_fails_keeps_the_instance_until_it_is_resumed_or_given_up() {
     assert!(waits.text().contains("forebay stage resume"), "{waits:?}");
     let lines = node.json(&["manifest"]);
     assert_eq!(lines[0]["transfer"], id.as_str(), "{lines}");
+    assert_eq!(lines[0]["bytes"], big.len(), "{lines}");
+    let table = node.forebay(&["manifest"]).expect(1).stdout;
+    let heads: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
+    assert!(heads.contains(&"OWNER") && table.contains("47110"), "{table}");
+    let marked = node.root.join("told-n1");
+    within(Duration::from_secs(20), "the scheduler is told", || marked.exists());
     // There is room now.
     forebay_tests::tool("mount", &["-o", "remount,size=32m", text(out.path())]).ok();
     node.as_user(USER, &["stage", "resume", &id]).ok();
@@ -300,6 +310,7 @@ fn what_was_told_to_hurry_is_kept_for_a_while_and_dropped_with_a_record() {
     within(Duration::from_secs(20), "the manifest has it", || {
         node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
     });
+    assert_eq!(node.json(&["manifest"])[0]["bytes"], 1 << 20);
     within(Duration::from_secs(30), "it is dropped", || {
         node.json(&["instance", "list"]) == serde_json::json!([])
     });

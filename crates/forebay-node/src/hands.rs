@@ -75,6 +75,14 @@ pub struct Moved {
     pub cancelled: bool,
     /// It was to end, and its process does not, not even killed: why.
     pub hangs: Option<String>,
+    /// Nothing of it was moved, and trying again would not help: why.
+    pub refused: Option<String>,
+}
+
+impl Moved {
+    pub fn refused(why: impl Into<String>) -> Moved {
+        Moved { refused: Some(why.into()), failures_count: 1, ..Moved::default() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,6 +162,9 @@ pub trait Hands: Send + Sync {
         stop: &Stop,
         told: &mut dyn FnMut(&Moved),
     ) -> Result<Moved>;
+
+    /// Bytes of a transfer's source, as its owner sees it and as far as they were counted in time.
+    fn size_of(&self, staging: &Staging<'_>) -> u64;
 
     /// Removes what a transfer left of files that are not whole.
     fn clean(&self, staging: &Staging<'_>) -> Result<()>;

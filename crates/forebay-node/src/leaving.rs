@@ -7,7 +7,7 @@ use forebay_base::Result;
 use forebay_base::units::{counted, human_secs};
 
 use crate::desk::now;
-use crate::hands::{Failed, Moved};
+use crate::hands::Moved;
 use crate::job::{Job, Phase};
 use crate::manifest;
 use crate::node::{Live, Node};
@@ -179,12 +179,11 @@ impl Node {
     }
 
     fn keep_unbegun(&self, transfer: &Transfer, instance: &Instance) -> Result<()> {
-        let failed = Failed {
-            path: transfer.source.display().to_string(),
-            why: "told to hurry before it was done".into(),
-            bytes: 0,
-        };
-        let moved = Moved { failures: vec![failed], failures_count: 1, ..Moved::default() };
+        // What is not mounted cannot be counted; that it is to be kept is told all the same.
+        if let Err(error) = self.pool_of(instance)?.bring_back(instance) {
+            tracing::warn!("transfer {}: counting what it left: {error}", transfer.id);
+        }
+        let moved = Moved::refused("told to hurry before it was done");
         self.tell_missing(transfer, instance, &moved)
     }
 

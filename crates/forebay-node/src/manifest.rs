@@ -60,8 +60,14 @@ pub fn of(book: &Book, node: &str, instance: &str, who: &str) -> Result<Vec<Miss
 
 /// Forgets all that was said of an instance on a node.
 pub fn clear(book: &Book, node: &str, instance: &str) -> Result<()> {
+    clear_but(book, node, instance, &[])
+}
+
+/// The same, but for what some have left.
+pub fn clear_but(book: &Book, node: &str, instance: &str, kept: &[&str]) -> Result<()> {
     let prefix = keys::manifest_of(node, instance);
-    let (entries, _) = book.registry().range(&prefix)?;
+    let (mut entries, _) = book.registry().range(&prefix)?;
+    entries.retain(|entry| kept.iter().all(|who| entry.key[prefix.len()..] != **who));
     for some in entries.chunks(AT_ONCE) {
         book.change("the manifest", |draft| {
             some.iter().for_each(|entry| draft.delete(&entry.key));

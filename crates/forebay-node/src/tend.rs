@@ -219,8 +219,10 @@ impl Node {
     }
 
     fn tell_unflushed(&self, instance: &Instance, found: &[Unflushed]) -> Result<()> {
-        let missing = manifest::of_cache(instance, found);
-        manifest::write(&self.book, &self.config.name, &instance.id, manifest::DIRTY, &missing)
+        let (missing, dirty) = (manifest::of_cache(instance, found), manifest::DIRTY);
+        manifest::write(&self.book, &self.config.name, &instance.id, dirty, &missing)?;
+        // What its flushes left is among that, and counts once.
+        manifest::clear_but(&self.book, &self.config.name, &instance.id, &[dirty])
     }
 
     /// Ends the grant and, on the last node, the record of what is wanted (L3).

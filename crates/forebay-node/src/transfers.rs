@@ -71,10 +71,7 @@ impl Node {
 
     fn carry(&self, transfer: &Transfer, instance: &Instance) -> Result<Next> {
         if instance.mode == Mode::Private && self.pool_of(instance)?.is_lost(instance)? {
-            let path = transfer.source.display().to_string();
-            let failed =
-                Failed { path, why: format!("what {} held {LOST}", instance.id), bytes: 0 };
-            let moved = Moved { failures: vec![failed], failures_count: 1, ..Moved::default() };
+            let moved = self.lost(transfer, instance)?;
             self.conclude(transfer, instance, &moved)?;
             return Ok(Next::After(Duration::from_secs(3600)));
         }
@@ -113,6 +110,15 @@ impl Node {
         };
         self.conclude(transfer, instance, &moved)?;
         Ok(Next::After(Duration::from_secs(3600)))
+    }
+
+    /// What was left of a transfer when the space that it was to bring home was lost.
+    fn lost(&self, transfer: &Transfer, instance: &Instance) -> Result<Moved> {
+        let told: Option<TransferActual> = self.book.read(&keys::actual_transfer(&transfer.id))?;
+        let bytes = told.map_or(0, |told| told.bytes_total.saturating_sub(told.bytes));
+        let path = transfer.source.display().to_string();
+        let failed = Failed { path, why: format!("what {} held {LOST}", instance.id), bytes };
+        Ok(Moved { failures: vec![failed], failures_count: 1, ..Moved::default() })
     }
 
     fn move_bytes(
@@ -172,7 +178,7 @@ impl Node {
         }
         let first = moved.failures.first();
         let why = first.map(|failed| format!("{}: {}", failed.path, failed.why));
-        let why = moved.hangs.clone().or(why);
+        let why = moved.hangs.clone().or(moved.refused.clone()).or(why);
         let failed = failed_in(transfer, moved);
         let told = TransferActual { why, failed, ..told_of(transfer, moved, state) };
         self.tell_transfer(transfer, told)
@@ -186,21 +192,35 @@ impl Node {
         moved: &Moved,
     ) -> Result<()> {
         let mut failed = moved.failures.clone();
+        if let Some(why) = &moved.refused {
+            failed.push(self.all_of(transfer, instance, why));
+        }
         if moved.cancelled && failed.is_empty() {
-            let (files, bytes) = (
-                moved.files_total.saturating_sub(moved.files),
-                moved.bytes_total.saturating_sub(moved.bytes),
-            );
-            let what =
-                if files > 0 { format!("{} of ", counted(files, "file")) } else { String::new() };
-            failed.push(Failed {
-                path: format!("{what}{}", transfer.source.display()),
-                why: moved.hangs.clone().unwrap_or_else(|| "cancelled".into()),
-                bytes,
-            });
+            failed.push(self.rest_of(transfer, instance, moved));
         }
         let lines = manifest::of_transfer(instance, &transfer.id, &failed);
         manifest::write(&self.book, &self.config.name, &instance.id, &transfer.id, &lines)
+    }
+
+    fn rest_of(&self, transfer: &Transfer, instance: &Instance, moved: &Moved) -> Failed {
+        let why = moved.hangs.as_deref().unwrap_or("cancelled");
+        if moved.files_total == 0 {
+            return self.all_of(transfer, instance, why);
+        }
+        let files = counted(moved.files_total.saturating_sub(moved.files), "file");
+        Failed {
+            path: format!("{files} of {}", transfer.source.display()),
+            why: why.into(),
+            bytes: moved.bytes_total.saturating_sub(moved.bytes),
+        }
+    }
+
+    /// Of a transfer that has not even counted what there is.
+    fn all_of(&self, transfer: &Transfer, instance: &Instance, why: &str) -> Failed {
+        let staging = (instance.mode == Mode::Private).then(|| self.staging(transfer, instance));
+        // What is dirty in a cache is listed by the cache.
+        let bytes = staging.and_then(Result::ok).map_or(0, |staging| self.hands.size_of(&staging));
+        Failed { path: transfer.source.display().to_string(), why: why.into(), bytes }
     }
 
     /// A transfer that is to end and does not run.
@@ -266,8 +286,10 @@ fn failed_in(transfer: &Transfer, moved: &Moved) -> Vec<FailedFile> {
         Direction::In => FAILED_NAMED_MAX,
         Direction::Out => 0,
     };
-    let file = |failed: &Failed| FailedFile { path: failed.path.clone(), why: failed.why.clone() };
-    moved.failures.iter().take(named).map(file).collect()
+    let file = |path: &str, why: &str| FailedFile { path: path.into(), why: why.into() };
+    let refused = moved.refused.iter().map(|why| file("/", why));
+    let failed = moved.failures.iter().map(|failed| file(&failed.path, &failed.why));
+    refused.chain(failed).take(named).collect()
 }
 
 pub(crate) fn nothing_moved(transfer: &Transfer) -> TransferActual {

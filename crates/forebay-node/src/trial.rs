@@ -30,6 +30,9 @@ use crate::transfers::nothing_moved;
 const ROOT: Asker = Asker { uid: 0, gid: 0 };
 const USER: Asker = Asker { uid: 4711, gid: 4711 };
 
+/// Bytes of whatever is to be staged.
+const HELD: u64 = 4321;
+
 /// Hands that mount nothing.
 struct Playing {
     look: Mutex<Look>,
@@ -63,6 +66,10 @@ impl Hands for Playing {
 
     fn stage(&self, _: &Staging<'_>, _: &Stop, _: &mut dyn FnMut(&Moved)) -> Result<Moved> {
         Ok(Moved::default())
+    }
+
+    fn size_of(&self, _: &Staging<'_>) -> u64 {
+        HELD
     }
 
     fn clean(&self, _: &Staging<'_>) -> Result<()> {
@@ -245,6 +252,33 @@ fn only_nodes_of_an_instance_expire_it_and_not_by_a_clock_that_is_ahead() {
     assert_eq!(expire(&n2), Want::Here, "one that tells nothing says nothing");
     clock(now() - 200);
     assert_eq!(expire(&n2), Want::Gone);
+}
+
+/// The cap of a node is one of bytes.
+#[test]
+fn what_was_not_even_begun_counts_with_its_bytes() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let lines = |transfer: &Transfer| {
+        let lines = manifest::of(&node.book, "n1", "w", &transfer.id).unwrap();
+        lines.iter().map(|line| (line.file.clone(), line.bytes)).collect::<Vec<_>>()
+    };
+    let of = |transfer: &Transfer| transfer.source.display().to_string();
+    let first = node.desk().transfer(&out_of(&made, "first"), USER).unwrap();
+    for moved in [Moved { cancelled: true, ..Moved::default() }, Moved::refused("it cannot be")] {
+        node.tell_missing(&first, &made, &moved).unwrap();
+        assert_eq!(lines(&first), [(of(&first), HELD)]);
+    }
+    let begun = Moved { cancelled: true, files_total: 3, bytes_total: 9, ..Moved::default() };
+    node.tell_missing(&first, &made, &begun).unwrap();
+    assert_eq!(lines(&first), [(format!("3 files of {}", of(&first)), 9)]);
+    let second = node.desk().transfer(&out_of(&made, "second"), USER).unwrap();
+    let hurried = node.desk().destroy("w", USER, Want::GoneInHurry).unwrap();
+    let stopped = ended(&second, TransferState::Cancelled);
+    node.book.put(&keys::actual_transfer(&second.id), &stopped).unwrap();
+    node.before_leaving(&hurried).unwrap();
+    assert_eq!(lines(&second), [(of(&second), HELD)]);
 }
 
 /// What a newer node may have written: a field that this version does not know.
@@ -523,12 +557,15 @@ fn what_was_in_memory_is_not_brought_home_as_nothing() {
     let failed = node.tend(&made).unwrap_err().to_string();
     assert!(failed.contains("went with a restart"), "{failed}");
     let going = node.desk().destroy("w", USER, Want::Gone).unwrap();
+    let begun = TransferActual { bytes: 12, bytes_total: 42, ..nothing_moved(&transfer) };
+    node.book.put(&keys::actual_transfer(&transfer.id), &begun).unwrap();
     node.carry_and_tell(&transfer, &going);
     let told = node.desk().transfer_of(&transfer.id).unwrap().1.unwrap();
     assert_eq!((told.state, told.failures), (TransferState::Failed, 1));
     let lines = manifest::of(&node.book, "n1", "w", &transfer.id).unwrap();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].file.contains('r') && lines[0].why.contains("restart"), "{lines:?}");
+    assert_eq!(lines[0].bytes, 30, "what was not home yet");
     let before = node.before_leaving(&going).unwrap();
     assert!(matches!(before, Before::Wait(_, Needs::Nobody)), "{before:?}");
     node.desk().call_off(&transfer.id, USER, TransferWant::Revoked).unwrap();

@@ -46,6 +46,9 @@ pub struct Failure {
     pub path: Text,
     pub reason: Reason,
     pub text: String,
+    /// Its size, if it was counted as a file; a worker of an earlier version tells none.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// A file that is not at the destination.
@@ -175,12 +178,12 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn fail(&self, path: &Path, reason: Reason, text: String) -> Room {
+    pub fn fail(&self, path: &Path, bytes: u64, reason: Reason, text: String) -> Room {
         let mut lists = self.lists();
         lists.failed += 1;
         lists.full += u64::from(matches!(reason, Reason::NoSpace | Reason::Quota));
         if lists.failures.len() < LISTED_MAX {
-            lists.failures.push(Failure { path: path.into(), reason, text });
+            lists.failures.push(Failure { path: path.into(), reason, text, bytes });
         }
         if lists.full >= FULL_MAX { Room::None } else { Room::Perhaps }
     }

@@ -353,7 +353,7 @@ impl Engine<'_> {
             Trouble::Failed(reason, text) => {
                 add(&self.tally.files_failed, 1);
                 add(&self.tally.bytes_failed, task.size);
-                self.fail_path(&task.from(), Trouble::Failed(reason, text));
+                self.list_failure(&task.from(), task.size, reason, text);
             }
         }
     }
@@ -361,7 +361,11 @@ impl Engine<'_> {
     /// Something that was not counted as a file.
     pub fn fail_path(&self, path: &Path, trouble: Trouble) {
         let Trouble::Failed(reason, text) = trouble else { return };
-        if self.ledger.fail(path, reason, text) == Room::None {
+        self.list_failure(path, 0, reason, text);
+    }
+
+    fn list_failure(&self, path: &Path, bytes: u64, reason: Reason, text: String) {
+        if self.ledger.fail(path, bytes, reason, text) == Room::None {
             self.queue.stop();
         }
     }

@@ -7,6 +7,20 @@ use std::path::Path;
 use bed::{assert_same, done, file, grow, left_over, picture, run, spec};
 use forebay_stage::{Existing, Outcome, Overwrite, Place, Reason, What};
 
+/// Whoever lists what is not home says how much that is.
+#[test]
+fn what_fails_is_told_with_its_size() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir_all(&from).unwrap();
+    std::fs::write(from.join("a"), [1; 5000]).unwrap();
+    std::fs::write(from.join("b"), [1; 70]).unwrap();
+    std::fs::create_dir_all(to.join("a/in the way")).unwrap();
+    let report = run(&spec("sized", &from, &to, What::Directory));
+    let failed: Vec<_> = report.failures.iter().map(|f| (&*f.path.0, f.bytes)).collect();
+    assert_eq!(failed, [(Path::new("a"), 5000)], "{report:#?}");
+}
+
 /// Random trees, copied anew, again, and over a part of themselves, are equal in everything.
 #[test]
 fn a_tree_of_everything_is_copied_exactly() {

@@ -347,7 +347,7 @@ fn row(view: &InstanceView) -> Vec<String> {
     ]
 }
 
-fn name_of(uid: u32) -> String {
+pub fn name_of(uid: u32) -> String {
     let user = forebay_base::users::User::with_id(uid).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }

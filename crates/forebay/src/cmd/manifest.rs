@@ -3,6 +3,7 @@
 use forebay_base::Result;
 use forebay_node::desk::now;
 
+use super::instance::name_of;
 use crate::node::client::NodeArgs;
 use crate::node::wire::MissingView;
 use crate::ui::table::Align::{Left, Right};
@@ -54,6 +55,7 @@ pub fn run(args: &Args) -> Result<u8> {
         ("NODE", Left),
         ("INSTANCE", Left),
         ("TRANSFER", Left),
+        ("OWNER", Left),
         ("BYTES", Right),
         ("AGE", Right),
         ("KEPT FOR", Right),
@@ -75,6 +77,7 @@ fn row(line: &MissingView) -> Vec<String> {
         line.node.clone(),
         line.instance.clone(),
         missing.transfer.clone().unwrap_or_else(|| "-".into()),
+        name_of(missing.owner.uid),
         human_size(missing.bytes),
         human_secs(since as f64),
         kept.map_or_else(|| "-".into(), |secs| human_secs(secs as f64)),

@@ -1,6 +1,7 @@
 //! Mounts and transfers of a node, as processes of their own: this binary with other arguments. They
 //! live on when the node daemon ends, and the next one finds them by the kernel's table of mounts.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -182,7 +183,7 @@ impl Hands for Processes {
             let moved = moved_by(&job);
             told(&moved);
             if job.state != JobState::Running {
-                return Ok(moved);
+                return Ok(Moved { failures: sized(&client, moved.failures), ..moved });
             }
             if stop.leaves() {
                 let why = "the node daemon stops; the job goes on";
@@ -216,6 +217,10 @@ impl Hands for Processes {
         told: &mut dyn FnMut(&Moved),
     ) -> Result<Moved> {
         super::staging::stage(staging, stop, told)
+    }
+
+    fn size_of(&self, staging: &Staging<'_>) -> u64 {
+        super::staging::size_of(staging)
     }
 
     fn clean(&self, staging: &Staging<'_>) -> Result<()> {
@@ -272,10 +277,28 @@ fn take_away(cache: &Cache) -> Result<()> {
     crate::cmd::umount::leave_within(&client, &ask, TAKE_AWAY).map(|_| ())
 }
 
+fn files_of(client: &Client) -> Result<Vec<File>> {
+    serde_json::from_value(client.get("/v1/files")?)
+        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
+}
+
+/// A job names what failed; how much of it is dirty is asked of the mount.
+fn sized(client: &Client, failed: Vec<Failed>) -> Vec<Failed> {
+    if failed.is_empty() {
+        return failed;
+    }
+    let files = files_of(client).unwrap_or_default().into_iter();
+    let dirty: BTreeMap<String, u64> =
+        files.map(|file| (file.path.to_string(), file.dirty_bytes)).collect();
+    let with = |failed: Failed| {
+        let bytes = dirty.get(&failed.path).copied().unwrap_or(failed.bytes);
+        Failed { bytes, ..failed }
+    };
+    failed.into_iter().map(with).collect()
+}
+
 fn serving_unflushed(cache: &Cache) -> Result<Vec<Unflushed>> {
-    let answer = Client::new(&cache.tier).get("/v1/files")?;
-    let files: Vec<File> = serde_json::from_value(answer)
-        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
+    let files = files_of(&Client::new(&cache.tier))?;
     let dirty = files.into_iter().filter(|file| file.dirty_bytes > 0 || file.state != "clean");
     Ok(dirty
         .map(|file| Unflushed {
@@ -300,8 +323,11 @@ fn moved_by(job: &Job) -> Moved {
         })
         .collect();
     let failed_as_a_whole = job.error.iter().filter(|_| failures.is_empty());
-    let whole =
-        failed_as_a_whole.map(|why| Failed { path: "/".into(), why: why.clone(), bytes: 0 });
+    let whole = failed_as_a_whole.map(|why| Failed {
+        path: "/".into(),
+        why: why.clone(),
+        bytes: job.total_bytes.saturating_sub(job.done_bytes),
+    });
     let failures: Vec<Failed> = failures.iter().cloned().chain(whole).collect();
     Moved {
         files: job.done_files,

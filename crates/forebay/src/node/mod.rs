@@ -9,6 +9,7 @@ mod jobs;
 mod members;
 mod running;
 pub mod settings;
+mod size;
 mod staging;
 pub mod wire;
 

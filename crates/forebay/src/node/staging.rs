@@ -24,8 +24,8 @@ use forebay_stage::{Options, Outcome, Place, Report, Spec, What as SpecWhat};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use super::asker;
 use super::running::{Running, Told};
+use super::{asker, size};
 
 /// Programs of the job come first.
 const NICE: i32 = 10;
@@ -67,6 +67,13 @@ pub fn stage(staging: &Staging<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -
         }
     }
     status.ending(stop)
+}
+
+pub fn size_of(staging: &Staging<'_>) -> u64 {
+    let Transfer { owner, source, what, .. } = staging.transfer;
+    let (at, what, root) = (source.clone(), *what, staging.root.clone());
+    let count = move || Ok(size::of(&at, what, &root));
+    asker::as_user(owner.uid, owner.gid, source, count).unwrap_or(0)
 }
 
 pub fn clean(staging: &Staging<'_>) -> Result<()> {
@@ -273,11 +280,7 @@ fn moved_at(ending: Ending) -> Moved {
         Ending::Report(report) => moved_by(&report),
         Ending::Cleaned => Moved::default(),
         // It could not begin: that is how the transfer ended.
-        Ending::Error(_, text) => Moved {
-            failures: vec![Failed { path: "/".into(), why: text, bytes: 0 }],
-            failures_count: 1,
-            ..Moved::default()
-        },
+        Ending::Error(_, text) => Moved::refused(text),
     }
 }
 
@@ -292,7 +295,7 @@ fn moved_by(report: &Report) -> Moved {
     let failed = report.failures.iter().map(|failure| Failed {
         path: failure.path.0.display().to_string(),
         why: failure.text.clone(),
-        bytes: 0,
+        bytes: failure.bytes,
     });
     let full = report.outcome == Outcome::Full;
     let left = report.left.iter().map(|left| Failed {
@@ -300,19 +303,32 @@ fn moved_by(report: &Report) -> Moved {
         why: if full { "the destination is full" } else { "not copied yet" }.into(),
         bytes: left.bytes,
     });
+    let failures_count = report.failed.max(report.left_files);
+    let mut failures: Vec<Failed> = failed.chain(left).collect();
+    failures.extend(unnamed(&failures, failures_count, report.left_bytes));
     Moved {
         files: report.files,
         bytes: report.bytes,
         files_total: report.files + report.left_files,
         bytes_total: report.bytes + report.left_bytes,
         bytes_per_second: 0,
-        failures: failed.chain(left).collect(),
-        failures_count: report.failed.max(report.left_files),
+        failures,
+        failures_count,
         notes: report.notes.clone(),
         notes_count: report.noted,
         cancelled: report.outcome == Outcome::Stopped,
         hangs: None,
+        refused: None,
     }
+}
+
+/// What the report counts and does not name.
+fn unnamed(named: &[Failed], count: u64, bytes: u64) -> Option<Failed> {
+    let count = count.saturating_sub(named.len() as u64);
+    let bytes = bytes.saturating_sub(named.iter().map(|failed| failed.bytes).sum());
+    let path = format!("{count} more files");
+    let why = "they are too many to be named".into();
+    (count > 0).then_some(Failed { path, why, bytes })
 }
 
 fn spec(staging: &Staging<'_>) -> Result<Spec> {

@@ -1,0 +1,80 @@
+//! How many bytes a transfer is to bring home that has not begun to count them itself.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_node::records::What;
+use forebay_stage::list;
+
+/// Whoever asks waits for it; what is not counted by then is left out.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// To be asked with the rights of the source's owner. What cannot be looked at has no bytes.
+pub fn of(source: &Path, what: What, root: &Path) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    match what {
+        What::List => listed(source, root).iter().map(|path| below(path, deadline)).sum(),
+        // A name that leads to it is followed, as the transfer does.
+        What::File | What::Directory | What::Any => match source.canonicalize() {
+            Ok(real) if real.starts_with(root) => below(&real, deadline),
+            _ => 0,
+        },
+    }
+}
+
+fn below(top: &Path, deadline: Instant) -> u64 {
+    let (mut bytes, mut left) = (0, vec![top.to_path_buf()]);
+    while let Some(path) = left.pop().filter(|_| Instant::now() < deadline) {
+        match path.symlink_metadata() {
+            Ok(found) if found.is_dir() => left.extend(names(&path)),
+            Ok(found) if found.is_file() => bytes += found.len(),
+            _ => {}
+        }
+    }
+    bytes
+}
+
+fn names(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// What the lines of a list are.
+fn listed(list: &Path, root: &Path) -> Vec<PathBuf> {
+    let mut text = Vec::new();
+    let read = std::fs::File::open(list)
+        .and_then(|file| file.take(list::BYTES_MAX).read_to_end(&mut text));
+    let items = read.ok().and_then(|_| list::parse(&text, "list", Path::new("")).ok());
+    let base = list.parent().unwrap_or(root);
+    let place = |item: list::Item| match item.from.strip_prefix("/") {
+        Ok(whole) => root.join(whole),
+        Err(_) => base.join(&item.from),
+    };
+    items.unwrap_or_default().into_iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_in_the_instance_and_never_by_a_link_below() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("i");
+        std::fs::create_dir_all(root.join("d/e")).unwrap();
+        for (name, bytes) in [("d/a", 100), ("d/e/b", 20), ("c", 3), ("../outside", 1000)] {
+            std::fs::write(root.join(name), vec![0; bytes]).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("../outside"), root.join("d/link")).unwrap();
+        std::os::unix::fs::symlink("d", root.join("latest")).unwrap();
+        std::fs::write(root.join("list"), "c\nd/e x\n").unwrap();
+        let count = |name: &str, what| of(&root.join(name), what, &root);
+        assert_eq!(count("d", What::Directory), 120);
+        assert_eq!(count("latest", What::Any), 120);
+        assert_eq!(count("c", What::File), 3);
+        assert_eq!(count("list", What::List), 23);
+        assert_eq!(count("not there", What::Any), 0);
+        assert_eq!(count("../outside", What::File), 0);
+    }
+}
