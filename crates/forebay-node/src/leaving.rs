@@ -93,7 +93,9 @@ impl Node {
                 }
                 TransferState::Running => waits.push(format!("transfer {} runs", transfer.id)),
                 TransferState::Waiting => {
-                    waits.push(format!("transfer {} is still to be carried out", transfer.id));
+                    let why = current.and_then(|actual| actual.why.as_ref());
+                    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+                    waits.push(format!("transfer {} is still to be carried out{why}", transfer.id));
                 }
             }
         }

@@ -287,6 +287,9 @@ impl Transfer {
     }
 }
 
+/// Threads that copy for one transfer, at most.
+pub const THREADS_MAX: u32 = 256;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransferOptions {

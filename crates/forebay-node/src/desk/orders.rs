@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_base::glob::Pattern;
 use forebay_base::{Error, Result};
 use serde_json::Value;
 
@@ -11,8 +12,8 @@ use super::{Asker, Desk, job_of, now, usage};
 use crate::book::{Draft, Listed};
 use crate::ledger::UserUse;
 use crate::records::{
-    Actual, Direction, Instance, JobKey, Mode, Transfer, TransferActual, TransferOptions,
-    TransferState, TransferWant, Want, What, When, check_name, keys,
+    Actual, Direction, Instance, JobKey, Mode, THREADS_MAX, Transfer, TransferActual,
+    TransferOptions, TransferState, TransferWant, Want, What, When, check_name, keys,
 };
 
 /// A transfer as it is asked for.
@@ -176,7 +177,7 @@ impl Desk {
             // Any of them serves the same files.
             (None, nodes) if instance.mode == Mode::Cache => Ok(nodes[0].clone()),
             (None, nodes) => Err(usage(format!(
-                "instance {} is on several nodes, each with files of its own: give --node {}",
+                "instance {} is on several nodes, each with files of its own: give --on {}",
                 instance.id,
                 nodes.join("|")
             ))),
@@ -317,9 +318,22 @@ fn there_for(draft: &mut Draft<'_>, transfer: &Transfer) -> Result<Instance> {
     }
 }
 
+/// What no transfer can do is refused when it is ordered: nobody is there to be told when it is carried
+/// out.
+fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
+    let options = &asked.options;
+    if let Some(threads) = options.threads.filter(|threads| !(1..=THREADS_MAX).contains(threads)) {
+        return Err(usage(format!("--threads {threads}: give 1 to {THREADS_MAX}")));
+    }
+    for text in &options.last {
+        text.parse::<Pattern>().map_err(|why| usage(format!("--last {text:?}: {why}")))?;
+    }
+    check_for_cache(instance, asked)
+}
+
 /// What a transfer of a cache is told is refused if its engine, which fetches and flushes, takes no such
 /// order.
-fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
+fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     if instance.mode != Mode::Cache {
         return Ok(());
     }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use clap::value_parser;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::records::{
-    Direction, Transfer, TransferActual, TransferOptions, TransferState, What, When,
+    Direction, THREADS_MAX, Transfer, TransferActual, TransferOptions, TransferState, What, When,
 };
 use serde_json::json;
 
@@ -120,8 +121,8 @@ struct Copy {
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_max: Option<u64>,
 
-    /// Copy with so many threads.
-    #[arg(long, value_name = "COUNT")]
+    /// Copy with so many threads, 1 to 256.
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=THREADS))]
     threads: Option<u32>,
 
     /// Files that match appear after all others are synced.
@@ -164,6 +165,8 @@ struct One {
 }
 
 const POLL: Duration = Duration::from_millis(100);
+
+const THREADS: i64 = THREADS_MAX as i64;
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.verb {
@@ -241,6 +244,7 @@ fn current(view: &TransferView) -> Option<&TransferActual> {
 fn wait(client: &NodeClient, id: &str, json: bool) -> Result<u8> {
     signals::catch_interrupts();
     let mut line = Line::new("stage");
+    let mut told = None;
     loop {
         let view = fetch(client, id)?;
         let ended = current(&view).map(|actual| actual.state).filter(|state| state.has_ended());
@@ -249,6 +253,12 @@ fn wait(client: &NodeClient, id: &str, json: bool) -> Result<u8> {
             tell(&view, json);
             return Ok(u8::from(state != TransferState::Done));
         }
+        let why = current(&view).and_then(|actual| actual.why.clone());
+        if let Some(why) = why.as_ref().filter(|_| why != told) {
+            line.clear();
+            note!("transfer {id} waits: {why}");
+        }
+        told = why;
         line.update(sample(&view));
         if signals::take_interrupt().is_some() {
             line.clear();

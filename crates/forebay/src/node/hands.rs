@@ -173,7 +173,14 @@ impl Hands for Processes {
         if kind == JobKind::Flush {
             asked.last = order.options.last.first().cloned();
         }
-        let id = client.post("/v1/jobs", &json!(asked))?["id"].as_u64().unwrap_or(0);
+        let id = match client.post("/v1/jobs", &json!(asked)) {
+            Ok(job) => job["id"].as_u64().unwrap_or(0),
+            // It refuses the order itself, and would again.
+            Err(error) if error.kind() == Kind::Usage => {
+                return Ok(Moved::refused(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
         let url = format!("/v1/jobs/{id}");
         let mut cancelled: Option<Instant> = None;
         let mut pace = Pace { done: (0, 0), since: Instant::now() };

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use forebay_base::folder::Folder;
 use forebay_base::users::User;
-use forebay_base::{Error, Kind, Result};
+use forebay_base::{Error, Kind, Result, Retry};
 use forebay_node::hands::{Failed, Moved, Staging, Stop};
 use forebay_node::records::{Direction, Transfer, What};
 use forebay_stage::worker::{self, Action, Ending, Identity, Launch, Line, Order, Program, Work};
@@ -80,7 +80,10 @@ pub fn clean(staging: &Staging<'_>) -> Result<()> {
     let status = Status::of(staging, Action::Clean);
     let running = match status.worker(None)? {
         Found::Running(running) => running,
-        Found::Ended(ending) => return ending.map(|_| ()),
+        Found::Ended(ending) => {
+            let why = ending?.refused;
+            return why.map_or(Ok(()), |why| Err(Error::new(Kind::Unavailable, why)));
+        }
     };
     let deadline = Instant::now() + CLEAN_PATIENCE;
     while !running.ended(POLL)? {
@@ -165,10 +168,17 @@ impl<'a> Status<'a> {
                     if stop.is_some_and(Stop::is_wanted) {
                         return Ok(Found::Ended(Ok(Moved { cancelled: true, ..Moved::default() })));
                     }
+                    let (spec, identity) = match self.prepared() {
+                        // It is as it was ordered, and will be at the next try, too.
+                        Err(error) if error.retry() == Retry::Never => {
+                            return Ok(Found::Ended(Ok(Moved::refused(error.to_string()))));
+                        }
+                        prepared => prepared?,
+                    };
                     if !ours {
                         self.begin(&mut file)?;
                     }
-                    return self.start(&file).map(Found::Running);
+                    return self.start(&file, spec, identity).map(Found::Running);
                 }
                 // One that was started a moment ago may not have said so yet.
                 Lock::Worker => match Running::find(&self.path) {
@@ -202,15 +212,23 @@ impl<'a> Status<'a> {
         begun.map_err(|e| self.failed(e))
     }
 
-    fn start(&self, file: &File) -> Result<Running> {
+    /// What a worker is started with. An error says whether a later try may find it healed
+    /// ([`Error::retry`]).
+    fn prepared(&self) -> Result<(Spec, Identity)> {
         let owner = self.staging.transfer.owner;
+        let spec = spec(self.staging)?;
+        spec.check()?;
+        Ok((spec, identity(owner.uid, owner.gid)?))
+    }
+
+    fn start(&self, file: &File, spec: Spec, identity: Identity) -> Result<Running> {
         // It holds the lock by a descriptor of its own from here on (G1): a duplicate shares it.
         let out: OwnedFd = file.try_clone().map_err(|e| self.failed(e))?.into();
         let action = self.work.action;
         let worker = Launch {
             program: Program::this(&["stage-worker"]),
-            order: Order { action, spec: spec(self.staging)?, every_ms: Some(PROGRESS_EVERY_MS) },
-            identity: identity(owner.uid, owner.gid)?,
+            order: Order { action, spec, every_ms: Some(PROGRESS_EVERY_MS) },
+            identity,
             status: out,
             errors: None,
             cgroup: None,
@@ -285,10 +303,15 @@ fn moved_at(ending: Ending) -> Moved {
 }
 
 fn identity(uid: u32, gid: u32) -> Result<Identity> {
-    match User::with_id(uid) {
+    let found = match User::with_id(uid) {
         Ok(None) => Ok(Identity::numeric(uid, gid, vec![gid])),
         _ => Identity::of_account(uid),
-    }
+    };
+    // A directory server that cannot be asked answers again; an account that has expired does not.
+    found.map_err(|error| match error.kind() {
+        Kind::Usage => error,
+        _ => Error::new(Kind::Unavailable, error.to_string()),
+    })
 }
 
 fn moved_by(report: &Report) -> Moved {
@@ -381,7 +404,7 @@ fn found_to_be(transfer: &Transfer) -> Result<What> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_node::records::{Owner, TransferOptions, TransferWant, When};
+    use forebay_node::records::{Owner, THREADS_MAX, TransferOptions, TransferWant, When};
 
     use super::*;
 
@@ -480,6 +503,38 @@ mod tests {
             let found = status.worker(Some(&Stop::default()));
             assert!(!matches!(found, Ok(Found::Ended(_))), "it goes on");
         });
+    }
+
+    /// Whoever waits would wait for ever.
+    #[test]
+    fn what_no_later_try_would_heal_has_ended_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("there");
+        std::fs::write(&there, "x").unwrap();
+        let tried = |what: What, source: &Path, threads: u32| {
+            let mut ordered = transfer(Direction::Out, what, "/", "/pfs/a");
+            ordered.source = source.into();
+            ordered.options.threads = Some(threads);
+            let (root, kept) = (dir.path().into(), dir.path().into());
+            let patience = Duration::ZERO;
+            let staging = Staging { transfer: &ordered, root, kept, patience, still: None };
+            stage(&staging, &Stop::default(), &mut |_| {}).map(|moved| moved.refused)
+        };
+        let why = tried(What::Any, &dir.path().join("not there"), 1).unwrap().expect("it ended");
+        assert!(why.contains("not there: No such file"), "{why}");
+        let why = tried(What::File, &there, 300).unwrap().expect("it ended");
+        assert!(why.contains("threads: 300 are too many"), "{why}");
+    }
+
+    #[test]
+    fn what_may_be_ordered_may_be_carried() {
+        let options = Options { threads: THREADS_MAX as usize, ..Options::default() };
+        let place = Place { root: "/".into(), path: "a".into() };
+        let (source, destination) = (place.clone(), place);
+        let mut spec = Spec { id: "t".into(), source, destination, what: SpecWhat::File, options };
+        spec.check().unwrap();
+        spec.options.threads += 1;
+        assert!(spec.check().is_err());
     }
 
     /// T2 of the worker: nothing outside the instance is reached by way of it.
