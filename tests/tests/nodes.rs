@@ -390,10 +390,23 @@ fn a_drained_node_takes_nothing_new() {
 fn an_instance_that_expires_goes_by_itself() {
     needs_forebay!();
     let node = Node::start(256);
-    create(&node, &["private", "w", "--capacity", "16MiB", "--expires", "2s"]);
+    let make = ["private", "w", "--capacity", "16MiB", "--expires"];
+    create(&node, &[&make[..], &["1h"]].concat());
+    let again = [&["instance", "create"], &make[..], &["20s"]].concat();
+    let refused = node.forebay(&again).expect(2);
+    assert!(refused.stderr.contains("forebay instance extend w"), "{refused:?}");
+    assert!(!node.forebay(&["instance", "list"]).ok().stderr.contains("goes by itself"));
+    let extended = node.forebay(&["instance", "extend", "w", "--expires", "28s"]).ok();
+    assert!(extended.stdout.contains("goes by itself in 28"), "{extended:?}");
+    within(Duration::from_secs(60), "its end is warned of", || {
+        node.forebay(&["instance", "list"]).ok().stderr.contains("w goes by itself in")
+    });
+    let soon = &node.json(&["instance", "list"])[0]["ends_in_seconds"];
+    assert!(soon.as_u64().is_some_and(|left| left <= 7), "{soon}");
     within(Duration::from_secs(30), "it goes", || {
         node.json(&["instance", "list"]) == serde_json::json!([])
     });
+    assert_eq!(node.log().matches("w of root (uid 0) expires in").count(), 1, "{}", node.log());
     node.assert_empty();
 }
 

@@ -137,10 +137,7 @@ impl Desk {
         if mode == Mode::Swap && owner != 0 && asked.job.is_none() {
             return Err(usage("swap is for a job, or made by root: others would share it"));
         }
-        match asked.expires {
-            Some(at) if at <= now() => Err(usage("it would have expired already")),
-            _ => Ok(()),
-        }
+        require_to_come(asked.expires)
     }
 
     fn id_for(&self, asked: &NewInstance) -> Result<String> {
@@ -303,6 +300,27 @@ impl Desk {
         })
     }
 
+    /// Has a named instance expire at another time, sooner or later, or never.
+    pub fn extend(&self, id: &str, asker: Asker, expires: Option<u64>) -> Result<Instance> {
+        check_name("instance", id)?;
+        require_to_come(expires)?;
+        self.book.change(&format!("instance {id}"), |draft| {
+            let key = keys::wanted_instance(id);
+            let mut instance: Instance =
+                draft.read(&key)?.ok_or_else(|| self.no_instance(id, asker))?;
+            asker.require(instance.owner, &format!("instance {id}"))?;
+            if let Life::Job(job) = &instance.life {
+                return Err(usage(format!("instance {id} lives as long as job {}", job.id)));
+            }
+            if instance.want != Want::Here {
+                return Err(usage(format!("instance {id} is leaving")));
+            }
+            instance.life = Life::Named { expires };
+            draft.put(&key, &instance);
+            Ok(instance)
+        })
+    }
+
     /// Has an instance go whose job nobody knows any more: no step of it will. Says whether that is so.
     pub fn end_orphan(&self, id: &str) -> Result<bool> {
         self.book.change(&format!("instance {id}"), |draft| {
@@ -342,6 +360,15 @@ pub fn place_for(mount_root: &Path, id: &str, mode: Mode, owner: Owner) -> Optio
     }
 }
 
+fn require_to_come(expires: Option<u64>) -> Result<()> {
+    match expires {
+        Some(at) if at <= now() => {
+            Err(usage("it would have expired already: give --expires a time to come, such as 14d"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What is known of a job, for something that is ordered for it.
 fn job_of(draft: &mut Draft<'_>, key: &JobKey) -> Result<Job> {
     let unknown = || usage(format!("job {} was not set up, or is torn down", key.id));
@@ -349,28 +376,66 @@ fn job_of(draft: &mut Draft<'_>, key: &JobKey) -> Result<Job> {
 }
 
 fn answer_again(there: Instance, asked: &NewInstance) -> Result<Instance> {
-    let job = match &there.life {
-        Life::Job(job) => Some(job),
-        Life::Named { .. } => None,
-    };
-    let same = there.mode == asked.mode
-        && there.owner == asked.owner
-        && there.nodes == asked.nodes
-        && job == asked.job.as_ref()
-        && there.backing == asked.backing
-        && there.capacity == asked.bytes;
-    match (same, there.want) {
-        (true, Want::Here) => Ok(there),
-        (true, _) => Err(Error::new(
+    let (id, differs) = (&there.id, differences(&there, asked));
+    match (&differs[..], there.want) {
+        ([], Want::Here) => Ok(there),
+        ([], _) => Err(Error::new(
             Kind::Unavailable,
-            format!("instance {} is leaving; try again when it is gone", there.id),
+            format!("instance {id} is leaving; try again when it is gone"),
         )),
-        (false, _) => Err(usage(format!(
-            "instance {} is there already and is another: choose another name, or \
-             `forebay instance destroy {}`",
-            there.id, there.id
+        ([EXPIRES], _) => Err(usage(format!(
+            "instance {id} is there already and expires at another time: `forebay instance extend {id} \
+             --expires TIME` changes that"
+        ))),
+        (several, _) => Err(usage(format!(
+            "instance {id} is there already and is another, by its {}: choose another name, or \
+             `forebay instance destroy {id}`",
+            several.join(", ")
         ))),
     }
+}
+
+const EXPIRES: &str = "expiry";
+
+/// Asking takes time, and clocks are read twice.
+const LIFE_SLACK: u64 = 30;
+
+/// In what an instance that is there is not what is asked for. What is not said is as it is.
+fn differences(there: &Instance, asked: &NewInstance) -> Vec<&'static str> {
+    fn other<T: PartialEq>(asked: Option<&T>, there: Option<&T>) -> bool {
+        asked.is_some() && asked != there
+    }
+    let (job, expires) = match &there.life {
+        Life::Job(job) => (Some(job), None),
+        Life::Named { expires } => (None, *expires),
+    };
+    let none = SpaceWish::default();
+    let wish = asked.space.as_ref().unwrap_or(&none);
+    let has = there.space.as_ref().unwrap_or(&none);
+    let all = [
+        ("mode", there.mode != asked.mode),
+        ("owner", there.owner != asked.owner),
+        ("nodes", there.nodes != asked.nodes),
+        ("job", job != asked.job.as_ref()),
+        ("backing store or its settings", there.backing != asked.backing),
+        ("capacity", there.capacity != asked.bytes),
+        ("pool", other(asked.pool.as_ref(), Some(&there.pool))),
+        ("mount point", other(asked.mountpoint.as_ref(), there.mountpoint.as_ref())),
+        ("means", other(wish.means.as_ref(), has.means.as_ref())),
+        ("file system", other(wish.fs.as_ref(), has.fs.as_ref())),
+        ("inodes", other(wish.inodes.as_ref(), has.inodes.as_ref())),
+        ("permissions", other(wish.mode.as_ref(), has.mode.as_ref())),
+        (EXPIRES, asked.expires.is_some_and(|at| !is_that_long(there, expires, at))),
+    ];
+    all.into_iter().filter_map(|(what, differs)| differs.then_some(what)).collect()
+}
+
+/// Whether an instance ends then, or was made to last as long as one that ends then would from now on: who
+/// asks again with the same words means the same.
+fn is_that_long(there: &Instance, expires: Option<u64>, asked: u64) -> bool {
+    let Some(expires) = expires else { return false };
+    let (lasts, would) = (expires.saturating_sub(there.created), asked.saturating_sub(now()));
+    asked == expires || lasts.abs_diff(would) <= LIFE_SLACK.min(lasts / 10)
 }
 
 fn grant(

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_base::{Error, Kind, Result};
+use forebay_base::units::human_secs;
+use forebay_base::{Error, Kind, Result, users};
 use forebay_registry::{Lease, Registry, Seen};
 
 use crate::book::Book;
@@ -76,6 +77,8 @@ pub struct Node {
     /// Transfers that stood still when they were looked at last, and how far they were.
     still: Mutex<BTreeMap<String, Moved>>,
     over: Over,
+    /// Instances of which the log has said that they end soon, and when.
+    warned: Mutex<BTreeMap<String, u64>>,
     scheduler: Option<Scheduler>,
     since: u64,
     stopping: AtomicBool,
@@ -130,6 +133,7 @@ impl Node {
             live: Mutex::default(),
             still: Mutex::default(),
             over: Over::new(),
+            warned: Mutex::default(),
             scheduler,
             since: now(),
             stopping: AtomicBool::new(false),
@@ -290,6 +294,7 @@ impl Node {
         self.offer_instances(&wanted)?;
         let transfers = self.desk().transfers_known()?;
         self.offer_transfers(&wanted, &transfers);
+        self.warn_of_ends(&wanted);
         self.expire(&wanted)?;
         self.offer_over();
         self.forget_transfers(&wanted, &transfers.read)?;
@@ -417,6 +422,23 @@ impl Node {
             self.desk().destroy(&instance.id, Asker { uid: 0, gid: 0 }, Want::Gone)?;
         }
         Ok(())
+    }
+
+    /// Says once of each instance of this node, and of each end that it is given, that it comes soon.
+    pub(crate) fn warn_of_ends(&self, wanted: &Wanted) {
+        let time = now();
+        let here = |instance: &&Instance| instance.nodes.contains(&self.config.name);
+        let mut warned = locked(&self.warned);
+        warned.retain(|id, _| wanted.knows(id));
+        for instance in wanted.instances.values().filter(here) {
+            let Some(left) = instance.ends_soon(time) else { continue };
+            let Life::Named { expires: Some(at) } = instance.life else { continue };
+            if warned.insert(instance.id.clone(), at) != Some(at) {
+                let (id, left) = (&instance.id, human_secs(left as f64));
+                let owner = users::show(instance.owner.uid);
+                tracing::warn!("instance {id} of {owner} expires in {left} and goes then");
+            }
+        }
     }
 
     /// By what other nodes have told of theirs.

@@ -101,6 +101,20 @@ pub struct Instance {
     pub want: Want,
 }
 
+/// Who has named something with an end is told in good time: so long before, or in the last quarter of
+/// what lives shorter.
+const WARN_BEFORE: u64 = 24 * 60 * 60;
+
+impl Instance {
+    /// What is left of its life, in seconds, if it ends by itself and soon.
+    pub fn ends_soon(&self, now: u64) -> Option<u64> {
+        let Life::Named { expires: Some(at) } = self.life else { return None };
+        let (left, lasts) = (at.saturating_sub(now), at.saturating_sub(self.created));
+        let soon = self.want == Want::Here && left <= WARN_BEFORE.min(lasts / 4);
+        soon.then_some(left)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backing {

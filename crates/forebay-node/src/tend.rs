@@ -308,9 +308,9 @@ impl Node {
     }
 }
 
-/// Whether two records are of one instance, whatever is wanted of it.
+/// Whether two records are of one instance, whatever is wanted of it and however long.
 fn is_same(one: &Instance, other: &Instance) -> bool {
-    Instance { want: other.want, ..one.clone() } == *other
+    Instance { want: other.want, life: other.life.clone(), ..one.clone() } == *other
 }
 
 fn not_home(found: &[Unflushed]) -> String {

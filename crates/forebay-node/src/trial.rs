@@ -281,6 +281,63 @@ fn what_was_not_even_begun_counts_with_its_bytes() {
     assert_eq!(lines(&second), [(of(&second), HELD)]);
 }
 
+#[test]
+fn a_name_that_is_taken_is_not_given_to_who_asks_for_something_else() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let space = SpaceWish { mode: Some(0o750), ..SpaceWish::default() };
+    let asked = NewInstance {
+        expires: Some(now() + 1000),
+        space: Some(space.clone()),
+        ..wish("w", Mode::Private, &["n1"])
+    };
+    let made = desk.create(&asked).unwrap();
+    let again = |asked: NewInstance| desk.create(&asked).map(|there| assert_eq!(there, made));
+    again(asked.clone()).unwrap();
+    again(wish("w", Mode::Private, &["n1"])).unwrap();
+    // The same words, said a moment later.
+    again(NewInstance { expires: Some(now() + 1003), ..asked.clone() }).unwrap();
+    let refused = |asked: NewInstance, words: &str| {
+        let error = again(asked).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(words), "{words}: {error}");
+    };
+    let later = NewInstance { expires: Some(now() + 5000), ..asked.clone() };
+    refused(later, "`forebay instance extend w --expires TIME`");
+    let other = SpaceWish { inodes: Some(7), means: Some("tmpfs".into()), ..space };
+    refused(NewInstance { space: Some(other), ..asked.clone() }, "by its means, inodes:");
+    refused(NewInstance { pool: Some("q".into()), ..asked.clone() }, "by its pool:");
+    refused(NewInstance { bytes: 1, ..asked }, "by its capacity:");
+}
+
+#[test]
+fn an_end_is_put_off_by_its_owner_and_warned_of_in_time() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let asked = NewInstance { expires: Some(now() + 4000), ..wish("w", Mode::Private, &["n1"]) };
+    let made = desk.create(&asked).unwrap();
+    assert_eq!(made.ends_soon(made.created + 2900), None);
+    assert_eq!(made.ends_soon(made.created + 3100), Some(900));
+    let day = 24 * 3600;
+    let long = Instance { life: Life::Named { expires: Some(made.created + 30 * day) }, ..made };
+    assert_eq!(long.ends_soon(long.created + 28 * day), None);
+    assert_eq!(long.ends_soon(long.created + 30 * day - 60), Some(60));
+    let stranger = Asker { uid: 4712, gid: 4712 };
+    assert!(desk.extend("w", stranger, None).unwrap_err().is(libc::EPERM));
+    assert!(desk.extend("w", USER, Some(now())).unwrap_err().to_string().contains("already"));
+    let later = desk.extend("w", USER, Some(now() + 9000)).unwrap();
+    assert_eq!(node.wanted("w"), Some(later));
+    let never = desk.extend("w", USER, None).unwrap();
+    assert_eq!((never.life.clone(), never.ends_soon(now())), (Life::Named { expires: None }, None));
+    desk.destroy("w", USER, Want::Gone).unwrap();
+    assert!(desk.extend("w", USER, None).unwrap_err().to_string().contains("is leaving"));
+    // What was begun before its end was changed is the same instance.
+    node.release(&Instance { life: Life::Named { expires: Some(1) }, ..never }).unwrap();
+    assert_eq!(node.wanted("w"), None);
+}
+
 /// What a newer node may have written: a field that this version does not know.
 fn put_newer(node: &Node, key: &str) {
     let (entry, _) = node.book.registry().get(key).unwrap();

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::config;
 use crate::node::client::{NodeArgs, NodeClient};
-use crate::node::wire::{Destroy, InstanceView, NewInstance};
+use crate::node::wire::{Destroy, Extend, InstanceView, NewInstance};
 use crate::signals;
 use crate::ui::table::Align::{Left, Right};
 use crate::ui::table::tabulate;
@@ -28,10 +28,19 @@ Examples:
   forebay instance create swap pages --capacity 64GiB --job 4711
 
 The command returns when the instance is ready on all its nodes and prints where it is. Asking again
-for the same is answered with what is there. The capacity is of each node; it is rounded up to whole
+for the same is answered with what is there, and for something else of that name refused. The capacity is of each node; it is rounded up to whole
 grains of the pool. A private instance belongs to its owner alone and stays on its nodes: what is in it
 goes with it, but for what `forebay stage out` brings away. A cache shows its backing store, and what
 is written goes there by itself.";
+
+const EXTEND: &str = "\
+Examples:
+  forebay instance extend ds --expires 14d
+  forebay instance extend ds --expires never
+
+The time counts from now on, and may be sooner than before. A day before an instance expires, and in the
+last quarter of one that lives shorter, `forebay instance list` and the node's log say so. What is in a
+private instance goes with it, but for what was to be staged out.";
 
 const DESTROY: &str = "\
 Examples:
@@ -66,6 +75,9 @@ enum Verb {
     /// Show one instance, and what each node has made of it.
     #[command(after_help = "Examples:\n  forebay instance show scratch")]
     Show(Show),
+    /// Have a named instance expire at another time.
+    #[command(after_help = EXTEND)]
+    Extend(ExtendArgs),
     /// Bring home what is to be kept, then remove.
     #[command(after_help = DESTROY)]
     Destroy(DestroyArgs),
@@ -186,6 +198,29 @@ struct Show {
 }
 
 #[derive(Debug, clap::Args)]
+struct ExtendArgs {
+    id: String,
+
+    /// When it goes by itself, from now on; or `never`.
+    #[arg(long, value_name = "TIME", value_parser = parse_end)]
+    expires: End,
+
+    /// Print the instance as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+/// When something ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    After(Duration),
+    Never,
+}
+
+#[derive(Debug, clap::Args)]
 struct DestroyArgs {
     id: String,
 
@@ -212,6 +247,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Verb::Create(args) => create(args),
         Verb::List(args) => list(args),
         Verb::Show(args) => show(args),
+        Verb::Extend(args) => extend(args),
         Verb::Destroy(args) => destroy(args),
     }
 }
@@ -235,7 +271,7 @@ fn create(args: &Create) -> Result<u8> {
         }),
         uid: owner.map(|(uid, _)| uid),
         gid: owner.map(|(_, gid)| gid),
-        expires: args.expires.map(|time| now() + time.as_secs()),
+        expires: args.expires.map(|time| now().saturating_add(time.as_secs())),
         nodes: args.nodes.clone(),
         pool: args.pool.clone(),
         bytes: args.capacity,
@@ -330,7 +366,17 @@ fn list(args: &List) -> Result<u8> {
         ("AT", Left),
     ];
     tabulate(&columns, all.iter().map(row)).iter().for_each(say);
+    all.iter().for_each(warn_of_end);
     Ok(0)
+}
+
+fn warn_of_end(view: &InstanceView) {
+    let (id, private) = (&view.wanted.id, view.wanted.mode == Mode::Private);
+    if let Some(left) = view.ends_in_seconds {
+        let left = human_secs(left as f64);
+        let keep = if private { "stage out what is to be kept, or " } else { "" };
+        note!("{id} goes by itself in {left}: {keep}`forebay instance extend {id} --expires TIME`");
+    }
 }
 
 fn row(view: &InstanceView) -> Vec<String> {
@@ -375,9 +421,6 @@ fn life(wanted: &Instance) -> String {
     }
 }
 
-/// Who has named something with an end is told in good time.
-const WARN_BEFORE: u64 = 24 * 60 * 60;
-
 fn show(args: &Show) -> Result<u8> {
     let view: InstanceView = args.node.client().get(&format!("/v1/instances/{}", args.id))?;
     if args.json {
@@ -401,10 +444,24 @@ fn show(args: &Show) -> Result<u8> {
     if wanted.mode == Mode::Private {
         say("  what is in it is on these nodes alone, and goes with it");
     }
-    if let Life::Named { expires: Some(at) } = wanted.life
-        && at.saturating_sub(now()) < WARN_BEFORE
-    {
-        note!("{} goes by itself soon: stage out what is to be kept", wanted.id);
+    warn_of_end(&view);
+    Ok(0)
+}
+
+fn extend(args: &ExtendArgs) -> Result<u8> {
+    let id = &args.id;
+    let expires = match args.expires {
+        End::After(time) => Some(now().saturating_add(time.as_secs())),
+        End::Never => None,
+    };
+    let path = format!("/v1/instances/{id}/extend");
+    let view: InstanceView = args.node.client().post(&path, &json!(Extend { expires }))?;
+    match (args.json, args.expires) {
+        (true, _) => say_json(&view),
+        (false, End::After(time)) => {
+            say(format!("{id} goes by itself in {}", human_secs(time.as_secs_f64())))
+        }
+        (false, End::Never) => say(format!("{id} stays until it is destroyed")),
     }
     Ok(0)
 }
@@ -465,6 +522,13 @@ fn key_value(text: &str) -> std::result::Result<(String, String), String> {
 fn octal(text: &str) -> std::result::Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "write an octal number up to 0777".into())
+}
+
+fn parse_end(text: &str) -> std::result::Result<End, String> {
+    match text {
+        "never" => Ok(End::Never),
+        _ => parse_long_duration(text).map(End::After).map_err(|why| format!("{why}, or never")),
+    }
 }
 
 /// As `parse_duration`, and days.

@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::wire::{
-    Destroy, InstanceView, MissingView, NewInstance, NewTransfer, NodeView, PoolView, Progress,
-    TransferView,
+    Destroy, Extend, InstanceView, MissingView, NewInstance, NewTransfer, NodeView, PoolView,
+    Progress, TransferView,
 };
 use super::{asker, jobs, members};
 use crate::http::{Peer, Reply, Request};
@@ -77,6 +77,10 @@ impl Door {
                 let Destroy { hurry } = body(request.body)?;
                 let want = if hurry { Want::GoneInHurry } else { Want::Gone };
                 answer(self.view(desk.destroy(id, asker(peer), want)?)?)
+            }
+            ("POST", ["v1", "instances", id, "extend"]) => {
+                let Extend { expires } = body(request.body)?;
+                answer(self.view(desk.extend(id, asker(peer), expires)?)?)
             }
             ("GET", ["v1", "transfers"]) => answer(self.transfers(peer)?),
             ("POST", ["v1", "transfers"]) => {
@@ -169,7 +173,8 @@ impl Door {
     pub(super) fn view(&self, wanted: Instance) -> Result<InstanceView> {
         let actual = self.node.desk().actual(&wanted.id)?;
         let actual: BTreeMap<String, Actual> = actual.into_iter().collect();
-        Ok(InstanceView { wanted, actual })
+        let ends_in_seconds = wanted.ends_soon(now());
+        Ok(InstanceView { wanted, ends_in_seconds, actual })
     }
 
     fn transfers(&self, peer: Peer) -> Result<Vec<TransferView>> {

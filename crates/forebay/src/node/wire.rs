@@ -57,6 +57,14 @@ pub struct Destroy {
     pub hurry: bool,
 }
 
+/// Body of `POST /v1/instances/ID/extend`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extend {
+    /// Seconds since 1970; never, if not said.
+    pub expires: Option<u64>,
+}
+
 /// Body of `POST /v1/transfers`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +89,9 @@ pub struct NewTransfer {
 pub struct InstanceView {
     #[serde(flatten)]
     pub wanted: Instance,
+    /// What is left of its life, if it ends by itself and soon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_in_seconds: Option<u64>,
     /// By node.
     pub actual: BTreeMap<String, Actual>,
 }
