@@ -563,6 +563,11 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     let pools = nodes[1].json(&["pools"]);
     assert_eq!(pools.as_array().unwrap().len(), 2, "{pools}");
 
+    let results = Path::new(at).join("results/");
+    let args = ["stage", "out", text(&results), "/nowhere", "--instance", "w", "--on", "n2"];
+    let id = nodes[0].forebay(&[&args[..], &["--at-end"]].concat()).ok().stdout;
+    nodes[0].forebay(&["manifest"]).ok();
+
     // The registry dies: what is there stays, what is new says why it cannot be.
     etcd.kill();
     let refused = nodes[0].forebay(&["instance", "create", "private", "x", "--capacity", "8MiB"]);
@@ -579,11 +584,21 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
         let all = nodes[0].json(&["nodes"]);
         all.as_array().unwrap().iter().any(|node| node["name"] == "n2" && node["record"].is_null())
     });
+    let lines = nodes[0].json(&["manifest"]);
+    assert_eq!(lines.as_array().map(Vec::len), Some(1), "{lines}");
+    let of = |key: &str| lines[0][key].as_str().unwrap_or_default().to_string();
+    assert_eq!((of("node"), of("transfer")), ("n2".into(), id.trim().into()), "{lines}");
+    assert!(of("why").contains("node n2 has not been heard of since 2"), "{lines}");
+    nodes[0].forebay(&["manifest"]).expect(1);
+    nodes[0].forebay(&["stage", "revoke", id.trim()]).ok();
+    nodes[0].forebay(&["manifest"]).ok();
     let args = ["instance", "create", "private", "y", "--capacity", "8MiB", "--node", "n2"];
     let refused = nodes[0].forebay(&args).expect(1);
     assert!(refused.stderr.contains("no node daemon of that name"), "{refused:?}");
     let late = nodes[0].forebay(&["instance", "destroy", "w", "--timeout", "3s"]).expect(4);
     assert!(late.stderr.contains("n2"), "{late:?}");
+    let leaving = nodes[0].forebay(&["manifest"]).expect(1);
+    assert!(leaving.stdout.contains("what private w holds"), "{leaving:?}");
     nodes[1].up();
     within(Duration::from_secs(60), "it goes on both", || {
         nodes[0].json(&["instance", "list"]) == serde_json::json!([])

@@ -19,8 +19,10 @@ use crate::records::{
 };
 use crate::space::room;
 
+mod absent;
 mod orders;
 
+pub use absent::{Absent, Held};
 pub use orders::{NewTransfer, OfJob, Transfers};
 
 /// What names of instances and transfers of jobs begin with.

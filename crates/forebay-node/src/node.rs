@@ -470,6 +470,7 @@ impl Node {
         }
         if let Some(lease) = &*locked(&self.lease) {
             self.book.put_leased(&keys::node(&self.config.name), &self.record(), lease.id())?;
+            self.book.put(&keys::heard(&self.config.name), &now())?;
         }
         *told = Some(Instant::now());
         Ok(())

@@ -409,6 +409,8 @@ pub mod keys {
     //! The keys, below the prefix of the cluster.
 
     pub const NODES: &str = "nodes/";
+    /// When each node was heard of last, seconds since 1970: unlike `nodes/`, it outlasts the lease.
+    pub const HEARD: &str = "heard/";
     pub const POOLS: &str = "pools/";
     pub const LEDGER: &str = "ledger/";
     pub const WANTED_INSTANCES: &str = "wanted/instances/";
@@ -439,6 +441,10 @@ pub mod keys {
 
     pub fn node(node: &str) -> String {
         format!("{NODES}{node}")
+    }
+
+    pub fn heard(node: &str) -> String {
+        format!("{HEARD}{node}")
     }
 
     pub fn node_drain(node: &str) -> String {

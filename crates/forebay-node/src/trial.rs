@@ -13,7 +13,7 @@ use forebay_registry::Registry;
 
 use crate::config::NodeConfig;
 use crate::crew::Next;
-use crate::desk::{Asker, NewInstance, NewTransfer, OfJob, now};
+use crate::desk::{Asker, Held, NewInstance, NewTransfer, OfJob, now};
 use crate::hands::{Cache, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed};
 use crate::job::{Answer, Eyes, Hurry, Job, Jobs, NewJob, Phase, tidy};
 use crate::leaving::{Before, Needs};
@@ -336,6 +336,44 @@ fn an_end_is_put_off_by_its_owner_and_warned_of_in_time() {
     // What was begun before its end was changed is the same instance.
     node.release(&Instance { life: Life::Named { expires: Some(1) }, ..never }).unwrap();
     assert_eq!(node.wanted("w"), None);
+}
+
+/// A node that is not there says nothing, and that does not make everything home.
+#[test]
+fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
+    let bed = Bed::new();
+    let (n1, n2) = (bed.node("n1"), bed.node("n2"));
+    let desk = n1.desk();
+    let made = desk.create(&wish("w", Mode::Private, &["n1", "n2"])).unwrap();
+    let on = |node: &str| NewTransfer { node: Some(node.into()), ..out_of(&made, "r") };
+    let out = desk.transfer(&on("n2"), USER).unwrap();
+    desk.transfer(&on("n1"), USER).unwrap();
+    for (id, mode) in [("idle", Mode::Private), ("c", Mode::Cache)] {
+        desk.create(&wish(id, mode, &["n2"])).unwrap();
+    }
+    let ready = Actual { state: State::Ready, means: None, why: None, since: 7, going: false };
+    for (id, node) in [("w", "n1"), ("w", "n2"), ("idle", "n2"), ("c", "n2")] {
+        n1.book.put(&keys::actual_instance(id, node), &ready).unwrap();
+    }
+    let held = |lines: &[(String, String)]| {
+        let held = desk.held_by(&desk.absent().unwrap(), lines).unwrap();
+        let of = |held: Held| (held.node, held.instance, held.missing.transfer);
+        held.into_iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(held(&[]), [], "both are there");
+    n2.book.delete(&keys::node("n2")).unwrap();
+    let line = |id: &str, transfer: Option<&Transfer>| {
+        ("n2".to_string(), id.to_string(), transfer.map(|transfer| transfer.id.clone()))
+    };
+    assert_eq!(held(&[]), [line("c", None), line("w", Some(&out))]);
+    assert_eq!(desk.absent().unwrap().heard("n2"), None);
+    // What it had said itself is there anyway.
+    assert_eq!(held(&[("n2".into(), "c".into())]), [line("w", Some(&out))]);
+    desk.destroy("idle", USER, Want::Gone).unwrap();
+    desk.call_off(&out.id, USER, TransferWant::Revoked).unwrap();
+    assert_eq!(held(&[]), [line("c", None), line("idle", None)]);
+    n2.book.delete(&keys::actual_instance("idle", "n2")).unwrap();
+    assert_eq!(held(&[]), [line("c", None)], "nothing is left of it there");
 }
 
 /// What a newer node may have written: a field that this version does not know.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::{Error, Kind, Result};
-use forebay_node::desk::{self, Asker, now};
+use forebay_node::desk::{self, Asker, Held, now};
 use forebay_node::ledger::Ledger;
 use forebay_node::records::{
     Actual, Backing, Direction, Instance, Missing, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
@@ -25,6 +25,7 @@ use super::wire::{
 };
 use super::{asker, jobs, members};
 use crate::http::{Peer, Reply, Request};
+use crate::moment::show_day;
 
 pub struct Door {
     pub node: Arc<Node>,
@@ -199,14 +200,32 @@ impl Door {
         TransferView { wanted, actual, progress }
     }
 
+    /// What nodes have said is not home, and what nodes cannot say whose daemon is not there.
     fn manifest(&self, peer: Peer) -> Result<Vec<MissingView>> {
         let all: Vec<(String, Missing)> = self.node.book().manifest()?;
         let view = |(key, missing): (String, Missing)| {
             let mut parts = key.split('/').map(String::from);
-            let (node, instance) = (parts.next()?, parts.next()?);
-            may_see(peer, missing.owner).then_some(MissingView { node, instance, missing })
+            Some(MissingView { node: parts.next()?, instance: parts.next()?, missing })
         };
-        Ok(all.into_iter().filter_map(view).collect())
+        let mut lines: Vec<MissingView> = all.into_iter().filter_map(view).collect();
+        let desk = self.node.desk();
+        let absent = desk.absent()?;
+        let told: Vec<_> =
+            lines.iter().map(|line| (line.node.clone(), line.instance.clone())).collect();
+        let held = desk.held_by(&absent, &told)?.into_iter();
+        lines.extend(held.map(|Held { node, instance, missing }| MissingView {
+            node,
+            instance,
+            missing,
+        }));
+        lines.retain(|line| may_see(peer, line.missing.owner));
+        for line in lines.iter_mut().filter(|line| absent.is(&line.node)) {
+            let since = absent.heard(&line.node).map(|at| format!(" since {}", show_day(at)));
+            let (why, node) = (&line.missing.why, &line.node);
+            line.missing.why =
+                format!("{why}; node {node} has not been heard of{}", since.unwrap_or_default());
+        }
+        Ok(lines)
     }
 
     fn new_instance(&self, peer: Peer, asked: NewInstance) -> Result<desk::NewInstance> {
