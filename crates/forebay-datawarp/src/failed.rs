@@ -84,6 +84,10 @@ pub fn files_of(place: &Place<'_>, transfer: &Transfer) -> Result<Vec<Failed>> {
 /// A name that a report gives, in the instance: it begins where the transfer does, of a cache where the
 /// mount does.
 fn shown(place: &Place<'_>, transfer: &Transfer, name: &str) -> PathBuf {
+    // One line for all of it names the source itself.
+    if Path::new(name) == transfer.inside() {
+        return transfer.inside().into();
+    }
     let name = name.trim_start_matches('/');
     let top = match (place.instance.mode, transfer.what) {
         _ if name.is_empty() => return transfer.inside().into(),
