@@ -269,6 +269,38 @@ fn a_store_that_hangs_stops_neither_other_instances_nor_answers() {
     proof!("{CACHES} instances hung; one more was made in {made:?}");
 }
 
+// S-22: a mount whose daemon does not answer goes in bounded time, and its dirty bytes go home.
+#[test]
+fn a_cache_goes_though_its_daemon_was_stopped() {
+    needs_forebay!();
+    let node = Node::start(512);
+    let proj = node.slow().join("proj");
+    open_dir(&proj);
+    let args = ["instance", "create", "cache", "c", "--backing", text(&proj)];
+    node.forebay(&[&args[..], &["--capacity", "64MiB", "--set", "max-age=1h"]].concat()).ok();
+    let bytes = random(3 << 20, 4);
+    let (dirty, home) = (node.at("c").join("dirty"), proj.join("dirty"));
+    std::fs::write(&dirty, &bytes).unwrap();
+    let status = forebay_tests::forebay(&["status", text(&node.at("c")), "--json"]).ok().json();
+    let daemon = status["pid"].as_i64().unwrap() as i32;
+    let out = ["stage", "out", text(&dirty), text(&home)];
+    let id = node.forebay(&[&out[..], &["--at-end"]].concat()).ok().stdout;
+    kill(daemon, libc::SIGSTOP);
+    let asked = Instant::now();
+    node.forebay(&["instance", "destroy", "c", "--no-wait"]).ok();
+    within(Duration::from_secs(240), "its mount is gone", || mounted_at(&node.at("c")).is_none());
+    let took = asked.elapsed();
+    within(Duration::from_secs(60), "it is home, and the instance gone", || nothing_listed(&node));
+    assert!(std::fs::read(&home).unwrap() == bytes);
+    let named = format!("taken away from its own daemon (pid {daemon}), which did not answer");
+    assert!(node.log().contains(&named), "{}", node.log());
+    let told = node.json(&["stage", "show", id.trim()]);
+    assert!(told["actual"]["why"].as_str().unwrap().contains("does not answer"), "{told}");
+    assert!(!is_alive(daemon), "it was left stopped");
+    node.assert_empty();
+    proof!("the mount was ended after {took:?}");
+}
+
 // S-22: a tier that cannot be looked at is not gone, and neither is what is dirty in it.
 #[test]
 fn a_tier_that_cannot_be_looked_at_keeps_its_grant_and_its_bytes() {

@@ -142,7 +142,8 @@ pub trait Hands: Send + Sync {
     fn serve(&self, cache: &Cache) -> Result<()>;
 
     /// Unmounts, also a mount whose daemon died. A mount that is in use is waited for `busy`, then
-    /// taken away from who uses it; who that was comes back.
+    /// taken away from who uses it; one whose daemon does not answer is taken away from that. Who that was
+    /// comes back.
     fn leave(&self, cache: &Cache, leave: Leave, busy: Duration) -> Result<Vec<String>>;
 
     /// Brings home what is dirty in a tier that is not mounted. What could not be comes back.

@@ -106,6 +106,10 @@ impl Node {
                 self.tell_transfer(transfer, TransferActual { why, ..running })?;
                 return Ok(Next::After(STILL));
             }
+            // Its mount goes without it, and what is dirty goes home (T2).
+            Err(error) if error.kind() == Kind::Unreachable && leaves_cache(instance) => {
+                Moved::refused(error.to_string())
+            }
             moved => moved?,
         };
         self.conclude(transfer, instance, &moved)?;
@@ -278,6 +282,10 @@ impl Node {
             told.is_some_and(|told| TransferActual { since: actual.since, ..told } == actual);
         if same { Ok(()) } else { self.book.put(&key, &actual) }
     }
+}
+
+fn leaves_cache(instance: &Instance) -> bool {
+    instance.mode == Mode::Cache && instance.want != Want::Here
 }
 
 /// What a stage-in left; what a stage-out did is in the manifest.

@@ -11,9 +11,11 @@ use forebay_node::hands::{
     Cache, Failed, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed,
 };
 use forebay_node::records::{Direction, What};
+use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 
 use super::children::Children;
+use super::running::Running;
 use super::{asker, settings};
 use crate::http::{Client, Liveness};
 use crate::mounts::{Mounts, users_of};
@@ -37,6 +39,12 @@ const STANDS: Duration = Duration::from_secs(60);
 
 /// Programs that use a mount are told nothing: the mount goes, and nothing is waited for but that.
 const TAKE_AWAY: Duration = Duration::from_secs(20);
+
+/// What a command of ours exits with when a daemon lives and does not answer.
+const UNREACHABLE: i32 = 3;
+
+/// A daemon whose connection was ended has so long to end by itself.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Processes {
@@ -90,11 +98,15 @@ impl Hands for Processes {
         let mut holders = Vec::new();
         loop {
             let output = self.children.run(&cache.tier, umount())?;
-            if self.look(cache)? == Look::NotMounted || !is_in_use(&output) {
+            let answers = output.status.code() != Some(UNREACHABLE);
+            if self.look(cache)? == Look::NotMounted || (answers && !is_in_use(&output)) {
                 return Ok(holders);
             }
             if Instant::now() >= deadline {
-                take_away(cache)?;
+                match answers {
+                    true => take_away(cache)?,
+                    false => holders.push(end_connection(cache)?),
+                }
                 return Ok(holders);
             }
             holders = users_of(&cache.mountpoint, HOLDERS);
@@ -275,6 +287,23 @@ fn last_line(said: &[u8]) -> String {
 fn is_in_use(output: &Output) -> bool {
     let job: Option<Job> = serde_json::from_slice(&output.stdout).ok();
     job.is_some_and(|job| crate::cmd::umount::is_in_use(&job))
+}
+
+/// Ends the connection of a mount whose daemon does not answer, and the daemon: what is dirty is in the
+/// tier, which it holds. Says who that was.
+fn end_connection(cache: &Cache) -> Result<String> {
+    let pid = Client::new(&cache.tier).daemon_pid().map(|pid| pid.as_raw_nonzero().get());
+    let daemon = pid.and_then(|pid| u32::try_from(pid).ok()).map(Running::open).transpose()?;
+    // Forced, the kernel answers all who wait for it with an error; nothing is asked of the daemon.
+    let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    let at = &cache.mountpoint;
+    rustix::mount::unmount(at, flags)
+        .map_err(|e| Error::os(e.raw_os_error(), format!("ending the mount {}", at.display())))?;
+    if let Some(daemon) = daemon.flatten() {
+        daemon.end_now(DAEMON_PATIENCE)?;
+    }
+    let which = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+    Ok(format!("its own daemon{which}, which did not answer and was ended"))
 }
 
 /// Takes a mount away from who uses it: they get errors from then on.
