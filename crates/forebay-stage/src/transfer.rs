@@ -349,7 +349,11 @@ impl Engine<'_> {
     pub fn fail(&self, task: &FileTask, trouble: Trouble) {
         self.leave(task);
         match trouble {
-            Trouble::Stopped => self.ledger.left(&task.from(), task.size),
+            Trouble::Stopped => {
+                // Who copies the only file is the first and last to hear of it.
+                self.queue.stop();
+                self.ledger.left(&task.from(), task.size);
+            }
             Trouble::Failed(reason, text) => {
                 add(&self.tally.files_failed, 1);
                 add(&self.tally.bytes_failed, task.size);

@@ -3,9 +3,10 @@
 mod bed;
 
 use std::path::Path;
+use std::time::Duration;
 
 use bed::{assert_same, done, file, grow, left_over, picture, run, spec};
-use forebay_stage::{Existing, Outcome, Overwrite, Place, Reason, What};
+use forebay_stage::{Control, Existing, Outcome, Overwrite, Place, Progress, Reason, What};
 
 /// Whoever lists what is not home says how much that is.
 #[test]
@@ -19,6 +20,28 @@ fn what_fails_is_told_with_its_size() {
     let report = run(&spec("sized", &from, &to, What::Directory));
     let failed: Vec<_> = report.failures.iter().map(|f| (&*f.path.0, f.bytes)).collect();
     assert_eq!(failed, [(Path::new("a"), 5000)], "{report:#?}");
+}
+
+/// Nobody else comes by who would hear that it is to stop.
+#[test]
+fn one_file_that_is_stopped_half_way_is_no_failure() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::write(&from, vec![7; 4 << 20]).unwrap();
+    let mut asked = spec("stopped", &from, &to, What::File);
+    asked.options.rate = 1 << 20;
+    let control = Control::default();
+    let begun = |told: &Progress| {
+        if told.bytes_done > 0 {
+            control.stop();
+        }
+    };
+    let report = forebay_stage::run(&asked, &control, Duration::from_millis(20), begun).unwrap();
+    assert_eq!((report.outcome, report.failed), (Outcome::Stopped, 0), "{report:#?}");
+    assert_eq!((report.left_files, report.left_bytes), (1, 4 << 20), "{report:#?}");
+    asked.options.rate = 0;
+    done(&asked);
+    assert!(std::fs::read(&to).unwrap() == vec![7; 4 << 20]);
 }
 
 /// Random trees, copied anew, again, and over a part of themselves, are equal in everything.
