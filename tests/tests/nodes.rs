@@ -328,7 +328,7 @@ fn a_transfer_goes_on_without_the_daemon() {
     let mut node = Node::start(512);
     create(&node, &["private", "w", "--capacity", "200MiB"]);
     let source = node.slow().join("big");
-    let bytes = random(24 << 20, 11);
+    let bytes = random(96 << 20, 11);
     std::fs::write(&source, &bytes).unwrap();
     let target = node.at("w").join("big");
     let args = ["stage", "in", text(&source), text(&target), "--rate-max", "8MiB/s"];
@@ -336,6 +336,17 @@ fn a_transfer_goes_on_without_the_daemon() {
     within(Duration::from_secs(20), "it runs", || {
         node.json(&["stage", "show", &id])["actual"]["state"] == "running"
     });
+    // At 8 MiB a second it takes about 12 s, and that is what the worker says.
+    let mut told = Value::Null;
+    within(Duration::from_secs(10), "it says how long it takes", || {
+        told = node.json(&["stage", "show", &id])["progress"].clone();
+        told["eta_seconds"].as_f64().is_some_and(|eta| eta > 1.0 && eta < 40.0)
+    });
+    assert_eq!(told["stage"], "copying", "{told}");
+    let listed = node.forebay(&["stage", "list"]).ok().stdout;
+    assert!(listed.lines().next().unwrap().contains("ETA"), "{listed}");
+    let shown = node.forebay(&["stage", "show", &id]).ok().stdout;
+    assert!(shown.contains("MiB/s  "), "{shown}");
     node.crash();
     node.up();
     assert_eq!(node.json(&["stage", "show", &id])["actual"]["state"], "running");

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use forebay_base::Result;
+use serde::{Deserialize, Serialize};
 
 use crate::records::{Direction, Owner, Transfer, TransferOptions, What};
 
@@ -59,14 +60,30 @@ pub struct Order<'a> {
     pub options: &'a TransferOptions,
 }
 
+/// What a transfer that runs is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// The totals still grow.
+    #[default]
+    Counting,
+    Copying,
+    /// What is copied is being made durable.
+    Finishing,
+}
+
 /// How far a transfer is, and how it ended.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Moved {
+    pub stage: Stage,
     pub files: u64,
     pub bytes: u64,
     pub files_total: u64,
     pub bytes_total: u64,
     pub bytes_per_second: u64,
+    pub files_per_second: f64,
+    /// As the one who moves them says: not while it counts, nor while nothing moves.
+    pub eta: Option<Duration>,
     pub failures: Vec<Failed>,
     pub failures_count: u64,
     /// What was left out on purpose, or could not be taken along.

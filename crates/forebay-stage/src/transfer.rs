@@ -191,6 +191,10 @@ impl<'a> Engine<'a> {
     }
 
     fn act(&self, task: Task, near: &mut Near) {
+        // Before the task, which may take as long as all the rest.
+        if !self.tally.counted.load(Ordering::Relaxed) && self.queue.counted() {
+            self.tally.counted.store(true, Ordering::Relaxed);
+        }
         match task {
             Task::Walk(stream) => self.walk(stream),
             Task::Look(node, names) => self.look_at(&node, names, near),
@@ -200,9 +204,6 @@ impl<'a> Engine<'a> {
             Task::Name(batch) => self.name_all(batch, near),
             Task::Link(second) => self.link(second, near),
             Task::Close(node, how) => self.close_dir(&node, how),
-        }
-        if !self.tally.counted.load(Ordering::Relaxed) && self.queue.counted() {
-            self.tally.counted.store(true, Ordering::Relaxed);
         }
     }
 

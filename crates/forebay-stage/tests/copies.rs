@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bed::{assert_same, done, file, grow, left_over, picture, run, spec};
-use forebay_stage::{Control, Existing, Outcome, Overwrite, Place, Progress, Reason, What};
+use forebay_stage::{Control, Existing, Outcome, Overwrite, Phase, Place, Progress, Reason, What};
 
 /// Whoever lists what is not home says how much that is.
 #[test]
@@ -42,6 +42,25 @@ fn one_file_that_is_stopped_half_way_is_no_failure() {
     asked.options.rate = 0;
     done(&asked);
     assert!(std::fs::read(&to).unwrap() == vec![7; 4 << 20]);
+}
+
+/// That all is counted is known before the only file is copied, not afterwards.
+#[test]
+fn the_time_that_one_file_takes_is_told_while_it_is_copied() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::write(&from, vec![7; 3 << 20]).unwrap();
+    let mut asked = spec("eta", &from, &to, What::File);
+    asked.options.rate = 1 << 20;
+    let mut etas = Vec::new();
+    let every = Duration::from_millis(50);
+    let listen = |told: &Progress| {
+        if told.phase == Phase::Copying && told.bytes_done < told.bytes_total {
+            etas.extend(told.eta_seconds);
+        }
+    };
+    forebay_stage::run(&asked, &Control::default(), every, listen).unwrap();
+    assert!(etas.iter().any(|eta| (0.2..6.0).contains(eta)), "{etas:?}");
 }
 
 /// Random trees, copied anew, again, and over a part of themselves, are equal in everything.

@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use clap::value_parser;
 use forebay_base::{Error, Kind, Result};
+use forebay_node::hands::Stage;
 use forebay_node::records::{
     Direction, THREADS_MAX, Transfer, TransferActual, TransferOptions, TransferState, What, When,
 };
 use serde_json::json;
 
 use crate::node::client::{NodeArgs, NodeClient};
-use crate::node::wire::{NewTransfer, TransferView};
+use crate::node::wire::{NewTransfer, Progress, TransferView};
 use crate::signals;
-use crate::ui::progress::{Line, Sample};
+use crate::ui::progress::{Line, Sample, Told};
 use crate::ui::table::Align::{Left, Right};
 use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
-use crate::units::{counted, human_size, parse_rate};
+use crate::units::{counted, human_secs, human_size, parse_rate};
 
 const STAGE: &str = "\
 Examples:
@@ -277,6 +278,16 @@ fn sample(view: &TransferView) -> Sample {
         total_files: progress.files_total,
         done_files: progress.files,
         failed_files: progress.failures,
+        told: view.progress.as_ref().map(pace),
+    }
+}
+
+fn pace(progress: &Progress) -> Told {
+    Told {
+        bytes_per_second: progress.bytes_per_second,
+        files_per_second: progress.files_per_second,
+        eta_seconds: progress.eta_seconds,
+        counting: progress.stage == Some(Stage::Counting),
     }
 }
 
@@ -292,8 +303,16 @@ fn tell(view: &TransferView, json: bool) {
         destination.display(),
         state(view)
     ));
+    if let Some(progress) = &view.progress {
+        let (done, all) = (human_size(progress.bytes), human_size(progress.bytes_total));
+        let files = counted(progress.files_total, "file");
+        say(format!("  {done} of {all}, {} of {files}", progress.files));
+        say(format!("  {}", pace(progress).text()));
+    }
     if let Some(actual) = current(view) {
-        say(format!("  {} in {}", human_size(actual.bytes), counted(actual.files, "file")));
+        if view.progress.is_none() {
+            say(format!("  {} in {}", human_size(actual.bytes), counted(actual.files, "file")));
+        }
         if actual.failures > 0 {
             note!(
                 "{} failed; `forebay manifest` lists what is not home",
@@ -332,6 +351,7 @@ fn list(args: &List) -> Result<u8> {
         ("STATE", Left),
         ("FILES", Right),
         ("BYTES", Right),
+        ("ETA", Right),
         ("SOURCE", Left),
         ("DESTINATION", Left),
     ];
@@ -346,6 +366,7 @@ fn row(view: &TransferView) -> Vec<String> {
         (None, None) => (0, 0),
     };
     let wanted = &view.wanted;
+    let eta = view.progress.as_ref().and_then(|progress| progress.eta_seconds);
     vec![
         wanted.id.clone(),
         wanted.instance.clone(),
@@ -353,6 +374,7 @@ fn row(view: &TransferView) -> Vec<String> {
         state(view).into(),
         files.to_string(),
         human_size(bytes),
+        eta.map_or_else(|| "-".into(), human_secs),
         wanted.source.display().to_string(),
         wanted.destination.display().to_string(),
     ]

@@ -196,6 +196,9 @@ impl Door {
             bytes_total: moved.bytes_total,
             bytes_per_second: moved.bytes_per_second,
             failures: moved.failures_count,
+            stage: Some(moved.stage),
+            files_per_second: moved.files_per_second,
+            eta_seconds: moved.eta.map(|eta| eta.as_secs_f64()),
         });
         TransferView { wanted, actual, progress }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_base::{Error, Kind, Result};
 use forebay_node::hands::{
-    Cache, Failed, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed,
+    Cache, Failed, Hands, Leave, Look, Moved, Order, Stage, Staging, Stop, Unflushed,
 };
 use forebay_node::records::{Direction, What};
 use rustix::mount::UnmountFlags;
@@ -371,6 +371,8 @@ fn moved_by(job: &Job) -> Moved {
         files_total: job.total_files,
         bytes_total: job.total_bytes,
         bytes_per_second: job.rate_bytes_per_sec,
+        stage: Stage::Copying,
+        eta: job.eta_secs.and_then(|secs| Duration::try_from_secs_f64(secs).ok()),
         failures_count: (failures.len() as u64).max(job.failed_files),
         failures,
         cancelled: job.state == JobState::Cancelled,

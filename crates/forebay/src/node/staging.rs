@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use forebay_base::folder::Folder;
 use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result, Retry};
-use forebay_node::hands::{Failed, Moved, Staging, Stop};
+use forebay_node::hands::{Failed, Moved, Stage, Staging, Stop};
 use forebay_node::records::{Direction, Transfer, What};
 use forebay_stage::worker::{self, Action, Ending, Identity, Launch, Line, Order, Program, Work};
-use forebay_stage::{Options, Outcome, Place, Report, Spec, What as SpecWhat};
+use forebay_stage::{Options, Outcome, Phase, Place, Report, Spec, What as SpecWhat};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
@@ -248,6 +248,14 @@ impl<'a> Status<'a> {
             files_total: progress.files_total,
             bytes_total: progress.bytes_total,
             bytes_per_second: progress.bytes_per_second as u64,
+            files_per_second: progress.files_per_second,
+            // What it cannot say is no time.
+            eta: progress.eta_seconds.and_then(|secs| Duration::try_from_secs_f64(secs).ok()),
+            stage: match progress.phase {
+                Phase::Counting => Stage::Counting,
+                Phase::Copying => Stage::Copying,
+                Phase::Finishing => Stage::Finishing,
+            },
             failures_count: progress.files_failed,
             ..Moved::default()
         }))
@@ -334,14 +342,12 @@ fn moved_by(report: &Report) -> Moved {
         bytes: report.bytes,
         files_total: report.files + report.left_files,
         bytes_total: report.bytes + report.left_bytes,
-        bytes_per_second: 0,
         failures,
         failures_count,
         notes: report.notes.clone(),
         notes_count: report.noted,
         cancelled: report.outcome == Outcome::Stopped,
-        hangs: None,
-        refused: None,
+        ..Moved::default()
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay_job::plan::{Create, Plan};
+use forebay_node::hands::Stage;
 use forebay_node::job::Job;
 use forebay_node::records::{
     Actual, Direction, Instance, JobKey, Mode, NodeRecord, PoolRecord, Transfer, TransferActual,
@@ -114,6 +115,14 @@ pub struct Progress {
     pub bytes_total: u64,
     pub bytes_per_second: u64,
     pub failures: u64,
+    /// None from a node daemon of an earlier version.
+    #[serde(default)]
+    pub stage: Option<Stage>,
+    #[serde(default)]
+    pub files_per_second: f64,
+    /// None while the totals still grow, and while nothing moves.
+    #[serde(default)]
+    pub eta_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -30,6 +30,32 @@ pub struct Sample {
     pub total_files: u64,
     pub done_files: u64,
     pub failed_files: u64,
+    /// None: by the bytes that were seen to come.
+    pub told: Option<Told>,
+}
+
+/// What the one who does the work says of its pace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Told {
+    pub bytes_per_second: u64,
+    pub files_per_second: f64,
+    pub eta_seconds: Option<f64>,
+    /// The totals still grow.
+    pub counting: bool,
+}
+
+impl Told {
+    /// Such as `64.0 MiB/s, 12 files/s, ETA 16 s`.
+    pub fn text(&self) -> String {
+        let (bytes, files) = (self.bytes_per_second as f64, self.files_per_second);
+        let parts = [
+            self.counting.then(|| "counting".to_string()),
+            (bytes >= 1.0).then(|| human_rate(bytes)),
+            (files >= 0.1).then(|| format!("{files:.1} files/s")),
+            self.eta_seconds.map(|secs| format!("ETA {}", human_secs(secs))),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+    }
 }
 
 pub struct Line {
@@ -95,6 +121,7 @@ impl From<&Job> for Sample {
             total_files: job.total_files,
             done_files: job.done_files,
             failed_files: job.failed_files,
+            told: None,
         }
     }
 }
@@ -107,6 +134,7 @@ impl From<&Progress> for Sample {
             total_files: progress.total_files.load(Relaxed),
             done_files: progress.done_files.load(Relaxed),
             failed_files: progress.failed_files.load(Relaxed),
+            told: None,
         }
     }
 }
@@ -145,6 +173,9 @@ fn words(s: Sample, rate: f64) -> String {
 }
 
 fn pace(s: Sample, rate: f64) -> String {
+    if let Some(told) = s.told.map(|told| told.text()) {
+        return if told.is_empty() { told } else { format!("  {told}") };
+    }
     if rate < 1.0 {
         return String::new();
     }
@@ -156,6 +187,26 @@ fn pace(s: Sample, rate: f64) -> String {
 mod tests {
     use super::*;
 
+    /// While the totals grow, bytes over rate would be a wrong promise.
+    #[test]
+    fn who_does_the_work_says_how_long_it_takes() {
+        let told = Told {
+            bytes_per_second: 1 << 20,
+            files_per_second: 40.0,
+            eta_seconds: Some(90.0),
+            counting: false,
+        };
+        let sample = Sample { total_bytes: 2 << 20, done_bytes: 1 << 20, ..Sample::default() };
+        let line = |told| render("stage", Sample { told: Some(told), ..sample }, 5e9, 120);
+        assert!(
+            line(told).ends_with("  1.0 MiB/s  40.0 files/s  ETA 1 min 30 s"),
+            "{}",
+            line(told)
+        );
+        let counting = line(Told { counting: true, eta_seconds: None, ..told });
+        assert!(counting.contains("counting") && !counting.contains("ETA"), "{counting}");
+    }
+
     #[test]
     fn the_line_tells_bytes_files_rate_and_eta() {
         let sample = Sample {
@@ -164,6 +215,7 @@ mod tests {
             total_files: 4,
             done_files: 2,
             failed_files: 1,
+            told: None,
         };
         let rate = (64 << 20) as f64;
         assert_eq!(
