@@ -36,6 +36,8 @@ const HELD: u64 = 4321;
 /// Hands that mount nothing.
 struct Playing {
     look: Mutex<Look>,
+    /// Why nothing can be staged.
+    refuses: Mutex<Option<String>>,
 }
 
 impl Hands for Playing {
@@ -65,7 +67,8 @@ impl Hands for Playing {
     }
 
     fn stage(&self, _: &Staging<'_>, _: &Stop, _: &mut dyn FnMut(&Moved)) -> Result<Moved> {
-        Ok(Moved::default())
+        let why = self.refuses.lock().unwrap().clone();
+        Ok(why.map_or_else(Moved::default, Moved::refused))
     }
 
     fn size_of(&self, _: &Staging<'_>) -> u64 {
@@ -100,7 +103,8 @@ impl Bed {
         let registry = format!("embedded://{}", dir.path().join("registry").display());
         std::fs::create_dir(dir.path().join("registry")).unwrap();
         let registry = forebay_registry::open(&registry).unwrap();
-        Bed { dir, registry, hands: Arc::new(Playing { look: Mutex::new(Look::NotMounted) }) }
+        let playing = Playing { look: Mutex::new(Look::NotMounted), refuses: Mutex::default() };
+        Bed { dir, registry, hands: Arc::new(playing) }
     }
 
     fn config(&self, name: &str, more: &str) -> NodeConfig {
@@ -818,6 +822,62 @@ fn what_cannot_be_is_refused_with_the_reason() {
     }
     let life = |instance: &Instance| matches!(instance.life, Life::Named { .. });
     assert!(life(&made));
+    bed.node("n2");
+    let both = desk.create(&wish("both", Mode::Private, &["n1", "n2"])).unwrap();
+    let on = |options| NewTransfer { node: Some("n1".into()), options, ..out_of(&both, "r") };
+    let refused = |asked: NewTransfer, words: &str| {
+        let error = desk.transfer(&asked, USER).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(words), "{words}: {error}");
+    };
+    refused(out_of(&both, "r"), "give --on n1|n2");
+    for threads in [0, 257] {
+        let many = TransferOptions { threads: Some(threads), ..options() };
+        refused(on(many), "give 1 to 256");
+    }
+    refused(
+        on(TransferOptions { last: vec![String::new()], ..options() }),
+        "--last \"\": a pattern",
+    );
+}
+
+#[test]
+fn what_waits_to_be_carried_out_says_what_for() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let out = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let why = Some("the directory server is away".into());
+    let waits = TransferActual { why, ..ended(&out, TransferState::Waiting) };
+    node.book.put(&keys::actual_transfer(&out.id), &waits).unwrap();
+    let gone = node.desk().destroy("w", USER, Want::Gone).unwrap();
+    let Before::Wait(why, _) = node.before_leaving(&gone).unwrap() else { panic!("it goes") };
+    assert!(why.ends_with("is still to be carried out: the directory server is away"), "{why}");
+}
+
+/// What the hands of a node find can never be ends there, and does not wait.
+#[test]
+fn what_is_refused_has_failed_and_is_in_the_manifest_with_its_bytes() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    node.tend(&made).unwrap();
+    let out = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let gone = node.desk().destroy("w", USER, Want::Gone).unwrap();
+    *bed.hands.refuses.lock().unwrap() = Some("its account has expired".into());
+    assert_eq!(node.carry_and_tell(&out, &gone), Next::After(Duration::from_secs(3600)));
+    let told = node.desk().transfer_of(&out.id).unwrap().1.unwrap();
+    assert_eq!((told.state, told.failures), (TransferState::Failed, 1));
+    assert_eq!(told.why.as_deref(), Some("its account has expired"));
+    let lines = manifest::of(&node.book, "n1", "w", &out.id).unwrap();
+    assert_eq!((lines.len(), lines[0].bytes), (1, HELD), "{lines:?}");
+    let Before::Wait(why, _) = node.before_leaving(&gone).unwrap() else { panic!("it goes") };
+    assert!(why.contains("forebay stage resume"), "{why}");
+    // Resumed when it is mended.
+    *bed.hands.refuses.lock().unwrap() = None;
+    let again = node.desk().resume(&out.id, USER).unwrap();
+    node.carry_and_tell(&again, &gone);
+    assert_eq!(node.before_leaving(&gone).unwrap(), Before::Nothing);
+    node.tend(&gone).unwrap();
 }
 
 /// Somebody does something while a backing store is looked at.

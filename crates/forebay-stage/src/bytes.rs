@@ -295,3 +295,61 @@ fn read_back(dst: &impl AsFd, data: Range<u64>, hash: &mut Xxh3) -> Tried<()> {
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs::File;
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+
+    /// A medium that loses what it was given: from the second call on another file answers.
+    struct Lying {
+        written: File,
+        read: File,
+        calls: Cell<u32>,
+    }
+
+    impl AsFd for Lying {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            match self.calls.replace(self.calls.get() + 1) {
+                0 => self.written.as_fd(),
+                _ => self.read.as_fd(),
+            }
+        }
+    }
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+        file
+    }
+
+    fn copied(verify: Verify, there: &[u8]) -> Tried<()> {
+        let (tally, means, own) = (Tally::default(), Means::default(), AtomicU64::new(0));
+        let (control, pace) = (Control::default(), Pace::new(0));
+        let (control, pace, tally, means, own) = (&control, &pace, &tally, &means, &own);
+        let mover = Mover { control, pace, tally, means, verify, own };
+        let (written, calls) = (file(b""), Cell::new(0));
+        let dst = Lying { written, read: file(there), calls };
+        mover.copy(&file(b"what was written"), &dst, 0..16, Shape::Solid)
+    }
+
+    #[test]
+    fn what_is_read_back_is_what_was_written_or_the_file_fails() {
+        assert_eq!(copied(Verify::Content, b"what was written"), Ok(()));
+        for (there, words) in [
+            (&b"what was writtem"[..], "is not what was written"),
+            (b"what was", "shorter than was written"),
+            (b"", "shorter than was written"),
+        ] {
+            let Err(Trouble::Failed(reason, text)) = copied(Verify::Content, there) else {
+                panic!("{there:?} passed")
+            };
+            assert_eq!(reason, Reason::Mismatch);
+            assert!(text.contains(words), "{text}");
+            assert_eq!(copied(Verify::Size, there), Ok(()), "nobody asked for the content");
+        }
+    }
+}

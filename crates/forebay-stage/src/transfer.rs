@@ -450,6 +450,21 @@ mod tests {
         engine.report(0.0)
     }
 
+    /// Who asks for sums gets them, of small files and of pieces.
+    #[test]
+    fn checksums_are_compared_where_they_are_asked_for() {
+        use crate::bytes::Verify;
+        let top = tempfile::tempdir().unwrap();
+        std::fs::create_dir(top.path().join("from")).unwrap();
+        for (checksum, verify) in [(true, Verify::Content), (false, Verify::Size)] {
+            let (mut spec, control) = (spec(top.path()), Control::default());
+            spec.options.checksum = checksum;
+            let (found, base) = place::find(&spec).unwrap();
+            let engine = Engine::new(&spec, &control, base, &found).unwrap();
+            assert_eq!(engine.mover(&std::sync::atomic::AtomicU64::new(0)).verify, verify);
+        }
+    }
+
     fn look_at(engine: &Engine<'_>, node: &Arc<Node>, names: &[&str]) {
         let names = names.iter().map(|name| (name.into(), None)).collect();
         engine.look_at(node, names, &mut Near::default());
