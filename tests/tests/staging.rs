@@ -183,6 +183,60 @@ fn a_store_that_fails_a_write_or_a_sync_costs_nothing_but_time() {
     node.assert_empty();
 }
 
+/// Removed when dropped; the kernel refuses while a process is in it.
+struct Group(PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A group for transfers on this machine: of v1's `cpu`, or of v2.
+fn group() -> Option<(Group, &'static str, &'static str)> {
+    let name = format!("fbt-{}-transfers", std::process::id());
+    for (top, file, share) in
+        [("/sys/fs/cgroup/cpu", "cpu.shares", "512"), ("/sys/fs/cgroup", "cpu.weight", "50")]
+    {
+        let group = Group(Path::new(top).join(&name));
+        let made = std::fs::create_dir(&group.0).is_ok() && group.0.join(file).exists();
+        if made {
+            return Some((group, file, share));
+        }
+    }
+    None
+}
+
+// S-23: transfers have their share of the processors.
+#[test]
+fn a_transfer_runs_in_the_group_of_transfers() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let Some((group, file, share)) = group() else {
+        forebay_tests::skip!("no cgroup can be made here");
+    };
+    std::fs::remove_dir(&group.0).unwrap();
+    let mut node = Node::laid(256);
+    node.key(&format!("transfer-cgroup = \"{}\"\ntransfer-weight = 50", text(&group.0)));
+    node.up();
+    node.forebay(&["instance", "create", "private", "w", "--capacity", "32MiB"]).ok();
+    let (from, to) = (node.slow().join("big"), node.at("w").join("big"));
+    std::fs::write(&from, random(8 << 20, 1)).unwrap();
+    let args = ["stage", "in", text(&from), text(&to), "--rate-max", "2MiB/s", "--no-wait"];
+    let id = node.forebay(&args).ok().stdout.trim().to_string();
+    let inside = || std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
+    within(Duration::from_secs(20), "its worker is in it", || !inside().is_empty());
+    assert_eq!(std::fs::read_to_string(group.0.join(file)).unwrap().trim(), share);
+    assert!(!inside().lines().any(|pid| pid == node.pid().to_string()), "the daemon is not");
+    node.forebay(&["stage", "wait", &id]).ok();
+    // A group that is gone stops no transfer.
+    within(Duration::from_secs(10), "it is empty", || std::fs::remove_dir(&group.0).is_ok());
+    std::fs::remove_file(&to).unwrap();
+    node.forebay(&args[..4]).ok();
+    node.forebay(&["instance", "destroy", "w"]).ok();
+    node.assert_empty();
+}
+
 /// Nobody is there any more when it would be found out later.
 #[test]
 fn what_cannot_be_is_refused_when_it_is_ordered() {

@@ -42,6 +42,12 @@ const KEEP_AFTER_HURRY: Duration = Duration::from_secs(24 * 60 * 60);
 /// is to end, too, and then killed.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Programs of jobs come first, and transfers come along.
+const TRANSFER_WEIGHT: u32 = 20;
+
+/// As the kernel has it.
+const WEIGHT_MAX: u32 = 10_000;
+
 /// Of what is free on the file system, if nothing says how much a pool may have: the rest is for others.
 const SHARE_OF_FREE: u64 = 2;
 
@@ -67,6 +73,14 @@ pub struct NodeConfig {
     pub keep_after_hurry: Duration,
     #[serde(default = "busy_patience", deserialize_with = "duration")]
     pub busy_patience: Duration,
+    /// A directory of the cgroup file system (v2, or v1's `cpu`) for the processes of transfers, made if it is
+    /// missing. If not said: `transfers` beside the daemon's own, where systemd has delegated that; else none.
+    #[serde(default)]
+    pub transfer_cgroup: Option<PathBuf>,
+    /// The share of processors of all transfers together, where programs want them too: a program's
+    /// cgroup has 100.
+    #[serde(default = "transfer_weight")]
+    pub transfer_weight: u32,
     /// Mount points that must have something mounted before a path below them is a backing store.
     #[serde(default)]
     pub backing_mounts: Vec<PathBuf>,
@@ -184,6 +198,14 @@ impl NodeConfig {
         {
             require_absolute(key, path)?;
         }
+        if let Some(cgroup) = &self.transfer_cgroup {
+            require_absolute("transfer-cgroup", cgroup)?;
+        }
+        if !(1..=WEIGHT_MAX).contains(&self.transfer_weight) {
+            return Err(usage(format!(
+                "transfer-weight: give 1 to {WEIGHT_MAX}; 100 is a program's"
+            )));
+        }
         self.backing_mounts.iter().try_for_each(|path| require_absolute("backing-mounts", path))?;
         if let Some(scheduler) = &self.scheduler {
             check_name("cluster", &scheduler.cluster)?;
@@ -275,6 +297,10 @@ fn keep_after_hurry() -> Duration {
     KEEP_AFTER_HURRY
 }
 
+fn transfer_weight() -> u32 {
+    TRANSFER_WEIGHT
+}
+
 fn scheduler_user() -> String {
     "slurm".into()
 }
@@ -349,7 +375,8 @@ mod tests {
         let text = "name = \"n1\"\naddress = \"10.0.0.1:7070\"\nregistry = \"etcd://h:2379\"\n\
             state = \"/s\"\nsocket = \"/k\"\nmount-root = \"/m\"\nkeep-after-hurry = \"2h\"\n\
             busy-patience = \"3s\"\nbacking-mounts = [\"/pfs\"]\nmanifest-max = \"1TiB\"\n\
-            over-manifest-command = \"true\"\n[limits]\ninstances-per-user = 3\n\
+            over-manifest-command = \"true\"\ntransfer-cgroup = \"/sys/fs/cgroup/t\"\n\
+            transfer-weight = 50\n[limits]\ninstances-per-user = 3\n\
             bytes-per-user = \"1GiB\"\ntransfers-per-user = 7\n[scheduler]\ncluster = \"c\"\nuser = \"s\"\nspool = \"/sp\"\n\
             logs = \"/l\"\nslurm-conf = \"/c\"\nunknown-after = \"5m\"\nrelease-patience = \"9s\"\n\
             look-at-sources = false\n[[pool]]\nname = \"p\"\ndir = \"/nvme\"\ncapacity = \"7MiB\"\n\
@@ -357,6 +384,8 @@ mod tests {
         let config = NodeConfig::from_toml(text).unwrap();
         assert_eq!((config.name.as_str(), config.limits.bytes_per_user), ("n1", Some(1 << 30)));
         assert_eq!(config.limits.transfers_per_user, 7);
+        assert_eq!(config.transfer_cgroup.as_deref(), Some(Path::new("/sys/fs/cgroup/t")));
+        assert_eq!(config.transfer_weight, 50);
         assert_eq!(config.keep_after_hurry, Duration::from_secs(7200));
         let scheduler = config.scheduler.as_ref().unwrap();
         assert_eq!((scheduler.cluster.as_str(), scheduler.user.as_str()), ("c", "s"));
@@ -369,6 +398,8 @@ mod tests {
         for (text, expected) in [
             ("nme = \"a\"", "line 1: unknown field `nme`, expected one of"),
             ("name = \"a/b\"", "node \"a/b\": a name begins with"),
+            ("transfer-weight = 0", "transfer-weight: give 1 to 10000"),
+            ("transfer-cgroup = \"t\"", "transfer-cgroup: t: write an absolute path"),
             ("state = \"x\"", "state: x: write an absolute path"),
             ("[scheduler]\ncluster = \"a b\"", "cluster \"a b\": a name begins with"),
             ("[scheduler]\ncluster = \"a\"\nspool = \"s\"", "scheduler: spool: s: write an"),

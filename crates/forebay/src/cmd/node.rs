@@ -29,6 +29,7 @@ The file is TOML, by default /etc/forebay/node.toml:
   registry = \"etcd://e1:2379,e2:2379\"  # of this machine alone, if not said
   backing-mounts = [\"/pfs\"]         # must be mounted before they are used
   keep-after-hurry = \"24h\"
+  transfer-weight = 20              # of processors, where a job's programs have 100
   [limits]
   instances-per-user = 20
   bytes-per-user = \"2TiB\"

@@ -2,6 +2,7 @@
 //! live on when the node daemon ends, and the next one finds them by the kernel's table of mounts.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,12 +47,17 @@ const UNREACHABLE: i32 = 3;
 /// A daemon whose connection was ended has so long to end by itself.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
-#[derive(Default)]
 pub struct Processes {
     children: Children,
+    /// Of transfers.
+    cgroup: Option<PathBuf>,
 }
 
 impl Processes {
+    pub fn new(cgroup: Option<PathBuf>) -> Processes {
+        Processes { children: Children::default(), cgroup }
+    }
+
     fn is_dead(cache: &Cache) -> bool {
         Client::new(&cache.tier).liveness() == Liveness::Dead
     }
@@ -235,7 +241,7 @@ impl Hands for Processes {
         stop: &Stop,
         told: &mut dyn FnMut(&Moved),
     ) -> Result<Moved> {
-        super::staging::stage(staging, stop, told)
+        super::staging::stage(staging, self.cgroup.as_deref(), stop, told)
     }
 
     fn size_of(&self, staging: &Staging<'_>) -> u64 {

@@ -2,6 +2,7 @@
 
 mod api;
 mod asker;
+mod cgroup;
 mod children;
 pub mod client;
 mod hands;
@@ -37,7 +38,8 @@ pub fn serve(config: NodeConfig) -> Result<u8> {
     }
     let registry = registry(&config)?;
     let socket = config.socket.clone();
-    let node = Node::start(config, registry, Arc::new(hands::Processes::default()))?;
+    let hands = hands::Processes::new(cgroup::of_transfers(&config));
+    let node = Node::start(config, registry, Arc::new(hands))?;
     members::tend(node.clone())?;
     let door = api::Door { node: node.clone() };
     http::serve_everybody(&socket, move |request| door.answer(request))?;

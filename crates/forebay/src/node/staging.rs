@@ -42,8 +42,13 @@ const CLEAN_PATIENCE: Duration = Duration::from_secs(30);
 
 const PROGRESS_EVERY_MS: u64 = 500;
 
-pub fn stage(staging: &Staging<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved> {
-    let status = Status::of(staging, Action::Run);
+pub fn stage(
+    staging: &Staging<'_>,
+    cgroup: Option<&Path>,
+    stop: &Stop,
+    told: &mut dyn FnMut(&Moved),
+) -> Result<Moved> {
+    let status = Status { cgroup, ..Status::of(staging, Action::Run) };
     let running = match status.worker(Some(stop))? {
         Found::Running(running) => running,
         Found::Ended(ending) => return ending,
@@ -134,6 +139,7 @@ struct Status<'a> {
     name: String,
     path: PathBuf,
     work: Work,
+    cgroup: Option<&'a Path>,
 }
 
 /// What there is of the worker that is asked for.
@@ -148,7 +154,7 @@ impl<'a> Status<'a> {
         let path = staging.kept.join(&name);
         let Transfer { created, attempt, .. } = *staging.transfer;
         let work = Work { created, attempt, action };
-        Status { staging, name, path, work }
+        Status { staging, name, path, work, cgroup: None }
     }
 
     /// Finds the worker, or how it ended, or starts one (G1). One that is to stop is not started.
@@ -231,7 +237,7 @@ impl<'a> Status<'a> {
             identity,
             status: out,
             errors: None,
-            cgroup: None,
+            cgroup: self.cgroup.filter(|dir| dir.exists()).map(Path::to_path_buf),
             nice: NICE,
         }
         .start()?;
@@ -524,7 +530,7 @@ mod tests {
             let (root, kept) = (dir.path().into(), dir.path().into());
             let patience = Duration::ZERO;
             let staging = Staging { transfer: &ordered, root, kept, patience, still: None };
-            stage(&staging, &Stop::default(), &mut |_| {}).map(|moved| moved.refused)
+            stage(&staging, None, &Stop::default(), &mut |_| {}).map(|moved| moved.refused)
         };
         let why = tried(What::Any, &dir.path().join("not there"), 1).unwrap().expect("it ended");
         assert!(why.contains("not there: No such file"), "{why}");
