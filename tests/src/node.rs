@@ -168,7 +168,7 @@ impl Node {
         }
         self.daemon = Some(Proc::spawn(&mut command));
         within(PATIENCE, "the node daemon answers", || {
-            self.forebay(&["node", "health"]).code == Some(0)
+            self.forebay(&["node", "health"]).code != Some(3)
         });
     }
 

@@ -283,6 +283,8 @@ fn a_stage_out_that_fails_keeps_the_instance_until_it_is_resumed_or_given_up() {
     assert!(heads.contains(&"OWNER") && table.contains("47110"), "{table}");
     let marked = node.root.join("told-n1");
     within(Duration::from_secs(20), "the scheduler is told", || marked.exists());
+    let ill = node.forebay(&["node", "health"]).expect(4);
+    assert!(ill.stdout.starts_with("10.0 MiB are not home, 1.0 MiB are allowed"), "{ill:?}");
     // There is room now.
     forebay_tests::tool("mount", &["-o", "remount,size=32m", text(out.path())]).ok();
     node.as_user(USER, &["stage", "resume", &id]).ok();
@@ -395,6 +397,27 @@ fn a_drained_node_takes_nothing_new() {
     node.forebay(&args).ok();
     node.forebay(&["instance", "destroy", "w"]).ok();
     node.assert_empty();
+}
+
+#[test]
+fn a_pool_that_cannot_be_used_makes_its_node_unfit() {
+    needs_forebay!();
+    let mut node = Node::laid(256);
+    let bad = node.root.join("bad");
+    node.pool_key(&format!("[[pool]]\nname = \"bad\"\ndir = \"{}\"", text(&bad.join("pool"))));
+    node.pool_key("capacity = \"16MiB\"");
+    node.up();
+    let told = node.forebay(&["node", "health"]).expect(4);
+    assert!(told.stdout.starts_with("pool bad cannot be used: "), "{told:?}");
+    let json = node.forebay(&["node", "health", "--json"]).expect(4).json();
+    let (what, draining) = (&json["troubles"][0]["what"], &json["draining"]);
+    assert_eq!((what, draining), (&"pool-fault".into(), &false.into()), "{json}");
+    std::fs::create_dir(&bad).unwrap();
+    within(Duration::from_secs(30), "it is fit again", || {
+        node.forebay(&["node", "health"]).code == Some(0)
+    });
+    let pools = node.json(&["pools"]);
+    assert_eq!(pools.as_array().unwrap().len(), 2, "{pools}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod crew;
 pub mod desk;
 pub mod failpoint;
 pub mod hands;
+pub mod health;
 pub mod job;
 mod leaving;
 pub mod ledger;

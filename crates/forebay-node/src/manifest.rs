@@ -149,20 +149,24 @@ impl Over {
     }
 
     pub fn look(&self, book: &Book, node: &str, max: u64, command: &str) -> Result<()> {
-        let lines = lines(book, &format!("{}{node}/", keys::MANIFEST))?;
-        let bytes: u64 = lines.iter().map(|(_, line)| line.bytes).sum();
-        if bytes <= max {
+        let Some(over) = over(book, node, max)? else {
             self.told.store(false, Relaxed);
             return Ok(());
-        }
+        };
         if !self.told.swap(true, Relaxed) {
-            let over =
-                format!("{} are not home, {} are allowed", human_size(bytes), human_size(max));
             tracing::warn!("{over}: telling the scheduler");
             run(command, node, &format!("forebay: {over}"), COMMAND_LIMIT)?;
         }
         Ok(())
     }
+}
+
+/// Says so if more than `max` bytes of a node are not home.
+pub fn over(book: &Book, node: &str, max: u64) -> Result<Option<String>> {
+    let lines = lines(book, &format!("{}{node}/", keys::MANIFEST))?;
+    let bytes: u64 = lines.iter().map(|(_, line)| line.bytes).sum();
+    let text = || format!("{} are not home, {} are allowed", human_size(bytes), human_size(max));
+    Ok((bytes > max).then(text))
 }
 
 fn run(command: &str, node: &str, reason: &str, limit: Duration) -> Result<()> {

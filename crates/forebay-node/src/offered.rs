@@ -27,6 +27,11 @@ impl Pools {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why a pool could not be used when it was looked at last.
+    pub fn fault(&self, name: &str) -> Option<String> {
+        self.lock().get(name).and_then(|offered| offered.fault.clone())
+    }
+
     /// A pool of the configuration.
     pub fn get(&self, name: &str) -> Result<Arc<PoolHere>> {
         let all = self.lock();

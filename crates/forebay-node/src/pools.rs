@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::swap::SwapState;
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
 
@@ -128,6 +129,10 @@ impl PoolHere {
 
     pub fn make_swap(&self, instance: &Instance) -> Result<()> {
         self.pool.swap_on(&instance.id.parse()?, instance.capacity, None).map(|_| ())
+    }
+
+    pub fn swap_state(&self, instance: &Instance) -> Result<SwapState> {
+        self.pool.swap_state(&instance.id.parse()?)
     }
 
     /// Turns a swap file off, if that can be done in this time.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use forebay_base::{Error, Result};
 use forebay_node::NodeConfig;
+use forebay_node::health::Trouble;
 use serde_json::{Value, json};
 
 use super::nodes::staying;
@@ -42,7 +43,8 @@ The file is TOML, by default /etc/forebay/node.toml:
   swap = true
 
 `health` exits 0 if the daemon answers and takes new instances, 1 if it is drained, 3 if it does not
-answer: for a scheduler's HealthCheckProgram, see docs/JOBS.md.";
+answer, and 4 if something is wrong, which it names: a pool that cannot be used, swap that is left on, more
+than `manifest-max` not home. For a scheduler's HealthCheckProgram, see docs/JOBS.md.";
 
 const DRAIN: &str = "\
 Examples:
@@ -98,6 +100,9 @@ struct Named {
     node: NodeArgs,
 }
 
+/// What `health` exits with if something is wrong with the node.
+const AILING: u8 = 4;
+
 const CONFIG: &str = "/etc/forebay/node.toml";
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -151,12 +156,23 @@ fn drain(named: &Named, verb: &str) -> Result<u8> {
 fn health(node: &NodeArgs, json: bool) -> Result<u8> {
     let found: Value = node.client().get("/v1/node")?;
     let draining = found["draining"].as_bool().unwrap_or(false);
-    match (json, draining) {
-        (true, _) => say_json(&found),
-        (false, true) => say("drained: takes nothing new"),
-        (false, false) => say("fit"),
+    let troubles: Vec<Trouble> =
+        serde_json::from_value(found["troubles"].clone()).unwrap_or_default();
+    let exit_code = match (troubles.is_empty(), draining) {
+        (false, _) => AILING,
+        (true, draining) => u8::from(draining),
+    };
+    if json {
+        say_json(&found);
+        return Ok(exit_code);
     }
-    Ok(u8::from(draining))
+    troubles.iter().for_each(|trouble| say(&trouble.text));
+    match (exit_code, draining) {
+        (_, true) => say("drained: takes nothing new"),
+        (0, _) => say("fit"),
+        _ => {}
+    }
+    Ok(exit_code)
 }
 
 #[cfg(test)]

@@ -122,6 +122,7 @@ impl Door {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "draining": draining,
+            "troubles": self.node.troubles()?,
             "mount_root": self.node.config().mount_root,
         }))
     }
