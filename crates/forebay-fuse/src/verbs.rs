@@ -221,16 +221,17 @@ impl Shared {
     fn read_slowly(self: &Arc<Shared>, from: Origin, at: At, size: u32, mut reply: impl Bytes) {
         let mut buf = reply.buffer(size as usize);
         let work = move |vfs: &Vfs| {
-            let n = vfs.read(at.handle, at.offset, &mut buf[..size as usize])?;
-            Ok((buf, n))
+            let came = vfs.read(at.handle, at.offset, &mut buf[..size as usize])?;
+            Ok((buf, came))
         };
         Do::with(
             |v| &v.read,
             reply,
             work,
-            move |shared, reply, (buf, n)| {
-                reply.bytes(&buf[..n]);
-                shared.usage.note(who(from), Moved::Read(n as u64));
+            move |shared, reply, (buf, came)| {
+                let bytes = came.bytes(&buf);
+                reply.bytes(bytes);
+                shared.usage.note(who(from), Moved::Read(bytes.len() as u64));
                 give_back(buf);
             },
         )

@@ -51,7 +51,7 @@ use hashbrown::HashMap;
 
 pub use self::answers::Times;
 use self::answers::{Answers, Recalled};
-pub use self::data::Manner;
+pub use self::data::{Manner, Reading};
 use self::foresight::Foresight;
 use self::listing::Listing;
 use self::locks::Locks;

@@ -114,7 +114,7 @@ impl Guest<'_> {
             return Err(Trouble::Bad(401, no_key()));
         }
         if front.waits {
-            self.line.write([b"HTTP/1.1 100 Continue\r\n\r\n", b"", b""], body_end)?;
+            self.line.write([b"HTTP/1.1 100 Continue\r\n\r\n"], body_end)?;
         }
         self.line.gather(front.words, body_end)?;
         match front.path.as_str() {
@@ -263,7 +263,7 @@ impl Guest<'_> {
     ) -> Result<(), Trouble> {
         let lengths = Lengths { words: words.len(), bytes: 0, seal };
         put_answer(&mut self.head, status, closes, lengths);
-        self.line.write([&self.head, words, b""], Instant::now() + HEAD_TIME)
+        self.line.write([&self.head, words], Instant::now() + HEAD_TIME)
     }
 
     /// Says why, and ends the connection.

@@ -8,6 +8,9 @@ use super::stream::Stream;
 /// As much is read at once of what may be followed by bytes that belong elsewhere.
 const SIP: usize = 16 << 10;
 
+/// Of many bytes so many are waited for at once: each time that who reads is woken costs both ends.
+const GULP: usize = 256 << 10;
+
 /// Why a message did not pass.
 #[derive(Debug)]
 pub enum Trouble {
@@ -27,12 +30,14 @@ pub struct Line {
     /// The times that the stream has.
     read_time: Duration,
     write_time: Duration,
+    /// So many bytes have to be there for who reads to be woken.
+    wakes_at: usize,
 }
 
 impl Line {
     pub fn new(stream: Box<dyn Stream>) -> Line {
         let (read_time, write_time) = (Duration::ZERO, Duration::ZERO);
-        Line { stream, inbox: Vec::new(), at: 0, read_time, write_time }
+        Line { stream, inbox: Vec::new(), at: 0, read_time, write_time, wakes_at: 1 }
     }
 
     pub fn is_quiet(&self) -> bool {
@@ -92,9 +97,11 @@ impl Line {
         out.extend_from_slice(&self.unused()[..here]);
         self.used(here);
         while out.len() < len {
-            self.read(out, len - out.len(), deadline)?;
+            let (most, wakes_at) = gulp(len - out.len());
+            self.wake_at(wakes_at)?;
+            self.read(out, most, deadline)?;
         }
-        Ok(())
+        self.wake_at(1)
     }
 
     /// Throws away what comes until the other end closes, for a while.
@@ -105,6 +112,14 @@ impl Line {
         while self.read(&mut waste, SIP, deadline).is_ok() {
             waste.clear();
         }
+    }
+
+    fn wake_at(&mut self, bytes: usize) -> Result<(), Trouble> {
+        if bytes != self.wakes_at {
+            self.stream.wake_at(bytes).map_err(broken)?;
+            self.wakes_at = bytes;
+        }
+        Ok(())
     }
 
     fn read(&mut self, into: &mut Vec<u8>, most: usize, deadline: Instant) -> Result<(), Trouble> {
@@ -124,7 +139,11 @@ impl Line {
     }
 
     /// Writes the parts, in one go as far as the socket lets it.
-    pub fn write(&mut self, parts: [&[u8]; 3], deadline: Instant) -> Result<(), Trouble> {
+    pub fn write<const N: usize>(
+        &mut self,
+        parts: [&[u8]; N],
+        deadline: Instant,
+    ) -> Result<(), Trouble> {
         let mut slices = parts.map(IoSlice::new);
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);
@@ -141,6 +160,15 @@ impl Line {
             }
         }
         Ok(())
+    }
+}
+
+/// Of so many bytes that are left: how many are read next, and at how many who reads is woken. These are bytes that are
+/// not read yet: so many have to be left however far the read has come, or nobody would wake it.
+fn gulp(left: usize) -> (usize, usize) {
+    match left / 2 {
+        half if half < SIP => (left, 1),
+        half => (half, half.min(GULP)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ pub trait Stream: Send {
 
     /// The time that a read and a write may take, never zero.
     fn set_times(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()>;
+
+    /// From now on who reads is woken once so many bytes are there that he has not read, at least 1.
+    fn wake_at(&self, bytes: usize) -> io::Result<()>;
 
     /// Whether nothing has come, not even the end of the stream. Never waits.
     fn is_quiet(&self) -> bool;
@@ -49,6 +53,16 @@ impl Stream for Arc<TcpStream> {
             self.set_write_timeout(write)?;
         }
         Ok(())
+    }
+
+    fn wake_at(&self, bytes: usize) -> io::Result<()> {
+        let (low, len) = (bytes as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: the option is one integer, which outlives the call.
+        let set = unsafe {
+            let low = (&raw const low).cast();
+            libc::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, low, len)
+        };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     fn is_quiet(&self) -> bool {

@@ -84,7 +84,8 @@ impl Io {
             }
             let Some(gap) = gap else {
                 let rest = &mut buf[done..(end - offset) as usize];
-                return self.read_shadow(file, inner, at, rest).map(|n| done + n);
+                let read = |shadow: &dyn MediaFile| shadow.read_at(rest, at);
+                return self.read_shadow(file, inner, (at, end), read).map(|n| done + n);
             };
             if *served == Served::Hit {
                 *served = inner.before(at, end).served();
@@ -126,13 +127,37 @@ impl Io {
         offset: u64,
         buf: &mut [u8],
     ) -> Option<Result<usize>> {
+        let range = (offset, buf.len());
+        let read = |shadow: &dyn MediaFile, len| shadow.read_at(&mut buf[..len], offset);
+        self.read_if_cached(admission, file, range, read)
+    }
+
+    /// As [`Io::read_cached`], and puts the bytes behind those that are in `out`.
+    pub fn read_cached_onto(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        (offset, len): (u64, usize),
+        out: &mut Vec<u8>,
+    ) -> Option<Result<usize>> {
+        let read = |shadow: &dyn MediaFile, len| shadow.read_onto(out, len, offset);
+        self.read_if_cached(admission, file, (offset, len), read)
+    }
+
+    fn read_if_cached(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        (offset, len): (u64, usize),
+        read: impl FnOnce(&dyn MediaFile, usize) -> std::io::Result<usize>,
+    ) -> Option<Result<usize>> {
         let mut inner = file.lock();
         let size = inner.size();
-        if offset >= size || buf.is_empty() {
+        if offset >= size || len == 0 {
             self.note_hit(admission, 0);
             return Some(Ok(0));
         }
-        let end = size.min(offset + buf.len() as u64);
+        let end = size.min(offset + len as u64);
         if !inner.state.covers(offset, end) {
             return None;
         }
@@ -142,7 +167,8 @@ impl Io {
             self.note_stream(file, &mut inner, (offset, end), ahead);
         }
         self.note_hit(admission, end - offset);
-        Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
+        let read = |shadow: &dyn MediaFile| read(shadow, (end - offset) as usize);
+        Some(self.read_shadow(file, inner, (offset, end), read))
     }
 
     fn note_hit(&self, admission: &Admission, bytes: u64) {
@@ -155,18 +181,18 @@ impl Io {
         &self,
         file: &Arc<File>,
         mut inner: MutexGuard<'_, Inner>,
-        offset: u64,
-        buf: &mut [u8],
+        (offset, end): (u64, u64),
+        read: impl FnOnce(&dyn MediaFile) -> std::io::Result<usize>,
     ) -> Result<usize> {
         let _beat = self.drain.beat();
         let shadow = self.files.shadow(file, &mut inner)?;
-        self.note_use(file, &mut inner, offset, buf.len() as u64);
+        self.note_use(file, &mut inner, offset, end - offset);
         let work = self.files.work_on(file, inner, Meanwhile::Refused);
-        let n = self.files.note_tier(shadow.read_at(buf, offset))?;
+        let n = self.files.note_tier(read(&*shadow))?;
         drop(work);
         file.heat.add(n as u64, self.files.uptime().as_secs());
         add(&self.files.counters().read_bytes, n as u64);
-        match n == buf.len() || offset + buf.len() as u64 > file.lock().size() {
+        match offset + n as u64 == end || end > file.lock().size() {
             // Who reads while another truncates gets what was there before or what is now.
             true => Ok(n),
             false => self.files.note_tier(Err(torn())),

@@ -15,11 +15,13 @@ use rustix::fs;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::tier::media::raw::{read_behind, read_full, write_full};
 use crate::tier::media::stock::Stock;
 use crate::tier::media::whole::Whole;
 use forebay_base::folder::{Folder, Wanted};
 
 mod mark;
+mod raw;
 mod stock;
 mod whole;
 
@@ -100,6 +102,14 @@ pub trait Media: Send + Sync + 'static {
 pub trait MediaFile: Send + Sync {
     /// Reads until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Puts up to `len` bytes behind those that are in `out`; returns how many.
+    fn read_onto(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
+        let begin = out.len();
+        out.resize(begin + len, 0);
+        let read = self.read_at(&mut out[begin..], offset);
+        out.truncate(begin + *read.as_ref().unwrap_or(&0));
+        read
+    }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn stat(&self) -> io::Result<MediaStat>;
@@ -341,6 +351,10 @@ impl MediaFile for DirMediaFile {
         self.ops.read.time(|n: &usize| *n as u64, || read_full(&self.fd, buf, offset))
     }
 
+    fn read_onto(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
+        self.ops.read.time(|n: &usize| *n as u64, || read_behind(&self.fd, out, len, offset))
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let len = buf.len() as u64;
         self.ops.write.time(|()| len, || write_full(&self.fd, buf, offset)).map_err(full)
@@ -449,32 +463,6 @@ pub(crate) fn is_alone(shadow: &dyn MediaFile) -> bool {
 /// What is on record as present and is not in the shadow is not zeros.
 pub(crate) fn torn() -> std::io::Error {
     std::io::Error::other("a shadow file is shorter than the record of it")
-}
-
-fn read_full(fd: &OwnedFd, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match rustix::io::pread(fd, &mut buf[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(done)
-}
-
-fn write_full(fd: &OwnedFd, buf: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < buf.len() {
-        match rustix::io::pwrite(fd, &buf[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }
 
 fn media_stat(stat: &fs::Stat) -> MediaStat {

@@ -230,3 +230,27 @@ fn a_file_larger_than_the_tier_is_said_not_to_fit() {
     assert_eq!((report.files, engine.ops.status().pinned_files), (0, 0));
     abandon(engine);
 }
+
+/// What is answered without the store is what lies in the tier, all that was asked for, behind what was there before.
+#[test]
+fn what_is_not_all_in_the_tier_is_put_behind_nothing() {
+    let stopped = stopped_at("onto", 4 * LEN, 0);
+    stopped.go.send(()).expect("it waits for that");
+    let Stopped { engine, file, bytes, reader, .. } = stopped;
+    reader.join().expect("no panic inside");
+    let read = |offset: usize, len| {
+        let (mut out, admission) = (b"head".to_vec(), forebay_engine::Admission::default());
+        let read = engine.io.read_cached_onto(&admission, &file, (offset as u64, len), &mut out)?;
+        assert_eq!(out.len() - 4, read.expect("a good tier"));
+        Some(out)
+    };
+    let with_head = |part: &[u8]| Some([b"head", part].concat());
+    assert!(read(10, 1000) == with_head(&bytes[10..1010]));
+    assert_eq!(read(2 * LEN, 2 * LEN), None, "it is on the store");
+    assert_eq!(read(10, 4 * LEN), None, "some of it is");
+    assert_eq!(read(4 * LEN, 100), with_head(&[]), "there it ends");
+    engine.io.write(&file, 4 * LEN as u64 - 10, &[7; 20]).expect("room");
+    assert_eq!(read(4 * LEN, 100), with_head(&[7; 10]));
+    drop(file);
+    abandon(engine);
+}

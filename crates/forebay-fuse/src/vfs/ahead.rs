@@ -39,7 +39,7 @@ const STIRS: usize = 64;
 pub struct Fetching {
     pub pool: Pool,
     pieces: Arc<AtomicUsize>,
-    spare: Mutex<Vec<Vec<u8>>>,
+    spare: Arc<Spare>,
     stirs: [AtomicU64; STIRS],
 }
 
@@ -48,7 +48,7 @@ impl Default for Fetching {
         Fetching {
             pool: Pool::new("fb-ahead", PIECES, Time::default()),
             pieces: Arc::default(),
-            spare: Mutex::default(),
+            spare: Arc::default(),
             stirs: [const { AtomicU64::new(0) }; STIRS],
         }
     }
@@ -75,15 +75,10 @@ impl Fetching {
         Stirs(self, key)
     }
 
-    pub fn buffer(&self) -> Vec<u8> {
-        self.spare.lock().expect("no panic inside").pop().unwrap_or_default()
-    }
-
-    pub fn give_back(&self, buffer: Vec<u8>) {
-        let mut spare = self.spare.lock().expect("no panic inside");
-        if spare.len() < SPARE && buffer.capacity() > 0 {
-            spare.push(buffer);
-        }
+    /// For what comes from a home.
+    pub fn buffer(&self) -> Fetched {
+        let bytes = self.spare.0.lock().expect("no panic inside").pop().unwrap_or_default();
+        Fetched { bytes, spare: self.spare.clone() }
     }
 
     fn room(&self) -> Option<Room> {
@@ -92,6 +87,52 @@ impl Fetching {
         }
         self.pieces.fetch_sub(1, SeqCst);
         None
+    }
+}
+
+/// Buffers for the next pieces.
+#[derive(Default)]
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    fn give_back(&self, buffer: Vec<u8>) {
+        let mut spare = self.0.lock().expect("no panic inside");
+        if spare.len() < SPARE && buffer.capacity() > 0 {
+            spare.push(buffer);
+        }
+    }
+}
+
+/// Bytes that came from a home. Their buffer is used again once nobody needs them.
+pub struct Fetched {
+    pub bytes: Vec<u8>,
+    spare: Arc<Spare>,
+}
+
+impl Fetched {
+    /// All of them, but for what is more than `most`.
+    pub fn into_part(self, most: usize) -> Part {
+        let len = self.bytes.len().min(most);
+        Part { of: Arc::new(self), from: 0, len }
+    }
+}
+
+impl Drop for Fetched {
+    fn drop(&mut self) {
+        self.spare.give_back(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// A part of what came from a home, which lies where it came to.
+pub struct Part {
+    of: Arc<Fetched>,
+    from: usize,
+    len: usize,
+}
+
+impl Part {
+    pub fn bytes(&self) -> &[u8] {
+        &self.of.bytes[self.from..self.from + self.len]
     }
 }
 
@@ -144,7 +185,7 @@ struct Piece {
 
 enum Bytes {
     Asked,
-    Here(Vec<u8>),
+    Here(Arc<Fetched>),
     /// It could not be fetched, or somebody writes.
     Nothing,
 }
@@ -161,26 +202,23 @@ impl Ahead {
     }
 
     /// What was fetched is worth nothing any more.
-    pub fn forget(&self, all: &Fetching) {
-        self.state().forget(all);
+    pub fn forget(&self) {
+        self.state().pieces.clear();
     }
 
-    /// Puts what was fetched into the buffer, from its beginning, and returns how much that is. What is
-    /// under way is waited for.
-    pub fn take(&self, all: &Fetching, offset: u64, buf: &mut [u8], stirred: u64) -> usize {
+    /// What was fetched from `offset` on: at most `most` bytes, and no more than one piece has. `None` if there is
+    /// nothing. What is under way is waited for.
+    pub fn take(&self, offset: u64, most: usize, stirred: u64) -> Option<Part> {
         let mut state = self.state();
-        let mut done = 0;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let Some(piece) = state.pieces.front_mut() else { break };
-            let end = piece.offset + PIECE as u64;
+        loop {
+            let piece = state.pieces.front()?;
             let left = BELIEVED.saturating_sub(piece.since.elapsed());
-            if piece.stirred != stirred || left.is_zero() || at < piece.offset {
-                state.forget(all);
+            if piece.stirred != stirred || left.is_zero() || offset < piece.offset {
                 break;
             }
-            if at >= end {
-                state.pop(all);
+            let from = (offset - piece.offset) as usize;
+            if from >= PIECE {
+                state.pieces.pop_front();
                 continue;
             }
             match &piece.bytes {
@@ -188,20 +226,16 @@ impl Ahead {
                     let waited = self.0.came.wait_timeout(state, left);
                     state = waited.expect("no panic inside").0;
                 }
-                Bytes::Here(bytes) if ((at - piece.offset) as usize) < bytes.len() => {
-                    let from = &bytes[(at - piece.offset) as usize..];
-                    let n = from.len().min(buf.len() - done);
-                    buf[done..done + n].copy_from_slice(&from[..n]);
-                    done += n;
+                Bytes::Here(of) if from < of.bytes.len() => {
+                    let len = most.min(of.bytes.len() - from);
+                    return Some(Part { of: of.clone(), from, len });
                 }
                 // There the file ended then.
-                Bytes::Here(_) | Bytes::Nothing => {
-                    state.forget(all);
-                    break;
-                }
+                Bytes::Here(_) | Bytes::Nothing => break,
             }
         }
-        done
+        state.pieces.clear();
+        None
     }
 
     /// After a read of so many bytes: what is to be fetched now. `quiet`: what its home said of the file, if
@@ -219,7 +253,7 @@ impl Ahead {
         state.is_quiet = quiet.unwrap_or(state.is_quiet);
         if state.runs < RUNS || !state.is_quiet || len == 0 {
             if state.runs == 0 || !state.is_quiet {
-                state.forget(all);
+                state.pieces.clear();
             }
             return Vec::new();
         }
@@ -227,7 +261,7 @@ impl Ahead {
         while state.pieces.len() < DEPTH {
             let offset = match state.pieces.back() {
                 Some(Piece { bytes: Bytes::Nothing, .. }) => break,
-                Some(Piece { bytes: Bytes::Here(bytes), .. }) if bytes.len() < PIECE => break,
+                Some(Piece { bytes: Bytes::Here(of), .. }) if of.bytes.len() < PIECE => break,
                 Some(piece) => piece.offset + PIECE as u64,
                 None => state.next,
             };
@@ -241,28 +275,14 @@ impl Ahead {
         wanted
     }
 
-    fn put(&self, wanted: &Wanted, bytes: Option<Vec<u8>>) {
+    fn put(&self, wanted: &Wanted, bytes: Option<Fetched>) {
         let mut state = self.state();
         let mut pieces = state.pieces.iter_mut();
         // Else nobody wants it any more.
         if let Some(piece) = pieces.find(|piece| piece.number == wanted.number) {
-            piece.bytes = bytes.map_or(Bytes::Nothing, Bytes::Here);
+            piece.bytes = bytes.map_or(Bytes::Nothing, |bytes| Bytes::Here(Arc::new(bytes)));
             drop(state);
             self.0.came.notify_all();
-        }
-    }
-}
-
-impl State {
-    fn pop(&mut self, all: &Fetching) {
-        if let Some(Piece { bytes: Bytes::Here(bytes), .. }) = self.pieces.pop_front() {
-            all.give_back(bytes);
-        }
-    }
-
-    fn forget(&mut self, all: &Fetching) {
-        while !self.pieces.is_empty() {
-            self.pop(all);
         }
     }
 }
@@ -271,7 +291,7 @@ impl State {
 pub struct Asking {
     ahead: Ahead,
     wanted: Wanted,
-    bytes: Option<Vec<u8>>,
+    bytes: Option<Fetched>,
 }
 
 impl Asking {
@@ -288,10 +308,11 @@ impl Asking {
     ) {
         let (offset, len) = (self.wanted.offset, PIECE as u32);
         let mut out = all.buffer();
-        match home(&Question::Read { handle, offset, len }, &mut out) {
-            Ok(Answer::QuietBytes) => self.bytes = Some(out),
-            // Who reads there asks himself, and hears of it.
-            Ok(_) | Err(_) => all.give_back(out),
+        // Of any other answer who reads there hears himself.
+        if let Ok(Answer::QuietBytes) =
+            home(&Question::Read { handle, offset, len }, &mut out.bytes)
+        {
+            self.bytes = Some(out);
         }
     }
 }
@@ -332,33 +353,39 @@ mod tests {
         home: Home,
         all: Fetching,
         ahead: Ahead,
-        /// Bytes that were there before they were asked for.
+        /// Bytes that were there before they were asked for, and how many parts they came in.
         had: usize,
+        parts: usize,
     }
 
     impl Reader {
         fn new(is_quiet: bool) -> Reader {
             let bytes = (0..LEN).map(|at| (at / 1000) as u8).collect();
             let home = Home { bytes, is_quiet, asked: AtomicUsize::new(0) };
-            Reader { home, all: Fetching::default(), ahead: Ahead::default(), had: 0 }
+            Reader { home, all: Fetching::default(), ahead: Ahead::default(), had: 0, parts: 0 }
         }
 
         /// As a mount does it, but that what is to be fetched has come when this returns.
         fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
             let stirred = self.all.stirred(KEY);
-            let mut buf = vec![0; len];
-            let mut n = self.ahead.take(&self.all, offset as u64, &mut buf, stirred);
-            self.had += n;
+            let mut buf = Vec::new();
+            let take = |at: usize, most| self.ahead.take(at as u64, most, stirred);
+            while let Some(part) = take(offset + buf.len(), len - buf.len()) {
+                buf.extend_from_slice(part.bytes());
+                self.parts += 1;
+                if buf.len() == len {
+                    break;
+                }
+            }
+            self.had += buf.len();
             let mut quiet = None;
-            if n < len {
-                let at = self.home.bytes.len().min(offset + n);
+            if buf.len() < len {
+                let at = self.home.bytes.len().min(offset + buf.len());
                 let more = &self.home.bytes[at..self.home.bytes.len().min(offset + len)];
-                buf[n..n + more.len()].copy_from_slice(more);
-                n += more.len();
+                buf.extend_from_slice(more);
                 quiet = Some(self.home.is_quiet);
             }
-            buf.truncate(n);
-            for wanted in self.ahead.plan(&self.all, (offset as u64, n), quiet, stirred) {
+            for wanted in self.ahead.plan(&self.all, (offset as u64, buf.len()), quiet, stirred) {
                 let asking = Asking::new(&self.ahead, wanted);
                 asking.ask(&self.all, 1, |question, out| self.home.answer(question, out));
             }
@@ -391,6 +418,31 @@ mod tests {
             // The first reads show that he reads in order.
             assert!(reader.had >= LEN.saturating_sub(3 * step), "{step}: {}", reader.had);
         }
+    }
+
+    /// Else who reads a megabyte at a time would have it copied together.
+    #[test]
+    fn a_read_within_a_piece_is_one_part_of_it() {
+        for step in [128 << 10, PIECE] {
+            let mut reader = Reader::new(true);
+            reader.reads_all(step);
+            assert_eq!(reader.parts, reader.had.div_ceil(step), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_used_again_once_nobody_needs_it() {
+        let all = Fetching::default();
+        let spare = || all.spare.0.lock().unwrap().len();
+        let mut first = all.buffer();
+        first.bytes.extend_from_slice(&[1; 100]);
+        let of = Arc::new(first);
+        let parts = [0, 50].map(|from| Part { of: of.clone(), from, len: 50 });
+        drop(of);
+        for part in parts {
+            assert_eq!((spare(), part.bytes()), (0, &[1; 50][..]));
+        }
+        assert_eq!(spare(), 1);
     }
 
     #[test]
@@ -440,7 +492,7 @@ mod tests {
         }
         assert!(!ahead.state().pieces.is_empty(), "something was to be fetched");
         let began = Instant::now();
-        assert_eq!(ahead.take(all, 30, &mut [0; 10], 0), 0);
+        assert!(ahead.take(30, 10, 0).is_none());
         assert!(began.elapsed() < BELIEVED / 2);
     }
 

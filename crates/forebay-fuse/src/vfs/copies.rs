@@ -142,8 +142,11 @@ impl Vfs {
                     other => return Err(odd(&other)),
                 };
                 let read = |offset, buf: &mut [u8]| {
-                    let read = self.ask_read(&home, handle, offset, buf, &mut Vec::new())?;
-                    Ok(read.0)
+                    let mut out = Vec::new();
+                    self.ask_read(&home, handle, (offset, buf.len()), &mut out)?;
+                    let n = out.len().min(buf.len());
+                    buf[..n].copy_from_slice(&out[..n]);
+                    Ok(n)
                 };
                 let compared = self.engine.ops.compare_superseded(*file, size, &read);
                 let _ = self.ask(&home, &Question::Close { handle }, &[], &mut Vec::new());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay_backing::{Error, Result};
 use forebay_engine::{Admission, Allocate, File};
 
+use super::ahead::Part;
 use super::{Handle, Vfs};
 
 /// What the kernel says of a write beside its bytes.
@@ -17,21 +18,38 @@ pub struct Manner {
     pub is_cached: bool,
 }
 
+/// What was read, and where it lies.
+pub enum Reading {
+    /// In the buffer of who reads, from its beginning.
+    Here(usize),
+    There(Part),
+}
+
+impl Reading {
+    pub fn bytes<'a>(&'a self, buf: &'a [u8]) -> &'a [u8] {
+        match self {
+            Reading::Here(len) => &buf[..*len],
+            Reading::There(part) => part.bytes(),
+        }
+    }
+}
+
 impl Vfs {
-    pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    /// Reads at most as much as the buffer has room for; what comes from another member is not put there.
+    pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<Reading> {
         self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
                 let n = self.engine.io.read_in(admission, file, offset, buf)?;
-                self.wait_fit().map(|()| n)
+                self.wait_fit().map(|()| Reading::Here(n))
             }
             Handle::Control { text, .. } => {
                 let from = text.len().min(offset as usize);
                 let n = buf.len().min(text.len() - from);
                 buf[..n].copy_from_slice(&text[from..from + n]);
-                Ok(n)
+                Ok(Reading::Here(n))
             }
-            Handle::There(remote) => self.read_there(remote, offset, buf),
+            Handle::There(remote) => self.read_there(remote, offset, buf.len()).map(Reading::There),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "read")),
         }
     }

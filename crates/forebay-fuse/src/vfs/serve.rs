@@ -61,8 +61,17 @@ impl Guest {
         words_of(&vfs.engine.verbs.stat_open(&self.file))
     }
 
-    pub fn read(&self, vfs: &Vfs, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        vfs.engine.io.read_in(&Admission::default(), &self.file, offset, buf)
+    /// Puts what is read into `out`, from its beginning.
+    pub fn read(&self, vfs: &Vfs, (offset, len): (u64, usize), out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        let (io, admission) = (&vfs.engine.io, Admission::default());
+        if let Some(read) = io.read_cached_onto(&admission, &self.file, (offset, len), out) {
+            return read.map(drop);
+        }
+        out.resize(len, 0);
+        let n = io.read_in(&admission, &self.file, offset, out)?;
+        out.truncate(n);
+        Ok(())
     }
 
     pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8], sync: bool) -> Result<()> {
@@ -369,9 +378,7 @@ impl Vfs {
                 }
                 // Before: who begins to write meanwhile comes after the asker's open.
                 let is_quiet = !cluster.is_written(guest.file.key);
-                out.resize(len as usize, 0);
-                let n = guest.read(self, offset, out)?;
-                out.truncate(n);
+                guest.read(self, (offset, len as usize), out)?;
                 Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
             Question::Write { number, .. }

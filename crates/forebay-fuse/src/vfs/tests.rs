@@ -320,8 +320,8 @@ impl Mount {
 
     fn read(&self, handle: u64) -> String {
         let mut buf = vec![0; 4096];
-        let n = self.vfs.read(handle, 0, &mut buf).expect("it can be read");
-        String::from_utf8_lossy(&buf[..n]).into_owned()
+        let read = self.vfs.read(handle, 0, &mut buf).expect("it can be read");
+        String::from_utf8_lossy(read.bytes(&buf)).into_owned()
     }
 
     fn key(&self, name: &str) -> FileKey {

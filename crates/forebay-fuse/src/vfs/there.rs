@@ -13,7 +13,7 @@ use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
 
-use super::ahead::{Ahead, Asking, Wanted};
+use super::ahead::{Ahead, Asking, Part, Wanted};
 use super::copies::{Succession, is_silence};
 use super::doubts::{Again, Asked};
 use super::members::{Looks, attr_of, moved, odd, with_home};
@@ -295,43 +295,70 @@ impl Vfs {
         }
     }
 
-    /// Reads of a handle at its home, by way of `spare`. Also whether nobody had the file open for writing.
+    /// Reads of a handle at its home. Also whether nobody had the file open for writing.
     pub(super) fn ask_read(
         &self,
         home: &str,
         handle: u64,
-        offset: u64,
-        buf: &mut [u8],
-        spare: &mut Vec<u8>,
-    ) -> Result<(usize, bool)> {
-        let question = Question::Read { handle, offset, len: buf.len() as u32 };
-        let is_quiet = match self.ask(home, &question, &[], spare)? {
-            Answer::Bytes => false,
-            Answer::QuietBytes => true,
-            other => return Err(odd(&other)),
-        };
-        let n = spare.len().min(buf.len());
-        buf[..n].copy_from_slice(&spare[..n]);
-        Ok((n, is_quiet))
+        (offset, len): (u64, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let question = Question::Read { handle, offset, len: len as u32 };
+        match self.ask(home, &question, &[], out)? {
+            Answer::Bytes => Ok(false),
+            Answer::QuietBytes => Ok(true),
+            other => Err(odd(&other)),
+        }
     }
 
-    pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub(super) fn read_there(&self, remote: &Remote, offset: u64, len: usize) -> Result<Part> {
         let all = &self.members.fetching;
         let stirred = all.stirred(remote.key);
         if !self.is_served_there(remote) {
             // Programs here, or of a third member, may write to it and stir nothing.
-            remote.ahead.forget(all);
+            remote.ahead.forget();
         }
-        let (mut n, mut quiet) = (remote.ahead.take(all, offset, buf, stirred), None);
-        if n < buf.len() {
-            let (more, is_quiet) = self.read_now(remote, offset + n as u64, &mut buf[n..])?;
-            (n, quiet) = (n + more, Some(is_quiet));
-        }
-        let wanted = remote.ahead.plan(all, (offset, n), quiet, stirred);
+        let (part, quiet) = match remote.ahead.take(offset, len, stirred) {
+            Some(part) if part.bytes().len() == len => (part, None),
+            first => self.read_on(remote, (offset, len), first, stirred)?,
+        };
+        let wanted = remote.ahead.plan(all, (offset, part.bytes().len()), quiet, stirred);
         if !wanted.is_empty() {
             self.fetch_ahead(remote, wanted);
         }
-        Ok(n)
+        Ok(part)
+    }
+
+    /// What `first` was fetched of is read on from behind it. Also whether nobody had the file open for writing, if its
+    /// home was asked.
+    fn read_on(
+        &self,
+        remote: &Remote,
+        (offset, len): (u64, usize),
+        first: Option<Part>,
+        stirred: u64,
+    ) -> Result<(Part, Option<bool>)> {
+        let Some(first) = first else {
+            let (part, is_quiet) = self.read_now(remote, offset, len)?;
+            return Ok((part, Some(is_quiet)));
+        };
+        let (mut joined, mut quiet) = (self.members.fetching.buffer(), None);
+        joined.bytes.clear();
+        joined.bytes.extend_from_slice(first.bytes());
+        drop(first);
+        while joined.bytes.len() < len && quiet.is_none() {
+            let (at, left) = (offset + joined.bytes.len() as u64, len - joined.bytes.len());
+            let part = match remote.ahead.take(at, left, stirred) {
+                Some(part) => part,
+                None => {
+                    let (part, is_quiet) = self.read_now(remote, at, left)?;
+                    quiet = Some(is_quiet);
+                    part
+                }
+            };
+            joined.bytes.extend_from_slice(part.bytes());
+        }
+        Ok((joined.into_part(len), quiet))
     }
 
     /// Whether no other home is known than the one that serves it.
@@ -345,17 +372,19 @@ impl Vfs {
     }
 
     /// Also whether nobody had the file open for writing.
-    fn read_now(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<(usize, bool)> {
-        let buf = std::cell::RefCell::new(buf);
+    fn read_now(&self, remote: &Remote, offset: u64, len: usize) -> Result<(Part, bool)> {
         let all = &self.members.fetching;
         let there = |there: &There| {
             let mut out = all.buffer();
-            let read =
-                self.ask_read(there.home(), there.handle, offset, &mut buf.borrow_mut(), &mut out);
-            all.give_back(out);
-            read
+            let is_quiet =
+                self.ask_read(there.home(), there.handle, (offset, len), &mut out.bytes)?;
+            Ok((out.into_part(len), is_quiet))
         };
-        let here = |guest: &Guest| Ok((guest.read(self, offset, &mut buf.borrow_mut())?, false));
+        let here = |guest: &Guest| {
+            let mut out = all.buffer();
+            guest.read(self, (offset, len), &mut out.bytes)?;
+            Ok((out.into_part(len), false))
+        };
         self.at_home(remote, Repeated::Yes, there, here)
     }
 

@@ -115,6 +115,47 @@ fn every_word_goes_there_and_back_over_one_connection() {
     }
 }
 
+/// Answers one question with so many bytes, and rests each time that one of these parts of them was sent.
+fn answers_in(parts: &[usize]) -> (String, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let parts = parts.to_vec();
+    let thread = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_nodelay(true).unwrap();
+        let mut question = vec![0; 8 << 10];
+        assert!(socket.read(&mut question).unwrap() > 0);
+        let (words, len) = (r#""bytes""#, parts.iter().sum::<usize>());
+        let (all, of) = (words.len() + len, words.len());
+        let head =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {all}\r\nForebay-Words: {of}\r\n\r\n");
+        socket.write_all(&[head.as_bytes(), words.as_bytes()].concat()).unwrap();
+        for part in parts {
+            socket.write_all(&vec![7; part]).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    (address, thread)
+}
+
+/// However many have come and were read: who waited for more than is left would wait until his patience ends.
+#[test]
+fn bytes_come_without_a_wait_in_whatever_parts() {
+    let (few, many) = (20 << 10, 250 << 10);
+    for parts in
+        [[few, 1, 1], [few, few, 1], [many, 100, few], [many, few, many], [1 << 20, 1, few]]
+    {
+        let (address, door) = answers_in(&parts);
+        let (began, mut out) = (Instant::now(), Vec::new());
+        let question = Question::Read { handle: 1, offset: 0, len: 4 << 20 };
+        let answer =
+            Peers::new(None).ask(&address, &head(), &question, b"", &mut out, PATIENCE).unwrap();
+        assert_eq!((answer, out.len()), (Answer::Bytes, parts.iter().sum()));
+        assert!(began.elapsed() < PATIENCE / 5, "{parts:?}: {:?}", began.elapsed());
+        door.join().unwrap();
+    }
+}
+
 #[test]
 fn a_slow_question_holds_up_nobody_else_and_patience_is_kept() {
     let (_door, _echo, address) = door(key());
