@@ -400,14 +400,14 @@ impl Member {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
-        self.ask_within(home, question, bytes, out, self.patience)
+        self.ask_within(home, question, [bytes, b""], out, self.patience)
     }
 
     fn ask_within(
         &self,
         home: &str,
         question: &Question,
-        bytes: &[u8],
+        bytes: [&[u8]; 2],
         out: &mut Vec<u8>,
         patience: Duration,
     ) -> Result<Answer> {
@@ -424,7 +424,7 @@ impl Member {
                 protocol: keys::PROTOCOL,
             };
             let left = patience.saturating_sub(began.elapsed());
-            let asked = self.peers.ask(&known.address, &head, question, bytes, out, left);
+            let asked = self.peers.ask_with(&known.address, &head, question, bytes, out, left);
             if matches!(asked, Ok(Answer::Refused(Refusal::Busy)))
                 && began.elapsed() + BUSY < patience
             {

@@ -113,10 +113,10 @@ impl Member {
         bytes: &[u8],
     ) -> Result<()> {
         let keepers = lock(&self.core).keepers_of(joined);
-        let body = [words, bytes].concat();
-        if body.len() > BYTES_MAX {
+        let (body, len) = ([words, bytes], words.len() + bytes.len());
+        if len > BYTES_MAX {
             // None of them is to blame: it is too long for all.
-            let what = format!("{} bytes about one file: at most {BYTES_MAX} are sent", body.len());
+            let what = format!("{len} bytes about one file: at most {BYTES_MAX} are sent");
             return Err(Error::os(libc::EFBIG, what));
         }
         let words = words.len() as u32;
@@ -125,7 +125,7 @@ impl Member {
         let send = |(n, partner): (usize, &Partner)| {
             let beside = n >= required;
             let question = Question::Copy { file, number, fill: partner.fill, beside, words };
-            self.send_copy(&partner.member, &question, &body).is_ok()
+            self.send_copy(&partner.member, &question, body).is_ok()
         };
         let sent: Vec<bool> = std::thread::scope(|scope| {
             let send = &send;
@@ -150,7 +150,7 @@ impl Member {
         let (number, fill) = (self.claim_number(file)?, self.fill_of(partner)?);
         let words_len = words.len() as u32;
         let question = Question::Copy { file, number, fill, beside: false, words: words_len };
-        self.send_copy(partner, &question, &[words, bytes].concat())
+        self.send_copy(partner, &question, [words, bytes])
     }
 
     /// Tells a partner something of all copies that it keeps of this member's.
@@ -160,7 +160,7 @@ impl Member {
     /// What it says, or that it does not answer.
     pub fn mark(self: &Arc<Member>, partner: &str, words: &[u8]) -> Result<()> {
         let fill = self.fill_of(partner)?;
-        self.send_copy(partner, &Question::Mark { fill }, words)?;
+        self.send_copy(partner, &Question::Mark { fill }, [words, b""])?;
         // From here on it is told of what is synced, too: before, it would drop the first pieces of a round.
         self.feed(Input::FillBegun { partner: partner.into(), fill });
         Ok(())
@@ -185,10 +185,11 @@ impl Member {
         }
     }
 
-    fn send_copy(&self, partner: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+    fn send_copy(&self, partner: &str, question: &Question, bytes: [&[u8]; 2]) -> Result<()> {
         let began = Instant::now();
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
-        let due = Duration::from_secs_f64(bytes.len() as f64 / DUE_RATE as f64);
+        let due =
+            Duration::from_secs_f64((bytes[0].len() + bytes[1].len()) as f64 / DUE_RATE as f64);
         lock(&self.lags).insert(partner.into(), began.elapsed().saturating_sub(due));
         match asked {
             Ok(Answer::Done) => Ok(()),
@@ -281,7 +282,7 @@ impl Member {
         lock(&self.fills).insert(partner.clone(), fill);
         self.with_copies(move |member, front| {
             let is_over = || lock(&member.fills).get(&partner) != Some(&fill);
-            let begun = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
+            let begun = member.send_copy(&partner, &Question::BeginFill { fill }, [b"", b""]);
             let filled = begun.and_then(|()| front.fill(&partner, &is_over));
             if let Err(error) = &filled {
                 tracing::warn!(%error, partner, "a partner was not filled");
@@ -294,7 +295,7 @@ impl Member {
     pub(super) fn leave_partner(self: &Arc<Member>, partner: String, fill: u64) {
         lock(&self.fills).remove(&partner);
         self.with_copies(move |member, _| {
-            if member.send_copy(&partner, &Question::BeginFill { fill }, &[]).is_ok() {
+            if member.send_copy(&partner, &Question::BeginFill { fill }, [b"", b""]).is_ok() {
                 member.feed(Input::Dismissed { partner, fill });
             }
         });

@@ -25,7 +25,7 @@ impl Member {
     /// If it is out of reach, or refuses; the text is its own.
     pub fn ask_daemon(&self, member: &str, method: &str, path: &str, body: Value) -> Result<Value> {
         let question = Question::Daemon { method: method.into(), path: path.into(), body };
-        match self.ask_within(member, &question, &[], &mut Vec::new(), PATIENCE)? {
+        match self.ask_within(member, &question, [b"", b""], &mut Vec::new(), PATIENCE)? {
             Answer::Said { status: 200, body } => Ok(body),
             Answer::Said { body, .. } => {
                 let why = body["error"].as_str().unwrap_or("it refuses").to_string();

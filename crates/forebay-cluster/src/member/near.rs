@@ -30,7 +30,7 @@ impl Member {
         let question =
             Question::Fetch { version: *version, path: path.into(), offset, len: buf.len() as u32 };
         let mut out = Vec::with_capacity(buf.len());
-        match self.ask_within(&reader, &question, &[], &mut out, PATIENCE) {
+        match self.ask_within(&reader, &question, [b"", b""], &mut out, PATIENCE) {
             Ok(Answer::Bytes) if out.len() == buf.len() => {
                 buf.copy_from_slice(&out);
                 true

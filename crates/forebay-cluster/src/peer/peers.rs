@@ -69,10 +69,28 @@ impl Peers {
         out: &mut Vec<u8>,
         patience: Duration,
     ) -> Result<Answer> {
+        self.ask_with(address, head, question, [bytes, b""], out, patience)
+    }
+
+    /// The same with bytes that lie in two places.
+    ///
+    /// # Errors
+    ///
+    /// As [`Peers::ask`].
+    pub fn ask_with(
+        &self,
+        address: &str,
+        head: &Head,
+        question: &Question,
+        bytes: [&[u8]; 2],
+        out: &mut Vec<u8>,
+        patience: Duration,
+    ) -> Result<Answer> {
         let deadline = Instant::now() + patience;
         let usage = |why: String| Error::new(Kind::Usage, format!("member at {address}: {why}"));
-        if bytes.len() > BYTES_MAX {
-            return Err(usage(format!("{} bytes to send: at most {BYTES_MAX}", bytes.len())));
+        let len = len_of(bytes);
+        if len > BYTES_MAX {
+            return Err(usage(format!("{len} bytes to send: at most {BYTES_MAX}")));
         }
         let words = serde_json::to_vec(&Asking { head, question });
         let words = words.map_err(|e| usage(format!("a question that cannot be sent: {e}")))?;
@@ -230,6 +248,10 @@ pub fn is_safe(question: &Question) -> bool {
     }
 }
 
+fn len_of(bytes: [&[u8]; 2]) -> usize {
+    bytes[0].len() + bytes[1].len()
+}
+
 fn failed(address: &str, patience: Duration, trouble: Trouble) -> Error {
     let error = |kind, why: String| Error::new(kind, format!("member at {address}: {why}"));
     let unknown = "it is not known whether it happened";
@@ -248,12 +270,12 @@ impl Connection {
         &mut self,
         address: &str,
         words: &[u8],
-        bytes: &[u8],
+        bytes: [&[u8]; 2],
         out: &mut Vec<u8>,
         deadline: Instant,
     ) -> std::result::Result<(Answer, bool), Trouble> {
         self.answered = false;
-        let seal = self.session.as_mut().map(|session| session.seal(words, bytes.len()));
+        let seal = self.session.as_mut().map(|session| session.seal(words, len_of(bytes)));
         let front = self.exchange((ASK, address), words, bytes, seal.as_deref(), deadline)?;
         self.line.gather(front.words, deadline)?;
         let words = &self.line.unused()[..front.words];
@@ -276,13 +298,13 @@ impl Connection {
         &mut self,
         (path, address): (&str, &str),
         words: &[u8],
-        bytes: &[u8],
+        bytes: [&[u8]; 2],
         seal: Option<&str>,
         deadline: Instant,
     ) -> std::result::Result<Front, Trouble> {
-        let lengths = Lengths { words: words.len(), bytes: bytes.len(), seal };
+        let lengths = Lengths { words: words.len(), bytes: len_of(bytes), seal };
         put_question(&mut self.head, path, address, lengths);
-        let written = self.line.write([&self.head, words, bytes], deadline);
+        let written = self.line.write([&self.head, words, bytes[0], bytes[1]], deadline);
         // A door that refuses a question says so before it has read all of it.
         if let Err(Trouble::Late) = written {
             return Err(Trouble::Late);
@@ -341,7 +363,7 @@ impl Connection {
         deadline: Instant,
     ) -> std::result::Result<T, Trouble> {
         let words = serde_json::to_vec(what).expect("texts become JSON");
-        let front = self.exchange(to, &words, b"", None, deadline)?;
+        let front = self.exchange(to, &words, [b"", b""], None, deadline)?;
         self.line.gather(front.words, deadline)?;
         let said = serde_json::from_slice(&self.line.unused()[..front.words]);
         self.line.used(front.words);
