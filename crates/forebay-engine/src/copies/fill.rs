@@ -23,7 +23,7 @@ const GAP: Duration = Duration::from_millis(5);
 
 /// Who is filled, and how fast.
 struct Fill<'a> {
-    partners: &'a dyn Partners,
+    partners: &'a Arc<dyn Partners>,
     partner: &'a str,
     stop: &'a dyn Fn() -> bool,
     began: Instant,
@@ -46,7 +46,7 @@ impl Outbox {
         let session = self.session;
         partners.mark(partner, &encoded(&Mark::Begin { session }))?;
         let began = self.files.time().now();
-        let mut fill = Fill { partners: &*partners, partner, stop, began, sent: 0 };
+        let mut fill = Fill { partners: &partners, partner, stop, began, sent: 0 };
         for file in self.files.all_files() {
             let filled = self.fill_file(&mut fill, &file);
             if let Some(copied) = file.lock().live.as_mut().and_then(|live| live.copied.as_mut()) {

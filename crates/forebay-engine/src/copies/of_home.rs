@@ -16,7 +16,7 @@ use crate::files::Files;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::dir::shadow_name;
 use crate::tier::log::LogFile;
-use crate::tier::media::Open;
+use crate::tier::media::{MediaFile, Open};
 
 /// A file of a log is begun anew once it is this long, and four times as long as it was at first.
 const LOG_MIN: u64 = 1 << 20;
@@ -73,6 +73,8 @@ pub(super) enum Leaving {
 #[derive(Default)]
 pub(super) struct Turn {
     pub id: Option<FileId>,
+    /// Its shadow, open while a round comes.
+    pub shadow: Option<Arc<dyn MediaFile>>,
     /// The name of its shadow is durable.
     pub named: bool,
     /// The round that was seen last.
@@ -357,7 +359,7 @@ impl OfHome {
             false => None,
         };
         inner.turns.remove(&file);
-        if let Some(id) = turn.id.take() {
+        if let Some(id) = turn.take_id() {
             let leaving = Leaving::File { id, charged: std::mem::take(&mut turn.charged) };
             let at = seq.unwrap_or(inner.synced);
             inner.leavings.push((at, leaving));
@@ -433,7 +435,7 @@ impl OfHome {
         let mut charged: HashMap<FileId, u64> = HashMap::new();
         for turn in turns.into_values() {
             let mut turn = turn.lock();
-            if let Some(id) = turn.id.take() {
+            if let Some(id) = turn.take_id() {
                 charged.insert(id, std::mem::take(&mut turn.charged));
             }
         }
@@ -453,8 +455,16 @@ impl OfHome {
 }
 
 impl Turn {
-    fn begin_round(&mut self) {
+    /// What was brought so far is over with: it counts, or never will.
+    pub fn begin_round(&mut self) {
         (self.brought, self.runs) = (Ranges::None, Ranges::None);
+        self.shadow = None;
+    }
+
+    /// The shadow is not its own any more.
+    pub fn take_id(&mut self) -> Option<FileId> {
+        self.shadow = None;
+        self.id.take()
     }
 
     /// Takes out of `ranges` what is not here yet.

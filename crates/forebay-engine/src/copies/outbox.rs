@@ -131,7 +131,7 @@ impl Outbox {
                 drop(inner);
                 return self.forget(file, Lasting::No);
             }
-            let round = Round::begin(self.post(&*partners, To::All), file, inner)?;
+            let round = Round::begin(self.post(&partners, To::All), file, inner)?;
             match round.map(Round::run).transpose()? {
                 None | Some(Ended::Well(_) | Ended::Part(_)) => return Ok(()),
                 Some(Ended::Cut) => {}
@@ -178,6 +178,11 @@ impl Outbox {
     /// Goes on for as long as the file is written as fast.
     fn go_ahead(&self, file: &Arc<File>) {
         loop {
+            // Who syncs it waits for the disks, too: ours is at it while partners are told.
+            let shadow = file.lock().live.as_ref().and_then(|live| live.shadow.clone());
+            if let Some(shadow) = shadow {
+                shadow.begin_sync();
+            }
             let told = self.tell(file);
             if let Err(error) = &told {
                 // Whoever syncs it tells them again, and is told so.
@@ -194,8 +199,8 @@ impl Outbox {
         self.files.copying().wanted().is_some_and(|partners| partners.takes(file))
     }
 
-    pub(super) fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {
-        Post { files: &self.files, partners, session: self.session, to }
+    pub(super) fn post<'a>(&'a self, partners: &'a Arc<dyn Partners>, to: To<'a>) -> Post<'a> {
+        Post { files: &self.files, partners, threads: &self.threads, session: self.session, to }
     }
 
     /// The file has changed in another way than by a write: who knows of it is told, before the answer.

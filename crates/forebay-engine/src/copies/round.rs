@@ -1,10 +1,14 @@
 //! One round: what is new of a file goes to partners in pieces, and ends with what the file is.
 //!
+//! Several pieces are on their way at once, and may come in any order: partners count what they have got. The last
+//! one begins when all others have their answers.
+//!
 //! Bytes are read while programs go on: what is written meanwhile is noted, and goes with the next round.
 //! A file that is cut meanwhile is another thing: what was read may be zeros that nobody wrote, and the
 //! round counts for nothing.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +16,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 use serde::Serialize;
 
+use crate::copies::telling::Telling;
 use crate::core::clock::{Look, What};
 use crate::core::copied::{Taken, Then, Untold, Words};
 use crate::files::Files;
@@ -19,7 +24,8 @@ use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
 use crate::files::partners::Partners;
 use crate::files::work::AtWork;
-use crate::lock::{self, MutexGuard};
+use crate::lock::{self, Mutex, MutexGuard, Rank};
+use crate::pool::Pool;
 use crate::tier::media::{MediaFile, torn};
 
 /// Bytes that go with one message, and stretches that they may be from.
@@ -29,6 +35,9 @@ const PIECE_STRETCHES: usize = 1024;
 
 /// Runs that one message names: some 50 KiB.
 const PIECE_RUNS: usize = 4096;
+
+/// Pieces on their way at once.
+const UNDER_WAY: usize = 3;
 
 /// Whoever syncs a file waits for a round at most so long, and a second for each so many bytes: each of its messages may
 /// take as long as a partner's patience.
@@ -51,7 +60,9 @@ pub(super) enum To<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Post<'a> {
     pub files: &'a Files,
-    pub partners: &'a dyn Partners,
+    pub partners: &'a Arc<dyn Partners>,
+    /// For what is told beside.
+    pub threads: &'a Pool,
     pub session: u64,
     pub to: To<'a>,
 }
@@ -78,6 +89,7 @@ pub(super) struct Round<'a> {
     whole: bool,
     then: Then,
     took: Took<'a>,
+    spare: Arc<Spare>,
 }
 
 /// What it took with it, to be given back if it fails.
@@ -133,6 +145,30 @@ struct Piece {
     zeros: Vec<(u64, u64)>,
     runs: Vec<(u64, u64)>,
     bytes: Vec<u8>,
+}
+
+/// Buffers for the next pieces.
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+/// The bytes of a piece on its way. Their buffer is used again once it has its answer.
+struct Load(Vec<u8>, Arc<Spare>);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.clear();
+        self.1.0.lock().push(std::mem::take(&mut self.0));
+    }
+}
+
+/// Pieces on their way, the oldest first, each with what was brought with it. However a round ends, none of its
+/// pieces is left then.
+#[derive(Default)]
+struct UnderWay(VecDeque<(Telling, u64)>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(telling, _)| telling.give_up());
+    }
 }
 
 /// What became of a round.
@@ -212,6 +248,7 @@ impl<'a> Round<'a> {
         let work = post.files.work_on(file, inner, Meanwhile::Refused);
         let sending = Sending::of(post.files, file);
         let (began, brought, named) = (post.files.time().now(), 0, 0);
+        let spare = Arc::new(Spare(Mutex::new(Rank::Partners, Vec::new())));
         Ok(Some(Round {
             post,
             file,
@@ -230,6 +267,7 @@ impl<'a> Round<'a> {
             whole,
             then,
             took,
+            spare,
         }))
     }
 
@@ -253,6 +291,7 @@ impl<'a> Round<'a> {
 
     fn send(&mut self) -> Result<Ended> {
         let (mut piece, mut sent) = (Piece::default(), 0);
+        let mut under_way = UnderWay::default();
         // Asked once a stretch: each time all pages up to the next hole may be looked at.
         let mut data = None;
         self.joined = self.post.partners.joined();
@@ -275,10 +314,10 @@ impl<'a> Round<'a> {
                 at += len;
                 if piece.is_full() {
                     sent += piece.bytes.len() as u64;
-                    let more = Then::More { whole: self.whole };
-                    if !self.hand_over(std::mem::take(&mut piece), more)? {
+                    if !self.send_off(&mut under_way, std::mem::take(&mut piece))? {
                         return Ok(Ended::Cut);
                     }
+                    piece.bytes = self.spare.0.lock().pop().unwrap_or_default();
                 }
             }
         }
@@ -288,11 +327,11 @@ impl<'a> Round<'a> {
         let last = parts.next_back().unwrap_or_default();
         for part in parts {
             piece.runs = part.to_vec();
-            let more = Then::More { whole: self.whole };
-            if !self.hand_over(std::mem::take(&mut piece), more)? {
+            if !self.send_off(&mut under_way, std::mem::take(&mut piece))? {
                 return Ok(Ended::Cut);
             }
         }
+        while self.wait_for_one(&mut under_way)? {}
         piece.runs = last.to_vec();
         let then = std::mem::replace(&mut self.then, Then::More { whole: false });
         let is_part = matches!(then, Then::Part(_));
@@ -305,9 +344,8 @@ impl<'a> Round<'a> {
 
     /// `false` if the file was cut meanwhile.
     fn read(&self, piece: &mut Piece, at: u64, len: u64) -> Result<bool> {
-        let begin = piece.bytes.len();
-        piece.bytes.resize(begin + len as usize, 0);
-        let n = self.post.files.note_tier(self.shadow.read_at(&mut piece.bytes[begin..], at))?;
+        let read = self.shadow.read_onto(&mut piece.bytes, len as usize, at);
+        let n = self.post.files.note_tier(read)?;
         if (n as u64) < len {
             return if self.is_cut() { Ok(false) } else { self.post.files.note_tier(Err(torn())) };
         }
@@ -319,15 +357,48 @@ impl<'a> Round<'a> {
         self.file.lock().changed(self.seen, What::Size)
     }
 
-    /// `false` if the file was cut before that.
+    /// Sends a piece that is not the last one, once few enough are on their way. `false` if the file was cut before
+    /// that.
+    fn send_off(&mut self, under_way: &mut UnderWay, piece: Piece) -> Result<bool> {
+        if under_way.0.len() == UNDER_WAY {
+            self.wait_for_one(under_way)?;
+        }
+        if self.is_cut() {
+            return Ok(false);
+        }
+        let tell = self.telling(piece, Then::More { whole: self.whole });
+        let telling = Telling::begin(self.post.threads, self.post.files.time(), tell);
+        under_way.0.push_back((telling, self.brought));
+        Ok(true)
+    }
+
+    /// Waits for the oldest piece, if there is one.
+    fn wait_for_one(&self, under_way: &mut UnderWay) -> Result<bool> {
+        let Some((telling, brought)) = under_way.0.pop_front() else { return Ok(false) };
+        telling.end()?;
+        self.check_pace(brought, true)?;
+        Ok(true)
+    }
+
+    /// Sends the last piece. `false` if the file was cut before that.
     fn hand_over(&mut self, piece: Piece, then: Then) -> Result<bool> {
         if self.is_cut() {
             return Ok(false);
         }
+        self.telling(piece, then)()?;
+        self.check_pace(self.brought, false)?;
+        Ok(true)
+    }
+
+    /// What tells of a piece when it is called.
+    fn telling(
+        &mut self,
+        piece: Piece,
+        then: Then,
+    ) -> impl Fn() -> Result<()> + Send + Sync + 'static {
         self.brought += bytes_of(piece.data.iter().chain(&piece.zeros));
         self.named += bytes_of(&piece.runs);
-        let goes_on = matches!(then, Then::More { .. });
-        let words = Words {
+        let words = encoded(&Words {
             session: self.post.session,
             number: self.number,
             after: self.after,
@@ -337,28 +408,39 @@ impl<'a> Round<'a> {
             runs: Cow::Owned(piece.runs),
             named: self.named,
             then,
+        });
+        let load = Load(piece.bytes, self.spare.clone());
+        let (partners, key, joined) = (self.post.partners.clone(), self.file.key, self.joined);
+        let one = match self.post.to {
+            To::All => None,
+            To::One { partner, .. } => Some(partner.to_string()),
         };
-        let (partners, key, words) = (self.post.partners, self.file.key, encoded(&words));
-        // They may take as long.
-        lock::calls_the_store();
-        match self.post.to {
-            To::All => partners.keep(key, self.joined, &words, &piece.bytes)?,
-            To::One { partner, .. } => partners.fill(partner, key, &words, &piece.bytes)?,
-        }
-        let allowed = Duration::from_secs_f64(self.brought as f64 / LEAST_RATE as f64);
-        let took = self.post.files.time().since(self.began);
-        if took > ROUND_PATIENCE + allowed {
-            match self.post.to {
-                To::All if goes_on => partners.leave_slowest()?,
-                To::All => {}
-                // Whoever syncs the file meanwhile waits for this round, and for the next.
-                To::One { partner, .. } => {
-                    let what = format!("{partner} takes too long to be filled");
-                    return Err(Error::new(Kind::TimedOut, what));
-                }
+        move || {
+            // They may take as long.
+            lock::calls_the_store();
+            match &one {
+                None => partners.keep(key, joined, &words, &load.0),
+                Some(partner) => partners.fill(partner, key, &words, &load.0),
             }
         }
-        Ok(true)
+    }
+
+    /// Whether partners have taken so many bytes of the round fast enough.
+    fn check_pace(&self, brought: u64, goes_on: bool) -> Result<()> {
+        let allowed = Duration::from_secs_f64(brought as f64 / LEAST_RATE as f64);
+        let took = self.post.files.time().since(self.began);
+        if took <= ROUND_PATIENCE + allowed {
+            return Ok(());
+        }
+        match self.post.to {
+            To::All if goes_on => self.post.partners.leave_slowest(),
+            To::All => Ok(()),
+            // Whoever syncs the file meanwhile waits for this round, and for the next.
+            To::One { partner, .. } => {
+                let what = format!("{partner} takes too long to be filled");
+                Err(Error::new(Kind::TimedOut, what))
+            }
+        }
     }
 }
 

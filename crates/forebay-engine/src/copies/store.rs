@@ -22,7 +22,7 @@ use crate::copies::of_home::{OfHome, Told, Turn, Verdict, stale};
 use crate::copies::shelf::{DIR, Entry, Found, Grown, Kept};
 use crate::core::copied::{Mark, Then, Words};
 use crate::core::id::FileId;
-use crate::core::ranges::{Ranges, State};
+use crate::core::ranges::State;
 use crate::core::state::Portrait;
 use crate::files::Files;
 use crate::lock::{Mutex, Rank};
@@ -186,7 +186,12 @@ impl Copies {
                 portrait.ranges = turn.runs.clone();
                 Err(Kept { id, claim: number, round, portrait: *portrait })
             }
-            Then::More { .. } | Then::Forget { .. } => return Ok(()),
+            Then::More { .. } => {
+                // More follows: the disk need not wait for the end.
+                shadow.begin_sync();
+                return Ok(());
+            }
+            Then::Forget { .. } => return Ok(()),
         };
         let size = whole.as_ref().map_or_else(|kept| kept.portrait.size, |grown| grown.size);
         self.make_durable(&mut turn, &*shadow, size)?;
@@ -194,7 +199,7 @@ impl Copies {
             Ok(grown) => home.record_grown(&self.files, file, words.session, grown),
             Err(kept) => home.record_whole(&self.files, file, words.session, kept, &turn),
         }?;
-        (turn.brought, turn.runs) = (Ranges::None, Ranges::None);
+        turn.begin_round();
         home.sync(&self.files, seq)?;
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
@@ -371,7 +376,7 @@ impl Copies {
         let taken = take(kept.id, kept.claim, &kept.portrait)?;
         // C6
         self.charge(&mut turn, 0);
-        turn.id = None;
+        turn.take_id();
         let seq = {
             let mut inner = home.lock();
             let seq =
@@ -404,12 +409,15 @@ impl Copies {
 
     /// The shadow of a copy, made if it is new.
     fn shadow(&self, turn: &mut Turn) -> Result<Arc<dyn MediaFile>> {
+        if let Some(shadow) = &turn.shadow {
+            return Ok(shadow.clone());
+        }
         let (id, how) = match turn.id {
             Some(id) => (id, Open::Existing),
             None => (self.files.new_id(), Open::Fresh),
         };
         let shadow = self.files.note_tier(self.files.media().open(&shadow_name(id), how))?;
-        turn.id = Some(id);
+        (turn.id, turn.shadow) = (Some(id), Some(shadow.clone()));
         Ok(shadow)
     }
 

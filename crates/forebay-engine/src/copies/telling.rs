@@ -84,12 +84,25 @@ impl Telling {
         Telling { tell, shared, time: time.clone() }
     }
 
+    /// Nobody is told any more when this returns: not at all if no thread has come for it.
+    pub fn give_up(self) {
+        if self.shared.begins() {
+            return;
+        }
+        // What came of it is of no use.
+        drop(self.wait());
+    }
+
     /// As it returns.
     pub fn end(self) -> Result<()> {
-        let Telling { tell, shared, time } = self;
-        if shared.begins() {
-            return tell();
+        match self.shared.begins() {
+            true => (self.tell)(),
+            false => self.wait(),
         }
+    }
+
+    fn wait(self) -> Result<()> {
+        let Telling { shared, time, .. } = self;
         let mut step = shared.step.lock();
         loop {
             if let Step::Ended(told) = &mut *step {

@@ -25,6 +25,7 @@ mod media;
 mod model;
 mod names;
 mod past_us;
+mod pieces;
 mod power_cut;
 mod quota;
 mod rescue;
