@@ -82,13 +82,16 @@ fn what_others_have_open_at_a_member_that_leaves_is_told_to_stay_with_it() {
     write(&cluster.at(1, "f"), b"of n2");
     let writer = File::options().write(true).open(cluster.at(0, "f")).unwrap();
     writer.write_all_at(b"OF", 0).unwrap();
-    within(PATIENCE, "nobody makes files any more", || cluster.told(0, "n2")["creates"] == 0);
     let out = cluster.forebay(0, &["member", "drain", &at_0, "n2"]).expect(4);
     assert!(out.stderr.contains("unmounted, but it still holds 1 file"), "{out:#?}");
     assert_eq!(cluster.stored("f").unwrap(), b"OF n2", "all was flushed");
     assert!(images::mounted_at(&cluster.nodes[1].mnt).is_none(), "it has left");
     let out = cluster.forebay(0, &["member", "drain", &at_0, "n2"]).expect(2);
     assert!(out.stderr.contains("is away, and still holds 1 file"), "{out:#?}");
+    // Of all else in the directory others know that it is nobody's.
+    assert_eq!(cluster.told(0, "n2")["creates"], 0);
+    write(&cluster.backing.join("g"), b"on the store");
+    reads(&cluster.at(0, "g"), b"on the store");
     drop(writer);
     cluster.mount(1, HOLD);
     reads(&cluster.at(0, "f"), b"OF n2");

@@ -116,7 +116,8 @@ impl Core {
             .iter()
             .any(|(file, has_begun)| !has_begun || self.own[file].leaving != Leaving::No);
         let stays = !left.is_empty();
-        if !is_moving && (dirs == 0 || stays) {
+        // Who leaves gives back its directories, too, if files stay: nobody could say of the others there whose they are.
+        if !is_moving && (dirs == 0 || (stays && !is_leaving)) {
             self.tasks.remove(&task);
             if stays {
                 for own in self.own_dirs.values_mut() {
