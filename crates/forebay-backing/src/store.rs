@@ -20,6 +20,16 @@ pub struct FileKey {
     pub generation: u64,
 }
 
+impl FileKey {
+    /// Set in the inode numbers of files of other file systems that are mounted below the root.
+    pub const NESTED: u64 = 1 << 63;
+
+    /// Whether it may be a file of such a one. What is none is of the root's own file system for certain.
+    pub fn may_be_nested(self) -> bool {
+        self.ino & FileKey::NESTED != 0
+    }
+}
+
 /// Seconds and nanoseconds since the epoch, as the kernel keeps them (`sec` may be negative).
 /// Packed, since three of them are kept for each of maybe a million cached files.
 #[derive(

@@ -56,7 +56,7 @@ fn key(stat: &Statx, root_device: (u32, u32), btime: Timestamp) -> FileKey {
 /// number does, which a reboot may bring about.
 fn foreign((major, minor): (u32, u32), ino: u64) -> u64 {
     let device = u64::from(major) << 32 | u64::from(minor);
-    mix(device ^ mix(ino)) | 1 << 63
+    mix(device ^ mix(ino)) | FileKey::NESTED
 }
 
 /// The finalizer of splitmix64: every input bit reaches every output bit.

@@ -45,8 +45,9 @@ impl Vfs {
         if self.lacks(&path, name) {
             return Ok(Vec::new());
         }
-        // A directory may be where another file system is mounted; a file is of its directory's.
-        let dir = path.parent().filter(|_| !self.nodes.is_dir(id));
+        // What one file is told tells of others of the same file system: that of the store's root.
+        let is_own = self.nodes.key(id).is_some_and(|key| !key.may_be_nested());
+        let dir = path.parent().filter(|_| is_own);
         if dir.is_some_and(|dir| self.foresight.answers.has_no_acls(dir)) {
             return Ok(Vec::new());
         }
