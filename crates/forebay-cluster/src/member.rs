@@ -131,7 +131,7 @@ pub struct Member {
     /// The newest life of each member that has asked, or that was heard of.
     heard: Mutex<HashMap<String, u64>>,
     /// How much longer each partner took for the last copy than its bytes should take.
-    lags: Mutex<HashMap<String, Duration>>,
+    lags: Mutex<HashMap<String, copies::Lag>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
     reach: Reach,

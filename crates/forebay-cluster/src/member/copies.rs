@@ -33,6 +33,24 @@ const FIT_LOOK: Duration = Duration::from_millis(5);
 /// Before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How much longer a partner takes for copies than their bytes should take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Lag {
+    lasts: Duration,
+    answered: Option<Instant>,
+}
+
+impl Lag {
+    /// A copy that was sent at `began` has its answer. Several are on their way at once, one behind the other: a copy's
+    /// own time begins when the one before it was answered. One that was quick takes back half of what is known.
+    fn note(&mut self, began: Instant, ended: Instant, due: Duration) {
+        let from = self.answered.map_or(began, |answered| answered.max(began));
+        let lag = ended.saturating_duration_since(from).saturating_sub(due);
+        self.lasts = lag.max(self.lasts / 2);
+        self.answered = Some(ended.max(from));
+    }
+}
+
 fn home_of(head: &Head, fill: u64) -> Home<'_> {
     Home { name: &head.from, epoch: head.from_epoch, fill }
 }
@@ -190,7 +208,7 @@ impl Member {
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
         let due =
             Duration::from_secs_f64((bytes[0].len() + bytes[1].len()) as f64 / DUE_RATE as f64);
-        lock(&self.lags).insert(partner.into(), began.elapsed().saturating_sub(due));
+        lock(&self.lags).entry(partner.into()).or_default().note(began, Instant::now(), due);
         match asked {
             Ok(Answer::Done) => Ok(()),
             Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
@@ -210,7 +228,8 @@ impl Member {
     pub fn leave_slowest(self: &Arc<Member>) -> Result<()> {
         let keepers = lock(&self.core).keepers();
         let partners = keepers.required.iter().chain(&keepers.filling);
-        let lag = |member: &str| lock(&self.lags).get(member).copied().unwrap_or_default();
+        let lag =
+            |member: &str| lock(&self.lags).get(member).map(|lag| lag.lasts).unwrap_or_default();
         let slowest = partners.map(|it| (lag(&it.member), &it.member)).max();
         match slowest.filter(|(lag, _)| *lag >= LAG_MIN) {
             Some((lag, member)) => {
@@ -449,5 +468,26 @@ impl Member {
             }
             member.feed(Input::Fenced);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: Duration = Duration::from_millis(125);
+
+    /// Three copies that share a line of 7 MiB a second, and the same while the partner stands still.
+    #[test]
+    fn who_keeps_up_lags_little_however_many_copies_are_on_their_way() {
+        let start = Instant::now();
+        let after = |ms: u64| start + Duration::from_millis(ms);
+        let mut lag = Lag::default();
+        (0..30_u64)
+            .for_each(|n| lag.note(after(n.saturating_sub(2) * 143), after((n + 1) * 143), MIB));
+        assert!(lag.lasts < Duration::from_millis(30), "{lag:?}");
+        let still = 31 * 143 + 1000;
+        (0..3).for_each(|n| lag.note(after(28 * 143 + n), after(still + n), MIB));
+        assert!(lag.lasts >= LAG_MIN, "three answers at once do not hide it: {lag:?}");
     }
 }

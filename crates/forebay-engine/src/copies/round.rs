@@ -395,7 +395,7 @@ impl<'a> Round<'a> {
         &mut self,
         piece: Piece,
         then: Then,
-    ) -> impl Fn() -> Result<()> + Send + Sync + 'static {
+    ) -> impl FnOnce() -> Result<()> + Send + 'static {
         self.brought += bytes_of(piece.data.iter().chain(&piece.zeros));
         self.named += bytes_of(&piece.runs);
         let words = encoded(&Words {

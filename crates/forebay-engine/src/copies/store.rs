@@ -460,7 +460,12 @@ impl Copies {
             self.files.note_tier(shadow.set_len(size))?;
         }
         if turn.wrote {
-            self.files.note_tier(shadow.sync_data())?;
+            if let Err(error) = self.files.note_tier(shadow.sync_data()) {
+                // The kernel tells of it once, and takes the pages for written: what was brought counts no more,
+                // whoever asks again, and room that is made now mends nothing.
+                turn.begin_round();
+                return Err(Error::os(libc::EIO, format!("a copy was not synced: {error}")));
+            }
             turn.wrote = false;
         }
         if !turn.named {

@@ -15,12 +15,11 @@ const WAIT_LOOK: Duration = Duration::from_millis(50);
 /// Partners are being told of a file.
 #[must_use]
 pub(crate) struct Telling {
-    tell: Arc<Tell>,
     shared: Arc<Shared>,
     time: Time,
 }
 
-type Tell = dyn Fn() -> Result<()> + Send + Sync;
+type Tell = Box<dyn FnOnce() -> Result<()> + Send>;
 
 struct Shared {
     step: Mutex<Step>,
@@ -28,21 +27,24 @@ struct Shared {
 }
 
 enum Step {
-    /// No thread has come for it: whoever needs its end first does it.
-    Left,
+    /// No thread has come for it: whoever needs its end first takes it and does it. What it holds goes with it: a
+    /// pool whose threads are all busy keeps no bytes of what is over.
+    Left(Tell),
     UnderWay,
     Ended(Option<Result<()>>),
 }
 
 impl Shared {
-    /// `true` for one of those who ask.
-    fn begins(&self) -> bool {
+    /// The work, for the first of those who ask.
+    fn take(&self) -> Option<Tell> {
         let mut step = self.step.lock();
-        let is_left = matches!(*step, Step::Left);
-        if is_left {
-            *step = Step::UnderWay;
+        match std::mem::replace(&mut *step, Step::UnderWay) {
+            Step::Left(tell) => Some(tell),
+            before => {
+                *step = before;
+                None
+            }
         }
-        is_left
     }
 }
 
@@ -69,24 +71,23 @@ impl Telling {
     pub fn begin(
         threads: &Pool,
         time: &Time,
-        tell: impl Fn() -> Result<()> + Send + Sync + 'static,
+        tell: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Telling {
-        let tell: Arc<Tell> = Arc::new(tell);
-        let step = Mutex::new(Rank::Partners, Step::Left);
+        let step = Mutex::new(Rank::Partners, Step::Left(Box::new(tell)));
         let shared = Arc::new(Shared { step, ended: Condvar::new() });
-        let (work, it) = (tell.clone(), shared.clone());
+        let it = shared.clone();
         threads.leave(move || {
-            if it.begins() {
+            if let Some(tell) = it.take() {
                 let at_work = AtWork(it);
-                at_work.end(work());
+                at_work.end(tell());
             }
         });
-        Telling { tell, shared, time: time.clone() }
+        Telling { shared, time: time.clone() }
     }
 
     /// Nobody is told any more when this returns: not at all if no thread has come for it.
     pub fn give_up(self) {
-        if self.shared.begins() {
+        if self.shared.take().is_some() {
             return;
         }
         // What came of it is of no use.
@@ -95,9 +96,9 @@ impl Telling {
 
     /// As it returns.
     pub fn end(self) -> Result<()> {
-        match self.shared.begins() {
-            true => (self.tell)(),
-            false => self.wait(),
+        match self.shared.take() {
+            Some(tell) => tell(),
+            None => self.wait(),
         }
     }
 
@@ -116,6 +117,32 @@ impl Telling {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The daemon would hold all that was ever synced while its threads wait for a slow partner.
+    #[test]
+    fn what_is_over_holds_nothing_though_no_thread_came_for_it() {
+        let time = Time::default();
+        let threads = Pool::new("test", 1, time.clone());
+        let (lets_go, waits) = std::sync::mpsc::channel::<()>();
+        let (begins, begun) = std::sync::mpsc::channel::<()>();
+        threads.leave(move || {
+            let _ = begins.send(());
+            let _ = waits.recv();
+        });
+        begun.recv().expect("the only thread is busy");
+        let bytes = Arc::new([0; 64]);
+        for n in 0..10 {
+            let held = bytes.clone();
+            let tell = move || Ok(assert_eq!(held.len(), 64));
+            let telling = Telling::begin(&threads, &time, tell);
+            match n % 2 {
+                0 => telling.end().expect("it is told by who waits"),
+                _ => telling.give_up(),
+            }
+            assert_eq!(Arc::strong_count(&bytes), 1, "{n}");
+        }
+        drop(lets_go);
+    }
 
     /// Who syncs a file would wait for ever.
     #[test]
