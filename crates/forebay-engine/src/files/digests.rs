@@ -211,7 +211,7 @@ impl Files {
         let looked = open.looked.load(Relaxed);
         if looked > 0 {
             let looks = inner.looks.get_or_insert_default();
-            looks.last = Some((self.time.now(), open.looking.total()));
+            looks.last = Some((self.time.now(), open.looking.total(&self.time)));
             // The last one tells most.
             looks.looked = looks.looked / 2 + looked;
             looks.copied = looks.copied / 2 + copied;

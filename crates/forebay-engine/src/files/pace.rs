@@ -38,8 +38,9 @@ impl Busy {
         AtIt(self, time)
     }
 
-    pub fn total(&self) -> Duration {
-        self.0.lock().before
+    pub fn total(&self, time: &Time) -> Duration {
+        let spell = self.0.lock();
+        spell.before + spell.since.map_or(Duration::ZERO, |since| time.since(since))
     }
 
     fn halve(&self) {
@@ -89,8 +90,8 @@ impl LookPace {
     }
 
     /// Bytes that are compared within a tenth of that time.
-    pub fn bytes_within(&self, time: Duration) -> u64 {
-        let (bytes, took) = (self.bytes.load(Relaxed), self.busy.total());
+    pub fn bytes_within(&self, clock: &Time, time: Duration) -> u64 {
+        let (bytes, took) = (self.bytes.load(Relaxed), self.busy.total(clock));
         let per_sec = match bytes < LOOKED_MIN || took.is_zero() {
             true => LOOKS_PER_SEC as f64,
             false => bytes as f64 / took.as_secs_f64(),

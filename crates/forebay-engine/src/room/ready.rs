@@ -143,7 +143,7 @@ impl Ready {
     /// Whether its bytes may be compared once in `max-age` besides those of the others (R5).
     fn may_be_compared(&self, inner: &mut Inner) -> bool {
         let max_age = self.files.tune(|t| t.max_age);
-        let budget = self.files.totals().looks().bytes_within(max_age);
+        let budget = self.files.totals().looks().bytes_within(self.files.time(), max_age);
         let looks = inner.looks.as_deref().copied().unwrap_or_default();
         let worth = looks.looked > 0 && looks.copied.saturating_mul(4) >= looks.looked;
         if !worth && looks.rests(self.files.time().now()) {
