@@ -302,6 +302,21 @@ impl Desk {
         })
     }
 
+    /// Says that a named instance is to go whose time is over at `time`, as the registry has it by now; its owner may
+    /// have given it more meanwhile, or made another one of its name. Says whether that is so.
+    pub(crate) fn expire(&self, id: &str, time: u64) -> Result<bool> {
+        self.book.change(&format!("instance {id}"), |draft| {
+            let key = keys::wanted_instance(id);
+            let Some(mut instance) = draft.read::<Instance>(&key)? else { return Ok(false) };
+            if instance.want != Want::Here || !instance.has_expired(time) {
+                return Ok(false);
+            }
+            instance.want = Want::Gone;
+            draft.put(&key, &instance);
+            Ok(true)
+        })
+    }
+
     /// Has a named instance expire at another time, sooner or later, or never.
     pub fn extend(&self, id: &str, asker: Asker, expires: Option<u64>) -> Result<Instance> {
         check_name("instance", id)?;

@@ -38,6 +38,9 @@ pub enum Leave {
     Drain,
     /// What is dirty waits in the tier.
     KeepDirty,
+    /// The same for the next mount, which its daemon's death has made needful: if it lives after all, the mount is
+    /// left alone.
+    Cleared,
 }
 
 /// What is not on the backing store.

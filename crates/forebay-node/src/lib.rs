@@ -34,3 +34,4 @@ pub use book::Book;
 pub use config::NodeConfig;
 pub use local::own_dir;
 pub use node::Node;
+pub use pools::TIERS;

@@ -17,7 +17,7 @@ use forebay_registry::{Lease, Registry, Seen};
 use crate::book::Book;
 use crate::config::{NodeConfig, PoolConfig};
 use crate::crew::{Crew, Next, Offer};
-use crate::desk::{Asker, Desk, JOBS, Transfers, now};
+use crate::desk::{Desk, JOBS, Transfers, now};
 use crate::hands::{Hands, Moved, Stop};
 use crate::job::{self, Reaper, Scheduler};
 use crate::local::{Known, Local};
@@ -409,17 +409,17 @@ impl Node {
     pub(crate) fn expire(&self, wanted: &Wanted) -> Result<()> {
         let time = now();
         for instance in wanted.instances.values() {
-            let over = matches!(instance.life, Life::Named { expires: Some(at) } if at <= time);
             let here = instance.nodes.contains(&self.config.name) && instance.want == Want::Here;
-            if !over || !here {
+            if !instance.has_expired(time) || !here {
                 continue;
             }
             if let Some(ahead) = self.clock_is_ahead(time)? {
                 tracing::warn!("instance {} would have expired, but {ahead}", instance.id);
                 continue;
             }
-            tracing::warn!("instance {} has expired and goes", instance.id);
-            self.desk().destroy(&instance.id, Asker { uid: 0, gid: 0 }, Want::Gone)?;
+            if self.desk().expire(&instance.id, time)? {
+                tracing::warn!("instance {} has expired and goes", instance.id);
+            }
         }
         Ok(())
     }

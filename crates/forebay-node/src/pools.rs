@@ -16,6 +16,9 @@ use crate::space::{
 };
 use crate::tend::make_mount_point;
 
+/// Below the directory of a pool, the tiers of its caches.
+pub const TIERS: &str = "tiers";
+
 pub struct PoolHere {
     config: PoolConfig,
     pool: Pool,
@@ -124,7 +127,7 @@ impl PoolHere {
     }
 
     pub fn tier(&self, id: &str) -> std::path::PathBuf {
-        self.pool.path().join("tiers").join(id)
+        self.pool.path().join(TIERS).join(id)
     }
 
     pub fn make_swap(&self, instance: &Instance) -> Result<()> {

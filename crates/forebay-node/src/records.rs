@@ -106,6 +106,11 @@ pub struct Instance {
 const WARN_BEFORE: u64 = 24 * 60 * 60;
 
 impl Instance {
+    /// Whether it is a named one whose time is over.
+    pub fn has_expired(&self, time: u64) -> bool {
+        matches!(self.life, Life::Named { expires: Some(at) } if at <= time)
+    }
+
     /// What is left of its life, in seconds, if it ends by itself and soon.
     pub fn ends_soon(&self, now: u64) -> Option<u64> {
         let Life::Named { expires: Some(at) } = self.life else { return None };

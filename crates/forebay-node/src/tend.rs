@@ -91,7 +91,7 @@ impl Node {
             Look::Serving => return Ok(None),
             // What is dirty is in the tier; the next mount goes on with it.
             Look::Dead => {
-                self.hands.leave(&cache, Leave::KeepDirty, self.config.busy_patience)?;
+                self.hands.leave(&cache, Leave::Cleared, self.config.busy_patience)?;
             }
             Look::NotMounted => {}
         }

@@ -92,7 +92,8 @@ impl Launch {
         };
         let opened = open_program(&program.path)
             .map_err(|e| Error::io(e, program.path.display().to_string()))?;
-        let cgroup = cgroup.map(|dir| open_cgroup(&dir)).transpose()?;
+        // Without its share of processors it is only nice.
+        let cgroup = cgroup.and_then(|dir| open_cgroup(&dir).ok());
         let input = written(&order).map_err(failed("the order of a transfer"))?;
         let steps = Steps { identity, become_it, cgroup, nice };
         let mut command = Command::new(format!("/proc/self/fd/{}", opened.as_raw_fd()));
@@ -132,10 +133,8 @@ fn open_program(path: &std::path::Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn open_cgroup(dir: &std::path::Path) -> Result<File> {
-    let path = dir.join("cgroup.procs");
-    let opened = File::options().write(true).open(&path);
-    opened.map_err(|e| Error::io(e, path.display().to_string()))
+fn open_cgroup(dir: &std::path::Path) -> io::Result<File> {
+    File::options().write(true).open(dir.join("cgroup.procs"))
 }
 
 /// In memory and whole: who starts a worker may die at any time.
@@ -154,7 +153,8 @@ impl Steps {
             libc::setsid();
             libc::umask(0o077);
             if let Some(cgroup) = &self.cgroup {
-                write_zero(cgroup.as_raw_fd())?;
+                // A worker outside its group is still a worker, too.
+                let _ = write_zero(cgroup.as_raw_fd());
             }
             unblock_signals()?;
             check(libc::prctl(libc::PR_SET_PDEATHSIG, 0))?;

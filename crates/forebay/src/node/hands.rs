@@ -96,19 +96,25 @@ impl Hands for Processes {
             umount.arg(&cache.mountpoint).arg("--json");
             match leave {
                 Leave::Drain => umount.arg(format!("--timeout={}s", DRAIN_PATIENCE.as_secs())),
-                Leave::KeepDirty => umount.arg("--keep-dirty"),
+                Leave::KeepDirty | Leave::Cleared => umount.arg("--keep-dirty"),
             };
             umount
         };
-        let deadline = Instant::now() + busy;
+        let began = Instant::now();
+        // The daemon has not answered from then on.
+        let mut silent: Option<Instant> = None;
         let mut holders = Vec::new();
         loop {
             let output = self.children.run(&cache.tier, umount())?;
             let answers = output.status.code() != Some(UNREACHABLE);
+            silent = silent.or_else(|| Some(Instant::now())).filter(|_| !answers);
             if self.look(cache)? == Look::NotMounted || (answers && !is_in_use(&output)) {
                 return Ok(holders);
             }
-            if Instant::now() >= deadline {
+            if silent.is_some() && leave == Leave::Cleared {
+                return Err(Error::new(Kind::Unreachable, last_line(&output.stderr)));
+            }
+            if silent.unwrap_or(began).elapsed() >= busy {
                 match answers {
                     true => take_away(cache)?,
                     false => holders.push(end_connection(cache)?),
@@ -295,21 +301,30 @@ fn is_in_use(output: &Output) -> bool {
     job.is_some_and(|job| crate::cmd::umount::is_in_use(&job))
 }
 
-/// Ends the connection of a mount whose daemon does not answer, and the daemon: what is dirty is in the
-/// tier, which it holds. Says who that was.
+/// Ends a daemon that does not answer, and the connection of its mount: what is dirty is in the tier, which it holds.
+/// Says who that was. The daemon first: whoever is cut short in between finds a mount whose daemon is dead.
 fn end_connection(cache: &Cache) -> Result<String> {
+    let at = cache.mountpoint.display();
     let pid = Client::new(&cache.tier).daemon_pid().map(|pid| pid.as_raw_nonzero().get());
     let daemon = pid.and_then(|pid| u32::try_from(pid).ok()).map(Running::open).transpose()?;
+    let (Some(pid), Some(daemon)) = (pid, daemon.flatten()) else {
+        let what = format!(
+            "the daemon of {at} does not answer, and does not say which process it is: end it by hand"
+        );
+        return Err(Error::new(Kind::Unreachable, what));
+    };
+    daemon.kill()?;
     // Forced, the kernel answers all who wait for it with an error; nothing is asked of the daemon.
     let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-    let at = &cache.mountpoint;
-    rustix::mount::unmount(at, flags)
-        .map_err(|e| Error::os(e.raw_os_error(), format!("ending the mount {}", at.display())))?;
-    if let Some(daemon) = daemon.flatten() {
-        daemon.end_now(DAEMON_PATIENCE)?;
+    let gone = |e: rustix::io::Errno| Error::os(e.raw_os_error(), format!("ending the mount {at}"));
+    rustix::mount::unmount(&cache.mountpoint, flags).map_err(gone)?;
+    if !daemon.ended(DAEMON_PATIENCE)? {
+        let what = format!(
+            "the daemon of {at} (pid {pid}) was killed and does not end: a file system does not answer it"
+        );
+        return Err(Error::new(Kind::Unavailable, what));
     }
-    let which = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
-    Ok(format!("its own daemon{which}, which did not answer and was ended"))
+    Ok(format!("its own daemon (pid {pid}), which did not answer and was ended"))
 }
 
 /// Takes a mount away from who uses it: they get errors from then on.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::{Error, Kind, Result};
-use forebay_node::{Book, Node};
+use forebay_node::{Book, Node, TIERS};
 use serde_json::json;
 
 use super::wire::Staying;
@@ -18,7 +18,7 @@ use crate::cmd::watch::read_job;
 use crate::http::Client;
 use crate::mounts::Mounts;
 use crate::units::{human_secs, human_size};
-use crate::wire::{Job, JobState, Leave};
+use crate::wire::{Job, JobKind, JobState, Leave};
 
 /// How often a mount that stays is asked again, and looked for where none is known.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -110,8 +110,9 @@ impl Members {
     /// What leaves stays mounted, if it is not too late.
     fn call_off(&mut self) {
         for (tier, asked) in std::mem::take(&mut self.asked) {
+            let client = Client::new(&tier);
             if let Asked::Leaves(id) = asked
-                && let Err(error) = Client::new(&tier).delete(&url(id))
+                && let Err(error) = unmount(&client, id).and_then(|_| client.delete(&url(id)))
             {
                 tracing::debug!(%error, tier = %tier.display(), "a mount was not told to stay");
             }
@@ -131,10 +132,10 @@ impl Members {
                     staying.push(Staying { mountpoint: mountpoint.display().to_string(), why });
                 }
                 Ok(None) => {}
-                // Whose daemon is gone, or was just going, is no member that could leave.
-                Err(error) if error.kind() == Kind::Unreachable => {}
+                // Nobody knows whose it is, or how far it is; it is there all the same.
                 Err(error) => {
-                    tracing::warn!(%error, at = %mountpoint.display(), "not asked to leave")
+                    let why = error.to_string();
+                    staying.push(Staying { mountpoint: mountpoint.display().to_string(), why });
                 }
             }
         }
@@ -156,7 +157,7 @@ impl Members {
     }
 
     fn is_of_instance(&self, tier: &Path) -> bool {
-        self.node.config().pools.iter().any(|pool| tier.starts_with(&pool.dir))
+        self.node.config().pools.iter().any(|pool| tier.starts_with(pool.dir.join(TIERS)))
     }
 
     /// Has a mount leave if it is a member under the node's name; why it has not left.
@@ -170,7 +171,14 @@ impl Members {
                 return Ok(Some(why.clone()));
             }
             Some(Asked::Leaves(id)) => {
-                let job = read_job(&client, &url(*id))?;
+                let job = match unmount(&client, *id) {
+                    // Another daemon has come since; it is asked the next time.
+                    Err(error) if error.kind() != Kind::Unreachable => {
+                        self.asked.remove(tier);
+                        return Err(error);
+                    }
+                    job => job?,
+                };
                 if job.state == JobState::Running {
                     return Ok(Some(progress(&job)));
                 }
@@ -189,6 +197,15 @@ impl Members {
         let id = answer["id"].as_u64().unwrap_or(0);
         self.asked.insert(tier.into(), Asked::Leaves(id));
         Ok(Some("leaves".into()))
+    }
+}
+
+/// The unmount that was begun under this number: after a restart of the daemon it may be another job's.
+fn unmount(client: &Client, id: u64) -> Result<Job> {
+    let job = read_job(client, &url(id))?;
+    match job.kind {
+        JobKind::Umount => Ok(job),
+        _ => Err(Error::new(Kind::Unavailable, "its daemon was started anew before it had left")),
     }
 }
 

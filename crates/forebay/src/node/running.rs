@@ -100,6 +100,11 @@ impl Running {
         Ok(())
     }
 
+    /// It is over with in a moment, unless it is in a system call that nothing interrupts.
+    pub fn kill(&self) -> Result<()> {
+        self.signal(Signal::KILL)
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.process, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),

@@ -1,6 +1,8 @@
 //! How many bytes a transfer is to bring home that has not begun to count them itself.
 
+use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,7 @@ fn below(top: &Path, deadline: Instant) -> u64 {
     let (mut bytes, mut left) = (0, vec![top.to_path_buf()]);
     while let Some(path) = left.pop().filter(|_| Instant::now() < deadline) {
         match path.symlink_metadata() {
-            Ok(found) if found.is_dir() => left.extend(names(&path)),
+            Ok(found) if found.is_dir() => left.extend(names(&path, deadline)),
             Ok(found) if found.is_file() => bytes += found.len(),
             _ => {}
         }
@@ -35,16 +37,26 @@ fn below(top: &Path, deadline: Instant) -> u64 {
     bytes
 }
 
-fn names(dir: &Path) -> Vec<PathBuf> {
+fn names(dir: &Path, deadline: Instant) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
+    let in_time = entries.take_while(|_| Instant::now() < deadline);
+    in_time.map(|entry| entry.path()).collect()
+}
+
+/// Nobody is waited for at the other end of a FIFO.
+fn open_list(list: &Path) -> std::io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(list)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("it is no file")),
+    }
 }
 
 /// What the lines of a list are.
 fn listed(list: &Path, root: &Path) -> Vec<PathBuf> {
     let mut text = Vec::new();
-    let read = std::fs::File::open(list)
-        .and_then(|file| file.take(list::BYTES_MAX).read_to_end(&mut text));
+    let read = open_list(list).and_then(|file| file.take(list::BYTES_MAX).read_to_end(&mut text));
     let items = read.ok().and_then(|_| list::parse(&text, "list", Path::new("")).ok());
     let base = list.parent().unwrap_or(root);
     let place = |item: list::Item| match item.from.strip_prefix("/") {
@@ -74,6 +86,9 @@ mod tests {
         assert_eq!(count("latest", What::Any), 120);
         assert_eq!(count("c", What::File), 3);
         assert_eq!(count("list", What::List), 23);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("fifo"), fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(count("fifo", What::List), 0, "and nobody waits for a writer");
         assert_eq!(count("not there", What::Any), 0);
         assert_eq!(count("../outside", What::File), 0);
     }

@@ -410,7 +410,19 @@ fn found_to_be(transfer: &Transfer) -> Result<What> {
     let (owner, source) = (transfer.owner, transfer.source.clone());
     let found =
         asker::as_user(owner.uid, owner.gid, &transfer.source, move || std::fs::metadata(source));
-    let found = found.map_err(|e| Error::io(e, transfer.source.display().to_string()))?;
+    // What is there and cannot be looked at now may be looked at later: a file system or a directory server that is
+    // away, a process that is short of descriptors.
+    let is_known = || User::with_id(owner.uid).is_ok_and(|user| user.is_some());
+    let found = found.map_err(|e| {
+        let at = transfer.source.display();
+        match e.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => {
+                Error::io(e, at.to_string())
+            }
+            Some(libc::EACCES) if is_known() => Error::io(e, at.to_string()),
+            _ => Error::new(Kind::Unavailable, format!("{at}: {e}")),
+        }
+    })?;
     Ok(if found.is_dir() { What::Directory } else { What::File })
 }
 
