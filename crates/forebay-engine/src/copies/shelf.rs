@@ -168,10 +168,16 @@ impl Found {
         self.homes.iter().filter_map(damage).collect()
     }
 
-    /// Each copy with its home, path, bytes and time of its oldest byte.
+    /// Each copy with its home.
     pub fn copies(&self) -> impl Iterator<Item = (&str, &Portrait)> {
+        self.kept().map(|(home, _, portrait)| (home, portrait))
+    }
+
+    /// Each copy with its home and its shadow.
+    pub fn kept(&self) -> impl Iterator<Item = (&str, FileId, &Portrait)> {
         self.homes.iter().flat_map(|home| {
-            home.shelf.copies.values().map(|kept| (home.name.as_str(), &kept.portrait))
+            let all = home.shelf.copies.values();
+            all.map(|kept| (home.name.as_str(), kept.id, &kept.portrait))
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Looking at a tier without changing it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,11 +8,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay_backing::Result;
 use serde::Serialize;
 
+use crate::copies::Found;
 use crate::core::id::FileId;
 use crate::core::report::Progress;
-use crate::core::state::{Boot, Record, Verdict};
+use crate::core::state::{Boot, Portrait, Record, Verdict};
 use crate::start::report::why_dropped;
-use crate::start::scrub::{Scrubbed, scrub};
+use crate::start::scrub::{Scrubbed, scrub, scrub_copy};
 use crate::tier::digests::Digests;
 use crate::tier::dir as tier;
 use crate::tier::index::Loaded;
@@ -53,13 +55,19 @@ impl CheckReport {
         let (since, boot) = (loaded.since(now), loaded.boot(now));
         let problems = [loaded.damage, loaded.problems].concat();
         let mut report = CheckReport { problems, ..CheckReport::default() };
+        let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
+        let copies = data.map(|_| Found::read(&**media, boot, &is_ours));
         let mut sound: Vec<(FileId, Record)> = Vec::new();
         for (id, record) in loaded.files {
             sound.extend(report.file(&**media, id, record, boot).map(|record| (id, record)));
         }
-        if let Some(progress) = data {
+        if let Some((progress, copies)) = data.zip(copies) {
+            let copies = copies.unwrap_or_else(|e| {
+                report.problems.push(format!("copies that are kept for other members: {e}"));
+                Found::default()
+            });
             let digests = Digests::existing_of(media.clone(), boot);
-            report.read_all(&**media, &sound, digests.as_ref(), progress);
+            report.read_all(&**media, (&sound, &copies), digests.as_ref(), progress);
         }
         report.why_dropped = (report.dropped_files > 0).then(|| why_dropped(since));
         report.ok = report.problems.is_empty();
@@ -70,25 +78,35 @@ impl CheckReport {
     fn read_all(
         &mut self,
         media: &dyn Media,
-        files: &[(FileId, Record)],
+        (files, copies): (&[(FileId, Record)], &Found),
         digests: Option<&Digests>,
         progress: &Progress,
     ) {
-        let bytes = files.iter().map(|(_, record)| record.present_bytes()).sum();
-        progress.total_bytes.store(bytes, Relaxed);
-        progress.total_files.store(files.len() as u64, Relaxed);
+        self.problems.extend(copies.problems());
+        let of_copy = |portrait: &Portrait| portrait.ranges.bytes(|_| true);
+        let bytes: u64 = files.iter().map(|(_, record)| record.present_bytes()).sum();
+        let copied: u64 = copies.copies().map(|(_, portrait)| of_copy(portrait)).sum();
+        progress.total_bytes.store(bytes + copied, Relaxed);
+        progress.total_files.store((files.len() + copies.copies().count()) as u64, Relaxed);
         let mut sums = Scrubbed::default();
         for (id, record) in files {
             let found = scrub(media, digests, (*id, record), &mut sums, progress);
-            let problems = found.unwrap_or_else(|e| vec![format!("its shadow file: {e}")]);
-            let path = record.display_path();
-            let failed = u64::from(!problems.is_empty());
-            self.problems
-                .extend(problems.into_iter().map(|what| format!("{}: {what}", path.display())));
-            progress.failed_files.fetch_add(failed, Relaxed);
-            progress.done_files.fetch_add(1, Relaxed);
+            self.read_one(record.display_path().display().to_string(), found, progress);
+        }
+        for (home, id, portrait) in copies.kept() {
+            let found = scrub_copy(media, (id, portrait), &mut sums, progress);
+            let name = portrait.first_path();
+            self.read_one(format!("copy of {} for {home}", name.display()), found, progress);
         }
         self.scrubbed = Some(sums);
+    }
+
+    fn read_one(&mut self, name: String, found: io::Result<Vec<String>>, progress: &Progress) {
+        let problems = found.unwrap_or_else(|e| vec![format!("its shadow file: {e}")]);
+        let failed = u64::from(!problems.is_empty());
+        self.problems.extend(problems.into_iter().map(|what| format!("{name}: {what}")));
+        progress.failed_files.fetch_add(failed, Relaxed);
+        progress.done_files.fetch_add(1, Relaxed);
     }
 
     /// Returns what is there of the file after a start.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::core::digest::{BLOCK, Digest, parts};
 use crate::core::id::FileId;
 use crate::core::report::Progress;
-use crate::core::state::Record;
+use crate::core::state::{Portrait, Record};
 use crate::tier::digests::{Digests, Table};
 use crate::tier::dir::shadow_name;
 use crate::tier::media::{Media, MediaFile, Open};
@@ -33,12 +33,11 @@ pub struct Scrubbed {
     pub unreadable_bytes: u64,
 }
 
-/// One file's shadow.
+/// One shadow.
 struct Scrub<'a> {
-    record: &'a Record,
     shadow: &'a dyn MediaFile,
-    /// Absent if nothing is known of the store.
-    table: Option<Table>,
+    /// What is known of the store, of a file of ours.
+    known: Option<(&'a Record, Table)>,
     found: Scrubbed,
     problems: Vec<String>,
 }
@@ -52,14 +51,36 @@ pub(super) fn scrub(
     progress: &Progress,
 ) -> io::Result<Vec<String>> {
     let present = record.present(0, record.size());
+    let table = digests.filter(|_| is_known(record)).and_then(|digests| digests.existing(id));
+    let table = table.filter(|table| table.stamp() == Some(record.base()));
+    read(media, id, present, table.map(|table| (record, table)), sums, progress)
+}
+
+/// The same of a copy that is kept for another member. Here is nothing to compare it with.
+pub(super) fn scrub_copy(
+    media: &dyn Media,
+    (id, portrait): (FileId, &Portrait),
+    sums: &mut Scrubbed,
+    progress: &Progress,
+) -> io::Result<Vec<String>> {
+    let present = portrait.ranges.within(0, portrait.size).map(|run| (run.start, run.end));
+    read(media, id, present.collect(), None, sums, progress)
+}
+
+fn read(
+    media: &dyn Media,
+    id: FileId,
+    present: Vec<(u64, u64)>,
+    known: Option<(&Record, Table)>,
+    sums: &mut Scrubbed,
+    progress: &Progress,
+) -> io::Result<Vec<String>> {
     if present.is_empty() {
         return Ok(Vec::new());
     }
     let shadow = media.open(&shadow_name(id), Open::Existing)?;
-    let table = digests.filter(|_| is_known(record)).and_then(|digests| digests.existing(id));
-    let table = table.filter(|table| table.stamp() == Some(record.base()));
-    let (shadow, found, problems) = (&*shadow, Scrubbed::default(), Vec::new());
-    let mut scrub = Scrub { record, shadow, table, found, problems };
+    let (found, problems) = (Scrubbed::default(), Vec::new());
+    let mut scrub = Scrub { shadow: &*shadow, known, found, problems };
     for (start, end) in present {
         let mut at = start;
         while at < end && !progress.is_cancelled() {
@@ -98,12 +119,12 @@ impl Scrub<'_> {
             self.found.unreadable_bytes += end - start - n;
             self.problems.push(format!("bytes {} to {end} cannot be read: {why}", start + n));
         }
-        let Some(table) = &self.table else { return };
-        let parts: Vec<_> = parts(start, start + n, self.record.size()).collect();
+        let Some((record, table)) = &self.known else { return };
+        let parts: Vec<_> = parts(start, start + n, record.size()).collect();
         let held = table.read(start / BLOCK, parts.len() as u64);
         let mut damaged: Vec<(u64, u64)> = Vec::new();
         for (part, held) in parts.iter().zip(held) {
-            let clean = self.record.clean(part.start, part.end);
+            let clean = record.clean(part.start, part.end);
             let is_clean = clean.iter().map(|(a, b)| b - a).sum::<u64>() == part.end - part.start;
             if !part.whole || !is_clean || held == Digest::UNKNOWN {
                 continue;
