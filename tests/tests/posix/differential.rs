@@ -30,7 +30,7 @@ fn run(tier: Tier, flags: &[&str], own_seed: u64, disturb: Disturb) {
 }
 
 fn run_seed(tier: Tier, flags: &[&str], seed: u64, disturb: Disturb) {
-    const STEPS: usize = 3000;
+    const STEPS: usize = 2200;
     let bed = Bed::new(tier);
     let plain = bed.dir("plain");
     let mut mounted = bed.mount(flags);
