@@ -133,7 +133,10 @@ mod tests {
         let bytes = Arc::new([0; 64]);
         for n in 0..10 {
             let held = bytes.clone();
-            let tell = move || Ok(assert_eq!(held.len(), 64));
+            let tell = move || {
+                assert_eq!(held.len(), 64);
+                Ok(())
+            };
             let telling = Telling::begin(&threads, &time, tell);
             match n % 2 {
                 0 => telling.end().expect("it is told by who waits"),
