@@ -1,21 +1,22 @@
 //! Nodes that do nothing by themselves and whose hands only play, for tests of single steps: what several
 //! daemons and users do at one moment is done here in the order that matters.
 
-use std::cell::RefCell;
+mod jobs;
+mod life;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_base::{Error, Kind, Result};
-use forebay_job::plan::{Plan, Space};
 use forebay_registry::Registry;
 
 use crate::config::NodeConfig;
 use crate::crew::Next;
 use crate::desk::{Asker, Held, NewInstance, NewTransfer, OfJob, now};
 use crate::hands::{Cache, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed};
-use crate::job::{Answer, Eyes, Hurry, Job, Jobs, NewJob, Phase, tidy};
+use crate::job::{Answer, Hurry, Job, Phase, tidy};
 use crate::leaving::{Before, Needs};
 use crate::manifest;
 use crate::node::{Node, Wanted};
@@ -235,29 +236,6 @@ fn a_cache_whose_mount_died_waits_for_none_of_its_stage_outs() {
     assert_eq!(node.wanted("c"), None, "all that was dirty is home, and nothing else can be");
 }
 
-#[test]
-fn only_nodes_of_an_instance_expire_it_and_not_by_a_clock_that_is_ahead() {
-    let bed = Bed::new();
-    let (n1, n2) = (bed.node("n1"), bed.node("n2"));
-    let mut asked = wish("w", Mode::Private, &["n2"]);
-    asked.expires = Some(now() + 1);
-    n1.desk().create(&asked).unwrap();
-    std::thread::sleep(Duration::from_millis(2100));
-    let expire = |node: &Node| {
-        node.expire(&Wanted::of(&node.book).unwrap()).unwrap();
-        node.wanted("w").unwrap().want
-    };
-    assert_eq!(expire(&n1), Want::Here, "it is not on n1");
-    let clock = |clock| n1.book.put(&keys::node("n1"), &record(clock)).unwrap();
-    clock(now() - 3600);
-    assert_eq!(expire(&n2), Want::Here, "n2 is an hour ahead");
-    clock(0);
-    n1.book.put(&keys::node("n3"), &record(now() - 3600)).unwrap();
-    assert_eq!(expire(&n2), Want::Here, "one that tells nothing says nothing");
-    clock(now() - 200);
-    assert_eq!(expire(&n2), Want::Gone);
-}
-
 /// The cap of a node is one of bytes.
 #[test]
 fn what_was_not_even_begun_counts_with_its_bytes() {
@@ -283,63 +261,6 @@ fn what_was_not_even_begun_counts_with_its_bytes() {
     node.book.put(&keys::actual_transfer(&second.id), &stopped).unwrap();
     node.before_leaving(&hurried).unwrap();
     assert_eq!(lines(&second), [(of(&second), HELD)]);
-}
-
-#[test]
-fn a_name_that_is_taken_is_not_given_to_who_asks_for_something_else() {
-    let bed = Bed::new();
-    let node = bed.node("n1");
-    let desk = node.desk();
-    let space = SpaceWish { mode: Some(0o750), ..SpaceWish::default() };
-    let asked = NewInstance {
-        expires: Some(now() + 1000),
-        space: Some(space.clone()),
-        ..wish("w", Mode::Private, &["n1"])
-    };
-    let made = desk.create(&asked).unwrap();
-    let again = |asked: NewInstance| desk.create(&asked).map(|there| assert_eq!(there, made));
-    again(asked.clone()).unwrap();
-    again(wish("w", Mode::Private, &["n1"])).unwrap();
-    // The same words, said a moment later.
-    again(NewInstance { expires: Some(now() + 1003), ..asked.clone() }).unwrap();
-    let refused = |asked: NewInstance, words: &str| {
-        let error = again(asked).unwrap_err();
-        assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains(words), "{words}: {error}");
-    };
-    let later = NewInstance { expires: Some(now() + 5000), ..asked.clone() };
-    refused(later, "`forebay instance extend w --expires TIME`");
-    let other = SpaceWish { inodes: Some(7), means: Some("tmpfs".into()), ..space };
-    refused(NewInstance { space: Some(other), ..asked.clone() }, "by its means, inodes:");
-    refused(NewInstance { pool: Some("q".into()), ..asked.clone() }, "by its pool:");
-    refused(NewInstance { bytes: 1, ..asked }, "by its capacity:");
-}
-
-#[test]
-fn an_end_is_put_off_by_its_owner_and_warned_of_in_time() {
-    let bed = Bed::new();
-    let node = bed.node("n1");
-    let desk = node.desk();
-    let asked = NewInstance { expires: Some(now() + 4000), ..wish("w", Mode::Private, &["n1"]) };
-    let made = desk.create(&asked).unwrap();
-    assert_eq!(made.ends_soon(made.created + 2900), None);
-    assert_eq!(made.ends_soon(made.created + 3100), Some(900));
-    let day = 24 * 3600;
-    let long = Instance { life: Life::Named { expires: Some(made.created + 30 * day) }, ..made };
-    assert_eq!(long.ends_soon(long.created + 28 * day), None);
-    assert_eq!(long.ends_soon(long.created + 30 * day - 60), Some(60));
-    let stranger = Asker { uid: 4712, gid: 4712 };
-    assert!(desk.extend("w", stranger, None).unwrap_err().is(libc::EPERM));
-    assert!(desk.extend("w", USER, Some(now())).unwrap_err().to_string().contains("already"));
-    let later = desk.extend("w", USER, Some(now() + 9000)).unwrap();
-    assert_eq!(node.wanted("w"), Some(later));
-    let never = desk.extend("w", USER, None).unwrap();
-    assert_eq!((never.life.clone(), never.ends_soon(now())), (Life::Named { expires: None }, None));
-    desk.destroy("w", USER, Want::Gone).unwrap();
-    assert!(desk.extend("w", USER, None).unwrap_err().to_string().contains("is leaving"));
-    // What was begun before its end was changed is the same instance.
-    node.release(&Instance { life: Life::Named { expires: Some(1) }, ..never }).unwrap();
-    assert_eq!(node.wanted("w"), None);
 }
 
 /// A node that is not there says nothing, and that does not make everything home.
@@ -508,37 +429,6 @@ fn the_gate_opens_again_if_something_is_waited_for() {
     assert!(node.desk().resume(&transfer.id, USER).is_err());
     assert!(matches!(node.may_go(&gone).unwrap(), Before::Wait(_, Needs::Nobody)));
     node.desk().resume(&transfer.id, USER).unwrap();
-}
-
-/// Its name may be given to an instance of somebody else, or of the same user.
-#[test]
-fn what_an_instance_left_holds_none_that_has_its_name_later() {
-    let bed = Bed::new();
-    let node = bed.node("n1");
-    let old = node.desk().create(&wish("w", Mode::Cache, &["n1"])).unwrap();
-    let left = node.desk().transfer(&out_of(&old, "r"), USER).unwrap();
-    node.failed(&left, &old);
-    node.release(&Instance { want: Want::Gone, ..old }).unwrap();
-    let stranger = Asker { uid: 4712, gid: 4712 };
-    for (asker, wait) in [(stranger, 0), (USER, 1100)] {
-        std::thread::sleep(Duration::from_millis(wait));
-        let owner = Owner { uid: asker.uid, gid: asker.gid };
-        let asked = NewInstance { owner, ..wish("w", Mode::Private, &["n1"]) };
-        let new = node.desk().create(&asked).unwrap();
-        let running = ended(&left, TransferState::Running);
-        node.book.put(&keys::actual_transfer(&left.id), &running).unwrap();
-        let step = crate::transfers::decide(&left, Some(&running), Some(&new));
-        assert_eq!(step, crate::transfers::Step::Stop);
-        node.say_stopped(&left);
-        assert_eq!(node.before_leaving(&new).unwrap(), Before::Nothing, "{asker:?}");
-        assert!(node.book.manifest().unwrap().is_empty(), "nothing of it is left there");
-        assert!(node.desk().resume(&left.id, USER).is_err());
-        let own = node.desk().transfer(&out_of(&new, "r"), asker).unwrap();
-        assert!(matches!(node.before_leaving(&new).unwrap(), Before::Wait(..)));
-        let done = ended(&own, TransferState::Done);
-        node.book.put(&keys::actual_transfer(&own.id), &done).unwrap();
-        node.release(&Instance { want: Want::Gone, ..new }).unwrap();
-    }
 }
 
 /// Who makes an instance and who orders a transfer may have clocks that differ.
@@ -878,142 +768,4 @@ fn what_is_refused_has_failed_and_is_in_the_manifest_with_its_bytes() {
     node.carry_and_tell(&again, &gone);
     assert_eq!(node.before_leaving(&gone).unwrap(), Before::Nothing);
     node.tend(&gone).unwrap();
-}
-
-/// Somebody does something while a backing store is looked at.
-struct Meanwhile<'a>(RefCell<Option<Box<dyn FnOnce() + 'a>>>);
-
-impl<'a> Meanwhile<'a> {
-    fn nothing() -> Meanwhile<'a> {
-        Meanwhile(RefCell::default())
-    }
-}
-
-impl Eyes for Meanwhile<'_> {
-    fn source(&self, _: Owner, _: &Path) -> std::io::Result<()> {
-        Ok(())
-    }
-
-    fn backing(&self, _: Owner, path: &Path, _: &BTreeMap<String, String>) -> Result<Backing> {
-        if let Some(happens) = self.0.take() {
-            happens();
-        }
-        let on = FileSystem { kind: "x".into(), source: "x".into(), at: "/".into() };
-        Ok(Backing { path: path.into(), on, settings: BTreeMap::new() })
-    }
-}
-
-impl Bed {
-    /// A node that hooks of a scheduler ask.
-    fn scheduling(&self) -> Arc<Node> {
-        let at = |what: &str| self.dir.path().join(what).display().to_string();
-        let table = format!(
-            "[scheduler]\ncluster = \"c\"\nuser = \"root\"\nspool = \"{}\"\nlogs = \"{}\"\n",
-            at("spool"),
-            at("logs")
-        );
-        self.node_of(self.config("n1", &table))
-    }
-}
-
-fn jobs<'a>(node: &'a Node, desk: &'a crate::desk::Desk, eyes: &'a dyn Eyes) -> Jobs<'a> {
-    Jobs { book: node.book(), desk, scheduler: &node.scheduler().unwrap().config, eyes }
-}
-
-fn with_a_cache(id: &str) -> NewJob {
-    let cache = Space {
-        name: "cache".into(),
-        mode: Mode::Cache,
-        pool: None,
-        bytes: 8 << 20,
-        total: None,
-        backing: Some("/pfs".into()),
-        settings: BTreeMap::new(),
-        fs: None,
-        variables: Vec::new(),
-        line: 1,
-    };
-    let plan = Plan { instances: vec![cache], ..Plan::default() };
-    NewJob { id: id.into(), owner: Owner { uid: USER.uid, gid: USER.gid }, plan, pool: None }
-}
-
-fn key(id: &str) -> JobKey {
-    JobKey { cluster: "c".into(), id: id.into(), incarnation: 1 }
-}
-
-/// Method: the job is cancelled, and forgotten, while its pre-run looks at the backing store.
-#[test]
-fn a_pre_run_that_was_overtaken_makes_nothing() {
-    for forgotten in [false, true] {
-        let bed = Bed::new();
-        let node = bed.scheduling();
-        let desk = node.desk();
-        let nothing = Meanwhile::nothing();
-        let others = jobs(&node, &desk, &nothing);
-        let cancel = || {
-            others.tear_down("17", Hurry::No).unwrap();
-            if forgotten {
-                tidy(node.book(), &desk, node.scheduler().unwrap()).unwrap();
-                assert_eq!(others.find("17").unwrap(), None);
-            }
-        };
-        let eyes = Meanwhile(RefCell::new(Some(Box::new(cancel))));
-        let hooks = jobs(&node, &desk, &eyes);
-        assert!(matches!(hooks.set_up(&with_a_cache("17")), Ok(Answer::Done(_))));
-        let refused = hooks.pre_run("17", &["n1".into()]).unwrap_err().to_string();
-        assert!(refused.contains("job 17"), "{refused}");
-        assert_eq!(desk.instances().unwrap(), [], "forgotten: {forgotten}");
-    }
-}
-
-#[test]
-fn a_job_that_is_being_ended_is_ordered_nothing_for_its_run() {
-    let bed = Bed::new();
-    let node = bed.scheduling();
-    let (desk, eyes) = (node.desk(), Meanwhile::nothing());
-    let hooks = jobs(&node, &desk, &eyes);
-    hooks.set_up(&with_a_cache("17")).unwrap();
-    let waits = hooks.pre_run("17", &["n1".into()]).unwrap();
-    assert!(matches!(waits, Answer::Wait(_)), "{waits:?}");
-    let made = desk.instance("job-17-cache").unwrap();
-    let out = |when| {
-        let of_job = Some(OfJob { job: key("17"), id: format!("job-17-t{when:?}") });
-        let source = made.mountpoint.as_ref().unwrap().join("r");
-        NewTransfer { of_job, source, when, ..out_of(&made, "r") }
-    };
-    let record = keys::job(&key("17"));
-    let open: Job = node.book().read(&record).unwrap().unwrap();
-    // As a teardown does first, which then calls off what was ordered.
-    node.book().put(&record, &Job { ending: Some(now()), ..open }).unwrap();
-    desk.destroy(&made.id, ROOT, Want::Gone).unwrap();
-    let refused = desk.transfer(&out(When::AtEnd), USER).unwrap_err().to_string();
-    assert!(refused.contains("has ended"), "{refused}");
-    desk.transfer(&out(When::Now), USER).expect("what is brought home when a job has ended");
-    hooks.set_up(&with_a_cache("17")).unwrap();
-    let again = hooks.find("17").unwrap().unwrap();
-    assert_eq!((again.key.incarnation, again.phase), (2, Phase::SetUp), "a run of its own");
-    hooks.tear_down("17", Hurry::No).unwrap();
-    let ended = hooks.find("17").unwrap().unwrap();
-    assert!(ended.ending.is_some(), "{ended:?}");
-}
-
-#[test]
-fn an_instance_of_a_job_that_nobody_knows_goes_and_no_other() {
-    let bed = Bed::new();
-    let node = bed.scheduling();
-    let (desk, eyes) = (node.desk(), Meanwhile::nothing());
-    let hooks = jobs(&node, &desk, &eyes);
-    for id in ["17", "18"] {
-        hooks.set_up(&with_a_cache(id)).unwrap();
-        hooks.pre_run(id, &["n1".into()]).unwrap();
-    }
-    let made = desk.instance("job-17-cache").unwrap();
-    let elsewhere = JobKey { cluster: "d".into(), ..key("19") };
-    let theirs = Instance { id: "job-19-x".into(), life: Life::Job(elsewhere), ..made.clone() };
-    node.book().put(&keys::wanted_instance(&theirs.id), &theirs).unwrap();
-    node.book().delete(&keys::job(&key("17"))).unwrap();
-    tidy(node.book(), &desk, node.scheduler().unwrap()).unwrap();
-    let wanted = |id: &str| node.wanted(id).unwrap().want;
-    let all = ["job-17-cache", "job-18-cache", "job-19-x"].map(wanted);
-    assert_eq!(all, [Want::Gone, Want::Here, Want::Here]);
 }

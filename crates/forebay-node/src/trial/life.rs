@@ -1,0 +1,137 @@
+//! How an instance of a name is asked for again, prolonged, and ends.
+
+use super::*;
+
+#[test]
+fn only_nodes_of_an_instance_expire_it_and_not_by_a_clock_that_is_ahead() {
+    let bed = Bed::new();
+    let (n1, n2) = (bed.node("n1"), bed.node("n2"));
+    let mut asked = wish("w", Mode::Private, &["n2"]);
+    asked.expires = Some(now() + 1);
+    n1.desk().create(&asked).unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    let expire = |node: &Node| {
+        node.expire(&Wanted::of(&node.book).unwrap()).unwrap();
+        node.wanted("w").unwrap().want
+    };
+    assert_eq!(expire(&n1), Want::Here, "it is not on n1");
+    let clock = |clock| n1.book.put(&keys::node("n1"), &record(clock)).unwrap();
+    clock(now() - 3600);
+    assert_eq!(expire(&n2), Want::Here, "n2 is an hour ahead");
+    clock(0);
+    n1.book.put(&keys::node("n3"), &record(now() - 3600)).unwrap();
+    assert_eq!(expire(&n2), Want::Here, "one that tells nothing says nothing");
+    clock(now() - 200);
+    assert_eq!(expire(&n2), Want::Gone);
+}
+
+/// Method: its owner prolongs it while a node that has read its old end is on the way.
+#[test]
+fn what_was_prolonged_or_made_anew_meanwhile_stays() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let ends = |expires| NewInstance { expires, ..wish("w", Mode::Private, &["n1"]) };
+    desk.create(&ends(Some(now() + 1))).unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    let read = Wanted::of(&node.book).unwrap();
+    node.book
+        .change("a test", |draft| {
+            let key = keys::wanted_instance("w");
+            let there: Instance = draft.read(&key)?.expect("it was made");
+            draft.put(&key, &Instance { life: Life::Named { expires: None }, ..there });
+            Ok(())
+        })
+        .unwrap();
+    node.expire(&read).unwrap();
+    assert_eq!(node.wanted("w").unwrap().want, Want::Here);
+    assert!(!desk.expire("w", now()).unwrap() && !desk.expire("unknown", now()).unwrap());
+}
+
+#[test]
+fn a_name_that_is_taken_is_not_given_to_who_asks_for_something_else() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let space = SpaceWish { mode: Some(0o750), ..SpaceWish::default() };
+    let asked = NewInstance {
+        expires: Some(now() + 1000),
+        space: Some(space.clone()),
+        ..wish("w", Mode::Private, &["n1"])
+    };
+    let made = desk.create(&asked).unwrap();
+    let again = |asked: NewInstance| desk.create(&asked).map(|there| assert_eq!(there, made));
+    again(asked.clone()).unwrap();
+    again(wish("w", Mode::Private, &["n1"])).unwrap();
+    // The same words, said a moment later.
+    again(NewInstance { expires: Some(now() + 1003), ..asked.clone() }).unwrap();
+    let refused = |asked: NewInstance, words: &str| {
+        let error = again(asked).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(words), "{words}: {error}");
+    };
+    let later = NewInstance { expires: Some(now() + 5000), ..asked.clone() };
+    refused(later, "`forebay instance extend w --expires TIME`");
+    let other = SpaceWish { inodes: Some(7), means: Some("tmpfs".into()), ..space };
+    refused(NewInstance { space: Some(other), ..asked.clone() }, "by its means, inodes:");
+    refused(NewInstance { pool: Some("q".into()), ..asked.clone() }, "by its pool:");
+    refused(NewInstance { bytes: 1, ..asked }, "by its capacity:");
+}
+
+#[test]
+fn an_end_is_put_off_by_its_owner_and_warned_of_in_time() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let asked = NewInstance { expires: Some(now() + 4000), ..wish("w", Mode::Private, &["n1"]) };
+    let made = desk.create(&asked).unwrap();
+    assert_eq!(made.ends_soon(made.created + 2900), None);
+    assert_eq!(made.ends_soon(made.created + 3100), Some(900));
+    let day = 24 * 3600;
+    let long = Instance { life: Life::Named { expires: Some(made.created + 30 * day) }, ..made };
+    assert_eq!(long.ends_soon(long.created + 28 * day), None);
+    assert_eq!(long.ends_soon(long.created + 30 * day - 60), Some(60));
+    let stranger = Asker { uid: 4712, gid: 4712 };
+    assert!(desk.extend("w", stranger, None).unwrap_err().is(libc::EPERM));
+    assert!(desk.extend("w", USER, Some(now())).unwrap_err().to_string().contains("already"));
+    let later = desk.extend("w", USER, Some(now() + 9000)).unwrap();
+    assert_eq!(node.wanted("w"), Some(later));
+    let never = desk.extend("w", USER, None).unwrap();
+    assert_eq!((never.life.clone(), never.ends_soon(now())), (Life::Named { expires: None }, None));
+    desk.destroy("w", USER, Want::Gone).unwrap();
+    assert!(desk.extend("w", USER, None).unwrap_err().to_string().contains("is leaving"));
+    // What was begun before its end was changed is the same instance.
+    node.release(&Instance { life: Life::Named { expires: Some(1) }, ..never }).unwrap();
+    assert_eq!(node.wanted("w"), None);
+}
+
+/// Its name may be given to an instance of somebody else, or of the same user.
+#[test]
+fn what_an_instance_left_holds_none_that_has_its_name_later() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let old = node.desk().create(&wish("w", Mode::Cache, &["n1"])).unwrap();
+    let left = node.desk().transfer(&out_of(&old, "r"), USER).unwrap();
+    node.failed(&left, &old);
+    node.release(&Instance { want: Want::Gone, ..old }).unwrap();
+    let stranger = Asker { uid: 4712, gid: 4712 };
+    for (asker, wait) in [(stranger, 0), (USER, 1100)] {
+        std::thread::sleep(Duration::from_millis(wait));
+        let owner = Owner { uid: asker.uid, gid: asker.gid };
+        let asked = NewInstance { owner, ..wish("w", Mode::Private, &["n1"]) };
+        let new = node.desk().create(&asked).unwrap();
+        let running = ended(&left, TransferState::Running);
+        node.book.put(&keys::actual_transfer(&left.id), &running).unwrap();
+        let step = crate::transfers::decide(&left, Some(&running), Some(&new));
+        assert_eq!(step, crate::transfers::Step::Stop);
+        node.say_stopped(&left);
+        assert_eq!(node.before_leaving(&new).unwrap(), Before::Nothing, "{asker:?}");
+        assert!(node.book.manifest().unwrap().is_empty(), "nothing of it is left there");
+        assert!(node.desk().resume(&left.id, USER).is_err());
+        let own = node.desk().transfer(&out_of(&new, "r"), asker).unwrap();
+        assert!(matches!(node.before_leaving(&new).unwrap(), Before::Wait(..)));
+        let done = ended(&own, TransferState::Done);
+        node.book.put(&keys::actual_transfer(&own.id), &done).unwrap();
+        node.release(&Instance { want: Want::Gone, ..new }).unwrap();
+    }
+}
