@@ -43,12 +43,14 @@ pub enum Question {
     Changed {
         file: FileKey,
     },
-    /// A program elsewhere opens the file: the answer has a handle.
+    /// A program elsewhere opens the file: the answer has a handle. Its home decides whether the program may.
     Open {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
         write: bool,
+        /// `None`: it has the file open already, and goes on with it at another home, or a daemon compares it.
+        program: Option<Opener>,
     },
     Close {
         handle: u64,
@@ -250,7 +252,7 @@ pub enum NameChange {
         #[serde(with = "any_path")]
         path: PathBuf,
         set: Set,
-        size: Option<u64>,
+        size: Option<NewSize>,
         asker: Asker,
     },
     SetXattr {
@@ -267,6 +269,7 @@ pub enum NameChange {
         #[serde(with = "any_path")]
         path: PathBuf,
         name: Vec<u8>,
+        asker: Asker,
     },
     Link {
         file: FileKey,
@@ -361,11 +364,30 @@ pub struct By {
     pub number: u64,
 }
 
-/// The program that asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The program that asks, by which its file's home decides what it may do. Its member is trusted for what it says of
+/// it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asker {
     pub uid: u32,
     pub gid: u32,
+    /// Its other groups. `None`: its member cannot see them, and relies on its own kernel, which could.
+    pub groups: Option<Vec<u32>>,
+    /// Its effective capabilities: bit N is capability N of capabilities(7).
+    pub capable: u64,
+}
+
+/// A program that opens a file: R_OK, W_OK and X_OK of access(2) as they are wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opener {
+    pub asker: Asker,
+    pub wants: i32,
+}
+
+/// A size that is set. Who has the file open for writing needs no right to write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewSize {
+    pub size: u64,
+    pub is_open: bool,
 }
 
 /// `SetAttr` on the wire. `None` leaves as it is; of a time, `Some(None)` means now.

@@ -391,9 +391,15 @@ impl Shared {
         Do::new(|v| &v.xattr, reply, work).run(self);
     }
 
-    pub fn removexattr(self: &Arc<Shared>, id: u64, name: &OsStr, reply: impl Tell<()>) {
+    pub fn removexattr(
+        self: &Arc<Shared>,
+        from: Origin,
+        id: u64,
+        name: &OsStr,
+        reply: impl Tell<()>,
+    ) {
         let name = name.to_os_string();
-        Do::new(|v| &v.xattr, reply, move |vfs| vfs.removexattr(id, &name)).run(self);
+        Do::new(|v| &v.xattr, reply, move |vfs| vfs.removexattr(id, from, &name)).run(self);
     }
 
     pub fn fallocate(

@@ -27,6 +27,7 @@ mod members;
 mod names;
 mod open;
 mod privilege;
+mod rights;
 mod serve;
 mod served_names;
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! run, and `overview` is what operators see; `taking_out` says how a node leaves.
 //! `quota` is what is so when the registry is full.
 //! `copies` says how many deaths acknowledged bytes outlive.
+//! `rights` says who may open and change a file there.
 //! `acknowledged` is the same while programs run.
 
 mod acknowledged;
@@ -26,6 +27,7 @@ mod programs;
 mod quota;
 mod reads;
 mod refusals;
+mod rights;
 mod seats_of_locks;
 mod takeover;
 mod taking_out;

@@ -104,7 +104,7 @@ fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Rep
         }
         Call::Getxattr { name, room } => shared.getxattr(node, name, room, reply),
         Call::Listxattr { room } => shared.listxattr(node, room, reply),
-        Call::Removexattr(name) => shared.removexattr(node, name, reply),
+        Call::Removexattr(name) => shared.removexattr(from, node, name, reply),
         Call::Nothing => reply.done(),
         in_directory => run_in_directory(shared, head, in_directory, reply),
     }

@@ -2,13 +2,69 @@
 //! enforces them; the backing store's file system makes mode and list agree.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, FileKey, Kind, Result};
 
 use super::Vfs;
 
 /// Who may do what with a file.
 pub const ACCESS: &str = "system.posix_acl_access";
+
+/// Whom an entry of a list is about, and by what number it is known (linux/posix_acl_xattr.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    Owner,
+    User,
+    GroupOf,
+    Group,
+    Mask,
+    Others,
+}
+
+impl Tag {
+    fn of(number: u16) -> Option<Tag> {
+        Some(match number {
+            0x01 => Tag::Owner,
+            0x02 => Tag::User,
+            0x04 => Tag::GroupOf,
+            0x08 => Tag::Group,
+            0x10 => Tag::Mask,
+            0x20 => Tag::Others,
+            _ => return None,
+        })
+    }
+}
+
+/// One line of a list: `bits` are those of a mode's last digit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub tag: Tag,
+    pub id: u32,
+    pub bits: u32,
+}
+
+const VERSION: u32 = 2;
+
+/// What a list says, as its extended attribute has it: nothing if there is none.
+///
+/// # Errors
+///
+/// EIO: it is no list of that version. It grants nothing then.
+pub(super) fn entries(list: &[u8]) -> Result<Vec<Entry>> {
+    let Some((version, rest)) = list.split_first_chunk() else { return Ok(Vec::new()) };
+    let (entries, left) = rest.as_chunks::<8>();
+    let read = |&[t0, t1, b0, b1, id @ ..]: &[u8; 8]| {
+        let tag = Tag::of(u16::from_le_bytes([t0, t1]))?;
+        let bits = u16::from_le_bytes([b0, b1]).into();
+        Some(Entry { tag, id: u32::from_le_bytes(id), bits })
+    };
+    let read: Option<Vec<Entry>> = entries.iter().map(read).collect();
+    match read.filter(|_| u32::from_le_bytes(*version) == VERSION && left.is_empty()) {
+        Some(entries) => Ok(entries),
+        None => Err(Error::os(libc::EIO, "an access list that cannot be read")),
+    }
+}
 
 /// What new files in a directory get.
 const DEFAULT: &str = "system.posix_acl_default";
@@ -41,18 +97,29 @@ impl Vfs {
         if let Some(pin) = self.nodes.pin(id) {
             return self.engine.names.ask(|_| pin.xattr_get(name));
         }
-        let path = self.path(id)?;
-        if self.lacks(&path, name) {
+        self.ask_acl_of(self.nodes.key(id), &self.path(id)?, name)
+    }
+
+    /// The access list of a file at this path as it is now, empty if it has none. It locks no tree.
+    pub(super) fn acl_at(&self, key: FileKey, path: &Path) -> Result<Vec<u8>> {
+        match self.ask_acl_of(Some(key), path, OsStr::new(ACCESS)) {
+            Err(error) if error.is(libc::EOPNOTSUPP) || error.is(libc::ENODATA) => Ok(Vec::new()),
+            list => list,
+        }
+    }
+
+    fn ask_acl_of(&self, key: Option<FileKey>, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        if self.lacks(path, name) {
             return Ok(Vec::new());
         }
         // What one file is told tells of others of the same file system: that of the store's root.
-        let is_own = self.nodes.key(id).is_some_and(|key| !key.may_be_nested());
+        let is_own = key.is_some_and(|key| !key.may_be_nested());
         let dir = path.parent().filter(|_| is_own);
         if dir.is_some_and(|dir| self.foresight.answers.has_no_acls(dir)) {
             return Ok(Vec::new());
         }
         let asked = self.foresight.answers.moment();
-        let list = self.engine.names.ask(|b| b.xattr_get(&path, name));
+        let list = self.engine.names.ask(|b| b.xattr_get(path, name));
         self.note_asked(&list);
         if let (Some(dir), Err(error)) = (dir, &list)
             && error.is(libc::EOPNOTSUPP)
@@ -84,4 +151,28 @@ impl Vfs {
 /// A list that is there: an empty one is none.
 fn present(list: Vec<u8>) -> Result<Vec<u8>> {
     if list.is_empty() { Err(Error::os(libc::ENODATA, "no list")) } else { Ok(list) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_whole_or_not_at_all() {
+        let mut list = VERSION.to_le_bytes().to_vec();
+        list.extend([1, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, 2, 0, 4, 0, 0xe8, 3, 0, 0]);
+        let read = entries(&list).unwrap();
+        let expected = [
+            Entry { tag: Tag::Owner, id: u32::MAX, bits: 6 },
+            Entry { tag: Tag::User, id: 1000, bits: 4 },
+        ];
+        assert_eq!(read, expected);
+        assert_eq!(entries(&[]).unwrap(), []);
+        for (at, with) in [(0, 3), (4, 3)] {
+            let mut odd = list.clone();
+            odd[at] = with;
+            assert!(entries(&odd).is_err(), "byte {at}");
+        }
+        assert!(entries(&list[..list.len() - 1]).is_err(), "cut");
+    }
 }

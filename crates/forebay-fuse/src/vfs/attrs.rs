@@ -6,11 +6,12 @@ use std::sync::Arc;
 use forebay_backing::{Attr, Error, Result, SetAttr};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
-use forebay_cluster::words::{Asker, NameChange};
+use forebay_cluster::words::{NameChange, NewSize};
 use forebay_engine::rules::Origin;
 use forebay_engine::{Admission, File, Named};
 
 use super::members::Settled;
+use super::rights::asker_of;
 use super::served_names::set_of;
 use super::{Handle, Vfs};
 use crate::control::Control;
@@ -102,13 +103,13 @@ impl Vfs {
         if let (Some(path), true, None) = (path, gives_away, set.mode) {
             set.mode = self.mode_with_owner(path, who)?;
         }
-        let size = size.map(|(size, _)| size);
+        let size = size.map(|(size, handle)| NewSize { size, is_open: handle.is_some() });
         let change = |file, path: &Path| NameChange::SetAttr {
             file,
             path: path.into(),
             set: set_of(&set),
             size,
-            asker: Asker { uid: who.uid, gid: who.gid },
+            asker: asker_of(who),
         };
         let placed = self.placed(id).zip(path);
         let Some(((key, dir), path)) = placed else {

@@ -136,7 +136,8 @@ impl Vfs {
                 self.engine.ops.compare_superseded(*file, attr.size, &read)
             }
             Place::There(home) => {
-                let open = Question::Open { file: *file, path: path.clone(), write: false };
+                let (path, program) = (path.clone(), None);
+                let open = Question::Open { file: *file, path, write: false, program };
                 let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
                     Answer::Opened { handle, attrs, .. } => (handle, attrs.size),
                     other => return Err(odd(&other)),

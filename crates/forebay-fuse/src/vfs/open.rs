@@ -103,7 +103,7 @@ impl Vfs {
         }
         let _tree = self.tree();
         if self.is_far(id) {
-            return self.open_there(id, flags);
+            return self.open_there(id, flags, who);
         }
         let held = self.claim(id, access(flags))?;
         let opened = self.open_node(id, !write && !truncate);

@@ -1,50 +1,23 @@
 //! Set-user-id and set-group-id, which a change by somebody without the right to keep them takes
-//! away. The kernel leaves it to us (FUSE_HANDLE_KILLPRIV_V2), and tells neither groups nor
-//! capabilities of who asks: they are looked up where a file has such a bit.
+//! away. The kernel leaves it to us (FUSE_HANDLE_KILLPRIV_V2). What the program may is looked up where a file has
+//! such a bit.
 
 use std::path::Path;
 
 use forebay_backing::{Attr, FileKind, Result, SetAttr};
+use forebay_cluster::words::Asker;
 use forebay_engine::Named;
 use forebay_engine::rules::Origin;
 
 use super::Vfs;
+use super::rights::{FSETID, asker_of, has, is_of_group};
 
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
-/// The bit of CAP_FSETID, with which a thread may leave both on what it writes.
-const FSETID: u64 = 1 << 4;
-
-/// What a thread may do that decides.
-#[derive(Debug, PartialEq, Eq)]
-struct Rights {
-    capable: bool,
-    groups: Vec<u32>,
-}
-
-impl Rights {
-    /// Those of a thread that waits for our answer.
-    fn of(who: Origin) -> Rights {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", who.pid));
-        Rights::read(who, &status.unwrap_or_default())
-    }
-
-    /// From its `/proc/PID/status`. Of a thread that we cannot see, the user alone counts.
-    fn read(who: Origin, status: &str) -> Rights {
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let capabilities = field("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        let others = field("Groups:").unwrap_or_default().split_whitespace();
-        let groups = others.filter_map(|id| id.parse().ok()).chain([who.gid]).collect();
-        // Capabilities of other users are those of a user namespace.
-        let capable = who.uid == 0 && capabilities.is_none_or(|all| all & FSETID != 0);
-        Rights { capable, groups }
-    }
-
-    fn may_keep_group(&self, gid: u32) -> bool {
-        self.capable || self.groups.contains(&gid)
-    }
+fn may_keep_group(asker: &Asker, gid: u32) -> bool {
+    has(asker, FSETID) || is_of_group(asker, gid) == Some(true)
 }
 
 /// What a write leaves of a mode.
@@ -62,12 +35,12 @@ impl Vfs {
         if self.open_file(id).is_some_and(|file| !self.engine.verbs.has_set_id(&file)) {
             return;
         }
-        let rights = who.map(Rights::of);
-        if rights.as_ref().is_some_and(|rights| rights.capable) {
+        let asker = who.map(asker_of);
+        if asker.as_ref().is_some_and(|asker| has(asker, FSETID)) {
             return;
         }
         self.take_bits(id, path, |attr| {
-            let may_keep = rights.as_ref().is_none_or(|rights| rights.may_keep_group(attr.gid));
+            let may_keep = asker.as_ref().is_none_or(|asker| may_keep_group(asker, attr.gid));
             match attr.kind {
                 FileKind::File => written(attr.mode, may_keep),
                 _ => attr.mode,
@@ -78,7 +51,7 @@ impl Vfs {
     /// After `who` has set the access list of a file or directory.
     pub(super) fn strip_after_acl(&self, id: u64, path: &Path, who: Origin) {
         self.take_bits(id, Some(path), |attr| {
-            let keeps = attr.mode & SET_GROUP == 0 || Rights::of(who).may_keep_group(attr.gid);
+            let keeps = attr.mode & SET_GROUP == 0 || may_keep_group(&asker_of(who), attr.gid);
             if keeps { attr.mode } else { attr.mode & !SET_GROUP }
         });
     }
@@ -90,7 +63,7 @@ impl Vfs {
         }
         let attr = self.engine.names.ask(|b| b.stat(path))?;
         let has_bit = attr.kind == FileKind::File && attr.mode & SET_GROUP != 0;
-        let drops = has_bit && !Rights::of(who).may_keep_group(attr.gid);
+        let drops = has_bit && !may_keep_group(&asker_of(who), attr.gid);
         Ok(drops.then(|| written(attr.mode, false)))
     }
 
@@ -114,19 +87,6 @@ impl Vfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rights_are_read() {
-        let status = "Name:\tx\nUid:\t0\t0\t0\t0\nGroups:\t4 24 \nCapEff:\t00000000000001ef\n";
-        let who = |uid| Origin { uid, gid: 7, pid: 1 };
-        let expected = Rights { capable: false, groups: vec![4, 24, 7] };
-        assert_eq!(Rights::read(who(0), status), expected, "root without the capability");
-        let all = status.replace("1ef", "1ff");
-        assert!(Rights::read(who(0), &all).capable);
-        assert!(!Rights::read(who(5), &all).capable, "of a namespace");
-        assert_eq!(Rights::read(who(0), ""), Rights { capable: true, groups: vec![7] });
-        assert_eq!(Rights::read(who(5), ""), Rights { capable: false, groups: vec![7] });
-    }
 
     #[test]
     fn a_group_bit_without_execution_is_lost_by_strangers_only() {

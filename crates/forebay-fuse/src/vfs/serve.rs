@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Attrs, By, Question, Refusal};
+use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
@@ -262,7 +262,7 @@ impl Vfs {
         from: (&str, u64),
         file: FileKey,
         path: &Path,
-        write: bool,
+        (write, program): (bool, Option<Opener>),
     ) -> Result<Answer> {
         let cluster = self.cluster().filter(|it| it.vouches(file)).ok_or_else(moved)?;
         let mut held = None;
@@ -281,7 +281,11 @@ impl Vfs {
             None if self.opened_for(from.0, file).is_some() => self.known_at(file, path)?,
             None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
         };
-        let attrs = words_of(&self.engine.verbs.stat_open(&opened));
+        let attr = self.engine.verbs.stat_open(&opened);
+        if let Some(program) = program {
+            self.allows_open(&program, &attr, path)?;
+        }
+        let attrs = words_of(&attr);
         let mut guest = Guest::new(from, opened, held);
         guest.writes = write;
         let handle = self.members.next_guest();
@@ -311,7 +315,9 @@ impl Vfs {
     ) -> Result<Answer> {
         let by = |number| By { member: from.0.into(), epoch: from.1, number };
         let (handle, question) = match question {
-            Question::Open { file, path, write } => return self.open_for(from, file, &path, write),
+            Question::Open { file, path, write, program } => {
+                return self.open_for(from, file, &path, (write, program));
+            }
             Question::Attrs { files } => {
                 let of = |key: &FileKey| self.attrs_for(from.0, *key);
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));

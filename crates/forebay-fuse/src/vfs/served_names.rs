@@ -7,7 +7,7 @@ use std::path::Path;
 use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Attrs, By, NameChange, Set};
+use forebay_cluster::words::{Attrs, By, NameChange, NewSize, Set};
 use forebay_engine::Named;
 
 use super::Vfs;
@@ -42,7 +42,8 @@ impl Vfs {
         match &change {
             NameChange::SetAttr { file, path, set, size, asker } => {
                 self.is_home(&[Some(*file)])?;
-                if let Some(size) = *size {
+                self.allows_set(asker, &self.newest(*file, path)?, path, (set, *size))?;
+                if let Some(NewSize { size, .. }) = *size {
                     let opened = self.known_at(*file, path)?;
                     self.resize_for(&opened, size)?;
                     if asker.uid != 0 && self.engine.verbs.has_set_id(&opened) {
@@ -61,19 +62,21 @@ impl Vfs {
                 self.tell_attributes(self.nodes.id_of(*file));
                 Ok(Some(words_of(&attr)))
             }
-            NameChange::SetXattr { file, path, name, value, flags, .. } => {
+            NameChange::SetXattr { file, path, name, value, flags, asker } => {
                 self.is_home(&[Some(*file)])?;
                 self.is_still(*file, path)?;
                 let name = OsStr::from_bytes(name);
+                self.allows_xattr(asker, *file, path, name)?;
                 let mode = xattr_mode(*flags);
                 self.engine.verbs.set_xattr(file_at(path, *file), name, value, mode)?;
                 self.xattr_changed(*file, name);
                 Ok(None)
             }
-            NameChange::RemoveXattr { file, path, name } => {
+            NameChange::RemoveXattr { file, path, name, asker } => {
                 self.is_home(&[Some(*file)])?;
                 self.is_still(*file, path)?;
                 let name = OsStr::from_bytes(name);
+                self.allows_xattr(asker, *file, path, name)?;
                 self.engine.verbs.remove_xattr(file_at(path, *file), name)?;
                 self.xattr_changed(*file, name);
                 Ok(None)

@@ -11,12 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay_backing::{Attr, Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
-use forebay_cluster::words::{Answer, Attrs, Question};
+use forebay_cluster::words::{Answer, Attrs, Opener, Question};
+use forebay_engine::rules::Origin;
 
 use super::ahead::{Ahead, Asking, Part, Wanted};
 use super::copies::{Succession, is_silence};
 use super::doubts::{Again, Asked};
 use super::members::{Looks, attr_of, moved, odd, with_home};
+use super::rights::opener;
 use super::serve::Guest;
 use super::unsynced::{Account, Life};
 use super::{AtClose, Handle, How, Manner, Opened, Vfs};
@@ -104,7 +106,7 @@ impl Remote {
 }
 
 impl Vfs {
-    pub(super) fn open_there(&self, id: u64, flags: i32) -> Result<Opened> {
+    pub(super) fn open_there(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let truncate = flags & libc::O_TRUNC != 0;
         let (key, dir) = self.placed(id).ok_or_else(moved)?;
@@ -115,6 +117,7 @@ impl Vfs {
         let mut looks = Looks::begin();
         let succession = Succession::default();
         let mut named = self.named_home(&[key]);
+        let program = opener(who, flags);
         loop {
             let place = match named.take() {
                 Some(home) => Place::There(home),
@@ -122,7 +125,8 @@ impl Vfs {
             };
             match place {
                 Place::There(home) => {
-                    match self.ask_open(&home, key, path.clone(), write || truncate) {
+                    let how = (write || truncate, Some(program.clone()));
+                    match self.ask_open(&home, key, path.clone(), how) {
                         Ok(there) => seat = Some(Seat::There(there)),
                         Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
@@ -140,6 +144,7 @@ impl Vfs {
                     let Some(file) = self.named_at(key, &path)? else {
                         return Err(self.replaced(&path));
                     };
+                    self.allows_open(&program, &self.engine.verbs.stat_open(&file), &path)?;
                     seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
             }
@@ -175,8 +180,14 @@ impl Vfs {
         Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
-    fn ask_open(&self, home: &str, file: FileKey, path: PathBuf, write: bool) -> Result<There> {
-        let question = Question::Open { file, path, write };
+    fn ask_open(
+        &self,
+        home: &str,
+        file: FileKey,
+        path: PathBuf,
+        (write, program): (bool, Option<Opener>),
+    ) -> Result<There> {
+        let question = Question::Open { file, path, write, program };
         match self.ask(home, &question, &[], &mut Vec::new())? {
             // If it has begun anew since, it knows the handle no more.
             Answer::Opened { handle, .. } => Ok(There { life: self.life_of(home)?, handle }),
@@ -198,7 +209,9 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let dir = self.as_found(dir, &path);
         let seat = match cluster.open(key, dir, &path, remote.access())? {
-            Place::There(home) => Seat::There(self.ask_open(&home, key, path, remote.write)?),
+            Place::There(home) => {
+                Seat::There(self.ask_open(&home, key, path, (remote.write, None))?)
+            }
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
                 Seat::Here(Arc::new(Guest::new(("", 0), file, held)))

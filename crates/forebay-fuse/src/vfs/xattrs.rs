@@ -5,10 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use forebay_backing::{Error, FileKey, Result};
-use forebay_cluster::words::{Asker, NameChange};
+use forebay_cluster::words::NameChange;
 use forebay_engine::rules::Origin;
 
 use super::members::Settled;
+use super::rights::asker_of;
 use super::served_names::xattr_mode;
 use super::{Vfs, acl};
 use crate::control::{self, Control};
@@ -108,7 +109,7 @@ impl Vfs {
             name: name.as_bytes().to_vec(),
             value: value.to_vec(),
             flags,
-            asker: Asker { uid: who.uid, gid: who.gid },
+            asker: asker_of(who),
         };
         let Settled::Here(_change) = self.settle_xattr(id, change)? else {
             self.acl_may_differ(id, name);
@@ -128,7 +129,7 @@ impl Vfs {
         done
     }
 
-    pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
+    pub fn removexattr(&self, id: u64, who: Origin, name: &OsStr) -> Result<()> {
         control::refuse(id)?;
         require_served(name)?;
         let _tree = self.tree();
@@ -137,6 +138,7 @@ impl Vfs {
             file,
             path: path.clone(),
             name: name.as_bytes().to_vec(),
+            asker: asker_of(who),
         };
         let Settled::Here(_change) = self.settle_xattr(id, change)? else {
             self.acl_may_differ(id, name);

@@ -11,18 +11,19 @@ use forebay_base::Kind;
 
 use super::*;
 use crate::locks::{self, Lock, LockAsk, Of, Range, Space};
-use crate::words::{Asker, By, NameChange, Refusal, Set};
+use crate::words::{Asker, By, NameChange, NewSize, Opener, Refusal, Set};
 
 fn every_question() -> Vec<Question> {
     let (file, path) = (file(5), PathBuf::from("a/ü \"b\"\n"));
-    let asker = Asker { uid: 1, gid: 2 };
+    let asker = Asker { uid: 1, gid: 2, groups: Some(vec![2, 3]), capable: u64::MAX };
+    let program = Opener { asker: Asker { groups: None, ..asker.clone() }, wants: libc::R_OK };
     let changes = [
         NameChange::SetAttr {
             file,
             path: path.clone(),
             set: Set { mtime: Some(None), mode: Some(0o640), ..Set::default() },
-            size: Some(9),
-            asker,
+            size: Some(NewSize { size: 9, is_open: true }),
+            asker: asker.clone(),
         },
         NameChange::SetXattr {
             file,
@@ -30,9 +31,9 @@ fn every_question() -> Vec<Question> {
             name: b"user.x".to_vec(),
             value: vec![0xff; 64 << 10],
             flags: 0,
-            asker,
+            asker: asker.clone(),
         },
-        NameChange::RemoveXattr { file, path: path.clone(), name: b"user.x".to_vec() },
+        NameChange::RemoveXattr { file, path: path.clone(), name: b"user.x".to_vec(), asker },
         NameChange::Link { file, path: path.clone(), to: "c".into() },
         NameChange::Unlink { file, path: path.clone() },
         NameChange::Rename { file, from: path.clone(), to: "c".into(), over: Some(file), flags: 1 },
@@ -50,7 +51,8 @@ fn every_question() -> Vec<Question> {
         Question::RecallBelow { path: path.clone() },
         Question::RecallBelow { path: OsString::from_vec(b"no\xffutf8".to_vec()).into() },
         Question::Changed { file },
-        Question::Open { file, path, write: true },
+        Question::Open { file, path: path.clone(), write: true, program: Some(program) },
+        Question::Open { file, path, write: false, program: None },
         Question::Close { handle: 1 },
         Question::Read { handle: 1, offset: u64::MAX / 2, len: 70_000 },
         Question::Write { handle: 1, number: 7, offset: 4096, sync: true },

@@ -1,0 +1,340 @@
+//! What the program may do that asks for a change or an open. The kernel tells its user and its group alone: what
+//! else decides, its other groups and its capabilities, is looked up in `/proc`.
+//!
+//! The kernel of the program's node decides by the attributes that it has, which may be as old as `attr-ttl`. Of a file
+//! with a home elsewhere that home knows the newest: it decides once more ([`Vfs::allows_open`] and those after it). Of a
+//! directory no member knows more than another, so that names are the kernel's alone.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Attr, Error, FileKey, Result};
+use forebay_cluster::words::{Asker, NewSize, Opener, Set};
+use forebay_engine::rules::Origin;
+
+use super::Vfs;
+use super::acl::{self, Entry, Tag};
+
+/// Capabilities, by their numbers in linux/capability.h.
+const CHOWN: u32 = 0;
+const DAC_OVERRIDE: u32 = 1;
+const DAC_READ_SEARCH: u32 = 2;
+const FOWNER: u32 = 3;
+pub(super) const FSETID: u32 = 4;
+
+const NONE: u64 = 0;
+const ALL: u64 = u64::MAX;
+
+/// The right of a thread that waits for our answer.
+pub(super) fn asker_of(who: Origin) -> Asker {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
+    let is_ours =
+        || namespace_of(&who.pid.to_string()).is_some_and(|of| Some(of) == namespace_of("self"));
+    read(who, &status, is_ours)
+}
+
+/// How a file is opened to run it: for the kernel alone, which lets it through to us (linux/fs.h).
+const FMODE_EXEC: i32 = 0x20;
+
+/// Who opens a file, and for what.
+pub(super) fn opener(who: Origin, flags: i32) -> Opener {
+    let wants = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY if flags & FMODE_EXEC != 0 => libc::X_OK,
+        libc::O_RDONLY => libc::R_OK,
+        libc::O_WRONLY => libc::W_OK,
+        _ => libc::R_OK | libc::W_OK,
+    };
+    let truncates = if flags & libc::O_TRUNC != 0 { libc::W_OK } else { 0 };
+    Opener { asker: asker_of(who), wants: wants | truncates }
+}
+
+fn namespace_of(process: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/user")).ok()
+}
+
+/// From its `/proc/PID/status`. That tells of a thread which works for another user at the moment, as NFS's do, what
+/// it is by itself: then, as of one that we cannot see, the user alone counts.
+fn read(who: Origin, status: &str, is_in_our_namespace: impl Fn() -> bool) -> Asker {
+    let Origin { uid, gid, .. } = who;
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let number = |of: &str| of.parse::<u32>().ok();
+    // Real, effective, saved, and for files.
+    let of_files = field("Uid:").and_then(|all| all.split_whitespace().nth(3)).and_then(number);
+    if of_files != Some(uid) {
+        return Asker { uid, gid, groups: None, capable: if uid == 0 { ALL } else { NONE } };
+    }
+    let groups = field("Groups:").map(|all| all.split_whitespace().filter_map(number).collect());
+    let capable =
+        field("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(NONE);
+    // In another user namespace they are for what is of that one.
+    let counts = capable == NONE || is_in_our_namespace();
+    Asker { uid, gid, groups, capable: if counts { capable } else { NONE } }
+}
+
+pub(super) fn has(asker: &Asker, capability: u32) -> bool {
+    asker.capable & (1 << capability) != 0
+}
+
+/// `None`: not known.
+pub(super) fn is_of_group(asker: &Asker, gid: u32) -> Option<bool> {
+    match &asker.groups {
+        _ if asker.gid == gid => Some(true),
+        Some(groups) => Some(groups.contains(&gid)),
+        None => None,
+    }
+}
+
+fn owns(asker: &Asker, attr: &Attr) -> bool {
+    asker.uid == attr.uid || has(asker, FOWNER)
+}
+
+/// What is wanted of a file that the program has by its user alone, or by capability.
+fn has_alone(asker: &Asker, attr: &Attr, wants: i32) -> Option<bool> {
+    let searches = has(asker, DAC_READ_SEARCH) && wants & !libc::R_OK == 0;
+    if has(asker, DAC_OVERRIDE) || searches {
+        return Some(true);
+    }
+    (asker.uid == attr.uid).then(|| grants(attr.mode >> 6, wants))
+}
+
+/// The same by its list, as acl(5) has it. The mode is a list of three.
+fn has_by_list(asker: &Asker, attr: &Attr, list: &[Entry], wants: i32) -> bool {
+    let short = [
+        Entry { tag: Tag::GroupOf, id: 0, bits: attr.mode >> 3 },
+        Entry { tag: Tag::Others, id: 0, bits: attr.mode },
+    ];
+    let list = if list.is_empty() { &short } else { list };
+    let mask = list.iter().find(|it| it.tag == Tag::Mask).map_or(0o7, |it| it.bits);
+    if let Some(user) = list.iter().find(|it| it.tag == Tag::User && it.id == asker.uid) {
+        return grants(user.bits & mask, wants);
+    }
+    let mut is_in_one = false;
+    for entry in list {
+        let is_in = match entry.tag {
+            Tag::GroupOf => is_of_group(asker, attr.gid),
+            Tag::Group => is_of_group(asker, entry.id),
+            _ => Some(false),
+        };
+        if is_in != Some(false) && grants(entry.bits & mask, wants) {
+            return true;
+        }
+        is_in_one |= is_in == Some(true);
+    }
+    let others = list.iter().find(|it| it.tag == Tag::Others).map_or(0, |it| it.bits);
+    !is_in_one && grants(others, wants)
+}
+
+fn grants(bits: u32, wants: i32) -> bool {
+    !bits & wants as u32 & 0o7 == 0
+}
+
+/// What of a change of attributes the program may not make, by itself; times that become now are not among it.
+fn forbidden(asker: &Asker, attr: &Attr, set: &Set) -> Option<&'static str> {
+    let is_in = |gid| gid == attr.gid || is_of_group(asker, gid) != Some(false);
+    let gives_to = |gid| asker.uid == attr.uid && is_in(gid);
+    let sets = |time: Option<Option<_>>| time.is_some_and(|at| at.is_some());
+    if set.uid.is_some_and(|uid| uid != attr.uid || asker.uid != attr.uid) && !has(asker, CHOWN) {
+        return Some("another owner");
+    }
+    if set.gid.is_some_and(|gid| !gives_to(gid)) && !has(asker, CHOWN) {
+        return Some("another group");
+    }
+    // With another owner it only takes bits away.
+    let sets_mode = set.mode.is_some() && set.uid.is_none() && set.gid.is_none();
+    let is_owners = sets_mode || sets(set.atime) || sets(set.mtime);
+    (is_owners && !owns(asker, attr)).then_some("mode and times")
+}
+
+fn denied(path: &Path) -> Error {
+    Error::os(libc::EACCES, format!("{}: its home refuses this user", path.display()))
+}
+
+fn not_permitted(path: &Path, what: &str) -> Error {
+    let path = path.display();
+    Error::os(libc::EPERM, format!("{path}: its home refuses this user to set {what}"))
+}
+
+/// What a program of another member may do with a file that this one is the home of. None of these locks the tree.
+impl Vfs {
+    fn allows(&self, asker: &Asker, attr: &Attr, path: &Path, wants: i32) -> Result<()> {
+        let may = match has_alone(asker, attr, wants) {
+            Some(may) => may,
+            None => has_by_list(asker, attr, &acl::entries(&self.acl_at(attr.key, path)?)?, wants),
+        };
+        if may { Ok(()) } else { Err(denied(path)) }
+    }
+
+    /// The attributes of a file that this mount is the home of.
+    pub(super) fn newest(&self, key: FileKey, path: &Path) -> Result<Attr> {
+        match self.engine.files.find(key) {
+            Some(file) => Ok(self.engine.verbs.stat_open(&file)),
+            None => self.engine.names.ask(|store| store.stat(path)),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// EACCES.
+    pub(super) fn allows_open(&self, program: &Opener, attr: &Attr, path: &Path) -> Result<()> {
+        self.allows(&program.asker, attr, path, program.wants)
+    }
+
+    /// # Errors
+    ///
+    /// EPERM for what is its owner's to change; EACCES for what who may write it may change.
+    pub(super) fn allows_set(
+        &self,
+        asker: &Asker,
+        attr: &Attr,
+        path: &Path,
+        (set, size): (&Set, Option<NewSize>),
+    ) -> Result<()> {
+        if let Some(what) = forbidden(asker, attr, set) {
+            return Err(not_permitted(path, what));
+        }
+        let becomes_now = [set.atime, set.mtime].contains(&Some(None)) && !owns(asker, attr);
+        match becomes_now || size.is_some_and(|size| !size.is_open) {
+            true => self.allows(asker, attr, path, libc::W_OK),
+            false => Ok(()),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// EPERM for an access list of another's file; EACCES for `user.` attributes of a file that the program may not
+    /// write. Of others the kernel of its node has decided by its capabilities, which nobody changes here.
+    pub(super) fn allows_xattr(
+        &self,
+        asker: &Asker,
+        key: FileKey,
+        path: &Path,
+        name: &OsStr,
+    ) -> Result<()> {
+        let attr = self.newest(key, path)?;
+        if acl::is_one(name) && !owns(asker, &attr) {
+            return Err(not_permitted(path, "its access list"));
+        }
+        match name.as_encoded_bytes().starts_with(b"user.") {
+            true => self.allows(asker, &attr, path, libc::W_OK),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: bool = true;
+
+    fn program(uid: u32, groups: &[u32]) -> Asker {
+        Asker { uid, gid: groups[0], groups: Some(groups.to_vec()), capable: NONE }
+    }
+
+    fn file(mode: u32) -> Attr {
+        Attr {
+            mode,
+            uid: 5,
+            gid: 50,
+            ..crate::nodes::tests::attr(1, forebay_backing::FileKind::File)
+        }
+    }
+
+    fn may(asker: &Asker, attr: &Attr, list: &[Entry], wants: i32) -> bool {
+        has_alone(asker, attr, wants).unwrap_or_else(|| has_by_list(asker, attr, list, wants))
+    }
+
+    #[test]
+    fn rights_are_read() {
+        let status = "Name:\tx\nUid:\t0\t0\t0\t0\nGroups:\t4 24 \nCapEff:\t00000000000001ef\n";
+        let who = |uid| Origin { uid, gid: 7, pid: 1 };
+        let found = read(who(0), status, || true);
+        let expected = Asker { uid: 0, gid: 7, groups: Some(vec![4, 24]), capable: 0x1ef };
+        assert_eq!(found, expected, "root without a capability");
+        assert!(!has(&found, FSETID));
+        assert!(!has(&read(who(0), status, || false), CHOWN), "of another namespace");
+        let unseen = |uid, capable| Asker { uid, gid: 7, groups: None, capable };
+        assert_eq!(read(who(5), status, || true), unseen(5, NONE), "it works for another");
+        assert_eq!(read(who(0), "", || true), unseen(0, ALL));
+        assert_eq!(read(who(5), "", || true), unseen(5, NONE));
+    }
+
+    #[test]
+    fn the_first_class_that_a_program_is_of_decides() {
+        let cases = [
+            (0o400, program(5, &[1]), libc::R_OK, true, "its owner"),
+            (0o477, program(5, &[50]), libc::W_OK, false, "its owner, whatever others may"),
+            (0o640, program(6, &[1, 50]), libc::R_OK, true, "its group, not the first one"),
+            (0o640, program(6, &[1, 50]), libc::R_OK | libc::W_OK, false, "its group"),
+            (0o707, program(6, &[50]), libc::R_OK, false, "its group, whatever others may"),
+            (0o604, program(6, &[1]), libc::R_OK, true, "others"),
+            (0o711, program(6, &[1]), libc::X_OK, true, "who runs it reads nothing"),
+            (0o711, program(6, &[1]), libc::R_OK, false, "others"),
+        ];
+        for (mode, asker, wants, expected, whose) in cases {
+            assert_eq!(
+                may(&asker, &file(mode), &[], wants),
+                expected,
+                "{mode:o}, {wants}: {whose}"
+            );
+        }
+        let unseen = Asker { groups: None, ..program(6, &[1]) };
+        assert!(may(&unseen, &file(0o640), &[], libc::R_OK), "its kernel knows its groups");
+        assert!(!may(&unseen, &file(0o600), &[], libc::R_OK));
+        let able = |capability| Asker { capable: 1u64 << capability, ..program(6, &[1]) };
+        assert!(may(&able(DAC_OVERRIDE), &file(0), &[], libc::R_OK | libc::W_OK));
+        assert!(may(&able(DAC_READ_SEARCH), &file(0), &[], libc::R_OK));
+        assert!(!may(&able(DAC_READ_SEARCH), &file(0), &[], libc::W_OK));
+        assert!(!may(&able(CHOWN), &file(0), &[], libc::R_OK));
+    }
+
+    #[test]
+    fn a_list_decides_in_place_of_the_groups_bits() {
+        let entry = |tag, id, bits| Entry { tag, id, bits };
+        let list = [
+            entry(Tag::Owner, 0, 6),
+            entry(Tag::User, 7, 6),
+            entry(Tag::User, 8, 0),
+            entry(Tag::GroupOf, 0, 0),
+            entry(Tag::Group, 60, 4),
+            entry(Tag::Mask, 0, 4),
+            entry(Tag::Others, 0, 4),
+        ];
+        // Where there is a list the group's bits are its mask.
+        let attr = file(0o644);
+        let cases = [
+            (program(7, &[1]), libc::R_OK, ALLOWED),
+            (program(7, &[1]), libc::W_OK, !ALLOWED),
+            (program(8, &[1]), libc::R_OK, !ALLOWED),
+            (program(9, &[50]), libc::R_OK, !ALLOWED),
+            (program(9, &[50, 60]), libc::R_OK, ALLOWED),
+            (program(9, &[1]), libc::R_OK, ALLOWED),
+            (program(5, &[50]), libc::W_OK, ALLOWED),
+        ];
+        for (asker, wants, expected) in cases {
+            assert_eq!(may(&asker, &attr, &list, wants), expected, "{asker:?}, {wants}");
+        }
+    }
+
+    #[test]
+    fn what_is_its_owners_to_change_is_not_others() {
+        let (owner, other) = (program(5, &[1, 60]), program(6, &[50]));
+        let able = Asker { capable: (1 << FOWNER) | (1 << CHOWN), ..other.clone() };
+        let now = Set { mtime: Some(None), ..Set::default() };
+        let sets = [
+            (Set { mode: Some(0o777), ..Set::default() }, ALLOWED),
+            (Set { gid: Some(60), ..Set::default() }, ALLOWED),
+            (Set { gid: Some(61), ..Set::default() }, !ALLOWED),
+            (Set { uid: Some(6), ..Set::default() }, !ALLOWED),
+            (Set { uid: Some(5), gid: Some(50), ..Set::default() }, ALLOWED),
+            (Set { mtime: Some(Some(Default::default())), ..Set::default() }, ALLOWED),
+        ];
+        for (set, is_allowed) in sets {
+            let is_forbidden = |asker| forbidden(asker, &file(0o666), &set).is_some();
+            assert_eq!(is_forbidden(&owner), !is_allowed, "its owner: {set:?}");
+            assert!(is_forbidden(&other), "somebody else: {set:?}");
+            assert!(!is_forbidden(&able), "who has the capabilities: {set:?}");
+        }
+        assert_eq!(forbidden(&other, &file(0o666), &now), None, "who may write it may");
+    }
+}
