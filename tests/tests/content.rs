@@ -200,6 +200,40 @@ fn damage(dir: &Path, len: u64, at: u64) -> bool {
     })
 }
 
+/// Who opens a file to write, and writes nothing, sends nothing home of what has gone bad in the tier.
+// S-2 S-11
+#[test]
+fn a_bit_that_was_flipped_does_not_go_home_by_an_open_that_writes_nothing() {
+    needs_forebay!();
+    for tier in [Tier::Disk, Tier::Xfs(512)] {
+        let bed = Bed::new(tier);
+        let mounted = bed.mount(MOUNT);
+        let bytes = cached(&bed, &mounted, "f");
+        mounted.umount();
+        assert!(damage(&bed.tier.join("shadow"), bytes.len() as u64, 9), "there is a shadow");
+        let mounted = bed.mount(MOUNT);
+        let before = counter(&mounted, "passthrough_writes");
+        let file = for_writing(&mounted.at("f"));
+        if counter(&mounted, "passthrough_writes") == before {
+            println!("SKIPPED: no passthrough here");
+            return;
+        }
+        let mut bad = [0];
+        file.read_exact_at(&mut bad, 9).unwrap();
+        assert_ne!(bad[0], bytes[9], "it is damaged");
+        assert_eq!(flushed(&mounted), 0, "{tier:?}: while it is open");
+        drop(file);
+        within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
+        assert_eq!(flushed(&mounted), 0, "{tier:?}: after its close");
+        assert!(fs::read(bed.backing.join("f")).unwrap() == bytes, "{tier:?}: backing store");
+        mounted.umount();
+        let tier = text(&bed.tier).to_string();
+        let found = bed.forebay(&["check", "--read-data", &tier]);
+        assert!(found.code == Some(1) && found.stdout.contains("f: bytes 0 to"), "{found:#?}");
+    }
+    proof!("one bad bit stayed where it was on two tiers");
+}
+
 /// S11: a clean copy that went bad on the tier is found by what was read from the store, and dropped by hand.
 // S-11
 #[test]

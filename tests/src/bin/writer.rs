@@ -2,17 +2,19 @@
 //! acknowledged. Ends at the first error (exit 3), which is how it meets a killed daemon; a read
 //! that does not return what it wrote is exit 4.
 //!
-//! `writer DIR JOURNAL SEED mixed|synced|unsynced [MAX_OPS]`
+//! `writer DIR JOURNAL SEED mixed|synced|silent|unsynced [MAX_OPS]`
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::exit;
 
 use forebay_tests::Rng;
 use forebay_tests::journal::{Files, History, Journal, Op, written};
+use forebay_tests::sys::Map;
 
 const FILE_MAX: u64 = 1 << 20;
 const FILES_MAX: usize = 24;
@@ -24,7 +26,10 @@ enum Mode {
     Mixed,
     /// Only what the power cut test can judge: create, write, append, fsync.
     Synced,
-    /// The same, with fsyncs claimed and not made: what a judge must catch.
+    /// The same, where a file that is as long as it was at its last fsync is synced without a request to its file system's
+    /// daemon, if it is open past that: by msync of a mapping, or by each write for itself (RWF_DSYNC).
+    Silent,
+    /// The same as `Synced`, with fsyncs claimed and not made: what a judge must catch.
     Unsynced,
 }
 
@@ -35,6 +40,9 @@ struct Writer {
     mode: Mode,
     files: Files,
     open: HashMap<String, File>,
+    /// How long files were at their last fsync, and those that were written since they were synced last.
+    known: HashMap<String, usize>,
+    unsynced: HashSet<String>,
     next: u64,
 }
 
@@ -59,11 +67,14 @@ impl Writer {
             rng: Rng::new(args[3].parse().expect("SEED")),
             mode: match args[4].as_str() {
                 "synced" => Mode::Synced,
+                "silent" => Mode::Silent,
                 "unsynced" => Mode::Unsynced,
                 _ => Mode::Mixed,
             },
             files: history.files(),
             open: HashMap::new(),
+            known: HashMap::new(),
+            unsynced: HashSet::new(),
             next: history.acked.len() as u64,
         }
     }
@@ -141,9 +152,16 @@ impl Writer {
         let bytes = written(offset, len, key);
         let file = self.file(&name)?.try_clone()?;
         let op = Op::Write { name: name.clone(), offset, len, key };
-        self.journal.record(&op, || file.write_all_at(&bytes, offset))?;
-        let mine = self.files.get_mut(&name).expect("known");
         let end = (offset + len) as usize;
+        if self.is_silent(&name, end) && !self.unsynced.contains(&name) && self.rng.one_in(3) {
+            self.journal.record(&op, || write_durably(&file, &bytes, offset))?;
+            // It tells of this write alone, and there is no other.
+            self.journal.record(&Op::Fsync(name.clone()), || Ok(()))?;
+        } else {
+            self.unsynced.insert(name.clone());
+            self.journal.record(&op, || file.write_all_at(&bytes, offset))?;
+        }
+        let mine = self.files.get_mut(&name).expect("known");
         mine.resize(mine.len().max(end), 0);
         mine[offset as usize..end].copy_from_slice(&bytes);
         Ok(())
@@ -152,8 +170,24 @@ impl Writer {
     fn fsync(&mut self) -> io::Result<()> {
         let name = self.any();
         let file = self.file(&name)?.try_clone()?;
+        let len = self.files[&name].len();
+        let is_silent = self.is_silent(&name, len);
         let claim = self.mode == Mode::Unsynced;
-        self.journal.record(&Op::Fsync(name), || if claim { Ok(()) } else { file.sync_all() })
+        self.journal.record(&Op::Fsync(name.clone()), || match (claim, is_silent && len > 0) {
+            (true, _) => Ok(()),
+            (false, true) => Map::shared(&file, len, false)?.sync(),
+            (false, false) => file.sync_all(),
+        })?;
+        self.unsynced.remove(&name);
+        if !is_silent {
+            self.known.insert(name, len);
+        }
+        Ok(())
+    }
+
+    /// Whether what ends there is synced so.
+    fn is_silent(&self, name: &str, end: usize) -> bool {
+        self.mode == Mode::Silent && self.known.get(name).is_some_and(|len| end <= *len)
     }
 
     fn truncate(&mut self) -> io::Result<()> {
@@ -219,6 +253,20 @@ impl Writer {
         let mut got = vec![0; want.len()];
         self.file(name)?.read_exact_at(&mut got, 0)?;
         Ok(difference(&got, want))
+    }
+}
+
+/// Writes all of it, and has it durable when that returns.
+fn write_durably(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: one part, which lives through the call and is only read.
+    let n = unsafe {
+        libc::pwritev2(file.as_raw_fd(), &part, 1, offset as libc::off_t, libc::RWF_DSYNC)
+    };
+    match n {
+        n if n == bytes.len() as isize => Ok(()),
+        n if n < 0 => Err(io::Error::last_os_error()),
+        n => Err(io::Error::other(format!("{n} of {} bytes are written", bytes.len()))),
     }
 }
 

@@ -11,6 +11,8 @@ use forebay_tests::{Bed, PATIENCE, Proc, within};
 pub enum Work {
     Mixed,
     Synced,
+    /// Syncs without a request to the daemon where it writes past that.
+    Silent,
     /// Claims to sync, and does not.
     Unsynced,
     /// Publishes, replaces and removes; see `src/bin/namer.rs`.
@@ -111,6 +113,7 @@ impl Writer {
         let (program, kind) = match work {
             Work::Mixed => (env!("CARGO_BIN_EXE_writer"), Some("mixed")),
             Work::Synced => (env!("CARGO_BIN_EXE_writer"), Some("synced")),
+            Work::Silent => (env!("CARGO_BIN_EXE_writer"), Some("silent")),
             Work::Unsynced => (env!("CARGO_BIN_EXE_writer"), Some("unsynced")),
             Work::Names => (env!("CARGO_BIN_EXE_namer"), None),
         };

@@ -233,7 +233,12 @@ struct Outcome {
     past: u64,
 }
 
-fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -> Outcome {
+fn cut_the_power(
+    (fs, work): (ImageFs, Work),
+    flags: &[&str],
+    seed: u64,
+    env: &[(&str, &str)],
+) -> Outcome {
     const QUIET_CUTS: usize = 3;
     let deadline = soak().map(|time| Instant::now() + time);
     let mut outcome = Outcome { wrong: Vec::new(), cuts: 0, syncs: 0, forgotten: 0, past: 0 };
@@ -245,7 +250,7 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
         }
         machine.bed.env("FOREBAY_BOOT_ID", "00000000-0000-4000-8000-000000000001");
         let mounted = machine.bed.mount(flags);
-        let mut load = Load::start(&machine.bed, 3, chance.word(), Work::Synced);
+        let mut load = Load::start(&machine.bed, 3, chance.word(), work);
         let mut cuts = Vec::new();
         for number in 0..QUIET_CUTS {
             load.progress(chance.range(20, 300));
@@ -275,11 +280,15 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
 }
 
 fn survives(fs: ImageFs, flags: &[&str], own_seed: u64) {
+    survives_with((fs, Work::Synced), flags, own_seed);
+}
+
+fn survives_with(load: (ImageFs, Work), flags: &[&str], own_seed: u64) {
     let seed = seed(own_seed);
     if !binary_mentions("FOREBAY_BOOT_ID") {
         skip!("this forebay has no FOREBAY_BOOT_ID");
     }
-    let outcome = cut_the_power(fs, flags, seed, &[]);
+    let outcome = cut_the_power(load, flags, seed, &[]);
     assert!(outcome.syncs > 50, "only {} fsyncs", outcome.syncs);
     let lines = &outcome.wrong;
     assert!(lines.is_empty(), "seed {seed}, {} problems:\n  {}", lines.len(), lines.join("\n  "));
@@ -305,6 +314,14 @@ fn synced_bytes_survive_power_cuts_on_xfs() {
     survives(ImageFs::Xfs, ALL_PAST, 80);
 }
 
+/// Of msync and RWF_DSYNC in a file that is open past the daemon no request tells.
+#[test]
+fn bytes_that_were_synced_past_the_daemon_survive_power_cuts() {
+    needs_forebay!();
+    needs_tools!("mkfs.xfs", "mkfs.ext4");
+    survives_with((ImageFs::Ext4, Work::Silent), ALL_PAST, 75);
+}
+
 #[test]
 fn synced_bytes_survive_power_cuts_on_the_daemon_path() {
     needs_forebay!();
@@ -324,7 +341,10 @@ fn a_protocol_without_the_sync_of_the_shadow_is_caught() {
         let env = [("FOREBAY_SKIP_SYNC", sync)];
         let caught = (0..3).any(|try_number| {
             let seed = 100 + try_number;
-            !cut_the_power(ImageFs::Ext4, &["--preset", "hold"], seed, &env).wrong.is_empty()
+            {
+                let load = (ImageFs::Ext4, Work::Synced);
+                !cut_the_power(load, &["--preset", "hold"], seed, &env).wrong.is_empty()
+            }
         });
         assert!(caught, "without the sync of the {sync} nothing was found missing");
         proof!("the missing sync of the {sync} was caught");

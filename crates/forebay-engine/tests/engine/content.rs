@@ -599,7 +599,7 @@ fn holes_are_compared_too() {
     assert_eq!(bed.flush(&file), blocks, "all holes are known");
 }
 
-/// A file of a real file system, its times included: opened and not written it is clean, written it is not,
+/// R4: a file of a real file system, its times included: opened and not written it is clean, written it is not,
 /// also if its time was set back.
 // S-6
 #[test]
@@ -705,7 +705,7 @@ fn bytes_that_come_behind_a_look_are_found_by_the_next() {
     past.end().expect("a tier that works");
 }
 
-/// The store has nothing to do, and there is always something to look at.
+/// R5: the store has nothing to do, and there is always something to look at.
 // S-5
 #[test]
 fn what_is_written_past_us_all_the_time_is_looked_at_by_its_age() {
