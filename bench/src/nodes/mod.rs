@@ -7,6 +7,7 @@
 mod between;
 mod cluster;
 mod copies;
+mod gluster;
 mod layouts;
 mod many;
 mod net;
@@ -24,7 +25,7 @@ pub use net::Host;
 
 use crate::parts::{Options, Part, Plain};
 
-const PARTS: [Part<Plain>; 12] = [
+const PARTS: [Part<Plain>; 13] = [
     Part {
         name: "resident",
         about: "bytes of one node's own tier, with a registry and without",
@@ -54,6 +55,11 @@ const PARTS: [Part<Plain>; 12] = [
         name: "nfs",
         about: "a file at another node's home, beside an NFS server there",
         work: nfs::run,
+    },
+    Part {
+        name: "gluster",
+        about: "bytes and small files between two nodes, beside GlusterFS there",
+        work: gluster::run,
     },
     Part {
         name: "files",
