@@ -29,8 +29,8 @@ pub trait Cluster: Send + Sync {
     fn vouches(&self, file: FileKey) -> bool;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
-    /// Whether files of the directory may be opened to read by what was heard of claims.
-    fn has_grant(&self, dir: FileKey) -> bool;
+    /// Whether it counts in which directory a file is opened.
+    fn needs_dir(&self) -> bool;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
@@ -91,8 +91,8 @@ impl Cluster for Arc<Member> {
         })
     }
 
-    fn has_grant(&self, dir: FileKey) -> bool {
-        Member::has_grant(self, dir)
+    fn needs_dir(&self) -> bool {
+        Member::needs_dir(self)
     }
 
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard> {
@@ -299,9 +299,6 @@ pub trait Front: Keeper {
 
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
-
-    /// Whether the store has the file at this path, in this directory, and by no other name. Asks it.
-    fn is_alone(&self, file: FileKey, dir: FileKey, path: &Path) -> bool;
 
     /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
     /// `bytes` came with the question; what goes with the answer is put into `out`.

@@ -10,7 +10,8 @@
 //! | `stores/S/removed/M` | [`Removed`] | never |
 //! | `stores/S/claims/FILE` | [`Claim`] | given back |
 //! | `stores/S/creates/DIR/M` | empty | given back |
-//! | `stores/S/grants/DIR/M` | empty | given up, or the lease of M's process ends |
+//! | `stores/S/grants/M` | empty | given up, or the lease of M's process ends |
+//! | `stores/S/called/M` | empty | M has given its grant up, or the lease of whoever gets no answer of M ends |
 //! | `stores/S/given/FILE` | [`Given`] | the lease of whoever gave it back ends |
 //! | `stores/S/gate` | [`Gate`] | the lease of whoever renames ends, or the rename is over |
 //!
@@ -131,10 +132,6 @@ pub struct Claim {
     pub member: String,
     /// Where the file was when it was claimed, below the store's root: for people.
     pub path: String,
-    /// The directory that it was claimed in, as [`file`] writes it: who has a read grant there gives it up. Empty:
-    /// it may have names in any.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub dir: String,
     /// The claim's number, if it was taken over: the one that the first owner's claim had. 0: the revision
     /// at which the key was put.
     #[serde(default)]
@@ -148,11 +145,7 @@ pub struct Claim {
 impl Claim {
     pub fn new(member: &str, path: &str) -> Claim {
         let (member, path) = (member.into(), path.into());
-        Claim { member, path, dir: String::new(), number: 0, taken_from: Vec::new() }
-    }
-
-    pub fn in_dir(self, dir: FileKey) -> Claim {
-        Claim { dir: file(dir), ..self }
+        Claim { member, path, number: 0, taken_from: Vec::new() }
     }
 }
 

@@ -317,9 +317,10 @@ impl Member {
         }
     }
 
-    /// Whether this member has a read grant of the directory, or asks for one.
-    pub fn has_grant(&self, dir: FileKey) -> bool {
-        lock(&self.core).has_grant(dir)
+    /// Whether it counts in which directory a file is opened: files may be opened without asking the registry, and
+    /// others make files somewhere.
+    pub fn needs_dir(&self) -> bool {
+        lock(&self.core).needs_dir()
     }
 
     /// Before a file is made in a directory; the guard is dropped when it is made, or cannot be.
@@ -598,10 +599,6 @@ impl Member {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
             }),
-            Effect::Place { file, claim, dir, path } => self.hands[MOUNT].run(move || {
-                let is_alone = member.front().is_some_and(|front| front.is_alone(file, dir, &path));
-                member.feed(Input::Placed { file, claim, is_alone });
-            }),
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
                 self.is_suspended.store(true, Relaxed);
@@ -699,11 +696,13 @@ impl Member {
             Peer::Recall { file } => Question::Recall { file },
             Peer::RecallBelow { path } => Question::RecallBelow { path },
             Peer::Changed { file } => Question::Changed { file },
+            Peer::Reached { revision } => Question::Reached { revision: revision.0 },
         };
         match self.ask(to, &question, &[], &mut Vec::new())? {
             Answer::Done => Ok(Reply::Done),
             Answer::Holds(holds) => Ok(Reply::Holds(holds)),
             Answer::Given(given) => Ok(Reply::Given(given)),
+            Answer::Reached(revision) => Ok(Reply::Reached(Revision(revision))),
             other => Err(Error::os(libc::EPROTO, format!("member {to} answered {other:?}"))),
         }
     }

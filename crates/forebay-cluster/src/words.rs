@@ -43,6 +43,11 @@ pub enum Question {
     Changed {
         file: FileKey,
     },
+    /// The asker has put a key at this revision: has the asked member, which may open files without asking the registry,
+    /// heard of it? Answered once it has; after a while with how far it is.
+    Reached {
+        revision: u64,
+    },
     /// A program elsewhere opens the file: the answer has a handle. Its home decides whether the program may.
     Open {
         file: FileKey,
@@ -188,6 +193,7 @@ impl Question {
             | Question::Recall { .. }
             | Question::RecallBelow { .. }
             | Question::Changed { .. }
+            | Question::Reached { .. }
             | Question::Open { .. }
             | Question::Attrs { .. }
             | Question::Name { .. }
@@ -430,6 +436,8 @@ pub enum Answer {
     Holds(bool),
     /// The claim is given back; `false`: it is in use and stays.
     Given(bool),
+    /// It has heard of all up to this revision.
+    Reached(u64),
     Opened {
         handle: u64,
         attrs: Attrs,

@@ -215,10 +215,6 @@ impl Front for Shared {
         self.vfs.engine.files.known_below(path)
     }
 
-    fn is_alone(&self, file: FileKey, dir: FileKey, path: &Path) -> bool {
-        self.vfs.is_alone(file, dir, path)
-    }
-
     fn answer(
         &self,
         from: (&str, u64),

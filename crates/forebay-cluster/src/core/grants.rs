@@ -1,13 +1,28 @@
-//! A directory's read grant: while it stands its files are opened by what the mirror says, without a barrier.
+//! A member's read grant: while it stands, files that nobody has claimed are opened by what the mirror says, without
+//! a barrier.
 //!
-//! Who has claimed a file, or begins to make files in a directory, waits until the read grants of that directory
-//! that are older than that are gone: either the mirror of who has a grant knows of the claim, or the claim does
-//! not count yet. Who hears of it gives the grant up. A grant hangs on the lease of its member's process, so that
-//! one that is dead, stopped or cut off is waited for no longer than that.
+//! A grant is one key, `grants/M`, on the lease of its member's process. Whoever claims a file, or begins to make
+//! files in a directory (or to bring names there), does so by a commit at some revision R. He goes on when each member
+//! whose grant is older than R has said that its mirror has reached R, or its grant is gone. The grant stays: its
+//! member knows of the claim now.
 //!
-//! A file may have come to another directory, or have names in several, than the one that it was claimed in. So
-//! it is looked for there after the claim; one that is not there alone waits for all grants, of any
-//! directory. And who brings a name into a directory may make files there meanwhile.
+//! So whoever opens by a grant, put at P, has missed no claim that counts. Take one at R.
+//!
+//! - P is newer than R. The grant counts once the mirror has reached P, and then it has the claim
+//!   ([`Rule::GrantReached`]).
+//! - P is older, and the member has said that it has reached R ([`Rule::ClaimWaitsForGrants`],
+//!   [`Rule::AnswerMeansReached`]). What was said of a mirror stays true, also of the member's next process: a mirror
+//!   only goes on, and each process begins with all keys as they are then. So it is remembered by member, not by grant.
+//! - P is older, and the grant is gone from the mirror of who claims. That one had reached R by then: no older grant
+//!   was unknown to it. If its member gave it up, it had ceased to open by it before. If its lease has run out, it had
+//!   ceased before, by its own clock ([`Rule::GrantEndsWithLease`]). If a later process of the member deleted it, that
+//!   one has the tier, and so the earlier one has ended.
+//!
+//! New files are claimed a moment after they are made, and nobody waits for that. The key of their directory tells of
+//! them: whoever makes the first one has waited for that key as for a claim ([`Rule::CreatesWaitForGrants`]). While
+//! others make files in a directory those are asked, and no grant counts there ([`Rule::CreatorsBeforeGrant`]). That
+//! key goes after the files in it are claimed, so who has heard that it went has heard of the claims. How others are
+//! asked is in [`holders`](super::holders).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,32 +30,25 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Outcome, Revision};
 
+use super::holders::LAGS;
 use super::own::SOMEWHERE;
-use super::{Core, Doing, Effect, OWN_LEASE, Own, Rule, Stage, Ticket};
-use crate::keys;
+use super::{Core, Doing, Effect, OWN_LEASE, Reply, Rule, Ticket};
 
 /// So many opens behind barriers, within this time, are worth a grant.
 const LOOKS: u32 = 3;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// After a grant was broken, before another is taken there: at first, and at most. Twice as long each time, unless
-/// the grant lived long enough to have been worth it.
+/// So often what a grant saves is weighed against what it costs.
+const WEIGH: Duration = Duration::from_secs(5);
+
+/// After a grant that cost more than it saved, before another is taken: at first, and at most. Twice as long each
+/// time, unless the grant lived long enough to have been worth it.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(60);
 const WORTH: u32 = 8;
 
-/// A grant that nobody used for so long goes: whoever writes there would wait for it.
+/// A grant that nobody used for so long goes: whoever claims anything asks for it.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// Grants of one member, and directories of which it remembers anything.
-const GRANTS_MAX: usize = 1000;
-const DIRS_MAX: usize = 4000;
-
-/// Grants that are given up in one commit, within the registry's limit of 120 operations.
-const AT_ONCE: usize = 50;
-
-/// Waits for a grant may take so many patiences: longer than any lease.
-pub const PATIENCES: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -48,10 +56,7 @@ enum State {
     Asked,
     Stands(Revision),
     /// It counts no more; the mirror may have the key only from this revision on.
-    Leaving {
-        put: Revision,
-        is_sent: bool,
-    },
+    Leaving(Revision),
 }
 
 #[derive(Debug)]
@@ -59,73 +64,87 @@ struct Grant {
     state: State,
     since: Duration,
     used: Duration,
-    /// The newest thing that another has done in the directory.
-    broken: Revision,
     is_lapsed: bool,
+    scale: Scale,
 }
 
-#[derive(Debug, Default)]
-struct Dir {
-    looks: u32,
+impl Grant {
+    fn new(state: State, now: Duration) -> Grant {
+        let scale = Scale { since: now, served: 0, said: 0 };
+        Grant { state, since: now, used: now, is_lapsed: false, scale }
+    }
+}
+
+/// What a grant has saved and cost for some time.
+#[derive(Debug)]
+struct Scale {
     since: Duration,
-    rest: Duration,
-    not_before: Duration,
+    /// Barriers.
+    served: u32,
+    /// Answers to who claims.
+    said: u32,
+}
+
+/// Somebody wants to know when the mirror has reached a revision.
+#[derive(Debug)]
+struct Curious {
+    ticket: Ticket,
+    revision: Revision,
+    since: Duration,
 }
 
 #[derive(Debug, Default)]
 pub struct Grants {
-    own: BTreeMap<FileKey, Grant>,
-    dirs: BTreeMap<FileKey, Dir>,
+    own: Option<Grant>,
+    /// The commit that gives it up is under way.
+    pub(super) is_leaving: bool,
+    looks: u32,
+    looked_since: Duration,
+    rest: Duration,
+    not_before: Duration,
+    curious: Vec<Curious>,
 }
 
-/// Where a file is that this member has claimed, as far as others' grants are concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// Not asked yet.
-    Unknown,
-    /// [`Effect::Place`] is under way.
-    Asked,
-    /// In its directory, by one name.
-    Alone,
-    /// Not there, or elsewhere, too: its claim is to say so, or that is under way.
-    Widening { is_sent: bool },
-    /// Anywhere, as its claim says.
-    Anywhere,
-    /// No grant is older than its claim.
-    Free,
-}
-
+/// This member's own grant.
 impl Core {
-    /// Whether files of the directory are opened by what the mirror says.
-    pub(super) fn is_granted(&self, dir: FileKey) -> bool {
-        let Some(Grant { state: State::Stands(revision), .. }) = self.grants.own.get(&dir) else {
-            return false;
-        };
-        let stands = self.mirror.grants.get(&dir).and_then(|by| by.get(&self.me)) == Some(revision);
-        let has_reached = stands || !self.rules.obey(Rule::GrantReached);
-        has_reached && !(self.is_made_in(dir) && self.rules.obey(Rule::CreatorsBeforeGrant))
+    /// Whether a file of the directory, which nobody else has claimed, is nobody else's for certain.
+    pub(super) fn is_granted(&self, file: FileKey, dir: FileKey) -> bool {
+        let claim = self.mirror.claims.get(&file);
+        let is_asked = self.is_made_in(dir) && self.rules.obey(Rule::CreatorsBeforeGrant);
+        self.has_grant() && !is_asked && claim.is_none_or(|claim| claim.member == self.me)
     }
 
-    /// Whether there is, or may soon be, a grant of this member's.
-    pub fn has_grant(&self, dir: FileKey) -> bool {
-        self.grants.own.contains_key(&dir)
+    fn has_grant(&self) -> bool {
+        let Some(Grant { state: State::Stands(put), .. }) = &self.grants.own else { return false };
+        let has_reached = self.mirror.grants.get(&self.me) == Some(put);
+        has_reached || !self.rules.obey(Rule::GrantReached)
     }
 
-    /// Directories of which there is, or may soon be, a grant of this member's.
+    /// Whether it counts in which directory a file is opened: others make files somewhere, and elsewhere the registry
+    /// may not be asked.
+    pub fn needs_dir(&self) -> bool {
+        self.grants.own.is_some() && self.is_made_in(SOMEWHERE)
+    }
+
+    /// Read grants that there are, or may soon be, of this member's.
     pub fn grants(&self) -> usize {
-        self.grants.own.len()
+        usize::from(self.grants.own.is_some())
     }
 
-    /// Also by this member: a file whose name it brings there may have been claimed where it was before, since it
-    /// last looked.
+    /// By others. What this member makes there it knows.
     fn is_made_in(&self, dir: FileKey) -> bool {
-        self.mirror.creates.contains_key(&dir)
+        let makes = |by: &BTreeMap<String, Revision>| by.keys().any(|member| *member != self.me);
+        match dir == SOMEWHERE {
+            true => self.mirror.creates.values().any(makes),
+            false => self.mirror.creates.get(&dir).is_some_and(makes),
+        }
     }
 
-    pub(super) fn use_grant(&mut self, dir: FileKey) {
+    pub(super) fn use_grant(&mut self) {
         let now = self.now;
-        if let Some(grant) = self.grants.own.get_mut(&dir) {
+        if let Some(grant) = &mut self.grants.own {
             grant.used = now;
+            grant.scale.served += 1;
         }
     }
 
@@ -133,84 +152,44 @@ impl Core {
     pub(super) fn note_look(&mut self, dir: FileKey) {
         let now = self.now;
         let has_lease = self.lease_until.is_some_and(|until| now < until);
-        if dir == SOMEWHERE
-            || !has_lease
-            || !self.has_begun
-            || self.trusted().is_some()
-            || self.grants.own.contains_key(&dir)
-            || self.grants.own.len() >= GRANTS_MAX
-            || self.is_made_in(dir)
-        {
+        let is_of_use = self.has_begun && self.trusted().is_none() && !self.is_made_in(dir);
+        let grants = &mut self.grants;
+        if !has_lease || !is_of_use || grants.own.is_some() {
             return;
         }
-        let dirs = &mut self.grants.dirs;
-        if dirs.len() >= DIRS_MAX {
-            dirs.retain(|_, dir| now < dir.since + WINDOW || now < dir.not_before);
+        if now >= grants.looked_since + WINDOW {
+            (grants.looked_since, grants.looks) = (now, 0);
         }
-        if dirs.len() >= DIRS_MAX && !dirs.contains_key(&dir) {
+        grants.looks += 1;
+        if grants.looks < LOOKS || now < grants.not_before {
             return;
         }
-        let found = dirs.entry(dir).or_default();
-        if now >= found.since + WINDOW {
-            (found.since, found.looks) = (now, 0);
-        }
-        found.looks += 1;
-        if found.looks < LOOKS || now < found.not_before {
-            return;
-        }
-        found.looks = 0;
-        let (broken, is_lapsed) = (Revision(0), false);
-        let grant = Grant { state: State::Asked, since: now, used: now, broken, is_lapsed };
-        self.grants.own.insert(dir, grant);
-        let key = self.grant_key(dir);
+        grants.looks = 0;
+        grants.own = Some(Grant::new(State::Asked, now));
+        let key = self.grant_key();
         // One that comes late must not put the key of an older grant again: who claimed in between would take that
         // for a grant that is newer.
         let commit = Commit::new().if_absent(&key).put_leased(key, "", OWN_LEASE);
-        self.commit(Doing::Grant(dir), commit, false);
+        self.commit(Doing::Grant, commit, false);
     }
 
-    fn grant_key(&self, dir: FileKey) -> String {
-        self.mirror.key(&format!("grants/{}/{}", keys::file(dir), self.me))
+    fn grant_key(&self) -> String {
+        self.mirror.key(&format!("grants/{}", self.me))
     }
 
-    pub(super) fn granted(&mut self, dir: FileKey, outcome: Result<Outcome, ()>) {
-        let Some(grant) = self.grants.own.get_mut(&dir).filter(|g| g.state == State::Asked) else {
+    pub(super) fn granted(&mut self, outcome: Result<Outcome, ()>) {
+        let Some(grant) = self.grants.own.as_mut().filter(|g| g.state == State::Asked) else {
             return;
         };
         match outcome {
-            Ok(Outcome::Committed(put)) if grant.is_lapsed || put < grant.broken => {
-                grant.state = State::Leaving { put, is_sent: false };
-                self.give_up(vec![dir]);
+            Ok(Outcome::Committed(put)) if grant.is_lapsed => {
+                grant.state = State::Leaving(put);
+                self.give_up();
             }
             Ok(Outcome::Committed(put)) => grant.state = State::Stands(put),
             // If it comes to pass all the same, the mirror tells of a grant that is not this member's.
-            Ok(Outcome::Refused { .. }) | Err(()) => _ = self.grants.own.remove(&dir),
+            Ok(Outcome::Refused { .. }) | Err(()) => self.grants.own = None,
         }
-    }
-
-    /// Another member has claimed a file in the directory (`None`: in any), or makes files there, since
-    /// `revision`.
-    pub(super) fn give_way(&mut self, dir: Option<FileKey>, revision: Revision) {
-        let mut leaves = Vec::new();
-        let now = self.now;
-        let Grants { own, dirs } = &mut self.grants;
-        for (&at, grant) in own.iter_mut().filter(|(at, _)| dir.is_none_or(|dir| dir == **at)) {
-            grant.broken = grant.broken.max(revision);
-            let State::Stands(put) = grant.state else { continue };
-            if put < revision {
-                grant.state = State::Leaving { put, is_sent: false };
-                let found = dirs.entry(at).or_default();
-                let was_worth_it = now >= grant.since + found.rest.max(REST) * WORTH;
-                found.rest =
-                    if was_worth_it { REST } else { (found.rest * 2).clamp(REST, REST_MAX) };
-                found.not_before = now + found.rest;
-                leaves.push(at);
-            }
-        }
-        if let Some(found) = dir.and_then(|dir| dirs.get_mut(&dir)) {
-            found.looks = 0;
-        }
-        self.give_up(leaves);
     }
 
     /// What hangs on a lease that has run out is worth nothing, also under the next one.
@@ -218,168 +197,107 @@ impl Core {
         if !self.rules.obey(Rule::GrantEndsWithLease) {
             return;
         }
-        for grant in self.grants.own.values_mut() {
+        if let Some(grant) = &mut self.grants.own {
             grant.is_lapsed = true;
             if let State::Stands(put) = grant.state {
-                grant.state = State::Leaving { put, is_sent: false };
+                grant.state = State::Leaving(put);
             }
         }
     }
 
-    fn give_up(&mut self, dirs: Vec<FileKey>) {
-        if self.is_cut_off() {
-            return; // They go by themselves.
+    /// If it comes to pass the mirror tells. Who has called is answered by that, too.
+    fn give_up(&mut self) {
+        if self.is_cut_off() || self.grants.is_leaving {
+            return; // Without a lease it goes by itself.
         }
-        for dirs in dirs.chunks(AT_ONCE) {
-            let (mut commit, mut sent) = (Commit::new(), Vec::new());
-            for &dir in dirs {
-                let put = self.mirror.grants.get(&dir).and_then(|by| by.get(&self.me)).copied();
-                let (key, grant) = (self.grant_key(dir), self.grants.own.get_mut(&dir));
-                let (Some(put), Some(grant)) = (put, grant) else { continue };
-                grant.state = State::Leaving { put, is_sent: true };
-                commit.compares.push(Compare::Revision(key.clone(), put));
-                commit = commit.delete(key);
-                sent.push(dir);
-            }
-            if !sent.is_empty() {
-                self.commit(Doing::Ungrant(sent), commit, false);
-            }
-        }
-    }
-
-    /// If it came to pass the mirror tells.
-    pub(super) fn ungranted(&mut self, dirs: Vec<FileKey>, outcome: Result<Outcome, ()>) {
-        if matches!(outcome, Ok(Outcome::Committed(_))) {
-            return;
-        }
-        for dir in dirs {
-            if let Some(Grant { state: State::Leaving { is_sent, .. }, .. }) =
-                self.grants.own.get_mut(&dir)
-            {
-                *is_sent = false;
-            }
-        }
-    }
-
-    /// Grants that are idle, that were to go and did not, and that are not this process's.
-    pub(super) fn tend_grants(&mut self) {
-        let (now, me, mirror) = (self.now, &self.me, &self.mirror);
-        let put = |dir: &FileKey| mirror.grants.get(dir).and_then(|by| by.get(me)).copied();
-        let own = &mut self.grants.own;
-        own.retain(|dir, grant| match grant.state {
-            State::Asked => true,
-            State::Stands(since) => mirror.revision < since || put(dir) == Some(since),
-            State::Leaving { put: since, .. } => mirror.revision < since || put(dir).is_some(),
-        });
-        let strays = mirror.grants.keys().filter_map(|dir| Some((*dir, put(dir)?)));
-        for (dir, put) in strays {
-            let leaving = State::Leaving { put, is_sent: false };
-            own.entry(dir).or_insert(Grant {
-                state: leaving,
-                since: now,
-                used: now,
-                broken: Revision(0),
-                is_lapsed: false,
-            });
-        }
-        let mut leaves = Vec::new();
-        for (dir, grant) in own {
-            match grant.state {
-                State::Stands(put) if now >= grant.used + IDLE => {
-                    grant.state = State::Leaving { put, is_sent: false };
-                    leaves.push(*dir);
-                }
-                State::Leaving { is_sent: false, .. } => leaves.push(*dir),
-                _ => {}
-            }
-        }
-        self.give_up(leaves);
-    }
-}
-
-/// Grants of others that this member's claims wait for.
-impl Core {
-    /// Whether nobody else opens a file of this member's, or makes one in its directory, without looking.
-    pub(super) fn is_seen(&mut self, task: Ticket, file: FileKey) -> bool {
-        if !self.rules.obey(Rule::ClaimWaitsForGrants) {
-            return true;
-        }
-        let Some(own) = self.own.get_mut(&file) else { return true };
-        if own.place == Place::Free {
-            return true;
-        }
-        own.used = self.now; // It is not given back meanwhile.
-        let Some(since) = own.claim else {
-            self.stage(task, Stage::Local);
-            self.gather();
-            return false;
-        };
-        let older = |dir| self.mirror.granted_before(&self.me, dir, since).cloned();
-        let (holder, looks) = (older(None), self.rules.obey(Rule::LookAfterClaim));
-        if holder.is_none() {
-            own.place = Place::Free;
-            return true;
-        }
-        if own.place == Place::Unknown && !looks {
-            own.place = Place::Alone;
-        }
-        let holder = match own.place {
-            Place::Unknown => {
-                own.place = Place::Asked;
-                let (dir, path) = (own.dir.unwrap_or(SOMEWHERE), own.path.clone());
-                self.out.push(Effect::Place { file, claim: since, dir, path });
-                self.stage(task, Stage::Local);
-                return false;
-            }
-            Place::Asked | Place::Widening { .. } => {
-                self.stage(task, Stage::Local);
-                return false;
-            }
-            Place::Alone => older(own.dir),
-            Place::Anywhere | Place::Free => holder,
-        };
-        self.awaits(task, holder)
-    }
-
-    pub(super) fn awaits(&mut self, task: Ticket, holder: Option<String>) -> bool {
-        if let (Some(holder), Some(waiting)) = (&holder, self.tasks.get_mut(&task)) {
-            waiting.waits_for = Some(holder.clone());
-            waiting.stage = Stage::Grants;
-        }
-        holder.is_none()
-    }
-
-    /// What was seen before it was given back, and claimed anew, says nothing.
-    pub(super) fn placed(&mut self, file: FileKey, claim: Revision, is_alone: bool) {
-        let is_asked = |own: &&mut Own| own.place == Place::Asked && own.claim == Some(claim);
-        let Some(own) = self.own.get_mut(&file).filter(is_asked) else { return };
-        own.place = if is_alone { Place::Alone } else { Place::Widening { is_sent: false } };
-        self.widen(file);
-    }
-
-    /// Has the claim say that the file may be in any directory.
-    pub(super) fn widen(&mut self, file: FileKey) {
-        let Some(own) = self.own.get_mut(&file) else { return };
-        let Place::Widening { is_sent } = &mut own.place else { return };
-        let Some(claimed) = self.mirror.claims.get(&file) else { return };
-        if *is_sent || own.claim != Some(claimed.revision) {
-            return;
-        }
-        *is_sent = true;
-        let mut claim = keys::Claim::new(&self.me, &claimed.path);
-        (claim.number, claim.taken_from) = (claimed.number, claimed.taken_from.clone());
-        let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
         let mut commit = Commit::new();
-        commit.compares.push(Compare::Revision(key.clone(), claimed.revision));
-        self.commit(Doing::Widen(file), commit.put(key, super::json(&claim)), false);
+        if let Some(&put) = self.mirror.grants.get(&self.me) {
+            let key = self.grant_key();
+            commit.compares.push(Compare::Revision(key.clone(), put));
+            commit = commit.delete(key);
+        }
+        if self.is_called() {
+            commit = commit.delete(self.mirror.key(&format!("called/{}", self.me)));
+        }
+        if !commit.changes.is_empty() {
+            self.grants.is_leaving = true;
+            self.commit(Doing::Ungrant, commit, false);
+        }
     }
 
-    pub(super) fn widened(&mut self, file: FileKey, outcome: Result<Outcome, ()>) {
-        let Some(own) = self.own.get_mut(&file) else { return };
-        if let (Place::Widening { is_sent }, false) =
-            (&mut own.place, matches!(outcome, Ok(Outcome::Committed(_))))
-        {
-            *is_sent = false;
+    fn is_called(&self) -> bool {
+        self.mirror.called.contains(&self.me)
+    }
+
+    /// A grant that is idle, costs more than it saves, keeps somebody waiting who gets no answer, was to go and did not,
+    /// or is not this process's.
+    pub(super) fn tend_grants(&mut self) {
+        let put = self.mirror.grants.get(&self.me).copied();
+        let (now, seen, is_called) = (self.now, self.mirror.revision, self.is_called());
+        let is_gone = |grant: &mut Grant| match grant.state {
+            State::Asked => false,
+            State::Stands(since) => seen >= since && put != Some(since),
+            State::Leaving(since) => seen >= since && put.is_none(),
+        };
+        self.grants.own.take_if(is_gone);
+        if let (None, Some(put)) = (&self.grants.own, put) {
+            self.grants.own = Some(Grant::new(State::Leaving(put), now));
         }
+        self.weigh();
+        let Grants { own, rest, not_before, .. } = &mut self.grants;
+        if let Some(grant) = own
+            && let State::Stands(put) = grant.state
+            && (is_called || now >= grant.used + IDLE)
+        {
+            grant.state = State::Leaving(put);
+            if is_called {
+                (*rest, *not_before) = (REST_MAX, now + REST_MAX);
+            }
+        }
+        let leaves = self.grants.own.as_ref().is_some_and(|g| matches!(g.state, State::Leaving(_)));
+        if leaves || (is_called && self.grants.own.is_none()) {
+            self.give_up();
+        }
+    }
+
+    /// Whoever claims waits for what is said here; each open under a grant saves a barrier.
+    fn weigh(&mut self) {
+        let now = self.now;
+        let Grants { own: Some(grant), rest, not_before, .. } = &mut self.grants else { return };
+        let State::Stands(put) = grant.state else { return };
+        if now < grant.scale.since + WEIGH {
+            return;
+        }
+        let Scale { served, said, .. } = grant.scale;
+        grant.scale = Scale { since: now, served: 0, said: 0 };
+        // Another would take some barriers, too.
+        if said > served && said >= LOOKS {
+            grant.state = State::Leaving(put);
+            let was_worth_it = now >= grant.since + (*rest).max(REST) * WORTH;
+            *rest = if was_worth_it { REST } else { (*rest * 2).clamp(REST, REST_MAX) };
+            *not_before = now + *rest;
+        }
+    }
+
+    /// Another member asks to be told when the mirror has reached a revision.
+    pub(super) fn asked_how_far(&mut self, ticket: Ticket, revision: Revision) {
+        self.grants.curious.push(Curious { ticket, revision, since: self.now });
+    }
+
+    /// Tells those who have asked. It counts from here on: what was opened before began before the claim counts.
+    pub(super) fn say_how_far(&mut self) {
+        let is_honest = self.rules.obey(Rule::AnswerMeansReached);
+        let Core { grants: Grants { own, curious, .. }, out, mirror, now, patience, .. } = self;
+        curious.retain(|&Curious { ticket, revision, since }| {
+            let has_reached = revision <= mirror.revision || !is_honest;
+            let is_told = has_reached || *now >= since + *patience / LAGS;
+            if is_told {
+                let upto =
+                    if has_reached { revision.max(mirror.revision) } else { mirror.revision };
+                out.push(Effect::Reply(ticket, Reply::Reached(upto)));
+                own.iter_mut().for_each(|grant| grant.scale.said += 1);
+            }
+            !is_told
+        });
     }
 }

@@ -12,8 +12,6 @@ use crate::keys;
 pub struct Claimed {
     pub member: String,
     pub path: String,
-    /// The directory that it was claimed in; `None`: any.
-    pub dir: Option<FileKey>,
     pub revision: Revision,
     /// It stays the same when the claim is taken over.
     pub number: u64,
@@ -26,7 +24,6 @@ pub enum News {
     Claimed { file: FileKey, by: String },
     Unclaimed { file: FileKey, by: String },
     Given { file: FileKey, by: String },
-    Creates { dir: FileKey, by: String, revision: Revision },
 }
 
 #[derive(Debug, Default)]
@@ -37,8 +34,10 @@ pub struct Mirror {
     /// The same by member.
     pub claims_of: BTreeMap<String, BTreeSet<FileKey>>,
     pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
-    /// Read grants.
-    pub grants: BTreeMap<FileKey, BTreeMap<String, Revision>>,
+    /// Read grants, and when each was put.
+    pub grants: BTreeMap<String, Revision>,
+    /// Whose grants are to go, since somebody gets no answer of them.
+    pub called: BTreeSet<String>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
     pub partners: BTreeMap<String, (keys::Partners, Revision)>,
@@ -50,26 +49,6 @@ pub struct Mirror {
 
 fn parse<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
-}
-
-/// One key of a kind that has one for each directory and member.
-fn set_in_dir(
-    all: &mut BTreeMap<FileKey, BTreeMap<String, Revision>>,
-    name: &str,
-    is_put: bool,
-    revision: Revision,
-) -> Option<(FileKey, String)> {
-    let (dir, member) = name.split_once('/')?;
-    let dir = keys::parse_file(dir)?;
-    let members = all.entry(dir).or_default();
-    match is_put {
-        true => _ = members.insert(member.into(), revision),
-        false => _ = members.remove(member),
-    }
-    if members.is_empty() {
-        all.remove(&dir);
-    }
-    Some((dir, member.into()))
 }
 
 /// One key of a kind that has one for each member.
@@ -122,30 +101,8 @@ impl Mirror {
                 news.push(News::Claimed { file, by: is.member.clone() });
             }
         }
-        for (&dir, is) in &anew.creates {
-            let was = self.creates.get(&dir);
-            let is = is.iter().filter(|(by, revision)| {
-                was.and_then(|was| was.get(*by)).is_none_or(|was| was != *revision)
-            });
-            news.extend(is.map(|(by, &revision)| News::Creates { dir, by: by.clone(), revision }));
-        }
         *self = anew;
         news
-    }
-
-    /// Another member than `me` with a read grant of the directory, or of any, that is older.
-    pub fn granted_before(
-        &self,
-        me: &str,
-        dir: Option<FileKey>,
-        revision: Revision,
-    ) -> Option<&String> {
-        let all = match dir {
-            Some(dir) => self.grants.range(dir..=dir),
-            None => self.grants.range(..),
-        };
-        let mut holders = all.flat_map(|(_, by)| by);
-        holders.find(|(by, since)| *by != me && **since < revision).map(|(by, _)| by)
     }
 
     pub fn apply(&mut self, event: Event) -> Option<News> {
@@ -164,11 +121,10 @@ impl Mirror {
                     of.remove(&file);
                 }
                 match put.and_then(parse::<keys::Claim>) {
-                    Some(keys::Claim { member, path, dir, number, taken_from }) => {
+                    Some(keys::Claim { member, path, number, taken_from }) => {
                         let by = member.clone();
                         let number = if number == 0 { revision.0 } else { number };
-                        let dir = keys::parse_file(&dir);
-                        let claimed = Claimed { member, path, dir, revision, number, taken_from };
+                        let claimed = Claimed { member, path, revision, number, taken_from };
                         self.claims.insert(file, claimed);
                         self.claims_of.entry(by.clone()).or_default().insert(file);
                         return Some(News::Claimed { file, by });
@@ -181,11 +137,15 @@ impl Mirror {
                 let by = parse::<keys::Given>(put?)?.by;
                 return Some(News::Given { file, by });
             }
-            "creates" => {
-                let (dir, by) = set_in_dir(&mut self.creates, name, put.is_some(), revision)?;
-                return put.map(|_| News::Creates { dir, by, revision });
-            }
-            "grants" => _ = set_in_dir(&mut self.grants, name, put.is_some(), revision),
+            "creates" => self.creates(name, put.is_some(), revision)?,
+            "grants" => match put {
+                Some(_) => _ = self.grants.insert(name.into(), revision),
+                None => _ = self.grants.remove(name),
+            },
+            "called" => match put {
+                Some(_) => _ = self.called.insert(name.into()),
+                None => _ = self.called.remove(name),
+            },
             "alive" => {
                 self.has_moved = true;
                 match put {
@@ -200,6 +160,21 @@ impl Mirror {
             _ => {}
         }
         None
+    }
+
+    /// Of a directory and a member.
+    fn creates(&mut self, name: &str, is_put: bool, revision: Revision) -> Option<()> {
+        let (dir, member) = name.split_once('/')?;
+        let dir = keys::parse_file(dir)?;
+        let members = self.creates.entry(dir).or_default();
+        match is_put {
+            true => _ = members.insert(member.into(), revision),
+            false => _ = members.remove(member),
+        }
+        if members.is_empty() {
+            self.creates.remove(&dir);
+        }
+        Some(())
     }
 
     /// Members other than `me` with any claim or with `creates`.

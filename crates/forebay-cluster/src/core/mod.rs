@@ -7,7 +7,7 @@
 //! - `own`: what this member holds, and how it is given back.
 //! - `tasks`: what programs and peers asked, each from its beginning to its answer.
 //! - `opening`, `names`, `peers`: the three kinds of it.
-//! - `grants`: directories whose files are opened without asking.
+//! - `grants`: how unclaimed files are opened without asking. `holders`: how others that do so are told.
 //! - `copies`: partners that keep copies for this member.
 //! - `taking`: copies kept here, and members that this one takes over.
 //! - `settling`: what it has taken, until nobody else can write to it.
@@ -15,6 +15,7 @@
 
 mod copies;
 mod grants;
+mod holders;
 mod mirror;
 mod names;
 mod opening;
@@ -38,8 +39,9 @@ use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Entry, Revision};
 
 use self::copies::Copies;
-pub use self::grants::PATIENCES;
-use self::grants::{Grants, Place};
+use self::grants::Grants;
+use self::holders::Heard;
+pub use self::holders::PATIENCES;
 use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
@@ -97,6 +99,8 @@ pub struct Core {
     /// Others may have taken this member over: see [`Fitness::CutOff`].
     is_suspended: bool,
     grants: Grants,
+    /// Others that have grants.
+    heard: BTreeMap<String, Heard>,
     copies: Copies,
     takes: Takes,
     out: Vec<Effect>,
@@ -152,6 +156,7 @@ impl Core {
             lease_until: None,
             is_suspended: false,
             grants: Grants::default(),
+            heard: BTreeMap::new(),
             copies: Copies::new(copies),
             takes: Takes::default(),
             out: Vec::new(),
@@ -164,7 +169,7 @@ impl Core {
         core
     }
 
-    /// Tasks that wait for others' read grants to go.
+    /// Tasks that wait for others that have read grants.
     #[cfg(test)]
     pub(crate) fn awaits_grants(&self) -> usize {
         self.tasks.values().filter(|waiting| waiting.stage == Stage::Grants).count()
@@ -210,7 +215,6 @@ impl Core {
                 self.look_around();
             }
             Input::Below(ticket, files) => self.found_below(ticket, files),
-            Input::Placed { file, claim, is_alone } => self.placed(file, claim, is_alone),
             Input::Asked(ticket, peer) => self.asked(ticket, peer),
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             Input::Lease(_) => {}
@@ -234,6 +238,7 @@ impl Core {
                 if !self.is_superseded {
                     self.tend_own();
                     self.tend_grants();
+                    self.tend_holders();
                     self.tend_gate();
                 }
                 self.mirror.has_moved = true;
@@ -247,7 +252,9 @@ impl Core {
         }
         self.look_at_lease();
         self.answer_parked();
+        self.say_how_far();
         self.advance();
+        self.ask_how_far();
         self.begin_barrier();
         std::mem::take(&mut self.out)
     }

@@ -48,7 +48,6 @@ impl Core {
             return self.orphaned(task, home);
         }
         if let (Some(at), &[file, over]) = (goes, &files[..]) {
-            let at = (at, dirs.get(1).copied());
             return self.look_replace(task, [file, over], at, mine, homes);
         }
         let names: BTreeSet<&String> = homes.iter().map(|(home, _)| home).collect();
@@ -78,7 +77,7 @@ impl Core {
         &mut self,
         task: Ticket,
         [file, over]: [FileKey; 2],
-        (at, dir): (PathBuf, Option<FileKey>),
+        at: PathBuf,
         mine: Vec<FileKey>,
         homes: Vec<(String, FileKey)>,
     ) {
@@ -101,7 +100,7 @@ impl Core {
                 self.stage(task, Stage::Local);
             }
             (None, None) => {
-                let commit = self.claiming(Commit::new(), over, dir, &at.to_string_lossy());
+                let commit = self.claiming(Commit::new(), over, &at.to_string_lossy());
                 self.stage(task, Stage::Committing);
                 self.commit(Doing::Task(task), commit, true);
             }

@@ -73,7 +73,7 @@ impl Core {
         if self.is_gated() && self.rules.obey(Rule::GateStopsClaims) {
             return self.stage(task, Stage::Local);
         }
-        let commit = self.claiming(Commit::new(), file, Some(dir), &path.to_string_lossy());
+        let commit = self.claiming(Commit::new(), file, &path.to_string_lossy());
         self.stage(task, Stage::Committing);
         self.commit(Doing::Task(task), commit, true);
     }
@@ -132,11 +132,7 @@ impl Core {
         own.path = path;
         own.used = now;
         let since = own.revision;
-        let holder = match self.rules.obey(Rule::CreatesWaitForGrants) {
-            true => self.mirror.granted_before(&self.me, Some(dir), since).cloned(),
-            false => None,
-        };
-        if !self.awaits(task, holder) {
+        if self.rules.obey(Rule::CreatesWaitForGrants) && !self.is_known(task, since) {
             return;
         }
         let Some(own) = self.own_dirs.get_mut(&dir) else { return };

@@ -12,7 +12,7 @@ use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Outcome, Revision};
 
 use super::mirror::News;
-use super::{Core, Doing, Effect, GIVEN_LEASE, Place, Reply, Rule, Stage, Ticket};
+use super::{Core, Doing, Effect, GIVEN_LEASE, Reply, Rule, Stage, Ticket};
 use crate::keys;
 
 /// After the last use, before a claim or `creates` is given back.
@@ -31,8 +31,8 @@ pub enum Gathered {
     No,
 }
 
-/// A file to be claimed, with its directory and path.
-pub type NewFile = (FileKey, Option<FileKey>, String);
+/// A file to be claimed, with its path.
+pub type NewFile = (FileKey, String);
 
 /// Stands for the directory of a file of which nobody can say where it is.
 pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
@@ -65,7 +65,8 @@ pub struct Own {
     pub wants_flush: bool,
     /// Looks in a row that found it not free.
     pub looks: u32,
-    pub place: Place,
+    /// Nobody else opens it without looking: see [`Core::is_seen`].
+    pub is_seen: bool,
 }
 
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl Core {
             recalls: Vec::new(),
             wants_flush: false,
             looks: 0,
-            place: Place::Unknown,
+            is_seen: false,
         })
     }
 
@@ -122,7 +123,7 @@ impl Core {
         let may_make = self.own_dirs.contains_key(&dir);
         let own = self.own_anew(file);
         if may_make && own.claim.is_none() {
-            own.place = Place::Free;
+            own.is_seen = true; // Who has a read grant asks here.
         }
         own.dir = Some(dir);
         own.path = path;
@@ -158,7 +159,6 @@ impl Core {
                 News::Claimed { file, by } if by == self.me => {
                     let Some(claimed) = self.mirror.claims.get(&file) else { continue };
                     let (revision, path) = (claimed.revision, PathBuf::from(&claimed.path));
-                    let dir = claimed.dir;
                     if !claimed.taken_from.is_empty() {
                         self.claimed_taken(file);
                     }
@@ -167,20 +167,8 @@ impl Core {
                     if own.path.as_os_str().is_empty() {
                         own.path = path;
                     }
-                    own.dir = own.dir.or(dir);
-                    if dir.is_none() && own.place != Place::Free {
-                        own.place = Place::Anywhere;
-                    }
-                }
-                News::Creates { dir, by, revision } => {
-                    if by != self.me {
-                        self.give_way(Some(dir), revision);
-                    }
                 }
                 News::Claimed { file, .. } => {
-                    if let Some(claimed) = self.mirror.claims.get(&file) {
-                        self.give_way(claimed.dir, claimed.revision);
-                    }
                     let Some(own) = self.own.get(&file) else { continue };
                     // Else it is about to be told that its place was taken.
                     let stands = self.member(&self.me).is_some_and(|me| me.epoch == self.epoch);
@@ -222,7 +210,7 @@ impl Core {
         }
         let new = |(file, own): (&FileKey, &super::Own)| {
             let is_new = own.claim.is_none() && !own.is_claiming && own.leaving == Leaving::No;
-            is_new.then(|| (*file, own.dir, own.path.to_string_lossy().into_owned()))
+            is_new.then(|| (*file, own.path.to_string_lossy().into_owned()))
         };
         let files: Vec<_> = self.own.iter().filter_map(new).take(GATHER).collect();
         if !files.is_empty() {
@@ -233,8 +221,8 @@ impl Core {
 
     fn claim_new(&mut self, files: Vec<NewFile>) {
         let mut commit = Commit::new();
-        for (file, dir, path) in &files {
-            commit = self.claiming(commit, *file, *dir, path);
+        for (file, path) in &files {
+            commit = self.claiming(commit, *file, path);
             if let Some(own) = self.own.get_mut(file) {
                 own.is_claiming = true;
             }
@@ -242,31 +230,20 @@ impl Core {
         self.commit(Doing::Gather(files), commit, true);
     }
 
-    pub(super) fn claiming(
-        &self,
-        commit: Commit,
-        file: FileKey,
-        dir: Option<FileKey>,
-        path: &str,
-    ) -> Commit {
+    pub(super) fn claiming(&self, commit: Commit, file: FileKey, path: &str) -> Commit {
         let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
-        let claim = keys::Claim::new(&self.me, path);
-        let claim = match dir.filter(|dir| *dir != SOMEWHERE) {
-            Some(dir) => claim.in_dir(dir),
-            None => claim,
-        };
-        commit.if_absent(&key).put(&key, super::json(&claim))
+        commit.if_absent(&key).put(&key, super::json(&keys::Claim::new(&self.me, path)))
     }
 
     pub(super) fn gathered(&mut self, files: Vec<NewFile>, outcome: Result<Outcome, ()>) {
         self.is_gathering = false;
         let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
-        for (file, dir, path) in files {
+        for (file, path) in files {
             if let Some(own) = self.own.get_mut(&file) {
                 own.is_claiming = false;
             }
             if alone && self.own.get(&file).is_some_and(|own| own.claim.is_none()) {
-                self.claim_new(vec![(file, dir, path)]);
+                self.claim_new(vec![(file, path)]);
             }
         }
     }
@@ -440,7 +417,6 @@ impl Core {
         let is_cut_off = self.is_cut_off();
         let files: Vec<FileKey> = self.own.keys().copied().collect();
         for file in files {
-            self.widen(file);
             let own = &self.own[&file];
             match own.leaving {
                 Leaving::Giving { is_sent: false } => self.give(file),

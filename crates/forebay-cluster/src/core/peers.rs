@@ -24,7 +24,10 @@ impl Core {
         if self.is_superseded {
             return; // The asker's next question finds the newer epoch.
         }
-        if self.is_suspended || (!self.has_begun && self.rules.obey(Rule::BeganBeforeHolds)) {
+        let is_early = !self.has_begun && self.rules.obey(Rule::BeganBeforeHolds);
+        // How far the mirror is depends on nothing that is not known yet.
+        let is_of_holding = !matches!(peer, Peer::Reached { .. });
+        if (self.is_suspended || is_early) && is_of_holding {
             self.early.push((ticket, peer));
             return;
         }
@@ -55,6 +58,7 @@ impl Core {
                 self.out.push(Effect::Forget { file });
                 self.out.push(Effect::Reply(ticket, Reply::Done));
             }
+            Peer::Reached { revision } => self.asked_how_far(ticket, revision),
         }
     }
 

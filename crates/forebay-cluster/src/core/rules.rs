@@ -68,14 +68,14 @@ pub enum Rule {
     GrantReached,
     /// It is worth nothing once the lease that it hung on has run out, also when there is another.
     GrantEndsWithLease,
-    /// Nor while anybody makes files in its directory, or brings names there.
+    /// Nor in a directory where others make files, or bring names.
     CreatorsBeforeGrant,
-    /// A claim counts once the read grants that are older than it are gone.
+    /// A claim counts once all with read grants that are older know of it, or their grants are gone.
     ClaimWaitsForGrants,
-    /// A file may be elsewhere than where it was claimed, or have names elsewhere: then any grant counts.
-    LookAfterClaim,
-    /// Who begins to make files in a directory waits for older read grants of it.
+    /// So does that files are made in a directory.
     CreatesWaitForGrants,
+    /// Who has a read grant knows of a claim when the mirror does: not before that is it said.
+    AnswerMeansReached,
 }
 
 /// Which rules hold: all of them outside simulations.

@@ -552,7 +552,6 @@ impl Core {
                 continue;
             };
             let mut anew = keys::Claim::new(&self.me, &claim.path);
-            anew.dir = claim.dir.map(keys::file).unwrap_or_default();
             anew.number = claim.number;
             anew.taken_from = claim.taken_from.clone();
             anew.taken_from.push(from.clone());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Outcome, Revision};
 
-use super::grants::{PATIENCES, Place};
+use super::holders::PATIENCES;
 use super::own::{Gathered, NewFile};
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
@@ -61,7 +61,7 @@ pub enum Stage {
     Pause(Duration),
     /// Its home is dead, and another takes that over.
     TakeOver,
-    /// For older read grants of others to go.
+    /// For others that have read grants.
     Grants,
     /// A change was answered `Here` and is under way.
     Granted,
@@ -83,6 +83,8 @@ pub struct Waiting {
     pub open_questions: usize,
     /// Files of this member's that a change keeps here.
     pub uses: Vec<FileKey>,
+    /// The registry had other keys than the mirror: it is asked, whatever is granted.
+    pub is_behind: bool,
 }
 
 /// What a commit is for.
@@ -93,11 +95,11 @@ pub enum Doing {
     Gather(Vec<NewFile>),
     /// With the claims that it gives back.
     Give(Vec<(FileKey, Option<Revision>)>, Gathered),
-    /// Takes a read grant.
-    Grant(FileKey),
-    Ungrant(Vec<FileKey>),
-    /// Says that a claimed file may be in any directory.
-    Widen(FileKey),
+    /// Takes the read grant.
+    Grant,
+    Ungrant,
+    /// Has a member give up its read grant.
+    Call(String),
     End(FileKey),
     Ungate,
     /// Names the partners in sync.
@@ -134,6 +136,7 @@ impl Core {
             refused: BTreeSet::new(),
             open_questions: 0,
             uses: Vec::new(),
+            is_behind: false,
         };
         self.tasks.insert(ticket, waiting);
         if self.is_superseded {
@@ -150,7 +153,7 @@ impl Core {
         if self.is_suspended {
             return;
         }
-        let ask = waiting.ask.clone();
+        let (ask, is_behind) = (waiting.ask.clone(), waiting.is_behind);
         match ask {
             Task::Open { file, how, .. } if self.own.contains_key(&file) => {
                 self.open_own(task, file, how);
@@ -163,17 +166,10 @@ impl Core {
             {
                 self.look(task);
             }
-            Task::Change { ref dirs, .. }
-                if !dirs.is_empty() && dirs.iter().all(|dir| self.is_granted(*dir)) =>
-            {
-                dirs.iter().for_each(|dir| self.use_grant(*dir));
-                self.stage(task, Stage::Reach(self.mirror.revision));
-                self.look(task);
-            }
             Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
             // Nobody else has anything there that the mirror does not know of.
-            Task::Open { dir, .. } if self.is_granted(dir) => {
-                self.use_grant(dir);
+            ref asks if !is_behind && self.is_granted_for(asks) => {
+                self.use_grant();
                 self.stage(task, Stage::Reach(self.mirror.revision));
                 self.look(task);
             }
@@ -194,6 +190,17 @@ impl Core {
                 self.stage(task, Stage::Barrier);
                 self.next_barrier.push(task);
             }
+        }
+    }
+
+    fn is_granted_for(&self, asks: &Task) -> bool {
+        match asks {
+            Task::Open { file, dir, .. } => self.is_granted(*file, *dir),
+            Task::Change { files, dirs, .. } => {
+                let mut placed = files.iter().zip(dirs);
+                files.len() == dirs.len() && placed.all(|(file, dir)| self.is_granted(*file, *dir))
+            }
+            _ => false,
         }
     }
 
@@ -251,18 +258,14 @@ impl Core {
         };
         let takes_leave =
             |file: &FileKey| self.own.get(file).is_some_and(|own| own.leaving != Leaving::No);
-        let is_placed = |file: &FileKey| {
-            self.own.get(file).is_none_or(|own| match own.place {
-                Place::Unknown => own.claim.is_some(),
-                Place::Asked | Place::Widening { .. } => false,
-                Place::Alone | Place::Anywhere | Place::Free => true,
-            })
+        let awaits_claim = |file: &FileKey| {
+            self.own.get(file).is_some_and(|own| !own.is_seen && own.claim.is_none())
         };
         match &waiting.ask {
             Task::Open { file, how: Access::Read, .. } => is_giving(file),
             Task::Open { file, how: Access::Write, .. } => {
                 takes_leave(file)
-                    || !is_placed(file)
+                    || awaits_claim(file)
                     || (!self.own.contains_key(file) && self.is_gated())
             }
             Task::Create { dir, .. } => {
@@ -346,6 +349,9 @@ impl Core {
                     }
                 }
                 Ok(Outcome::Refused { .. }) => {
+                    if let Some(waiting) = self.tasks.get_mut(&task) {
+                        waiting.is_behind = true;
+                    }
                     self.gate_refused(task);
                     self.begin(task);
                 }
@@ -353,9 +359,9 @@ impl Core {
             },
             Some(Doing::Gather(files)) => self.gathered(files, outcome),
             Some(Doing::Give(files, gathered)) => self.gave(files, gathered, outcome),
-            Some(Doing::Grant(dir)) => self.granted(dir, outcome),
-            Some(Doing::Ungrant(dirs)) => self.ungranted(dirs, outcome),
-            Some(Doing::Widen(file)) => self.widened(file, outcome),
+            Some(Doing::Grant) => self.granted(outcome),
+            Some(Doing::Ungrant) => self.grants.is_leaving = false,
+            Some(Doing::Call(holder)) => self.has_called(&holder, outcome),
             Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
             Some(Doing::Ungate) => self.ungated(outcome),
             Some(Doing::Name(partners)) => self.named(partners, outcome),
@@ -369,7 +375,7 @@ impl Core {
     pub(super) fn send(&mut self, task: Ticket, to: String, question: Peer) {
         let file = match question {
             Peer::Holds { file, .. } | Peer::Recall { file } | Peer::Changed { file } => Some(file),
-            Peer::RecallBelow { .. } => None,
+            Peer::RecallBelow { .. } | Peer::Reached { .. } => None,
         };
         let ticket = self.ticket();
         self.sends.insert(ticket, (task, to.clone(), file));
@@ -382,7 +388,9 @@ impl Core {
     }
 
     pub(super) fn answered(&mut self, ticket: Ticket, reply: Result<Reply, ()>) {
-        let Some((task, from, file)) = self.sends.remove(&ticket) else { return };
+        let Some((task, from, file)) = self.sends.remove(&ticket) else {
+            return self.heard_how_far(ticket, reply);
+        };
         let Some(waiting) = self.tasks.get_mut(&task) else { return };
         waiting.open_questions -= 1;
         let is_last = waiting.open_questions == 0;
@@ -442,8 +450,8 @@ impl Core {
         }
     }
 
-    /// A change that is under way, and the word about it afterwards, wait as long as it takes; a claim that waits
-    /// for somebody's read grant waits for the end of that one's lease.
+    /// A change that is under way, and the word about it afterwards, wait as long as it takes; a claim of which somebody
+    /// with a read grant is to know waits for the end of that one's lease.
     pub(super) fn lose_patience(&mut self) {
         let is_late = |(_, waiting): &(&Ticket, &Waiting)| {
             let patience = match waiting.stage {

@@ -97,12 +97,6 @@ pub enum Input {
     Snapshot(Revision, Vec<Entry>),
     /// What [`Effect::FindBelow`] came to.
     Below(Ticket, Vec<FileKey>),
-    /// What [`Effect::Place`] came to.
-    Placed {
-        file: FileKey,
-        claim: Revision,
-        is_alone: bool,
-    },
     /// What a peer asks, and by which ticket it is answered.
     Asked(Ticket, Peer),
     /// What a peer answered; `Err`: it cannot be reached.
@@ -185,6 +179,10 @@ pub enum Peer {
     Changed {
         file: FileKey,
     },
+    /// Answered once the mirror has reached the revision, or is late.
+    Reached {
+        revision: Revision,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,6 +190,8 @@ pub enum Reply {
     Done,
     Holds(bool),
     Given(bool),
+    /// So far the mirror has come.
+    Reached(Revision),
 }
 
 #[derive(Debug, Clone)]
@@ -221,15 +221,6 @@ pub enum Effect {
     /// Which files at or below the path this member's engine knows: answered by [`Input::Below`].
     FindBelow {
         ticket: Ticket,
-        path: PathBuf,
-    },
-    /// Ask the store whether the file is at this path, in this directory, and has no other name. Answered by
-    /// [`Input::Placed`].
-    Place {
-        file: FileKey,
-        /// The claim that it is looked at after.
-        claim: Revision,
-        dir: FileKey,
         path: PathBuf,
     },
     /// This member's epoch is another's: it flushes, serves and acknowledges nothing from here on.

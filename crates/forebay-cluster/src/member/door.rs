@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_base::Result;
+use forebay_registry::Revision;
 
 use super::{Member, lock};
 use crate::core::{Input, Peer, Reply};
@@ -111,6 +112,7 @@ impl Member {
             Question::Recall { file } => Peer::Recall { file },
             Question::RecallBelow { path } => Peer::RecallBelow { path },
             Question::Changed { file } => Peer::Changed { file },
+            Question::Reached { revision } => Peer::Reached { revision: Revision(revision) },
             Question::Copy { file, number, fill, beside, words } => {
                 let told = if beside { Told::Beside } else { Told::Owes };
                 return done(self.keep_for(head, (fill, told), (file, number, words), bytes));
@@ -143,6 +145,7 @@ impl Member {
             Ok(Reply::Done) => Answer::Done,
             Ok(Reply::Holds(holds)) => Answer::Holds(holds),
             Ok(Reply::Given(given)) => Answer::Given(given),
+            Ok(Reply::Reached(revision)) => Answer::Reached(revision.0),
             Err(_) => {
                 self.replies.leave(ticket);
                 refuse(libc::ETIMEDOUT, "it did not decide in time".into())

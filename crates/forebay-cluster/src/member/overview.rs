@@ -40,7 +40,7 @@ pub struct Seen {
     pub claims: u64,
     /// Directories in which it makes files.
     pub creates: u64,
-    /// Directories whose files it opens without asking the registry.
+    /// 1 while it opens files that nobody has claimed without asking the registry.
     #[serde(default)]
     pub grants: u64,
     /// So many other members are to have what it has acknowledged.
@@ -57,7 +57,7 @@ impl Member {
         lock(&self.reached.0).0
     }
 
-    /// Files that it has claimed, and directories that it has a read grant of: never waits.
+    /// Files that it has claimed, and read grants that it has: never waits.
     pub fn counts(&self) -> (usize, usize) {
         let core = lock(&self.core);
         (core.held().len(), core.grants())

@@ -50,7 +50,6 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
-    linked: Mutex<HashSet<FileKey>>,
     /// Writes that wait in it, and whether they go on.
     waiting: (Mutex<(usize, bool)>, Condvar),
     /// Files that are its own, though no copy of them is kept any more.
@@ -128,10 +127,6 @@ impl Front for Fake {
 
     fn below(&self, _path: &Path) -> Vec<FileKey> {
         lock(&self.below).clone()
-    }
-
-    fn is_alone(&self, file: FileKey, _: FileKey, _: &Path) -> bool {
-        !lock(&self.linked).contains(&file)
     }
 
     fn answer(
@@ -563,45 +558,64 @@ fn giving_up_one_file_leaves_the_others_to_the_partners() {
     assert!(taken().is_some_and(|it| it.by == "b" && it.done && it.epoch == 9));
 }
 
-/// Reads until the registry has a read grant of the member for the directory.
-fn read_until_granted(bed: &Bed, member: &Arc<Member>, dir: FileKey) {
-    let grant = format!("stores/s/grants/{}/{}", keys::file(dir), member.name());
+/// Reads until the registry has a read grant of the member.
+fn read_until_granted(bed: &Bed, member: &Arc<Member>) {
+    let grant = format!("stores/s/grants/{}", member.name());
     eventually("it has a read grant", || {
-        let opened = member.open(key(50), dir, Path::new("d/rest"), Access::Read).unwrap();
-        assert!(matches!(opened, Opening::Here(None)));
+        assert!(matches!(open(member, 50, Access::Read), Opening::Here(None)));
         bed.registry.get(&grant).unwrap().0.is_some()
     });
 }
 
-fn grants(bed: &Bed) -> usize {
-    bed.registry.range("stores/s/grants/").unwrap().0.len()
+fn granted(bed: &Bed) -> Vec<Entry> {
+    bed.registry.range("stores/s/grants/").unwrap().0
 }
 
+/// Whoever claims goes on once the others have heard of it, and their grants stay.
 #[test]
-fn a_claim_waits_for_the_grants_of_its_directory_and_of_all_if_it_may_be_anywhere() {
+fn what_is_claimed_or_made_beside_a_grant_is_known_to_who_has_it() {
     let bed = Bed::new();
-    let ((a, front), (b, _g)) = (bed.member("a"), bed.member("b"));
-    let other = FileKey { ino: 3, generation: 1 };
-    read_until_granted(&bed, &b, DIR);
-    read_until_granted(&bed, &b, other);
-    let held = open(&a, 7, Access::Write);
-    assert!(matches!(held, Opening::Here(Some(_))));
-    assert_eq!(grants(&bed), 1, "that of the other directory stands");
+    let ((a, _f), (b, _g), (c, _h)) = (bed.member("a"), bed.member("b"), bed.member("c"));
+    read_until_granted(&bed, &b);
+    read_until_granted(&bed, &c);
+    let grants = granted(&bed);
+    assert_eq!(grants.len(), 2);
+    let mut held = Vec::new();
+    for file in 100..130 {
+        let opened = open(&a, file, Access::Write);
+        assert!(matches!(opened, Opening::Here(Some(_))));
+        // Neither asks the registry before it is answered.
+        assert_eq!(b.holder(key(file)), Holder::There("a".into()));
+        assert_eq!(c.holder(key(file)), Holder::There("a".into()));
+        held.push(opened);
+    }
+    let making = a.create(DIR, Path::new("d/new")).unwrap();
+    assert!(b.needs_dir(), "it knows that files are made");
+    assert_eq!(granted(&bed), grants);
+    drop((making, held));
+}
+
+/// Whoever claims waits for a member that has a grant and hears nothing, for as long as the registry has its lease.
+#[test]
+fn a_claim_waits_for_who_has_a_grant_and_hears_nothing() {
+    let bed = Bed::new();
+    let (a, _f) = bed.member("a");
+    let state = Arc::new(AtomicU8::new(FLOWS));
+    let cut = Cut { registry: bed.registry.clone(), state: state.clone() };
+    let (b, _g) = bed.joined(Joining { registry: Arc::new(cut), ..bed.joining("b") });
+    read_until_granted(&bed, &b);
+    state.store(CUT, SeqCst);
+    std::thread::sleep(Duration::from_millis(50));
+    let writes = {
+        let a = a.clone();
+        std::thread::spawn(move || open(&a, 7, Access::Write))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!writes.is_finished(), "b opens it by what it has heard");
+    assert!(matches!(open(&b, 7, Access::Read), Opening::Here(None)), "it began before");
+    state.store(FLOWS, SeqCst);
+    assert!(matches!(writes.join().unwrap(), Opening::Here(Some(_))));
     assert_eq!(there(open(&b, 7, Access::Read)), "a");
-    // A file that has another name.
-    lock(&front.linked).insert(key(8));
-    let linked = open(&a, 8, Access::Write);
-    assert!(matches!(linked, Opening::Here(Some(_))));
-    assert_eq!(grants(&bed), 0, "it may have it anywhere");
-    assert_eq!(there(open(&b, 8, Access::Read)), "a");
-    // Who makes files in a directory waits, too.
-    eventually("what was broken rests, and is taken again", || {
-        let opened = b.open(key(50), other, Path::new("d/rest"), Access::Read).unwrap();
-        matches!(opened, Opening::Here(None)) && grants(&bed) > 0
-    });
-    let making = a.create(other, Path::new("e/new")).unwrap();
-    assert_eq!(grants(&bed), 0);
-    drop((making, held, linked));
 }
 
 /// Writes that wait for room take a part of a home's connections, and those that come on top are asked again: what members

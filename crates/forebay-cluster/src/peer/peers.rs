@@ -220,6 +220,7 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Recall { .. }
         | Question::RecallBelow { .. }
         | Question::Changed { .. }
+        | Question::Reached { .. }
         | Question::Open { .. }
         | Question::Close { .. }
         | Question::Read { .. }

@@ -242,11 +242,11 @@ impl Vfs {
         homes.all(|home| home.as_ref() == Some(&first)).then_some(first)
     }
 
-    /// The directory by which a file at `path` is opened. Under a read grant the registry is not asked, but the store
-    /// whether that directory is there still: another may have its place, and its files other grants.
+    /// The directory by which a file at `path` is opened. Where the registry may not be asked, and others make files, the
+    /// store is asked whether that directory is there still: they may make theirs in another that has its place.
     pub(super) fn as_found(&self, dir: FileKey, path: &Path) -> FileKey {
-        let is_granted = self.cluster().is_some_and(|cluster| cluster.has_grant(dir));
-        match is_granted && !self.dir_now(path).is_ok_and(|now| now == dir) {
+        let is_needed = self.cluster().is_some_and(|cluster| cluster.needs_dir());
+        match is_needed && !self.dir_now(path).is_ok_and(|now| now == dir) {
             true => SOMEWHERE,
             false => dir,
         }
@@ -391,8 +391,8 @@ impl Vfs {
     }
 
     /// Before a name of a file at `from` comes to be at `to` (and with `exchange` the other way round): in another
-    /// directory this is as if the file were made there, until the guards are dropped. Nobody opens it there by
-    /// what he has heard of claims elsewhere.
+    /// directory this is as if the file were made there, until the guards are dropped. Who has made it a moment ago is
+    /// asked for it there, as long as its claim may not be heard of.
     ///
     /// # Errors
     ///

@@ -472,15 +472,6 @@ impl Vfs {
         self.engine.files.is_at_rest(file)
     }
 
-    /// Whether the store has the file at this path, in this directory, and by no other name.
-    pub fn is_alone(&self, file: FileKey, dir: FileKey, path: &Path) -> bool {
-        // A network file system answers an open with the attributes as they are now.
-        let opened = self.engine.names.ask(|b| b.open_seen(path, forebay_backing::Access::Read));
-        let above = path.parent().unwrap_or(Path::new(""));
-        opened.is_ok_and(|(_, attr)| attr.key == file && attr.nlink == 1)
-            && self.engine.names.ask(|b| b.stat(above)).is_ok_and(|attr| attr.key == dir)
-    }
-
     pub fn forget_file(&self, file: FileKey) {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);

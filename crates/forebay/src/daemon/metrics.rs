@@ -134,7 +134,7 @@ impl Page {
                 "Files of which it may have newer bytes than the store",
                 claims as u64,
             ),
-            ("cluster_grants", "Directories whose files it opens without asking", grants as u64),
+            ("cluster_grants", "1 while it opens unclaimed files without asking", grants as u64),
             (
                 "cluster_revision",
                 "How far it has followed the registry; one that is lower than others' lags",

@@ -42,9 +42,10 @@ pub struct Counts {
 pub struct Granted {
     pub opened: u64,
     pub waited: u64,
+    /// How far a mirror is.
+    pub told: u64,
     /// For the lease of somebody who was dead, stopped or cut off.
     pub expired: u64,
-    pub widened: u64,
     pub moved: u64,
     pub linked: u64,
     /// Through a name that had gone.
@@ -138,8 +139,8 @@ impl Counts {
         [
             ("opens under a grant", &mut granted.opened),
             ("claims that waited for a grant", &mut granted.waited),
+            ("questions how far a mirror is", &mut granted.told),
             ("grants that ended with a lease", &mut granted.expired),
-            ("claims that are for any directory", &mut granted.widened),
             ("files moved to another directory", &mut granted.moved),
             ("files linked in another directory", &mut granted.linked),
             ("opens by a name that had gone", &mut granted.stale),

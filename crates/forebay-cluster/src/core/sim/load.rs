@@ -72,7 +72,7 @@ impl World {
             _ => self.dice.roll(first as u64) as usize,
         };
         let op = match self.dice.roll(20) {
-            _ if self.plan.grants => self.among_directories(node, file),
+            _ if self.plan.grants => self.among_directories(file),
             0..8 => Op::Read { file, dir: dir_of(file), floor: self.files[file].acked },
             8..15 => {
                 let syncs = self.plan.copies > 0 && self.dice.roll(3) > 0;

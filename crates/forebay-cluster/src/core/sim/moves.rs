@@ -1,7 +1,7 @@
 //! Files whose names come to other directories, and who knows them by an old one.
 
 use super::load::Op;
-use super::world::{Checked, What, World, dir_key, dir_of, key};
+use super::world::{Checked, World, dir_key, dir_of};
 use crate::core::{Input, Ticket};
 
 /// A file whose name comes to another directory, by a change with this ticket.
@@ -24,10 +24,6 @@ impl World {
         if dirs.is_empty() { dir == dir_of(file) } else { dirs.contains(&dir) }
     }
 
-    pub fn is_alone(&self, file: usize, dir: usize) -> bool {
-        self.is_in(file, dir) && self.files[file].dirs.len() < 2
-    }
-
     pub fn enter(&mut self, e: Entering) {
         let found = &mut self.files[e.file];
         if found.dirs.is_empty() {
@@ -48,9 +44,9 @@ impl World {
         }
     }
 
-    /// Mostly reads, and files that come to other directories. Who writes may know an old name only. One member makes
-    /// no names: grants that it has are not held up by itself.
-    pub fn among_directories(&mut self, node: usize, file: usize) -> Op {
+    /// Mostly reads, and files that come to other directories. Who writes may know an old name only. Where names are made
+    /// all the time a grant seldom counts.
+    pub fn among_directories(&mut self, file: usize) -> Op {
         let is_in = |world: &World, dir: &usize| world.is_in(file, *dir);
         let dirs: Vec<usize> = (0..2).filter(|dir| is_in(self, dir)).collect();
         let mut dir = dirs[self.dice.roll(dirs.len() as u64) as usize];
@@ -59,36 +55,25 @@ impl World {
         match self.dice.roll(60) {
             0..50 => Op::Read { file, dir, floor: self.files[file].acked },
             50..54 => Op::Write { file, dir, syncs: false },
-            _ if node == 2 => Op::Read { file, dir, floor: self.files[file].acked },
+            _ if self.dice.roll(self.plan.names) > 0 => {
+                Op::Read { file, dir, floor: self.files[file].acked }
+            }
             54 => Op::Create { dir },
             55 => Op::Change,
             n => Op::Move { file, from: dir, links: n == 56 },
         }
     }
 
-    pub fn in_names(&mut self, what: What) -> Checked {
-        match what {
-            What::Place(node, life, file, claim, dir) => {
-                let is_alone = self.is_alone(file, dir);
-                self.counts.granted.widened += u64::from(!is_alone);
-                match self.lives(node, life) {
-                    true => self.give(node, Input::Placed { file: key(file), claim, is_alone }),
-                    false => Ok(()),
-                }
-            }
-            // The call reaches the store whatever becomes of the process.
-            What::Entered(node, life, entering) => {
-                self.enter(entering);
-                if !self.lives(node, life) {
-                    return Ok(());
-                }
-                let Entering { to, change, maker, .. } = entering;
-                if let Some(by) = maker {
-                    self.give(node, Input::Made(dir_key(to), by))?;
-                }
-                self.give(node, Input::Changed(change))
-            }
-            _ => Ok(()),
+    /// The call reaches the store whatever becomes of the process.
+    pub fn entered(&mut self, node: usize, life: u64, entering: Entering) -> Checked {
+        self.enter(entering);
+        if !self.lives(node, life) {
+            return Ok(());
         }
+        let Entering { to, change, maker, .. } = entering;
+        if let Some(by) = maker {
+            self.give(node, Input::Made(dir_key(to), by))?;
+        }
+        self.give(node, Input::Changed(change))
     }
 }

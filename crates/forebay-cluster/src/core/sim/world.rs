@@ -15,7 +15,7 @@ use super::moves::Entering;
 use super::registry::Model;
 use super::{Neglect, Plan};
 use crate::core::rules::Rules;
-use crate::core::{Core, Effect, Fitness, Input, OWN_LEASE, Peer, Ticket, entering};
+use crate::core::{Core, Effect, Fitness, Input, OWN_LEASE, Peer, Reply, Ticket, entering};
 use crate::keys;
 
 pub const PATIENCE: u64 = 1000;
@@ -112,7 +112,6 @@ pub enum What {
     Noted(usize, u64, usize, Ticket),
     Renamed(usize, u64, Ticket, Option<usize>),
     Entered(usize, u64, Entering),
-    Place(usize, u64, usize, Revision, usize),
     Closed(usize, u64, usize),
     Deliver(usize, usize, u64, Ticket, Peer),
     Serve(usize, usize, u64, u64, Op),
@@ -400,6 +399,7 @@ impl World {
                 }
             }
             Effect::Reply(ticket, reply) => {
+                self.counts.granted.told += u64::from(matches!(reply, Reply::Reached(_)));
                 if let Some((to, life, theirs)) = self.nodes[node].questions.remove(&ticket)
                     && !self.lost(node)
                 {
@@ -425,11 +425,6 @@ impl World {
                 let files = (0..self.files.len()).filter(below).map(key).collect();
                 let delay = self.delay();
                 self.at(delay, What::Give(node, life, Input::Below(ticket, files)));
-            }
-            Effect::Place { file, claim, dir, .. } => {
-                let (file, dir) = (number_of(file), dir.ino as usize - 1);
-                let delay = 1 + self.dice.roll(20);
-                self.at(delay, What::Place(node, life, file, claim, dir));
             }
             other if self.plan.copies > 0 => return self.effect_on_copies(node, other),
             other => return Err(format!("m{node} has no copies: {other:?}")),
@@ -464,7 +459,7 @@ impl World {
             | What::Renamed(n, ..)
             | What::Closed(n, ..)
             | What::Served(n, ..) => Some(*n),
-            What::Entered(n, ..) | What::Place(n, ..) => Some(*n),
+            What::Entered(n, ..) => Some(*n),
             What::Deliver(_, n, ..) | What::Serve(n, ..) => Some(*n),
             What::SyncedHere(n, ..) | What::KeepDone(n, ..) | What::FillBegun(n, ..) => Some(*n),
             What::Flushed(n, ..) | What::Listed(n, ..) => Some(*n),
@@ -535,7 +530,7 @@ impl World {
                 self.give(to, Input::Asked(mine, question))
             }
             What::Serve(..) | What::Served(..) | What::TimedOut(_) => self.served(what),
-            What::Entered(..) | What::Place(..) => self.in_names(what),
+            What::Entered(node, life, entering) => self.entered(node, life, entering),
             What::Released(..)
             | What::Wrote(..)
             | What::Read(..)
@@ -645,15 +640,11 @@ impl World {
             // Its own mount believes in it still. Its names are another matter.
             self.renaming.take_if(|(by, _)| *by == node);
         }
-        let mine = format!("/m{node}");
-        let grants = self
-            .registry
-            .keys
-            .keys()
-            .filter(|key| key.starts_with("stores/s/grants/") && key.ends_with(&mine));
-        let grants: Vec<String> = grants.cloned().collect();
-        self.counts.granted.expired += grants.len() as u64;
-        gone = grants.into_iter().fold(gone, Commit::delete);
+        let grant = format!("stores/s/grants/m{node}");
+        if self.registry.keys.contains_key(&grant) {
+            self.counts.granted.expired += 1;
+            gone = gone.delete(grant);
+        }
         let _ = self.registry.commit(&gone);
         self.told();
     }

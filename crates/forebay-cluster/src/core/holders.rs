@@ -1,0 +1,151 @@
+//! Others that have read grants: what this member puts waits until they know of it ([`grants`](super::grants)).
+//!
+//! A question that is lost is asked again. One is under way to each member at a time; the next asks for all that was put
+//! meanwhile. Where two members do not reach each other, but both the registry, the one calls upon the other by a key,
+//! `called/M`, to give its grant up. A member that stands still, or is cut off from the registry, does not hear that:
+//! whoever claims waits until its lease has run out.
+
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Commit, Outcome, Revision};
+
+use super::tasks::PAUSE;
+use super::{Core, Doing, Effect, OWN_LEASE, Peer, Reply, Rule, Stage, Ticket};
+
+/// Waits for a grant may take so many patiences: longer than any lease.
+pub const PATIENCES: u32 = 3;
+
+/// A member whose mirror lags says how far it is after this part of the patience. One that is silent for twice as long
+/// is called.
+pub const LAGS: u32 = 4;
+
+/// What another member has said of its mirror, and what it is asked.
+#[derive(Debug, Default)]
+pub struct Heard {
+    upto: Revision,
+    wants: Revision,
+    /// The question that is under way, and since when.
+    asked: Option<(Ticket, Duration)>,
+    not_before: Duration,
+    /// It was not reached when it was last asked.
+    is_silent: bool,
+    /// Which of its grants it was called to give up.
+    called: Option<Revision>,
+}
+
+impl Heard {
+    fn asked_for(&self, now: Duration) -> Option<Duration> {
+        self.asked.map(|(_, since)| now.saturating_sub(since))
+    }
+}
+
+/// Grants of others that what this member puts waits for.
+impl Core {
+    /// Whether nobody else opens a file of this member's without looking.
+    pub(super) fn is_seen(&mut self, task: Ticket, file: FileKey) -> bool {
+        if !self.rules.obey(Rule::ClaimWaitsForGrants) {
+            return true;
+        }
+        let Some(own) = self.own.get_mut(&file) else { return true };
+        if own.is_seen {
+            return true;
+        }
+        own.used = self.now; // It is not given back meanwhile.
+        let Some(since) = own.claim else {
+            self.stage(task, Stage::Local);
+            self.gather();
+            return false;
+        };
+        let is_seen = self.is_known(task, since);
+        if let Some(own) = self.own.get_mut(&file) {
+            own.is_seen = is_seen;
+        }
+        is_seen
+    }
+
+    /// Whether all who have grants know what this member has put at a revision, which its mirror has. Else the task
+    /// waits for that.
+    pub(super) fn is_known(&mut self, task: Ticket, since: Revision) -> bool {
+        let Core { heard, mirror, me, .. } = self;
+        let mut first = None;
+        for (holder, _) in mirror.grants.iter().filter(|(by, put)| *by != me && **put < since) {
+            if heard.get(holder).is_none_or(|heard| heard.upto < since) {
+                let heard = heard.entry(holder.clone()).or_default();
+                heard.wants = heard.wants.max(since);
+                first = first.or(Some(holder));
+            }
+        }
+        let Some(holder) = first.cloned() else { return true };
+        if let Some(waiting) = self.tasks.get_mut(&task) {
+            waiting.waits_for = Some(holder);
+            waiting.stage = Stage::Grants;
+        }
+        false
+    }
+
+    /// Asks those who have not said what is waited for, all that they are to say at once. Those who are silent are
+    /// called.
+    pub(super) fn ask_how_far(&mut self) {
+        if self.is_superseded {
+            return;
+        }
+        let (now, patience, holders) = (self.now, self.patience, &self.mirror.grants);
+        let mut silent = Vec::new();
+        for (holder, heard) in &mut self.heard {
+            let put = holders.get(holder).filter(|put| **put < heard.wants);
+            let Some(&put) = put.filter(|_| heard.wants > heard.upto) else { continue };
+            if now < heard.not_before {
+                continue;
+            }
+            let asked_for = heard.asked_for(now);
+            if asked_for.is_none_or(|it| it >= patience) {
+                self.next += 1;
+                heard.asked = Some((self.next, now));
+                let (ticket, to) = (self.next, holder.clone());
+                let question = Peer::Reached { revision: heard.wants };
+                self.out.push(Effect::Send { ticket, to, question });
+            }
+            let is_late = asked_for.is_some_and(|it| it >= patience / LAGS * 2);
+            if (heard.is_silent || is_late) && heard.called != Some(put) {
+                heard.called = Some(put);
+                silent.push(holder.clone());
+            }
+        }
+        silent.into_iter().for_each(|holder| self.call(holder));
+    }
+
+    fn call(&mut self, holder: String) {
+        let key = self.mirror.key(&format!("called/{holder}"));
+        let commit = Commit::new().if_absent(&key).put_leased(key, "", OWN_LEASE);
+        self.commit(Doing::Call(holder), commit, false);
+    }
+
+    pub(super) fn has_called(&mut self, holder: &str, outcome: Result<Outcome, ()>) {
+        let again = self.now + PAUSE;
+        let Some(heard) = self.heard.get_mut(holder) else { return };
+        if outcome.is_err() {
+            (heard.called, heard.not_before) = (None, again);
+        }
+    }
+
+    /// A member has said how far its mirror is, or was not reached.
+    pub(super) fn heard_how_far(&mut self, ticket: Ticket, reply: Result<Reply, ()>) {
+        let again = self.now + PAUSE;
+        let is_it = |heard: &&mut Heard| heard.asked.is_some_and(|(asked, _)| asked == ticket);
+        let Some(heard) = self.heard.values_mut().find(is_it) else { return };
+        heard.asked = None;
+        match reply {
+            Ok(Reply::Reached(upto)) => {
+                (heard.upto, heard.is_silent) = (heard.upto.max(upto), false);
+            }
+            Ok(_) | Err(()) => (heard.not_before, heard.is_silent) = (again, true),
+        }
+    }
+
+    /// Who has no grant is asked nothing. That somebody is silent is worth to be known when he has one again.
+    pub(super) fn tend_holders(&mut self) {
+        let holders = &self.mirror.grants;
+        self.heard.retain(|holder, it| it.is_silent || holders.contains_key(holder));
+    }
+}
