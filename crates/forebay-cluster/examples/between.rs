@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut members = Vec::new();
     for (name, key) in [("no key", None), ("key", Some(key))] {
         let service = Arc::new(Bytes(vec![7; 1 << 20]));
-        let door = Door::open("127.0.0.1:0".parse()?, key.clone(), service)?;
+        let door = Door::open("127.0.0.1:0".parse()?, (key.clone(), None), service)?;
         members.push((name, door.address().to_string(), Peers::new(key), door));
     }
     let head = Head {

@@ -54,6 +54,9 @@ pub struct Member {
     /// It reads parts of files for others ([`Question::Fetch`](crate::words::Question::Fetch)).
     #[serde(default)]
     pub shares: bool,
+    /// What is said to it goes over TLS.
+    #[serde(default)]
+    pub sealed: bool,
     /// Its process died, and another took its files over. Its next start takes this away.
     #[serde(default)]
     pub taken: Option<Taken>,

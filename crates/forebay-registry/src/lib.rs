@@ -26,6 +26,7 @@ mod etcd;
 mod holders;
 mod keep;
 pub mod limits;
+pub mod pem;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
 mod types;

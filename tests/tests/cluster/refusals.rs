@@ -151,3 +151,64 @@ fn a_registry_that_does_not_answer_is_told_with_its_address() {
     says(&out, &["etcd://"]);
     assert_eq!(out.code, Some(2), "{out:#?}");
 }
+
+/// A certificate for this machine's members, and its key, signed by `ca` (by itself, if it is called so).
+fn certify(dir: &std::path::Path, name: &str) {
+    let own = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
+    let ca = |end: &str| dir.join(format!("ca.{end}")).display().to_string();
+    let openssl = |args: &[&str]| {
+        forebay_tests::tool("openssl", args).ok();
+    };
+    let new = ["req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=forebay", "-keyout"];
+    if name == "ca" {
+        let more = ["-x509", "-days", "2", "-out"];
+        return openssl(&[&new[..], &[&own("key")], &more, &[&own("pem")]].concat());
+    }
+    openssl(&[&new[..], &[&own("key"), "-out", &own("csr")]].concat());
+    std::fs::write(own("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+    let (csr, pem, names) = (own("csr"), own("pem"), own("names"));
+    let signed = ["-CA", &ca("pem"), "-CAkey", &ca("key"), "-CAcreateserial", "-days", "2"];
+    let made = ["x509", "-req", "-in", &csr, "-extfile", &names, "-out", &pem];
+    openssl(&[&made[..], &signed].concat());
+}
+
+#[test]
+fn members_with_certificates_take_none_without() {
+    needs_forebay!();
+    needs_tools!("etcd", "openssl");
+    let mut cluster = Cluster::laid(3);
+    let dir = cluster.root.join("certificates");
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["ca", "n1", "n2"] {
+        certify(&dir, name);
+    }
+    let file = |name: &str| dir.join(name).display().to_string();
+    let flags = |name: &str| {
+        let own = |end: &str| file(&format!("{name}.{end}"));
+        let given = [own("pem"), own("key"), file("ca.pem")];
+        let names = ["--peer-cert", "--peer-cert-key", "--peer-ca"];
+        names.iter().zip(given).flat_map(|(name, it)| [name.to_string(), it]).collect::<Vec<_>>()
+    };
+    for (at, name) in ["n1", "n2"].into_iter().enumerate() {
+        let flags = flags(name);
+        let flags: Vec<&str> =
+            flags.iter().map(String::as_str).chain(HOLD.iter().copied()).collect();
+        cluster.mount(at, &flags);
+    }
+    let bytes = crate::random(3 << 20, 5);
+    write(&cluster.at(0, "f"), &bytes);
+    assert!(read(&cluster.at(1, "f")).unwrap() == bytes, "they speak to each other");
+    crate::append(&cluster.at(1, "f"), b"more").unwrap();
+    assert!(read(&cluster.at(0, "f")).unwrap().ends_with(b"more"));
+
+    says(&cluster.nodes[2].try_mount(None, HOLD), &["speaks TLS", "--peer-cert"]);
+    let cert = file("n1.pem");
+    let half = [&["--peer-cert", &cert], HOLD].concat();
+    says(&cluster.nodes[2].try_mount(None, &half), &["peer-cert-key", "peer-ca"]);
+    cluster.umount(0);
+    cluster.umount(1);
+    cluster.mount(2, HOLD);
+    let flags = flags("n1");
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(HOLD.iter().copied()).collect();
+    says(&cluster.nodes[0].try_mount(None, &flags), &["n3", "does not speak TLS"]);
+}

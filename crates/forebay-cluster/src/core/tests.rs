@@ -28,6 +28,7 @@ fn member(name: &str, epoch: u64) -> Vec<u8> {
         domain: String::new(),
         copies: 0,
         shares: false,
+        sealed: false,
         taken: None,
     })
 }

@@ -14,7 +14,7 @@ use super::{Member, SyncStore, Waiting, door, lock};
 use crate::core::{Core, Input, Peer, Reply, Standing, entering};
 use crate::front::Front;
 use crate::keys;
-use crate::peer::{Door, Key, Peers};
+use crate::peer::{Door, Key, Peers, Tls};
 
 /// How long the keys of a process stand that does not renew them. Others call it dead then.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -38,6 +38,7 @@ pub struct Joining {
     /// Where other members reach this one.
     pub listen: SocketAddr,
     pub key: Option<Key>,
+    pub tls: Option<Arc<Tls>>,
     /// How long a call to the registry or a member may take.
     pub patience: Duration,
     /// What fails together with the node; its own name if it stands alone.
@@ -62,16 +63,18 @@ impl Member {
     pub fn join(joining: Joining) -> Result<Arc<Member>> {
         let Joining { registry, store, probe, node, tier, boot, listen, key, patience, .. } =
             joining;
-        let Joining { domain, copies, copies_or_fail, shares_reads, sync_store, .. } = joining;
+        let Joining { tls, domain, copies, copies_or_fail, shares_reads, sync_store, .. } = joining;
         if node.is_empty() || node.contains('/') || node.len() > 255 {
             let what = format!("node name '{node}': it must have 1 to 255 characters and no '/'");
             return Err(Error::new(Kind::Usage, what));
         }
         let prefix = format!("stores/{store}/");
         found_store(&*registry, &store, probe)?;
-        let peers = Peers::new(key.clone());
+        speak_alike(&*registry, &store, &node, tls.is_some())?;
+        let sealed = tls.is_some();
+        let peers = Peers::new(key.clone()).over(tls.clone());
         let waiting = door::Waiting::default();
-        let door = Door::open(listen, key, Arc::new(waiting.clone()))?;
+        let door = Door::open(listen, (key, tls), Arc::new(waiting.clone()))?;
         let me = keys::Member {
             node: node.clone(),
             address: door.address().to_string(),
@@ -82,6 +85,7 @@ impl Member {
             domain: domain.unwrap_or_default(),
             copies,
             shares: shares_reads,
+            sealed,
             taken: None,
         };
         let lease = registry.lease(LEASE)?;
@@ -286,6 +290,29 @@ fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<(
             return Ok(());
         }
     }
+}
+
+/// Members with certificates and members without would not understand each other.
+fn speak_alike(registry: &dyn Registry, store: &str, me: &str, sealed: bool) -> Result<()> {
+    let (alive, members) = (format!("stores/{store}/alive/"), format!("stores/{store}/members/"));
+    let (living, _) = registry.range(&alive)?;
+    let (known, _) = registry.range(&members)?;
+    let lives = |name: &str| living.iter().any(|it| it.key.strip_prefix(&alive) == Some(name));
+    let known = known.iter().filter_map(|it| Some((it.key.strip_prefix(&members)?, it)));
+    for (name, entry) in known.filter(|(name, _)| *name != me && lives(name)) {
+        let Some(member) = parse::<keys::Member>(entry) else { continue };
+        let why = match (member.sealed, sealed) {
+            (true, false) => {
+                "speaks TLS: give this one --peer-cert, --peer-cert-key and --peer-ca, too"
+            }
+            (false, true) => {
+                "does not speak TLS: leave --peer-cert out here, or unmount all members and mount them with it"
+            }
+            _ => continue,
+        };
+        return Err(Error::new(Kind::Usage, format!("member {name} of the store {why}")));
+    }
+    Ok(())
 }
 
 /// Writes the member's key with the next epoch.

@@ -38,6 +38,7 @@ fn member(name: &str) -> keys::Member {
         domain: String::new(),
         copies: 0,
         shares: false,
+        sealed: false,
         taken: None,
     }
 }
@@ -249,6 +250,7 @@ impl Bed {
             boot: "boot".into(),
             listen: "127.0.0.1:0".parse().unwrap(),
             key: None,
+            tls: None,
             domain: None,
             copies: 0,
             copies_or_fail: false,

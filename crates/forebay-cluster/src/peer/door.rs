@@ -11,6 +11,7 @@ use forebay_base::{Error, Kind, Result};
 use super::guest;
 use super::key::Key;
 use super::limits::{CLOSING_TIME, CONNECTIONS};
+use super::tls::Tls;
 use crate::words::{Answer, Head, Question};
 
 /// Answers what others ask. Called by many threads at once.
@@ -31,6 +32,7 @@ pub struct Door {
 /// What the threads of a door share.
 pub struct Shared {
     pub key: Option<Key>,
+    pub tls: Option<Arc<Tls>>,
     pub service: Arc<dyn Service>,
     guests: Mutex<Guests>,
     left: Condvar,
@@ -57,7 +59,11 @@ impl Door {
     /// # Errors
     ///
     /// [`Kind::Usage`] for an address that is not loopback without a key; what the kernel says of the address.
-    pub fn open(address: SocketAddr, key: Option<Key>, service: Arc<dyn Service>) -> Result<Door> {
+    pub fn open(
+        address: SocketAddr,
+        (key, tls): (Option<Key>, Option<Arc<Tls>>),
+        service: Arc<dyn Service>,
+    ) -> Result<Door> {
         if key.is_none() && !address.ip().is_loopback() {
             let why = format!(
                 "members listen on {address} only with a cluster key: name its file, or a loopback address"
@@ -68,7 +74,7 @@ impl Door {
         let listener = Arc::new(TcpListener::bind(address).map_err(failed)?);
         let address = listener.local_addr().map_err(failed)?;
         let (guests, left) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { key, service, guests, left });
+        let shared = Arc::new(Shared { key, tls, service, guests, left });
         let (taken, from) = (shared.clone(), listener.clone());
         let thread = thread::Builder::new().name("peers-door".into());
         let accepts = thread.spawn(move || taken.accept(&from)).map_err(failed)?;
@@ -145,7 +151,7 @@ impl Shared {
             return Ok(());
         }
         let socket = Arc::new(socket);
-        let guest = Guest { socket: socket.clone(), proved: self.key.is_none(), idle: None };
+        let guest = Guest { socket: socket.clone(), proved: false, idle: None };
         let mut guests = self.guests();
         let id = guests.next;
         guests.next += 1;

@@ -20,6 +20,8 @@ use super::limits::{
 use super::line::{Line, Trouble};
 use super::message::{Front, Lengths, bad, put_answer, read_question};
 use super::seal::{Nonces, Session, Side};
+use super::stream::Stream;
+use super::tls::{Sealed, Tls};
 use crate::keys::PROTOCOL;
 use crate::words::{Answer, Head, Question};
 
@@ -63,11 +65,29 @@ enum State {
 
 /// Serves a connection until it ends.
 pub fn serve(shared: &Shared, id: u64, socket: Arc<TcpStream>) {
-    let state = match shared.key {
-        None => State::Open,
-        Some(_) => State::Stranger(Instant::now() + PROOF_TIME),
+    let proves_until = Instant::now() + PROOF_TIME;
+    let stream: Box<dyn Stream> = match &shared.tls {
+        None => Box::new(socket),
+        Some(tls) => match greeted(tls, &socket, proves_until) {
+            Ok(sealed) => Box::new(sealed),
+            Err(trouble) => {
+                let from = socket.peer_addr().ok();
+                return tracing::info!(
+                    ?from,
+                    ?trouble,
+                    "somebody who asks as a member was turned away"
+                );
+            }
+        },
     };
-    let line = Line::new(Box::new(socket));
+    let state = match shared.key {
+        None => {
+            shared.has_proved(id);
+            State::Open
+        }
+        Some(_) => State::Stranger(proves_until),
+    };
+    let line = Line::new(stream);
     let [bytes, out, head, words] = [const { Vec::new() }; 4];
     let mut guest = Guest { shared, id, line, state, bytes, out, head, words };
     loop {
@@ -79,6 +99,11 @@ pub fn serve(shared: &Shared, id: u64, socket: Arc<TcpStream>) {
             Err(Trouble::Bad(status, why)) => return guest.refuse(status, &why),
         }
     }
+}
+
+fn greeted(tls: &Tls, socket: &Arc<TcpStream>, deadline: Instant) -> Result<Sealed, Trouble> {
+    let sealed = tls.answer(socket.clone())?;
+    sealed.greet(deadline).map(|()| sealed)
 }
 
 /// Tells one too many. Never waits: the few bytes fit into a new connection.

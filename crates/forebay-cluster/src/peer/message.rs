@@ -8,6 +8,9 @@ use httparse::{EMPTY_HEADER, Header, Status};
 use super::limits::{BYTES_MAX, HEAD_BYTES, HEADERS, WORDS_MAX};
 use super::line::{Line, Trouble};
 
+/// With it TLS begins to say why it ends (RFC 8446, 5.1); HTTP does not.
+const TLS_ALERT: u8 = 21;
+
 /// What the head of a message says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Front {
@@ -69,6 +72,11 @@ fn read(
     loop {
         let text = line.unused();
         let text = &text[..text.len().min(HEAD_BYTES)];
+        if text.first() == Some(&TLS_ALERT) {
+            return Err(bad(
+                "it speaks TLS: give this member peer-cert, as the other members have it",
+            ));
+        }
         if let Some((len, front)) = parse(text)? {
             line.used(len);
             return Ok(front);

@@ -8,7 +8,7 @@
 //! `{"status":..,"error":".."}`.
 //!
 //! With a cluster key a connection begins with `POST /hello` and `POST /prove`, and each message after them
-//! has the header `Forebay-Seal` (module `seal`).
+//! has the header `Forebay-Seal` (module `seal`). With certificates all of it is over TLS (module `tls`).
 
 mod door;
 mod guest;
@@ -22,7 +22,9 @@ mod seal;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use door::{Door, Service};
 pub use key::Key;
 pub use peers::{Peers, is_safe};
+pub use tls::Tls;

@@ -15,6 +15,8 @@ use super::limits::{BYTES_MAX, POOL_CONNECTIONS, POOL_TIME, SURE_TIME, WORDS_MAX
 use super::line::{Line, Trouble};
 use super::message::{Front, Lengths, bad, put_question, read_answer};
 use super::seal::{Nonces, Session, Side};
+use super::stream::Stream;
+use super::tls::Tls;
 use crate::keys::PROTOCOL;
 use crate::words::{Answer, Head, Question, Refusal};
 
@@ -24,6 +26,7 @@ const FULL: u16 = 503;
 /// All that a member asks of others. Many threads may ask at once.
 pub struct Peers {
     key: Option<Key>,
+    tls: Option<Arc<Tls>>,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
 }
 
@@ -45,7 +48,12 @@ struct Connection {
 
 impl Peers {
     pub fn new(key: Option<Key>) -> Peers {
-        Peers { key, idle: Mutex::default() }
+        Peers { key, tls: None, idle: Mutex::default() }
+    }
+
+    /// The same, over TLS if there is one.
+    pub fn over(self, tls: Option<Arc<Tls>>) -> Peers {
+        Peers { tls, ..self }
     }
 
     /// Asks the member at `address` (IP and port), within the patience. `bytes`, at most 4 MiB, go with the question;
@@ -193,7 +201,20 @@ impl Peers {
         }
         let socket = TcpStream::connect_timeout(&there, left).map_err(|e| nobody(e.to_string()))?;
         socket.set_nodelay(true).map_err(|e| nobody(e.to_string()))?;
-        let line = Line::new(Box::new(Arc::new(socket)));
+        let (socket, late) =
+            (Arc::new(socket), format!("it did not show who it is in {patience:?}"));
+        let stream: Box<dyn Stream> = match &self.tls {
+            None => Box::new(socket),
+            Some(tls) => {
+                let sealed = tls.ask(socket, there.ip());
+                match sealed.and_then(|sealed| sealed.greet(deadline).map(|()| sealed)) {
+                    Ok(sealed) => Box::new(sealed),
+                    Err(Trouble::Late) => return Err(nobody(late)),
+                    Err(Trouble::Broken(why) | Trouble::Bad(_, why)) => return Err(nobody(why)),
+                }
+            }
+        };
+        let line = Line::new(stream);
         let head = Vec::new();
         let since = Instant::now();
         let mut connection = Connection { line, session: None, head, since, answered: false };

@@ -3,6 +3,7 @@
 mod asks;
 mod doors;
 mod keys;
+mod sealed;
 mod strangers;
 
 use std::io::{Read, Write};
@@ -79,7 +80,7 @@ fn key() -> Option<Key> {
 
 fn door(key: Option<Key>) -> (Door, Arc<Echo>, String) {
     let echo = Arc::new(Echo::default());
-    let door = Door::open("127.0.0.1:0".parse().unwrap(), key, echo.clone()).unwrap();
+    let door = Door::open("127.0.0.1:0".parse().unwrap(), (key, None), echo.clone()).unwrap();
     let address = door.address().to_string();
     (door, echo, address)
 }

@@ -397,6 +397,28 @@ pub const KEYS: &[Key] = &[
     ),
     fixed(
         Node,
+        "peer-cert",
+        Type::File,
+        "",
+        "A certificate of this member, in PEM with what it was signed by: what members say to each other goes \
+         over TLS then. It names the IP address of peer-listen. All members have one, or none",
+    ),
+    fixed(
+        Node,
+        "peer-cert-key",
+        Type::File,
+        "",
+        "The private key of peer-cert, readable by its owner alone",
+    ),
+    fixed(
+        Node,
+        "peer-ca",
+        Type::File,
+        "",
+        "The authority that has signed peer-cert of all members, in PEM",
+    ),
+    fixed(
+        Node,
         "copies",
         Type::Count { min: 0, max: 2 },
         "0",

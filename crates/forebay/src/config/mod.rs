@@ -21,7 +21,7 @@ pub use ids::{group, user};
 use keys::{KEYS, Key, Type};
 pub use raw::{Origin, RawConfig};
 pub use rules::RuleText;
-pub use settings::{ClusterSettings, LogSettings, Settings, change_tunable, tunable};
+pub use settings::{Certificates, ClusterSettings, LogSettings, Settings, change_tunable, tunable};
 
 /// Values given on the command line, one flag per key, and the file to read.
 #[derive(Debug, Clone, Default)]

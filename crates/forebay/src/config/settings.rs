@@ -49,6 +49,8 @@ pub struct ClusterSettings {
     pub node: Option<String>,
     pub listen: SocketAddr,
     pub key: Option<PathBuf>,
+    /// What members say to each other goes over TLS.
+    pub certificates: Option<Certificates>,
     /// On so many other members are this one's acknowledged bytes, too.
     pub copies: u8,
     /// A write waits for them, rather than fsync.
@@ -58,6 +60,14 @@ pub struct ClusterSettings {
     pub shares_reads: bool,
     /// The node's name if none is given.
     pub domain: Option<String>,
+}
+
+/// A certificate of this member, its key, and the authority of all members.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub ca: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -117,6 +127,7 @@ impl Settings {
                 node: text(at("node")),
                 listen: listen(at("peer-listen")).expect("it has a default"),
                 key: file(at("cluster-key")),
+                certificates: certificates(CERTIFICATES.map(|name| file(at(name)))),
                 copies: count(at("copies")) as u8,
                 copies_at_write: word(at("copies-at")) == "write",
                 copies_or_fail: word(at("copies-short")) == "fail",
@@ -170,6 +181,14 @@ impl Settings {
                  what other nodes wrote meanwhile; leave kernel-writeback out",
             ));
         }
+        let given = |name: &&str| matches!(self.value(name), Some(Value::File(Some(_))));
+        let (has, lacks): (Vec<_>, Vec<_>) = CERTIFICATES.into_iter().partition(given);
+        if let ([first, ..], [other, ..]) = (&has[..], &lacks[..]) {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("{first} needs {other}, too: give all of {}", CERTIFICATES.join(", ")),
+            ));
+        }
         if self.cluster.is_none() && matches!(self.value("copies"), Some(Value::Count(1..))) {
             return Err(Error::new(
                 Kind::Usage,
@@ -191,6 +210,14 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// All of them are given, or none.
+const CERTIFICATES: [&str; 3] = ["peer-cert", "peer-cert-key", "peer-ca"];
+
+fn certificates(given: [Option<PathBuf>; 3]) -> Option<Certificates> {
+    let [Some(cert), Some(key), Some(ca)] = given else { return None };
+    Some(Certificates { cert, key, ca })
 }
 
 /// Longer than any wake-up takes.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
 use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
-use forebay_cluster::peer::Key;
+use forebay_cluster::peer::{Key, Tls};
 use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
 use forebay_registry::{Address, Registry};
 
 use super::mark;
-use crate::config::{ClusterSettings, Settings};
+use crate::config::{Certificates, ClusterSettings, Settings};
 
 /// The registry that the settings name.
 fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
@@ -53,6 +53,8 @@ pub fn join(
     let (registry, prefix) = registry(settings)?;
     let mark = mark::of(root, &*registry, &prefix)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
+    let tls = |it: &Certificates| Tls::read(&it.cert, &it.key, &it.ca).map(Arc::new);
+    let tls = settings.certificates.as_ref().map(tls).transpose()?;
     if key.is_none() && rustix::process::geteuid().is_root() {
         tracing::warn!(
             "no cluster-key: every user of this machine can ask as a member, and has root's rights in {}",
@@ -69,6 +71,7 @@ pub fn join(
         boot,
         listen: settings.listen,
         key,
+        tls,
         patience: forebay_registry::PATIENCE,
         domain: settings.domain.clone(),
         copies: settings.copies,

@@ -289,6 +289,7 @@ impl World {
             domain: String::new(),
             copies: self.plan.copies,
             shares: false,
+            sealed: false,
             taken: None,
         };
         let find = |kind: &str| self.registry.keys.get(&format!("stores/s/{kind}/m{node}"));

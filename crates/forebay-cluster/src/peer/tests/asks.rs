@@ -214,7 +214,7 @@ fn a_door_that_began_anew_is_asked_without_an_error() {
     drop(old);
     let error = ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable, "{error}");
-    let _new = Door::open(at, None, Arc::new(Echo::default())).unwrap();
+    let _new = Door::open(at, (None, None), Arc::new(Echo::default())).unwrap();
     // Not even one that must not be done twice fails.
     let change = NameChange::Unlink { file: file(1), path: "a".into() };
     assert_eq!(ask(&peers, &address, &Question::Name { number: 1, change }).unwrap(), Answer::Done);

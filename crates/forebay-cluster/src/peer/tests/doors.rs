@@ -9,7 +9,11 @@ use super::*;
 #[test]
 fn nothing_listens_beyond_loopback_without_a_key() {
     let open = |key| {
-        Door::open("0.0.0.0:0".parse().unwrap(), key, Arc::new(Echo::default()) as Arc<dyn Service>)
+        Door::open(
+            "0.0.0.0:0".parse().unwrap(),
+            (key, None),
+            Arc::new(Echo::default()) as Arc<dyn Service>,
+        )
     };
     let error = open(None).err().unwrap();
     assert_eq!(error.kind(), Kind::Usage);

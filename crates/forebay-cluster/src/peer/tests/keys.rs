@@ -50,10 +50,10 @@ fn who_has_another_key_or_none_is_told() {
 }
 
 /// What each direction carried.
-type Captured = Arc<Mutex<Vec<u8>>>;
+pub(super) type Captured = Arc<Mutex<Vec<u8>>>;
 
 /// Stands between who asks and the door: hands on what comes, after `change` has seen it, and keeps it.
-fn between(
+pub(super) fn between(
     door: String,
     change: impl Fn(&mut Vec<u8>) + Send + Clone + 'static,
 ) -> (String, Captured) {
