@@ -28,13 +28,18 @@ pub struct Heard {
     /// The question that is under way, and since when.
     asked: Option<(Ticket, Duration)>,
     not_before: Duration,
-    /// It was not reached when it was last asked.
-    is_silent: bool,
+    /// Questions in a row that it did not answer.
+    failed: u32,
     /// Which of its grants it was called to give up.
     called: Option<Revision>,
 }
 
 impl Heard {
+    /// One answer may be lost.
+    fn is_silent(&self) -> bool {
+        self.failed > 1
+    }
+
     fn asked_for(&self, now: Duration) -> Option<Duration> {
         self.asked.map(|(_, since)| now.saturating_sub(since))
     }
@@ -107,7 +112,7 @@ impl Core {
                 self.out.push(Effect::Send { ticket, to, question });
             }
             let is_late = asked_for.is_some_and(|it| it >= patience / LAGS * 2);
-            if (heard.is_silent || is_late) && heard.called != Some(put) {
+            if (heard.is_silent() || is_late) && heard.called != Some(put) {
                 heard.called = Some(put);
                 silent.push(holder.clone());
             }
@@ -137,15 +142,17 @@ impl Core {
         heard.asked = None;
         match reply {
             Ok(Reply::Reached(upto)) => {
-                (heard.upto, heard.is_silent) = (heard.upto.max(upto), false);
+                (heard.upto, heard.failed) = (heard.upto.max(upto), 0);
             }
-            Ok(_) | Err(()) => (heard.not_before, heard.is_silent) = (again, true),
+            Ok(_) | Err(()) => {
+                (heard.not_before, heard.failed) = (again, heard.failed.saturating_add(1));
+            }
         }
     }
 
     /// Who has no grant is asked nothing. That somebody is silent is worth to be known when he has one again.
     pub(super) fn tend_holders(&mut self) {
         let holders = &self.mirror.grants;
-        self.heard.retain(|holder, it| it.is_silent || holders.contains_key(holder));
+        self.heard.retain(|holder, it| it.is_silent() || holders.contains_key(holder));
     }
 }

@@ -44,6 +44,8 @@ pub struct Granted {
     pub waited: u64,
     /// How far a mirror is.
     pub told: u64,
+    /// Members, to give their grants up.
+    pub called: u64,
     /// For the lease of somebody who was dead, stopped or cut off.
     pub expired: u64,
     pub moved: u64,
@@ -134,12 +136,13 @@ impl Counts {
         ]
     }
 
-    fn list_granted(&mut self) -> [(&'static str, &mut u64); 7] {
+    fn list_granted(&mut self) -> [(&'static str, &mut u64); 8] {
         let granted = &mut self.granted;
         [
             ("opens under a grant", &mut granted.opened),
             ("claims that waited for a grant", &mut granted.waited),
             ("questions how far a mirror is", &mut granted.told),
+            ("calls to give a grant up", &mut granted.called),
             ("grants that ended with a lease", &mut granted.expired),
             ("files moved to another directory", &mut granted.moved),
             ("files linked in another directory", &mut granted.linked),

@@ -196,6 +196,13 @@ pub fn node_of(name: &str) -> usize {
     name[1..].parse().expect("members are m0, m1 and so on")
 }
 
+/// So many members are called to give their grants up.
+fn called(commit: &Commit) -> u64 {
+    let is_call =
+        |change: &&Change| matches!(change, Change::Put { key, .. } if key.contains("/called/"));
+    commit.changes.iter().filter(is_call).count() as u64
+}
+
 pub type Checked = Result<(), String>;
 
 impl World {
@@ -588,6 +595,7 @@ impl World {
                 let outcome = self.registry.commit(commit);
                 match outcome {
                     Outcome::Committed(_) => {
+                        self.counts.granted.called += called(commit);
                         self.told();
                         self.moved(node, moves)?;
                     }
