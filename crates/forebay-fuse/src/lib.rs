@@ -21,5 +21,5 @@ pub mod vfs;
 mod waits;
 
 pub use control::{ControlAccess, ControlDir, ControlEntry};
-pub use mount::{Mount, MountOptions, Passthrough, Transport};
+pub use mount::{Locks, Mount, MountOptions, Passthrough, Transport};
 pub use usage::{Process, Sums, Used};

@@ -53,6 +53,15 @@ pub enum Transport {
     IoUring,
 }
 
+/// Between whose programs locks of files hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locks {
+    /// Those of all members.
+    Cluster,
+    /// Those of this node: the kernel has them.
+    Node,
+}
+
 pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// What stands in the first column of the mount table.
@@ -77,6 +86,8 @@ pub struct MountOptions {
     pub control: Arc<dyn ControlDir>,
     /// Present if the store is shared with other nodes.
     pub member: Option<Arc<forebay_cluster::member::Member>>,
+    /// Of a mount that is a member: any other has locks of its node.
+    pub locks: Locks,
 }
 
 /// A mounted file system, served by threads of its own.
@@ -119,7 +130,7 @@ impl Mount {
             passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
             kernel_writeback: options.kernel_writeback,
             io_uring: ring,
-            locks: options.member.is_some(),
+            locks: options.member.is_some() && options.locks == Locks::Cluster,
             links: shared.vfs.tells_births(),
         };
         let (session, granted) =
@@ -135,6 +146,7 @@ impl Mount {
         }
         if let Some(member) = &options.member {
             shared.vfs.set_cluster(Box::new(member.clone()));
+            shared.vfs.set_locks(options.locks);
             shared.tend_locks()?;
         }
         let stop = Arc::new(AtomicBool::new(false));

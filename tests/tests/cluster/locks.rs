@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use forebay_tests::cluster::{Cluster, HOLD, Locker, read};
+use forebay_tests::cluster::{Cluster, HOLD, Locker, Member, read};
 use forebay_tests::{PATIENCE, needs_forebay, needs_ring, needs_tools, proof, sys, within};
 
+use crate::quota::metrics;
 use crate::write;
 
 const EAGAIN: &str = "errno 11";
@@ -45,6 +46,39 @@ fn with_file(cluster: Cluster) -> Cluster {
 fn lockers(cluster: &Cluster, name: &str) -> Vec<Locker> {
     let nodes = (0..cluster.nodes.len()).flat_map(|node| [node, node]);
     nodes.map(|node| locker(cluster, node, name, "rw")).collect()
+}
+
+/// With `--locks node` the kernel has them: they hold between the node's programs, and no others.
+#[test]
+fn locks_that_are_the_nodes_hold_among_its_programs_and_no_close_asks_for_them() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let flags: Vec<&str> = HOLD.iter().copied().chain(["--locks", "node"]).collect();
+    for (flags, are_nodes) in [(flags.as_slice(), true), (HOLD, false)] {
+        let cluster = with_file(Cluster::start(2, flags));
+        let mut all = lockers(&cluster, "f");
+        for (takes, gives) in [("fcntl w 0 0", "fcntl u 0 0"), ("flock ex nb", "flock un")] {
+            assert_eq!(all[0].ask(takes), "ok");
+            assert_eq!(all[1].ask(takes), EAGAIN, "{takes}: of the same node");
+            let elsewhere = if are_nodes { "ok" } else { EAGAIN };
+            assert_eq!(all[2].ask(takes), elsewhere, "{takes}: of another node");
+            all.iter_mut().for_each(|locker| assert_eq!(locker.ask(gives), "ok"));
+        }
+        write(&cluster.at(0, "g"), b"0");
+        let before = flushes(&cluster.nodes[0]);
+        (0..20).for_each(|_| assert_eq!(read(&cluster.at(0, "g")).unwrap(), b"0"));
+        assert_eq!(flushes(&cluster.nodes[0]) - before, if are_nodes { 0 } else { 20 });
+    }
+}
+
+/// Closes that a node's daemon was asked about.
+fn flushes(node: &Member) -> u64 {
+    let page = metrics(node);
+    let count = "forebay_operation_duration_seconds_count";
+    let mut lines = page.lines().filter(|line| line.starts_with(count));
+    // What never was has no line.
+    let Some(line) = lines.find(|line| line.contains("\"flush\"")) else { return 0 };
+    line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number")
 }
 
 #[test]

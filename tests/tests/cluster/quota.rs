@@ -54,14 +54,20 @@ fn problems(cluster: &Cluster) -> String {
     told(cluster)["registry_problems"].to_string()
 }
 
-/// A gauge of a node's, by its name without `forebay_`.
-fn gauge(node: &Member, name: &str) -> f64 {
+/// The page of a node's metrics.
+pub fn metrics(node: &Member) -> String {
     let run = File::open(node.tier.join("run")).unwrap();
     let dir = Path::new("/proc/self/fd").join(run.as_raw_fd().to_string());
     let mut socket = UnixStream::connect(dir.join("control.sock")).unwrap();
     socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     let mut page = String::new();
     socket.read_to_string(&mut page).unwrap();
+    page
+}
+
+/// A gauge of a node's, by its name without `forebay_`.
+fn gauge(node: &Member, name: &str) -> f64 {
+    let page = metrics(node);
     let line = page.lines().find(|line| line.starts_with(&format!("forebay_{name}{{")));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     value.unwrap_or_else(|| panic!("no {name} in {page}"))

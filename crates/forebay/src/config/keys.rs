@@ -105,6 +105,7 @@ pub const TRANSPORTS: &[&str] = &["auto", "dev", "io-uring"];
 pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
 pub const COPIES_AT: &[&str] = &["fsync", "write"];
 pub const COPIES_SHORT: &[&str] = &["go-on", "fail"];
+pub const LOCKS: &[&str] = &["cluster", "node"];
 pub const LOG_FORMATS: &[&str] = &["text", "json"];
 pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 
@@ -447,6 +448,15 @@ pub const KEYS: &[Key] = &[
         "false",
         "What members read of unclaimed files is read from the store once, each part by one of them, and \
          the others get it there. For datasets that many nodes read; all members should have it",
+    ),
+    fixed(
+        Node,
+        "locks",
+        Type::Choice(LOCKS),
+        "cluster",
+        "Between whose programs fcntl and flock locks hold, on a mount with registry: those of all nodes \
+         (cluster), or of this node alone (node), where programs on several nodes lock nothing together. With \
+         node the kernel has them, and a close asks the daemon for nothing",
     ),
     fixed(
         Node,

@@ -10,7 +10,7 @@ use forebay_engine::governor::law::Preset;
 use forebay_engine::governor::schedule::Schedule;
 use forebay_engine::rules::Rule;
 use forebay_engine::{Config, Eviction, Tunables, Watermark, WritePolicy};
-use forebay_fuse::{Passthrough, Transport};
+use forebay_fuse::{Locks, Passthrough, Transport};
 
 use super::keys::{self, Change, KEYS, Key, Value};
 use super::raw::{Origin, RawConfig};
@@ -58,6 +58,7 @@ pub struct ClusterSettings {
     /// An fsync fails that reaches fewer than `copies`.
     pub copies_or_fail: bool,
     pub shares_reads: bool,
+    pub locks: Locks,
     /// The node's name if none is given.
     pub domain: Option<String>,
 }
@@ -132,6 +133,10 @@ impl Settings {
                 copies_at_write: word(at("copies-at")) == "write",
                 copies_or_fail: word(at("copies-short")) == "fail",
                 shares_reads: flag(at("share-reads")),
+                locks: match word(at("locks")) {
+                    "node" => Locks::Node,
+                    _ => Locks::Cluster,
+                },
                 domain: text(at("failure-domain")),
             }),
             rules: raw.rules.clone(),

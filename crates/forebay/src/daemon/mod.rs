@@ -38,7 +38,7 @@ use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
 use forebay_cluster::member::Member;
 use forebay_engine::{Attachment, Config, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner};
-use forebay_fuse::{Mount, MountOptions, Passthrough};
+use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
 use crate::signals::{self, Blocked};
@@ -281,6 +281,7 @@ impl Daemon {
             attr_ttl: mount.attr_ttl,
             control: self.clone(),
             member: self.member.clone(),
+            locks: self.settings.cluster.as_ref().map_or(Locks::Node, |cluster| cluster.locks),
         };
         let mount = Mount::new(self.engine.clone(), backing, options)?;
         assert!(self.mount.set(mount).is_ok(), "a daemon mounts once");

@@ -55,6 +55,7 @@ mod tests {
             ("copies-at", "write"),
             ("copies-short", "fail"),
             ("share-reads", "true"),
+            ("locks", "node"),
             ("failure-domain", "rack"),
         ];
         let of_the_node = [

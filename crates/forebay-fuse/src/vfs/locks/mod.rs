@@ -6,7 +6,8 @@
 //! home which has begun anew can be given its table again (`reclaim`). What programs of other members ask
 //! comes by `home`.
 //!
-//! Without other members the kernel has the locks, and nothing here is called.
+//! Without other members the kernel has the locks, and nothing here is called. The same is so of this mount's own programs
+//! where locks are its node's: then this is for those of other members alone.
 
 mod asking;
 mod home;
@@ -14,7 +15,7 @@ mod mine;
 mod reclaim;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,6 +70,8 @@ pub struct Locks {
     lost_count: AtomicUsize,
     /// The last number of a request.
     number: AtomicU64,
+    /// The kernel has those of this mount's programs.
+    are_kernels: AtomicBool,
     tells: OnceLock<Sender<Told>>,
 }
 
@@ -119,7 +122,12 @@ impl Locks {
 impl Vfs {
     /// Whether locks are asked of us, and not of the kernel.
     pub fn grants_locks(&self) -> bool {
-        self.cluster().is_some()
+        self.cluster().is_some() && !self.locks.are_kernels.load(Relaxed)
+    }
+
+    /// Between whose programs locks hold; to be called before anybody is served.
+    pub fn set_locks(&self, locks: crate::Locks) {
+        self.locks.are_kernels.store(locks == crate::Locks::Node, Relaxed);
     }
 
     /// Who is told what happens to locks; to be called before anybody is served.
