@@ -239,6 +239,30 @@ pub fn clone_file(from: &Path, to: &Path) -> Result<()> {
     check(unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONE as _, from.as_raw_fd()) }).map(drop)
 }
 
+/// How many of a file's extents are there for another file, too, and how many it has.
+pub fn shared_extents(path: &Path) -> Result<(usize, usize)> {
+    const MOST: usize = 512;
+    // Of struct fiemap: its own bytes, those of each extent, and where numbers are in them.
+    const HEAD: usize = 32;
+    const EXTENT: usize = 56;
+    const MAPPED: usize = 20;
+    const FLAGS: usize = 40;
+    const FS_IOC_FIEMAP: u64 = 0xc020_660b;
+    const SYNC_FIRST: u32 = 1;
+    const SHARED: u32 = 0x2000;
+    let mut map = vec![0u8; HEAD + EXTENT * MOST];
+    map[8..16].copy_from_slice(&u64::MAX.to_ne_bytes());
+    map[16..20].copy_from_slice(&SYNC_FIRST.to_ne_bytes());
+    map[24..28].copy_from_slice(&(MOST as u32).to_ne_bytes());
+    let file = File::open(path)?;
+    // SAFETY: the map has room for as many extents as it says.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, map.as_mut_ptr()) })?;
+    let word = |at: usize| u32::from_ne_bytes(map[at..at + 4].try_into().expect("four bytes"));
+    let all = word(MAPPED) as usize;
+    let shared = (0..all).filter(|n| word(HEAD + EXTENT * n + FLAGS) & SHARED != 0).count();
+    Ok((shared, all))
+}
+
 pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut dirs: Vec<_> = std::env::split_paths(&path).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_base::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::records::{Direction, Owner, Transfer, TransferOptions, What};
+use crate::records::{Direction, How, Owner, Transfer, TransferOptions, What};
 
 /// A mount of a cache, as it is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +92,7 @@ pub struct Moved {
     /// What was left out on purpose, or could not be taken along.
     pub notes: Vec<String>,
     pub notes_count: u64,
+    pub how: How,
     pub cancelled: bool,
     /// It was to end, and its process does not, not even killed: why.
     pub hangs: Option<String>,

@@ -11,6 +11,10 @@ pub use forebay_job::plan::{Direction, Mode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+mod options;
+
+pub use options::{Attribute, Existing, Preserve, THREADS_MAX, TransferOptions};
+
 /// Whose an instance or a transfer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
@@ -306,25 +310,6 @@ impl Transfer {
     }
 }
 
-/// Threads that copy for one transfer, at most.
-pub const THREADS_MAX: u32 = 256;
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TransferOptions {
-    /// Compare what was copied by content.
-    #[serde(default)]
-    pub checksum: bool,
-    /// Bytes a second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_max: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub threads: Option<u32>,
-    /// Files that match appear after all others.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub last: Vec<String>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransferState {
@@ -378,6 +363,29 @@ pub struct TransferActual {
     /// The first of it, at most [`NOTES_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Of its end.
+    #[serde(default, skip_serializing_if = "How::is_nothing")]
+    pub how: How,
+}
+
+/// How the files of a transfer got there, of its last attempt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct How {
+    /// Files that were there.
+    pub kept_files: u64,
+    /// Sizes of files that share the blocks of their source.
+    pub cloned_bytes: u64,
+    /// What the kernel copied, or the file system's server.
+    pub in_kernel_bytes: u64,
+    /// What was read and written.
+    pub copied_bytes: u64,
+}
+
+impl How {
+    pub fn is_nothing(&self) -> bool {
+        *self == How::default()
+    }
 }
 
 /// They show what kind of thing it is.
@@ -423,8 +431,11 @@ pub mod keys {
     pub const WANTED_TRANSFERS: &str = "wanted/transfers/";
     pub const ACTUAL_TRANSFERS: &str = "actual/transfers/";
     pub const MANIFEST: &str = "manifest/";
+    pub const USERS: &str = "users/";
     pub const WANTED: &str = "wanted/";
+    pub const WANTED_NODES: &str = "wanted/nodes/";
     pub const JOBS: &str = "wanted/jobs/";
+    pub const ACTUAL_JOBS: &str = "actual/jobs/";
 
     /// All incarnations of a job.
     pub fn jobs_of(cluster: &str, id: &str) -> String {
@@ -437,7 +448,7 @@ pub mod keys {
 
     /// Of all its nodes.
     pub fn released_all(key: &super::JobKey) -> String {
-        format!("actual/jobs/{}/{}/{:06}/", key.cluster, key.id, key.incarnation)
+        format!("{ACTUAL_JOBS}{}/{}/{:06}/", key.cluster, key.id, key.incarnation)
     }
 
     pub fn released(key: &super::JobKey, node: &str) -> String {
@@ -453,7 +464,7 @@ pub mod keys {
     }
 
     pub fn node_drain(node: &str) -> String {
-        format!("wanted/nodes/{node}")
+        format!("{WANTED_NODES}{node}")
     }
 
     pub fn pool(node: &str, pool: &str) -> String {
@@ -465,7 +476,7 @@ pub mod keys {
     }
 
     pub fn user(uid: u32) -> String {
-        format!("users/{uid}")
+        format!("{USERS}{uid}")
     }
 
     pub fn wanted_instance(id: &str) -> String {

@@ -318,5 +318,6 @@ fn told_of(transfer: &Transfer, moved: &Moved, state: TransferState) -> Transfer
         failed: Vec::new(),
         noted: moved.notes_count,
         notes: moved.notes.iter().take(NOTES_MAX).cloned().collect(),
+        how: moved.how,
     }
 }

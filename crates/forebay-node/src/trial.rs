@@ -21,9 +21,9 @@ use crate::leaving::{Before, Needs};
 use crate::manifest;
 use crate::node::{Node, Wanted};
 use crate::records::{
-    Actual, Backing, Direction, FileSystem, Instance, JobKey, Life, Missing, Mode, NodeRecord,
-    Owner, SpaceWish, State, Transfer, TransferActual, TransferOptions, TransferState,
-    TransferWant, Want, What, When, keys,
+    Actual, Backing, Direction, Existing, FileSystem, Instance, JobKey, Life, Missing, Mode,
+    NodeRecord, Owner, Preserve, SpaceWish, State, Transfer, TransferActual, TransferOptions,
+    TransferState, TransferWant, Want, What, When, keys,
 };
 use crate::space::Door;
 use crate::transfers::nothing_moved;
@@ -704,6 +704,8 @@ fn what_cannot_be_is_refused_with_the_reason() {
         (TransferOptions { rate_max: Some(1), ..options() }, "--set rate-max"),
         (TransferOptions { threads: Some(1), ..options() }, "--set flush-depth"),
         (TransferOptions { last: vec!["a".into(), "b".into()], ..options() }, "one pattern"),
+        (TransferOptions { preserve: Some(Preserve::all()), ..options() }, "--preserve"),
+        (TransferOptions { existing: Existing::Keep, ..options() }, "--existing"),
     ];
     for (options, words) in cases {
         let error = desk.transfer(&NewTransfer { options, ..out_of(&made, "r") }, USER);
@@ -728,6 +730,22 @@ fn what_cannot_be_is_refused_with_the_reason() {
         on(TransferOptions { last: vec![String::new()], ..options() }),
         "--last \"\": a pattern",
     );
+    let replace = || TransferOptions { existing: Existing::Replace, ..options() };
+    let list = NewTransfer { what: What::List, ..on(replace()) };
+    refused(list, "--existing replace: the files of a list");
+    let root = both.mountpoint.clone().unwrap();
+    let (source, destination) = ("/pfs/set".into(), root.join("."));
+    let into = NewTransfer { direction: Direction::In, source, destination, ..on(replace()) };
+    refused(into, "--existing replace: the instance itself stays");
+    for (words, allowed) in [("owner", false), ("mode,owner", false), ("all", true), ("mode", true)]
+    {
+        let preserve = Some(words.parse().unwrap());
+        let asked = || on(TransferOptions { preserve: preserve.clone(), ..options() });
+        match allowed {
+            true => drop(desk.transfer(&asked(), USER).unwrap()),
+            false => refused(asked(), "--preserve owner: only root may"),
+        }
+    }
 }
 
 #[test]

@@ -64,8 +64,8 @@ impl Attributes<'_> {
         let bits = match (self.options.preserve.mode, is_dir) {
             (true, false) => stat.st_mode & 0o7777 & !self.foreign_ids(stat),
             (true, true) => stat.st_mode & 0o7777,
-            (false, false) => 0o666 & !self.options.umask,
-            (false, true) => 0o777 & !self.options.umask,
+            // As `cp` does: what nobody else may read stays so, and a program can be run.
+            (false, _) => stat.st_mode & 0o777 & !self.options.umask,
         };
         Mode::from_raw_mode(bits)
     }

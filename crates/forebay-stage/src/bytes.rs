@@ -75,12 +75,16 @@ struct Seen {
 
 impl Mover<'_> {
     /// Shares the whole of a file's blocks, where that can be done.
-    pub fn reflink(&self, src: &impl AsFd, dst: &impl AsFd) -> bool {
+    pub fn reflink(&self, src: &impl AsFd, dst: &impl AsFd, size: u64) -> bool {
         if self.verify == Verify::Content || !self.means.reflink.load(Ordering::Relaxed) {
             return false;
         }
         match fs::ioctl_ficlone(dst, src) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.passed(size);
+                add(&self.tally.bytes_cloned, size);
+                true
+            }
             Err(errno) => {
                 if matches!(errno, Errno::XDEV | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS) {
                     self.means.reflink.store(false, Ordering::Relaxed);
@@ -176,7 +180,10 @@ impl Mover<'_> {
         match fs::copy_file_range(src, Some(&mut from), dst, Some(&mut to), len as usize) {
             // Some file systems say so instead of that they cannot; a read tells what is true.
             Ok(0) => Ok(None),
-            Ok(done) => Ok(Some(done as u64)),
+            Ok(done) => {
+                add(&self.tally.bytes_in_kernel, done as u64);
+                Ok(Some(done as u64))
+            }
             Err(Errno::INTR) => Ok(None),
             Err(
                 Errno::XDEV

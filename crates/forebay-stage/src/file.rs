@@ -84,9 +84,7 @@ impl Engine<'_> {
         let temp = Temp::create(&self.sync, pair, temp_name(&self.spec.id, key))?;
         let size = stat.st_size as u64;
         let mover = self.mover(own);
-        if mover.reflink(src, &temp.fd) {
-            mover.passed(size);
-        } else {
+        if !mover.reflink(src, &temp.fd, size) {
             if shape(stat) == Shape::Sparse {
                 fs::ftruncate(&temp.fd, size).map_err(destination("setting its size"))?;
             }

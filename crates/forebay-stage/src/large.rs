@@ -57,12 +57,12 @@ impl Large {
         let version = Version::of_source(&stat);
         let (temp, nonce, have) = found_or_made(engine, &pair, key, version)?;
         let own = AtomicU64::new(0);
-        if have.is_empty() && engine.mover(&own).reflink(&src, &temp.fd) {
-            engine.mover(&own).passed(stat.st_size as u64);
+        let size = stat.st_size as u64;
+        if have.is_empty() && engine.mover(&own).reflink(&src, &temp.fd, size) {
             engine.finish(&task, key, &pair, &src, &stat, temp)?;
             return Ok(None);
         }
-        fs::ftruncate(&temp.fd, stat.st_size as u64).map_err(destination("setting its size"))?;
+        fs::ftruncate(&temp.fd, size).map_err(destination("setting its size"))?;
         let inode = fs::fstat(&temp.fd).map_err(destination("looking"))?.st_ino;
         let left = AtomicUsize::new(0);
         let (temp, trouble) = (Mutex::new(Some(temp)), Mutex::new(None));

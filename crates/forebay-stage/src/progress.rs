@@ -79,6 +79,10 @@ pub struct Tally {
     pub bytes_done: AtomicU64,
     /// What was read and written.
     pub bytes_copied: AtomicU64,
+    /// Of these, by `copy_file_range`.
+    pub bytes_in_kernel: AtomicU64,
+    /// By sharing blocks.
+    pub bytes_cloned: AtomicU64,
     /// Files that failed, and their sizes.
     pub files_failed: AtomicU64,
     pub bytes_failed: AtomicU64,

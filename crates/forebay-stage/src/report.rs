@@ -83,6 +83,12 @@ pub struct Report {
     pub kept: u64,
     /// What went through this run, holes and reflinks not counted.
     pub bytes_copied: u64,
+    /// Sizes of files that share the blocks of their source.
+    #[serde(default)]
+    pub bytes_cloned: u64,
+    /// Of `bytes_copied`, what never came into this process's memory.
+    #[serde(default)]
+    pub bytes_in_kernel: u64,
     /// Of `files`, second names of one.
     pub hard_links: u64,
     pub directories: u64,

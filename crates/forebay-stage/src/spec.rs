@@ -105,7 +105,7 @@ pub struct Options {
     pub last: Vec<String>,
     pub existing: Existing,
     pub overwrite: Overwrite,
-    /// For files and directories whose mode is not preserved.
+    /// What files and directories whose mode is not preserved lose of their source's.
     pub umask: u32,
 }
 

@@ -244,6 +244,8 @@ impl<'a> Engine<'a> {
             bytes: get(&tally.bytes_published),
             kept: get(&tally.kept),
             bytes_copied: get(&tally.bytes_copied),
+            bytes_cloned: get(&tally.bytes_cloned),
+            bytes_in_kernel: get(&tally.bytes_in_kernel),
             hard_links: get(&tally.hard_links),
             directories: get(&tally.directories),
             counted: self.queue.counted(),

@@ -12,8 +12,9 @@ use super::{Asker, Desk, job_of, now, usage};
 use crate::book::{Draft, Listed};
 use crate::ledger::UserUse;
 use crate::records::{
-    Actual, Direction, Instance, JobKey, Mode, THREADS_MAX, Transfer, TransferActual,
-    TransferOptions, TransferState, TransferWant, Want, What, When, check_name, keys,
+    Actual, Attribute, Direction, Existing, Instance, JobKey, Mode, Preserve, THREADS_MAX,
+    Transfer, TransferActual, TransferOptions, TransferState, TransferWant, Want, What, When,
+    check_name, keys,
 };
 
 /// A transfer as it is asked for.
@@ -328,7 +329,33 @@ fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     for text in &options.last {
         text.parse::<Pattern>().map_err(|why| usage(format!("--last {text:?}: {why}")))?;
     }
+    let gives = |preserve: &Preserve| {
+        preserve.has(Attribute::Owner) && *preserve != Preserve::all() && instance.owner.uid != 0
+    };
+    if options.preserve.as_ref().is_some_and(gives) {
+        let why =
+            "only root may give files to others: leave owner away, or say all for what you may";
+        return Err(usage(format!("--preserve owner: {why}")));
+    }
+    if options.existing == Existing::Replace {
+        check_replaced(instance, asked)?;
+    }
     check_for_cache(instance, asked)
+}
+
+/// What is replaced is a directory with a name.
+fn check_replaced(instance: &Instance, asked: &NewTransfer) -> Result<()> {
+    let to = &asked.destination;
+    let root =
+        instance.mountpoint.as_ref().is_some_and(|root| to.components().eq(root.components()));
+    let why = match asked.what {
+        What::List => {
+            "the files of a list are added one by one: stage a directory, or use overwrite"
+        }
+        _ if root => "the instance itself stays: name a directory in it, or use overwrite",
+        _ => return Ok(()),
+    };
+    Err(usage(format!("--existing replace: {why}")))
 }
 
 /// What a transfer of a cache is told is refused if its engine, which fetches and flushes, takes no such
@@ -337,7 +364,7 @@ fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     if instance.mode != Mode::Cache {
         return Ok(());
     }
-    let TransferOptions { checksum, rate_max, threads, last } = &asked.options;
+    let TransferOptions { checksum, rate_max, threads, last, preserve, existing } = &asked.options;
     let flush = asked.direction == Direction::Out;
     let refused = [
         (*checksum, "--checksum", "each file is checked by size when it is flushed"),
@@ -349,6 +376,8 @@ fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
         ),
         (!flush && !last.is_empty(), "--last", "a prefetch has no order"),
         (last.len() > 1, "--last", "a flush takes one pattern"),
+        (preserve.is_some(), "--preserve", "files are the backing store's own, with all they have"),
+        (!existing.is_default(), "--existing", "files are the backing store's own: leave it away"),
         (asked.what == What::List, "--type list", "name the directory, or stage each file"),
     ];
     match refused.iter().find(|(given, ..)| *given) {

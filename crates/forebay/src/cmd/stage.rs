@@ -8,7 +8,8 @@ use clap::value_parser;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::hands::Stage;
 use forebay_node::records::{
-    Direction, THREADS_MAX, Transfer, TransferActual, TransferOptions, TransferState, What, When,
+    Direction, Existing, How, Preserve, THREADS_MAX, Transfer, TransferActual, TransferOptions,
+    TransferState, What, When,
 };
 use serde_json::json;
 
@@ -35,6 +36,7 @@ Examples:
   forebay stage out /run/forebay/mnt/scratch/out /pfs/out --last 'MANIFEST' --checksum
   forebay stage out /run/forebay/mnt/scratch/out /pfs/out --at-end
   forebay stage in files.txt /run/forebay/mnt/scratch --type list --rate-max 200MB/s
+  forebay stage out /run/forebay/mnt/scratch/out /pfs/out --preserve mode,times --existing newer
 
 One of the two paths is in an instance of yours. The transfer runs on the instance's node with your
 rights, goes on if this command, your job or the node daemon ends, and says done when everything is on
@@ -90,6 +92,32 @@ enum TypeArg {
     List,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ExistingArg {
+    /// A file is replaced, others in its directory stay.
+    Overwrite,
+    /// A file is replaced if the source's was changed later.
+    Newer,
+    /// A file stays.
+    Keep,
+    /// A file stays, and the source's counts as failed.
+    Fail,
+    /// A directory goes with all that is in it, and the new one takes its place.
+    Replace,
+}
+
+impl From<ExistingArg> for Existing {
+    fn from(arg: ExistingArg) -> Existing {
+        match arg {
+            ExistingArg::Overwrite => Existing::Overwrite,
+            ExistingArg::Newer => Existing::Newer,
+            ExistingArg::Keep => Existing::Keep,
+            ExistingArg::Fail => Existing::Fail,
+            ExistingArg::Replace => Existing::Replace,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 struct Copy {
     /// What to copy; a slash at its end says that it will be a directory.
@@ -129,6 +157,19 @@ struct Copy {
     /// Files that match appear after all others are synced.
     #[arg(long, value_name = "PATTERN")]
     last: Vec<String>,
+
+    /// What comes along beside bytes and names: all (the default), none, or some of mode, times, owner,
+    /// xattr, acl, links.
+    ///
+    /// The words of `cp --preserve` for them hold, too. Links are the further names of a file. An owner is
+    /// given by root only; for others all is what they may give. Without mode a file has its source's
+    /// permissions, and group and others may not write.
+    #[arg(long, value_name = "LIST")]
+    preserve: Option<Preserve>,
+
+    /// What becomes of what is there already and differs; overwrite, if not said.
+    #[arg(long, value_name = "WHAT", value_enum)]
+    existing: Option<ExistingArg>,
 
     /// Do not wait until it has ended.
     #[arg(long)]
@@ -219,6 +260,8 @@ fn start(copy: &Copy, direction: Direction) -> Result<u8> {
             rate_max: copy.rate_max,
             threads: copy.threads,
             last: copy.last.clone(),
+            preserve: copy.preserve.clone(),
+            existing: copy.existing.map_or_else(Existing::default, Existing::from),
         },
     };
     let made: TransferView = client.post("/v1/transfers", &json!(asked))?;
@@ -303,6 +346,9 @@ fn tell(view: &TransferView, json: bool) {
         destination.display(),
         state(view)
     ));
+    if let Some(text) = asked(&view.wanted.options) {
+        say(format!("  asked for: {text}"));
+    }
     if let Some(progress) = &view.progress {
         let (done, all) = (human_size(progress.bytes), human_size(progress.bytes_total));
         let files = counted(progress.files_total, "file");
@@ -312,6 +358,9 @@ fn tell(view: &TransferView, json: bool) {
     if let Some(actual) = current(view) {
         if view.progress.is_none() {
             say(format!("  {} in {}", human_size(actual.bytes), counted(actual.files, "file")));
+            if let Some(text) = how(&actual.how) {
+                say(format!("  {text}"));
+            }
         }
         if actual.failures > 0 {
             note!(
@@ -328,6 +377,34 @@ fn tell(view: &TransferView, json: bool) {
             note!("{more} more were left out or did not come along");
         }
     }
+}
+
+/// The options that were given, as they are given.
+fn asked(options: &TransferOptions) -> Option<String> {
+    let TransferOptions { checksum, rate_max, threads, last, preserve, existing } = options;
+    let mut all = Vec::new();
+    all.extend(checksum.then(|| "--checksum".to_string()));
+    all.extend(rate_max.map(|rate| format!("--rate-max {}/s", human_size(rate))));
+    all.extend(threads.map(|count| format!("--threads {count}")));
+    all.extend(last.iter().map(|pattern| format!("--last '{pattern}'")));
+    all.extend(preserve.as_ref().map(|list| format!("--preserve {list}")));
+    all.extend((!existing.is_default()).then(|| format!("--existing {}", existing.name())));
+    (!all.is_empty()).then(|| all.join(" "))
+}
+
+fn how(how: &How) -> Option<String> {
+    let How { kept_files, cloned_bytes, in_kernel_bytes, .. } = *how;
+    let mut all = Vec::new();
+    if kept_files > 0 {
+        all.push(format!("{} there already", counted(kept_files, "file")));
+    }
+    if cloned_bytes > 0 {
+        all.push(format!("{} as shared blocks", human_size(cloned_bytes)));
+    }
+    if in_kernel_bytes > 0 {
+        all.push(format!("{} copied in the kernel", human_size(in_kernel_bytes)));
+    }
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 fn state(view: &TransferView) -> &'static str {

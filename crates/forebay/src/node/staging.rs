@@ -18,9 +18,12 @@ use forebay_base::folder::Folder;
 use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result, Retry};
 use forebay_node::hands::{Failed, Moved, Stage, Staging, Stop};
-use forebay_node::records::{Direction, Transfer, What};
+use forebay_node::records::{Attribute, Direction, Existing, How, Transfer, TransferOptions, What};
 use forebay_stage::worker::{self, Action, Ending, Identity, Launch, Line, Order, Program, Work};
-use forebay_stage::{Options, Outcome, Phase, Place, Report, Spec, What as SpecWhat};
+use forebay_stage::{
+    Existing as SpecExisting, Options, Outcome, Overwrite, Phase, Place, Preserve, Report, Spec,
+    What as SpecWhat,
+};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
@@ -352,8 +355,18 @@ fn moved_by(report: &Report) -> Moved {
         failures_count,
         notes: report.notes.clone(),
         notes_count: report.noted,
+        how: how(report),
         cancelled: report.outcome == Outcome::Stopped,
         ..Moved::default()
+    }
+}
+
+fn how(report: &Report) -> How {
+    How {
+        kept_files: report.kept,
+        cloned_bytes: report.bytes_cloned,
+        in_kernel_bytes: report.bytes_in_kernel,
+        copied_bytes: report.bytes_copied.saturating_sub(report.bytes_in_kernel),
     }
 }
 
@@ -395,14 +408,38 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
             SpecWhat::List(list)
         }
     };
-    let options = Options {
+    let options = carried(options);
+    Ok(Spec { id: id.clone(), source: from, destination: to, what, options })
+}
+
+/// A worker's options.
+fn carried(options: &TransferOptions) -> Options {
+    let takes = |attribute| options.preserve.as_ref().is_none_or(|some| some.has(attribute));
+    Options {
+        preserve: Preserve {
+            times: takes(Attribute::Times),
+            mode: takes(Attribute::Mode),
+            owner: takes(Attribute::Owner),
+            xattrs: takes(Attribute::Xattr),
+            acls: takes(Attribute::Acl),
+            hard_links: takes(Attribute::Links),
+        },
         checksum: options.checksum,
         rate: options.rate_max.unwrap_or(0),
         threads: options.threads.map_or(Options::default().threads, |n| n as usize),
         last: options.last.clone(),
+        existing: match options.existing {
+            Existing::Replace => SpecExisting::Replace,
+            _ => SpecExisting::Merge,
+        },
+        overwrite: match options.existing {
+            Existing::Overwrite | Existing::Replace => Overwrite::Always,
+            Existing::Newer => Overwrite::Older,
+            Existing::Keep => Overwrite::Never,
+            Existing::Fail => Overwrite::Fail,
+        },
         ..Options::default()
-    };
-    Ok(Spec { id: id.clone(), source: from, destination: to, what, options })
+    }
 }
 
 /// What a source is, as its owner sees it.
@@ -459,6 +496,8 @@ mod tests {
             bytes: 7,
             kept: 0,
             bytes_copied: 7,
+            bytes_cloned: 0,
+            bytes_in_kernel: 3,
             hard_links: 0,
             directories: 0,
             counted: true,
@@ -492,6 +531,7 @@ mod tests {
         let noted = Report { noted: 5, notes: notes.clone(), ..report(Outcome::Done) };
         let moved = moved_by(&noted);
         assert_eq!((moved.notes_count, moved.notes, moved.failures_count), (5, notes, 0));
+        assert_eq!((moved.how.copied_bytes, moved.how.in_kernel_bytes), (4, 3));
     }
 
     fn stopped() -> Stop {
@@ -559,6 +599,16 @@ mod tests {
         spec.check().unwrap();
         spec.options.threads += 1;
         assert!(spec.check().is_err());
+    }
+
+    #[test]
+    fn an_order_without_wishes_is_carried_as_a_worker_does_it_by_itself() {
+        assert_eq!(carried(&TransferOptions::default()), Options::default());
+        let preserve = Some("times,acl".parse().unwrap());
+        let options = TransferOptions { preserve, ..TransferOptions::default() };
+        let Preserve { times, mode, owner, xattrs, acls, hard_links } = carried(&options).preserve;
+        assert_eq!((times, acls), (true, true));
+        assert_eq!((mode, owner, xattrs, hard_links), (false, false, false, false));
     }
 
     /// T2 of the worker: nothing outside the instance is reached by way of it.
