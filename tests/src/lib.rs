@@ -28,6 +28,7 @@ mod procs;
 mod rng;
 pub mod sample;
 pub mod slurm;
+pub mod squash;
 mod switch;
 pub mod sys;
 pub mod tree;

@@ -1,4 +1,4 @@
-//! What a transfer brings along and what it leaves, and by which way its bytes go.
+//! What a transfer brings along and what it leaves, by which way its bytes go, and with whose rights.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use forebay_tests::acl::{self, Entry};
 use forebay_tests::images::{self, ImageFs, MountedFs};
 use forebay_tests::node::{Node, open_dir};
-use forebay_tests::{fill, needs_forebay, needs_tools, proof, sys, text};
+use forebay_tests::squash::Squashed;
+use forebay_tests::{Out, fill, needs_forebay, needs_tools, proof, sys, text};
 use serde_json::Value;
 
 const USER: u32 = 47_130;
@@ -332,4 +333,82 @@ fn bytes_go_by_the_cheapest_way_there_is() {
         node.stop();
         drop((_pool, disk));
     }
+}
+
+/// Stages one file, and tells what came of it: the exit code and all that was said.
+fn staged(node: &Node, who: u32, way: &str, from: &Path, to: &Path) -> Out {
+    let args = ["stage", way, text(from), text(to)];
+    match who {
+        0 => node.forebay(&args),
+        uid => node.as_user(uid, &args),
+    }
+}
+
+// S-23: a transfer has its owner's rights, where root has none, and where root has all.
+#[test]
+fn a_store_that_squashes_root_is_read_and_written_with_the_users_rights() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "setpriv");
+    let (node, home) = with_space(32);
+    let stranger = ["instance", "create", "private", "v", "--capacity", "32MiB"];
+    node.as_user(STRANGER, &stranger).ok();
+    node.forebay(&["instance", "create", "private", "r", "--capacity", "32MiB"]).ok();
+    let (export, far) = (node.root.join("export"), node.root.join("far"));
+    open_dir(&export);
+    let store = Squashed::export(&export, &far);
+    for (kind, at) in [("squashed", &far), ("plain", &home)] {
+        let mine = at.join("mine");
+        let real = if kind == "plain" { mine.clone() } else { export.join("mine") };
+        fs::create_dir(&real).unwrap();
+        chown(&real, Some(USER), Some(USER)).unwrap();
+        fs::set_permissions(&real, PermissionsExt::from_mode(0o700)).unwrap();
+        let before = store.refused_root();
+        let root_may = fs::read_dir(&mine).is_ok();
+        assert_eq!(root_may, kind == "plain", "{kind}");
+        assert_eq!(store.refused_root() > before, kind == "squashed");
+
+        // Out of his instance and into it.
+        let results = node.at("w").join(kind);
+        lay(&results, b"result", LONG_AGO);
+        staged(&node, USER, "out", &results, &mine.join("r")).ok();
+        let there = fs::metadata(real.join("r")).unwrap();
+        assert_eq!((there.uid(), there.mtime()), (USER, LONG_AGO), "{kind}");
+        assert_eq!(fs::read(real.join("r")).unwrap(), b"result", "{kind}");
+        let back = node.at("w").join(format!("{kind}.back"));
+        staged(&node, USER, "in", &mine.join("r"), &back).ok();
+        assert_eq!(fs::read(&back).unwrap(), b"result", "{kind}");
+        // A new tree is made beside its place.
+        let tree = node.at("w").join(format!("{kind}.tree"));
+        fs::create_dir(&tree).unwrap();
+        chown(&tree, Some(USER), Some(USER)).unwrap();
+        lay(&tree.join("file"), b"in a tree", LONG_AGO);
+        staged(&node, USER, "out", &tree, &mine.join("tree")).ok();
+        assert_eq!(fs::read(real.join("tree/file")).unwrap(), b"in a tree", "{kind}");
+
+        // Who has no rights there gets none of root's.
+        let mut without = vec![(STRANGER, "v")];
+        without.extend((kind == "squashed").then_some((0, "r")));
+        for (who, instance) in without {
+            let inside = node.at(instance).join(kind);
+            fs::write(&inside, b"of somebody else").unwrap();
+            chown(&inside, Some(who), Some(who)).unwrap();
+            let out = staged(&node, who, "out", &inside, &mine.join("x"));
+            let stolen = node.at(instance).join("stolen");
+            let into = staged(&node, who, "in", &mine.join("r"), &stolen);
+            for failed in [out, into] {
+                assert!(matches!(failed.code, Some(1 | 2)), "{kind} {who}: {failed:?}");
+                assert!(failed.stderr.contains("ermission denied"), "{kind} {who}: {failed:?}");
+                assert!(failed.stderr.contains(text(&mine)), "{kind} {who}: {failed:?}");
+            }
+            assert!(!real.join("x").exists() && !stolen.exists(), "{kind} {who}");
+        }
+    }
+    proof!("{} calls of root were refused", store.refused_root());
+    for line in node.json(&["manifest"]).as_array().unwrap() {
+        node.forebay(&["stage", "revoke", line["transfer"].as_str().unwrap()]).ok();
+    }
+    for id in ["w", "v", "r"] {
+        node.forebay(&["instance", "destroy", id]).ok();
+    }
+    node.assert_empty();
 }
