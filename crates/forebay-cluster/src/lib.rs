@@ -7,6 +7,7 @@
 //! - `words` is what members ask each other; `peer` carries it.
 //! - `member` acts: it takes the core's effects to the registry, the peers and the own front-end.
 
+pub mod audit;
 pub mod core;
 pub mod front;
 pub mod keys;

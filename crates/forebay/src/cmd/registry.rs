@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json};
-use crate::units::human_size;
+use crate::units::{counted, human_size};
 use probe::Probe;
 
 use crate::registry_problems::Usage;
@@ -30,8 +30,10 @@ Examples:
   forebay registry check etcd://n1:2379,n2:2379,n3:2379/forebay
   forebay registry check --json /var/lib/forebay/registry
 
-What it writes is below check/ and is gone when it ends. Exit code 1 if anything
-is wrong, with what to do about it.";
+What it writes is below check/ and is gone when it ends. It looks at all records
+of nodes, instances, transfers and shared stores, too: one that is damaged, room
+that is granted to nothing, a claim of nobody. Exit code 1 if anything is wrong,
+with what to do about it.";
 
 const DUMP_EXAMPLES: &str = "\
 Examples:
@@ -81,10 +83,16 @@ struct Dump {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    match &args.what {
+    let done = match &args.what {
         What::Check(args) => check(args),
         What::Dump(args) => dump(args),
-    }
+    };
+    done.map_err(|error| match error.kind() {
+        Kind::TimedOut => error.with_source(
+            "is an etcd's client port at that address (--listen-client-urls), and the way to it open?",
+        ),
+        _ => error,
+    })
 }
 
 /// Looking must not make one.
@@ -104,15 +112,18 @@ fn open(address: &str) -> Result<Arc<dyn Registry>> {
 
 fn check(args: &Check) -> Result<u8> {
     let registry = open(&args.address)?;
-    let probe = Probe::of(&registry)?;
+    let mut probe = Probe::of(&registry)?;
+    let (entries, _) = registry.range("")?;
+    probe.problems.extend(forebay_node::audit::problems_of(&entries));
+    probe.problems.extend(forebay_cluster::audit::problems_of(&entries));
     match args.json {
-        true => say_json(&as_json(registry.address(), &probe)),
-        false => tell(registry.address(), &probe),
+        true => say_json(&as_json(registry.address(), &probe, entries.len())),
+        false => tell(registry.address(), &probe, entries.len()),
     }
     Ok(u8::from(!probe.problems.is_empty()))
 }
 
-fn tell(address: &str, probe: &Probe) {
+fn tell(address: &str, probe: &Probe, records: usize) {
     let health = &probe.health;
     say(format!("{address}: {}", health.version));
     say(format!("cluster {}, revision {}", health.identity.cluster, health.identity.revision));
@@ -125,7 +136,7 @@ fn tell(address: &str, probe: &Probe) {
         ),
         None => human_size(health.bytes),
     };
-    say(format!("storage: {quota}"));
+    say(format!("storage: {quota}, {}", counted(records as u64, "record")));
     if let Some(commits) = &probe.commits {
         say(format!(
             "commits: {} in turn, {:.2} ms each (median)",
@@ -141,7 +152,7 @@ fn tell(address: &str, probe: &Probe) {
     }
 }
 
-fn as_json(address: &str, probe: &Probe) -> Value {
+fn as_json(address: &str, probe: &Probe, records: usize) -> Value {
     let usage = Usage::of(&probe.health);
     json!({
         "ok": probe.problems.is_empty(),
@@ -153,6 +164,7 @@ fn as_json(address: &str, probe: &Probe) -> Value {
         "bytes_in_use": probe.health.bytes_in_use,
         "quota_bytes": probe.health.quota,
         "quota_percent": usage.map(|usage| usage.percent),
+        "records": records,
         "alarms": probe.health.alarms,
         "commit_median_ms": probe.commits.as_ref().map(|commits| commits.median_ms),
         "lease_seconds": probe.lease.map(|lease| lease.as_secs()),
