@@ -1,4 +1,4 @@
-//! The Debian package in a clean root: installed, used, removed.
+//! The Debian package in a clean root: installed, used, replaced by a newer one, removed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -137,4 +137,149 @@ fn the_package_is_installed_used_and_removed_in_a_clean_root() {
         left.stdout.lines().filter(|line| !line.starts_with("/var/lib/")).collect();
     assert!(left.iter().all(|line| line.starts_with("/run/forebay")), "{left:?}");
     proof!("{} files were installed and removed", files.lines().count());
+}
+
+/// The version that the binary under test says.
+fn version() -> String {
+    let said = forebay_tests::forebay(&["--version"]).ok().stdout;
+    said.split_whitespace().nth(1).expect("a version").to_string()
+}
+
+/// A higher version of the same length.
+fn raised(version: &str) -> String {
+    let (rest, last) = version.split_at(version.len() - 1);
+    assert_ne!(last, "9", "a version that can be raised in its last digit");
+    format!("{rest}9")
+}
+
+/// The same package in a version that the next release could have: its binary says so everywhere.
+fn next_package(deb: &Path, at: &Path) -> PathBuf {
+    let (old, new) = (version(), raised(&version()));
+    let tree = at.join("tree");
+    std::fs::create_dir_all(at).unwrap();
+    tool("dpkg-deb", &["-R", text(deb), text(&tree)]).ok();
+    let control = tree.join("DEBIAN/control");
+    let there = std::fs::read_to_string(&control).unwrap();
+    let newer = there.replace(&format!("Version: {old}"), &format!("Version: {new}"));
+    assert_ne!(there, newer);
+    std::fs::write(&control, newer).unwrap();
+    let program = tree.join("usr/bin/forebay");
+    let mut bytes = std::fs::read(&program).unwrap();
+    let mut at_byte = 0;
+    while let Some(found) = find(&bytes[at_byte..], old.as_bytes()) {
+        at_byte += found;
+        bytes[at_byte..at_byte + new.len()].copy_from_slice(new.as_bytes());
+    }
+    std::fs::write(&program, bytes).unwrap();
+    let built = at.join(format!("forebay_{new}.deb"));
+    tool("dpkg-deb", &["--root-owner-group", "-Znone", "-b", text(&tree), text(&built)]).ok();
+    built
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+/// What the administrator of a node sees: `dpkg -i` of the next version while jobs run, then the new
+/// daemon, as the package's script starts it where systemd is.
+const UPGRADE: &str = r#"
+    up() { # starts a node daemon and waits for it
+        forebay node --config /dev/null 2>>/tmp/node.log & pid=$!
+        for n in $(seq 300); do forebay node health >/dev/null 2>&1 && return; sleep 0.1; done
+        echo "no daemon"; cat /tmp/node.log; exit 1
+    }
+    end() { kill $pid; wait $pid || true; }
+    trap 'touch /tmp/go-on; end; cat /tmp/node.log >&2' EXIT
+    mounts() { grep -E ' /run/forebay/mnt' /proc/self/mountinfo | cut -d' ' -f1,3,5 | sort; }
+    workers() { # of this root
+        for p in /proc/[0-9]*; do
+            [ $p/root -ef / ] || continue
+            tr '\0' ' ' 2>/dev/null <$p/cmdline | grep -q '^forebay stage-worker' && echo ${p#/proc/}
+        done
+        true
+    }
+    serves() { # the daemon that was started, with a program of that version
+        forebay nodes --json | grep -q "\"pid\": $pid,"
+        /proc/$pid/exe --version | grep -q " $1"
+    }
+
+    dpkg -i /tmp/old.deb
+    # A mount of its own: the root of a chroot is none.
+    mkdir -p /slow
+    mount -t tmpfs slow /slow
+    mkdir /slow/home
+    head -c 25165824 /dev/urandom >/slow/big
+    head -c 100000 /dev/urandom >/slow/little
+    up
+    serves $OLD
+    at=$(forebay instance create private s --capacity 64MiB)
+    cache=$(forebay instance create cache c --backing /slow/home --capacity 64MiB \
+        --set preset=hold --set max-age=1h)
+    for dir in $at $cache; do
+        # A program of a job: it has a file open, and goes on when it is told to.
+        sh -c 'exec 3>"$0/open"; echo before >&3
+            while ! [ -e /tmp/go-on ]; do sleep 0.1; done; echo after >&3' $dir &
+    done
+    head -c 3000000 /dev/urandom >$cache/unflushed
+    sum=$(md5sum <$cache/unflushed)
+    for n in $(seq 50); do [ -s $at/open ] && [ -s $cache/open ] && break; sleep 0.1; done
+    id=$(forebay stage in /slow/big $at/big --rate-max 2MiB/s --no-wait)
+    for n in $(seq 100); do [ -n "$(workers)" ] && break; sleep 0.1; done
+    mounts >/tmp/mounts.old; workers >/tmp/workers.old
+
+    dpkg -i /tmp/new.deb
+    forebay --version | grep -q $NEW
+    # Until it is replaced, the old daemon serves with the program that it was started as.
+    serves $OLD
+    forebay stage in /slow/little $at/little
+    cmp /slow/little $at/little
+    forebay instance create private between --capacity 16MiB
+    end
+    up
+    serves $NEW
+
+    workers >/tmp/workers.new
+    mounts | grep -v between >/tmp/mounts.new
+    echo "one worker: $(cat /tmp/workers.old) $(cat /tmp/workers.new)"
+    for what in workers mounts; do
+        [ -s /tmp/$what.old ]
+        cmp /tmp/$what.old /tmp/$what.new
+    done
+    forebay instance list
+    [ "$(forebay instance list --json | grep -c '"state": "ready"')" = 3 ]
+    # The names are home, the bytes are not.
+    for file in open unflushed; do [ ! -s /slow/home/$file ]; done
+    [ "$(md5sum <$cache/unflushed)" = "$sum" ]
+    touch /tmp/go-on
+    forebay stage wait $id
+    cmp /slow/big $at/big
+    for dir in $at $cache; do
+        for n in $(seq 50); do grep -q after $dir/open && break; sleep 0.1; done
+        [ "$(cat $dir/open)" = "$(printf 'before\nafter')" ]
+    done
+    for one in between s c; do forebay instance destroy $one --timeout 60s; done
+    [ "$(cat /slow/home/open)" = "$(printf 'before\nafter')" ]
+    [ "$(md5sum </slow/home/unflushed)" = "$sum" ]
+    [ -z "$(mounts)" ]
+    trap - EXIT
+    end
+    dpkg -r forebay
+"#;
+
+/// A newer package is put in the place of an older one while a program has files open on a private space
+/// and on a cache with bytes that are not home, and a transfer runs: all of it goes on.
+#[test]
+fn a_newer_package_takes_over_from_an_older_one_under_running_jobs() {
+    needs_forebay!();
+    needs_tools!("debootstrap", "dpkg-deb", "unshare");
+    let bed = Bed::new(Tier::Disk);
+    let root = Root::lay(bed.root.join("debian"));
+    let deb = package(&bed.root.join("deb"));
+    let newer = next_package(&deb, &bed.root.join("newer"));
+    std::fs::copy(&deb, root.path.join("tmp/old.deb")).unwrap();
+    std::fs::copy(&newer, root.path.join("tmp/new.deb")).unwrap();
+    let (old, new) = (version(), raised(&version()));
+    let used = root.run(&format!("OLD={old} NEW={new}\n{UPGRADE}")).ok();
+    let line = used.stdout.lines().find(|line| line.starts_with("one worker")).unwrap();
+    proof!("{old} to {new}, {line}");
 }

@@ -208,3 +208,32 @@ fn a_file_of_something_else_is_refused() {
     let error = Embedded::open(dir.path(), PATIENCE).err().expect("it is no registry");
     assert!(error.to_string().contains(&dir.path().display().to_string()), "{error}");
 }
+
+/// After a downgrade: what a newer one means by its file is not known, and nothing in it is changed.
+#[test]
+fn a_file_of_a_newer_format_is_refused_with_the_remedy() {
+    use redb::{Database, ReadableDatabase, TableDefinition};
+    const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+    let dir = dir();
+    drop(open(dir.path()));
+    let file = dir.path().join("registry.redb");
+    let db = Database::open(&file).expect("it was closed");
+    let txn = db.begin_write().expect("it can be written");
+    txn.open_table(NUMBERS).expect("it is there").insert("format", 2).expect("it can be written");
+    txn.commit().expect("it can be written");
+    drop(db);
+    for _ in 0..2 {
+        let error = Embedded::open(dir.path(), Duration::from_secs(1)).err().expect("it is newer");
+        assert_eq!(error.kind(), Kind::Usage);
+        let text = error.to_string();
+        assert!(
+            text.contains("format 2") && text.contains("use the version that wrote it"),
+            "{text}"
+        );
+    }
+    let db = Database::open(&file).expect("it was left alone");
+    let read = db.begin_read().expect("it can be read");
+    let format =
+        read.open_table(NUMBERS).expect("it is there").get("format").expect("it can be read");
+    assert_eq!(format.map(|format| format.value()), Some(2));
+}
