@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use forebay_base::folder::Folder;
-use forebay_base::{Error, Result, users};
+use forebay_base::{Error, Kind, Result, users};
 use rustix::fs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -36,6 +36,7 @@ impl Pool {
             None => self.begin(spec)?,
         };
         let was_ready = record.stage == Stage::Ready;
+        self.require_limits(&record)?;
         let undo = record.clone();
         self.bring_up(record).inspect_err(|_| {
             if !was_ready && let Err(e) = self.undo(undo) {
@@ -132,7 +133,8 @@ impl Pool {
         Ok(record)
     }
 
-    /// A number of a project that no record has and nothing was written under.
+    /// A number of a project that no record has, nothing was written under, and nobody has limited. Pools
+    /// of one file system do not know each other, so each begins elsewhere.
     fn free_project(&self) -> Result<u32> {
         let mut taken = Vec::new();
         for folder in [&self.inner.state, &self.inner.trash] {
@@ -141,13 +143,14 @@ impl Pool {
                 taken.extend(record.as_ref().and_then(Record::space).and_then(|s| s.project));
             }
         }
-        for project in self.inner.settings.projects.clone() {
+        let range = &self.inner.settings.projects;
+        let begin = range.start + self.inner.project_seed() % (range.end - range.start).max(1);
+        for project in (begin..range.end).chain(range.start..begin) {
             let used = || quota::used(self.inner.spaces.as_fd(), project);
-            if !taken.contains(&project) && used()?.is_none_or(|u| u.bytes + u.inodes == 0) {
+            if !taken.contains(&project) && used()?.is_none_or(|used| !used.is_taken()) {
                 return Ok(project);
             }
         }
-        let range = &self.inner.settings.projects;
         Err(usage_error(format!("all projects of {range:?} are in use: give the pool more")))
     }
 
@@ -167,6 +170,19 @@ impl Pool {
         failpoint::pass("space-ready");
         let SpaceSpec { id, capacity, mount_at: at, .. } = space.spec;
         Ok(Space { id, at, means: space.means, capacity, room: record.room })
+    }
+
+    /// Nobody is shown a space whose capacity nothing holds any more.
+    fn require_limits(&self, record: &Record) -> Result<()> {
+        let is_quota = record.space().is_some_and(|space| space.means == Means::ProjectQuota);
+        match is_quota.then(|| self.missing(Means::ProjectQuota)).flatten() {
+            None => Ok(()),
+            Some(why) => {
+                let (id, at) = (&record.id, self.path().display());
+                let context = format!("{id}: pool {at} has no project-quota any more: {why}");
+                Err(Error::new(Kind::Unavailable, context))
+            }
+        }
     }
 
     /// What was ready once and is gone is not replaced by an empty one.
@@ -231,12 +247,19 @@ impl Pool {
         let (folder, name) = record.place().expect("a directory has one");
         let folder = self.folder(folder);
         let spec = &space.spec;
-        let dir = made_dir(folder, &name, spec.owner)?;
+        // What is ready may have been given to another by root.
+        let dir = match record.stage {
+            Stage::Making => made_dir(folder, &name, spec.owner)?,
+            _ => opened(folder, &name)?,
+        };
         failpoint::pass("space-directory");
         if record.stage == Stage::Making {
             if let Some(project) = space.project {
                 quota::put_into(dir.as_fd(), project)?;
-                quota::limit(dir.as_fd(), project, spec.capacity, spec.inodes())?;
+                failpoint::pass("space-project");
+                // The directory on top is one of its inodes.
+                quota::limit(dir.as_fd(), project, record.room, spec.inodes() + 1)?;
+                failpoint::pass("space-limited");
             }
             mount::hand_over(&dir, spec.owner, spec.mode)?;
         }
@@ -273,7 +296,7 @@ impl Pool {
                 Some(image) => device_sign(&image),
                 None => Ok(None),
             },
-            _ => match open_dir(folder, &name, space.spec.owner)? {
+            _ => match find_dir(folder, &name)? {
                 Some(dir) => sign_of(&dir, folder, &name).map(Some),
                 None => Ok(None),
             },
@@ -298,7 +321,8 @@ fn sign_of(dir: &OwnedFd, folder: &Folder, name: &str) -> Result<Sign> {
 pub fn room(spec: &SpaceSpec, means: Means) -> u64 {
     match means {
         Means::Image => image::size(spec),
-        Means::Tmpfs | Means::Directory | Means::ProjectQuota => spec.capacity,
+        Means::ProjectQuota => quota::size(spec.capacity),
+        Means::Tmpfs | Means::Directory => spec.capacity,
     }
 }
 
@@ -368,18 +392,30 @@ pub(super) fn made_dir(folder: &Folder, name: &str, owner: Owner) -> Result<Owne
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(failed(folder.path().join(name).display())(e)),
     }
-    let missing = || Error::os(libc::ENOENT, folder.path().join(name).display().to_string());
-    open_dir(folder, name, owner)?.ok_or_else(missing)
+    open_dir(folder, name, owner)?.ok_or_else(|| missing(folder, name))
+}
+
+fn missing(folder: &Folder, name: &str) -> Error {
+    Error::os(libc::ENOENT, folder.path().join(name).display().to_string())
+}
+
+fn opened(folder: &Folder, name: &str) -> Result<OwnedFd> {
+    find_dir(folder, name)?.ok_or_else(|| missing(folder, name))
+}
+
+/// Whosever it is; `None` if nothing has the name.
+fn find_dir(folder: &Folder, name: &str) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match fs::openat(folder, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        other => other.map(Some).map_err(failed(folder.path().join(name).display())),
+    }
 }
 
 /// A directory that is its owner's, or still root's; `None` if nothing has the name.
 pub(super) fn open_dir(folder: &Folder, name: &str, owner: Owner) -> Result<Option<OwnedFd>> {
     let at = folder.path().join(name);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = match fs::openat(folder, name, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        other => other.map_err(failed(at.display()))?,
-    };
+    let Some(dir) = find_dir(folder, name)? else { return Ok(None) };
     let uid = fs::fstat(&dir).map_err(failed(at.display()))?.st_uid;
     match uid == owner.uid || uid == 0 {
         true => Ok(Some(dir)),

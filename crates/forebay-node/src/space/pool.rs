@@ -41,7 +41,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { enforce: Enforce::Yes, projects: 1_000_000_000..1_000_100_000 }
+        Settings { enforce: Enforce::Yes, projects: 1_000_000_000..2_000_000_000 }
     }
 }
 
@@ -75,6 +75,13 @@ pub(crate) struct Inner {
     pub deleting: Mutex<HashSet<String>>,
     /// One number of a project is chosen at a time.
     pub choosing: Mutex<()>,
+}
+
+impl Inner {
+    /// A number that another pool hardly has.
+    pub fn project_seed(&self) -> u32 {
+        u64::from_str_radix(&self.id, 16).map_or(0, |id| (id % u64::from(u32::MAX)) as u32)
+    }
 }
 
 /// Calls for one id wait for each other; calls for different ids do not.

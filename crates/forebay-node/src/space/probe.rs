@@ -56,7 +56,7 @@ impl Pool {
         })
     }
 
-    fn missing(&self, means: Means) -> Option<String> {
+    pub(super) fn missing(&self, means: Means) -> Option<String> {
         let ground = match self.ground() {
             Ok(ground) => ground,
             Err(e) => return Some(e.to_string()),

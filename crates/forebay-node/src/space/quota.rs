@@ -33,6 +33,9 @@ const FS_IOC_FSGETXATTR: u32 = 0x801C_581F;
 const FS_IOC_FSSETXATTR: u32 = 0x401C_5820;
 const INHERIT_PROJECT: u32 = 0x200;
 
+/// For a few directories in the smallest space.
+const NAMES_MIN: u64 = 64 << 10;
+
 const fn xfs_request(number: u32) -> u32 {
     ((b'X' as u32) << 8) + number
 }
@@ -99,12 +102,10 @@ pub(super) fn missing(dir: BorrowedFd<'_>) -> Option<String> {
         Ok(()) if status.flags & wanted == wanted => None,
         Ok(()) => Some("not enforced here: mount the tier with the option prjquota".into()),
         Err(e) => Some(match e.raw_os_error() {
-            Some(libc::ENOSYS | libc::ENOTTY) => {
-                "the kernel or the file system has none (quotactl_fd, ext4 or XFS)".into()
-            }
-            Some(libc::ESRCH) => {
-                "not switched on: ext4 needs the feature project,quota and the option prjquota; XFS \
-                 the option prjquota"
+            // Where no quota of any kind is on, both file systems say ENOSYS, too.
+            Some(libc::ENOSYS | libc::ENOTTY | libc::ESRCH) => {
+                "not switched on: mount the tier with the option prjquota (XFS, or ext4 with the \
+                 features project,quota; Linux 5.14 or newer)"
                     .into()
             }
             _ => format!("quotactl says: {e}"),
@@ -112,11 +113,29 @@ pub(super) fn missing(dir: BorrowedFd<'_>) -> Option<String> {
     }
 }
 
-/// What a project has used, and may: bytes and inodes.
+/// What a project has used, and whether it may have no more than a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Used {
     pub bytes: u64,
     pub inodes: u64,
+    limited: bool,
+}
+
+impl Used {
+    pub fn is_nothing(&self) -> bool {
+        self.bytes + self.inodes == 0
+    }
+
+    /// Whether somebody has it: with a limit it may be set aside for what is still to come.
+    pub fn is_taken(&self) -> bool {
+        self.limited || !self.is_nothing()
+    }
+}
+
+/// What a limit counts that is no byte of a file: names of files, their directories, maps of extents. With
+/// this beside it the owner can fill the capacity with bytes of files.
+pub(super) fn size(capacity: u64) -> u64 {
+    (capacity + capacity / 256 + NAMES_MIN).next_multiple_of(4096)
 }
 
 /// `None` for a project that nothing is known of.
@@ -124,7 +143,11 @@ pub(super) fn used(dir: BorrowedFd<'_>, project: u32) -> Result<Option<Used>> {
     // SAFETY: integers and arrays of them, for which zeros are values.
     let mut limits: Limits = unsafe { std::mem::zeroed() };
     match ask(dir, Q_XGETQUOTA, project, &mut limits) {
-        Ok(()) => Ok(Some(Used { bytes: limits.blocks * UNIT, inodes: limits.inodes })),
+        Ok(()) => Ok(Some(Used {
+            bytes: limits.blocks * UNIT,
+            inodes: limits.inodes,
+            limited: limits.blocks_hard + limits.inodes_hard > 0,
+        })),
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(e) => Err(failed(format_args!("project {project}: cannot ask for its use"))(e)),
     }

@@ -151,7 +151,7 @@ impl Pool {
                     tracing::warn!(id = %record.id, %error, "what its project takes cannot be asked");
                     None
                 });
-                Ok(used.is_some_and(|used| used.bytes + used.inodes > 0))
+                Ok(used.is_some_and(|used| !used.is_nothing()))
             }
             Some(SpaceRecord { means: Means::Directory, .. }) => Ok(is_used(record)),
             _ => Ok(false),
@@ -172,12 +172,20 @@ impl Pool {
         if self.is_open(record)? {
             return Ok(Deleted::Open);
         }
-        if let Some(project) = record.space().and_then(|space| space.project) {
-            quota::limit(self.inner.spaces.as_fd(), project, 0, 0)?;
-        }
+        self.unlimit(record);
+        failpoint::pass("sweep-unlimited");
         Record::forget(trash, name)?;
         failpoint::pass("sweep-forgotten");
         Ok(Deleted::Gone)
+    }
+
+    /// A limit that cannot be taken away, since quotas are off, keeps nothing that is gone: it stays with its
+    /// project, which is given to nobody again.
+    fn unlimit(&self, record: &Record) {
+        let Some(project) = record.space().and_then(|space| space.project) else { return };
+        if let Err(error) = quota::limit(self.inner.spaces.as_fd(), project, 0, 0) {
+            tracing::warn!(id = %record.id, %error, "its project keeps its limit");
+        }
     }
 
     /// See `image::fill`: holes can only come from a device that was made to discard.
