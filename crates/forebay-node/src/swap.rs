@@ -279,10 +279,39 @@ fn turn_on(path: &std::path::Path, priority: Option<u16>) -> io::Result<()> {
     check(unsafe { libc::swapon(path.as_ptr(), flags) })
 }
 
+/// In a process of its own: where memory is short, the kernel kills whoever takes swap out of use before all
+/// others, and that must not be the daemon.
 fn turn_off(path: &std::path::Path) -> io::Result<()> {
     let path = c_path(path)?;
-    // SAFETY: a path that ends in NUL.
-    check(unsafe { libc::swapoff(path.as_ptr()) })
+    // SAFETY: the child makes system calls only, and ends.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: as above; the path ends in NUL.
+        0 => unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            let done = libc::swapoff(path.as_ptr());
+            libc::_exit(if done == 0 { 0 } else { *libc::__errno_location() })
+        },
+        child => ended(child),
+    }
+}
+
+/// What the process that ended says of swapoff.
+fn ended(child: libc::pid_t) -> io::Result<()> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one integer.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    match libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)) {
+        Some(0) => Ok(()),
+        Some(error) => Err(io::Error::from_raw_os_error(error)),
+        // The kernel has killed it, for want of memory.
+        None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+    }
 }
 
 fn check(result: i32) -> io::Result<()> {
