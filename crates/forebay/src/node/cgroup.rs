@@ -22,14 +22,30 @@ const DELEGATED: [&str; 2] = ["trusted.delegate", "user.delegate"];
 const SHARES: u64 = 1024;
 const WEIGHTS: u64 = 100;
 
+/// The group, taken away again when this is dropped, if it was made for it. A transfer that goes on without
+/// the daemon keeps it.
+pub struct Group {
+    pub at: PathBuf,
+    was_there: bool,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.was_there {
+            let _ = fs::remove_dir(&self.at);
+        }
+    }
+}
+
 /// Makes the group ready, if there is to be one.
-pub fn of_transfers(config: &NodeConfig) -> Option<PathBuf> {
+pub fn of_transfers(config: &NodeConfig) -> Option<Group> {
     let own = || fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| delegated(&text));
-    let group = config.transfer_cgroup.clone().or_else(own)?;
-    match made(&group, u64::from(config.transfer_weight)) {
+    let at = config.transfer_cgroup.clone().or_else(own)?;
+    let group = Group { was_there: at.exists(), at };
+    match made(&group.at, u64::from(config.transfer_weight)) {
         Ok(()) => Some(group),
         Err(error) => {
-            let at = group.display();
+            let at = group.at.display();
             tracing::warn!("transfers have no cgroup, and are only nice: {at}: {error}");
             None
         }
@@ -57,7 +73,7 @@ fn made(group: &Path, weight: u64) -> io::Result<()> {
     let parent = group.parent().unwrap_or(Path::new("/"));
     let v2 = parent.join("cgroup.subtree_control");
     if v2.exists() && !fs::read_to_string(&v2)?.split_whitespace().any(|name| name == "cpu") {
-        fs::write(&v2, "+cpu")?;
+        fs::write(&v2, "+cpu").map_err(|error| explained(error, parent))?;
     }
     match fs::create_dir(group) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -68,6 +84,17 @@ fn made(group: &Path, weight: u64) -> io::Result<()> {
         (true, _) => fs::write(weights, weight.to_string()),
         (false, true) => fs::write(shares, (weight * SHARES / WEIGHTS).max(2).to_string()),
         (false, false) => Err(io::Error::other("it has no share of processors to give")),
+    }
+}
+
+/// What cgroup v2 means by it.
+fn explained(error: io::Error, parent: &Path) -> io::Error {
+    let at = parent.display();
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => io::Error::other(format!(
+            "{at} has no share of processors to give: write +cpu to cgroup.subtree_control above it"
+        )),
+        _ => error,
     }
 }
 

@@ -38,7 +38,8 @@ pub fn serve(config: NodeConfig) -> Result<u8> {
     }
     let registry = registry(&config)?;
     let socket = config.socket.clone();
-    let hands = hands::Processes::new(cgroup::of_transfers(&config));
+    let group = cgroup::of_transfers(&config);
+    let hands = hands::Processes::new(group.as_ref().map(|group| group.at.clone()));
     let node = Node::start(config, registry, Arc::new(hands))?;
     members::tend(node.clone())?;
     let door = api::Door { node: node.clone() };
