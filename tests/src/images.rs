@@ -79,6 +79,11 @@ impl MountedFs {
         MountedFs::mount(&[], device, at)
     }
 
+    /// The same with options such as `prjquota`.
+    pub fn device_with(options: &str, device: &Path, at: &Path) -> Result<MountedFs, String> {
+        MountedFs::mount(&["-o", options], device, at)
+    }
+
     fn mount(options: &[&str], what: &Path, at: &Path) -> Result<MountedFs, String> {
         std::fs::create_dir_all(at).expect("mount point");
         let names = [what, at].map(|p| p.to_str().expect("plain path"));

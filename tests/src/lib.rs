@@ -17,6 +17,7 @@ pub mod etcd;
 mod faults;
 pub mod images;
 pub mod journal;
+pub mod lives;
 pub mod names;
 pub mod nbd;
 pub mod node;
@@ -32,6 +33,7 @@ pub mod squash;
 mod switch;
 pub mod sys;
 pub mod tree;
+pub mod uml;
 pub mod user;
 mod wait;
 

@@ -46,8 +46,13 @@ impl Node {
 
     /// Lays one out without starting it.
     pub fn laid(mib: u64) -> Node {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let base = std::env::var_os("FOREBAY_TEST_DIR").map_or("/var/tmp".into(), PathBuf::from);
+        Node::laid_below(&base, mib)
+    }
+
+    /// The same with all that is its own below a directory.
+    pub fn laid_below(base: &Path, mib: u64) -> Node {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = base.join(format!("fbt-{}-n{id}", std::process::id()));
         std::fs::create_dir_all(root.join("slow")).expect("the test directory is writable");
@@ -142,6 +147,22 @@ impl Node {
 
     /// Starts the daemon and waits until it answers.
     pub fn up(&mut self) {
+        self.spawn();
+        let socket = self.root.join("run/node.sock");
+        within(PATIENCE, "the node daemon answers", || {
+            socket.exists() && self.forebay(&["node", "health"]).code != Some(3)
+        });
+    }
+
+    /// Starts a daemon that comes to a failpoint by what it finds, and waits until it is dead.
+    pub fn dies_at(&mut self, step: &str) {
+        self.env("FOREBAY_FAILPOINTS", step);
+        self.spawn();
+        self.died();
+        self.env("FOREBAY_FAILPOINTS", "");
+    }
+
+    fn spawn(&mut self) {
         let config = self.config();
         let log = std::fs::File::options()
             .create(true)
@@ -167,9 +188,6 @@ impl Node {
             command.env(name, value);
         }
         self.daemon = Some(Proc::spawn(&mut command));
-        within(PATIENCE, "the node daemon answers", || {
-            self.forebay(&["node", "health"]).code != Some(3)
-        });
     }
 
     /// Kills the daemon as a crash would; mounts and transfers go on.
@@ -250,7 +268,7 @@ impl Node {
     }
 
     /// Files of the pool that belong to some instance.
-    fn in_pool(&self) -> Vec<PathBuf> {
+    pub fn in_pool(&self) -> Vec<PathBuf> {
         let folders = ["spaces", "swap", "tiers", "trash", "state"];
         let lists = folders.map(|name| std::fs::read_dir(self.root.join("pool").join(name)));
         let entries = lists.into_iter().flatten().flatten().flatten();
