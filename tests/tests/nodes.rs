@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_tests::etcd::Etcd;
-use forebay_tests::images::{MountedFs, mounted_at};
+use forebay_tests::images::{self, ImageFs, MountedFs, mounted_at};
+use forebay_tests::lives::{self, Cache, Life, Mounted, Swap};
 use forebay_tests::node::{Node, open_dir};
 use forebay_tests::{fill, needs_forebay, needs_tools, proof, text, within};
 use serde_json::Value;
@@ -514,35 +515,64 @@ fn a_user_has_limits_and_root_has_none() {
     node.assert_empty();
 }
 
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(String::from).collect()
+}
+
 /// Kills at each step of making and removing; the next daemon completes or removes what is there.
 #[test]
 fn a_daemon_killed_between_any_two_steps_leaves_nothing_behind() {
     needs_forebay!();
     needs_tools!("mkfs.ext4");
-    let making = ["tend-kept", "space-recorded", "space-formatted", "space-mounted", "tend-made"];
-    let leaving =
-        ["tend-leaving", "remove-marked", "remove-renamed", "tend-removed", "tend-released"];
-    for step in making.iter().chain(&leaving) {
-        let mut node = Node::laid(256);
-        node.env("FOREBAY_FAILPOINTS", step);
-        node.up();
-        let args = ["instance", "create", "private", "w", "--capacity", "16MiB", "--no-wait"];
-        node.forebay(&args);
-        let leaves = leaving.contains(step);
-        if leaves {
-            within(Duration::from_secs(10), "it is ready", || mounted_at(&node.at("w")).is_some());
-            node.forebay(&["instance", "destroy", "w", "--no-wait"]);
-        }
-        node.died();
-        node.env("FOREBAY_FAILPOINTS", "");
-        node.up();
-        if !leaves {
-            within(Duration::from_secs(20), "it is made", || mounted_at(&node.at("w")).is_some());
-            node.forebay(&["instance", "destroy", "w"]).ok();
-        }
-        node.assert_empty();
-    }
-    proof!("killed at {} steps", making.len() + leaving.len());
+    let image = Life {
+        mode: "private",
+        more: words("--capacity 16MiB --means image"),
+        making: &["tend-kept", "space-recorded", "space-formatted", "space-mounted", "tend-made"],
+        leaving: &[
+            "tend-leaving",
+            "remove-marked",
+            "remove-renamed",
+            "tend-removed",
+            "tend-released",
+        ],
+    };
+    let memory = Life {
+        mode: "private",
+        more: words("--capacity 16MiB --means tmpfs"),
+        making: &["space-recorded", "space-mounted", "space-ready", "tend-made"],
+        leaving: &["remove-marked", "remove-unmounted", "remove-forgotten", "tend-removed"],
+    };
+    let steps = [image, memory].map(|life| life.killed_at_each_step(|| Node::laid(256), &Mounted));
+    proof!("killed at {steps:?} steps");
+}
+
+// S-22: what was acknowledged is home, wherever the daemon dies.
+#[test]
+fn a_daemon_killed_between_any_two_steps_loses_nothing_of_a_cache() {
+    needs_forebay!();
+    let base = Node::laid(1);
+    let backing = base.slow().join("data");
+    let laid = || {
+        let _ = std::fs::remove_dir_all(&backing);
+        open_dir(&backing);
+        Node::laid(256)
+    };
+    let life = Life {
+        mode: "cache",
+        more: words(&format!("--capacity 64MiB --set max-age=1h --backing {}", text(&backing))),
+        making: &["tend-kept", "tier-recorded", "tier-directory", "tend-made"],
+        leaving: &[
+            "tend-leaving",
+            "remove-marked",
+            "remove-renamed",
+            "remove-forgotten",
+            "sweep-deleted",
+            "tend-removed",
+            "tend-released",
+        ],
+    };
+    let steps = life.killed_at_each_step(laid, &Cache(backing.clone()));
+    proof!("killed at {steps} steps");
 }
 
 /// "Never left on" outranks all: swap is off before the instance is gone, also after a crash.
@@ -573,6 +603,46 @@ fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     let left = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(!left.contains(text(&node.root)), "{left}");
     node.assert_empty();
+    let laid = || {
+        let mut node = Node::laid(64);
+        node.pool_key("swap = true");
+        node
+    };
+    proof!("killed at {} steps", lives::swap().killed_at_each_step(laid, &Swap));
+}
+
+/// Each daemon believes in a capacity that the file system has only once.
+#[test]
+fn daemons_that_promise_the_same_room_take_nothing_of_each_other() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "unshare");
+    let bed = Node::laid(1);
+    let image = bed.root.join("tier.img");
+    images::make(&image, ImageFs::Ext4, 512);
+    let tier = MountedFs::image(&image, &bed.root.join("tier"));
+    let mut nodes = [0, 1].map(|_| Node::laid_below(tier.path(), 300));
+    nodes.iter_mut().for_each(Node::up);
+    let make = |node: &Node, name: &str, size: &str| {
+        node.forebay(&["instance", "create", "private", name, "--capacity", size])
+    };
+    make(&nodes[0], "a", "200MiB").ok();
+    let bytes = random(150 << 20, 3);
+    std::fs::write(nodes[0].at("a").join("f"), &bytes).unwrap();
+    let refused = make(&nodes[1], "b", "250MiB");
+    assert!(refused.code != Some(0) && refused.text().contains("no room"), "{refused:?}");
+    let left = nodes[1].in_pool();
+    assert!(left.is_empty(), "of what was refused there is {left:?}");
+    nodes[1].forebay(&["instance", "destroy", "b"]).ok();
+    make(&nodes[1], "c", "100MiB").ok();
+    // Both fill what they have: neither sees the other's end.
+    std::fs::write(nodes[1].at("c").join("f"), random(99 << 20, 4)).unwrap();
+    rustix::fs::sync();
+    std::fs::write(nodes[0].at("a").join("g"), random(49 << 20, 5)).unwrap();
+    assert!(std::fs::read(nodes[0].at("a").join("f")).unwrap() == bytes);
+    for (node, name) in [(0, "a"), (1, "c")] {
+        nodes[node].forebay(&["instance", "destroy", name]).ok();
+    }
+    nodes.iter().for_each(Node::assert_empty);
 }
 
 /// Two nodes with mounts of their own and one registry: an instance on both, a node that is away, a
