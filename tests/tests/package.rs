@@ -95,6 +95,8 @@ fn the_package_is_installed_used_and_removed_in_a_clean_root() {
         "/usr/sbin/mount.forebay",
         "/usr/share/man/man1/forebay-node.1.gz",
         "/usr/share/bash-completion/completions/forebay",
+        "/usr/share/zsh/vendor-completions/_forebay",
+        "/usr/share/fish/vendor_completions.d/forebay.fish",
         "/lib/systemd/system/forebay-node.service",
         "/lib/systemd/system/forebay@.service",
         "/usr/include/datawarp.h",
@@ -282,4 +284,30 @@ fn a_newer_package_takes_over_from_an_older_one_under_running_jobs() {
     let used = root.run(&format!("OLD={old} NEW={new}\n{UPGRADE}")).ok();
     let line = used.stdout.lines().find(|line| line.starts_with("one worker")).unwrap();
     proof!("{old} to {new}, {line}");
+}
+
+/// What systemd has to say about a unit: it reads over what it does not know.
+#[test]
+fn systemd_understands_every_line_of_the_units() {
+    needs_forebay!();
+    needs_tools!("systemd-analyze");
+    let bed = Bed::new(Tier::Disk);
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    // There is no such program here.
+    let unit = |from: &str, to: &str, more: &str| {
+        let unit = std::fs::read_to_string(units.join(from)).unwrap();
+        let at = bed.root.join(to);
+        std::fs::write(&at, unit.replace("/usr/bin/forebay", "/bin/true") + more).unwrap();
+        let out = tool("systemd-analyze", &["verify", "--man=no", text(&at)]);
+        // What is missing from this machine says nothing of the unit.
+        let said = out.stderr.lines().filter(|line| line.contains(to)).map(str::to_string);
+        said.collect::<Vec<_>>()
+    };
+    let bad = unit("forebay-node.service", "bad.service", "KillMode=process\n");
+    assert!(bad.iter().any(|line| line.contains("KillMode")), "a mistake is told: {bad:?}");
+    let node = unit("forebay-node.service", "forebay-node.service", "");
+    // Before 254.
+    let old = |line: &&String| line.contains("DelegateSubgroup");
+    assert_eq!(node.iter().find(|line| !old(line)), None, "{node:?}");
+    assert_eq!(unit("forebay@.service", "forebay@fast.service", ""), [""; 0]);
 }
