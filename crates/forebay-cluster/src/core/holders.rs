@@ -72,7 +72,16 @@ impl Core {
     /// Whether all who have grants know what this member has put at a revision, which its mirror has. Else the task
     /// waits for that.
     pub(super) fn is_known(&mut self, task: Ticket, since: Revision) -> bool {
-        let Core { heard, mirror, me, .. } = self;
+        let Core { heard, mirror, me, tasks, .. } = self;
+        let first = tasks.get(&task).filter(|it| it.stage == Stage::Grants);
+        let lacks = |holder: &&String| {
+            let has_older = mirror.grants.get(*holder).is_some_and(|put| *put < since);
+            has_older && heard.get(*holder).is_some_and(|it| it.upto < since && since <= it.wants)
+        };
+        // While it waits for that one it need not look at the others.
+        if first.and_then(|it| it.waits_for.as_ref()).is_some_and(|holder| lacks(&holder)) {
+            return false;
+        }
         let mut first = None;
         for (holder, _) in mirror.grants.iter().filter(|(by, put)| *by != me && **put < since) {
             if heard.get(holder).is_none_or(|heard| heard.upto < since) {
@@ -98,11 +107,11 @@ impl Core {
         let (now, patience, holders) = (self.now, self.patience, &self.mirror.grants);
         let mut silent = Vec::new();
         for (holder, heard) in &mut self.heard {
-            let put = holders.get(holder).filter(|put| **put < heard.wants);
-            let Some(&put) = put.filter(|_| heard.wants > heard.upto) else { continue };
-            if now < heard.not_before {
+            if heard.wants <= heard.upto || now < heard.not_before {
                 continue;
             }
+            let put = holders.get(holder).filter(|put| **put < heard.wants);
+            let Some(&put) = put else { continue };
             let asked_for = heard.asked_for(now);
             if asked_for.is_none_or(|it| it >= patience) {
                 self.next += 1;

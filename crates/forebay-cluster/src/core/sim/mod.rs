@@ -14,13 +14,14 @@
 //! - `world`: members, registry and network in one queue of events.
 //! - `load`: programs and faults.
 //! - `mount`: writes, reads, flushes, starts. `keeping`: copies. `moves`: names in other directories.
-//! - `checks`: what must be true.
+//! - `checks`: what must be true. `fleet`: how many requests it takes, where nothing fails.
 //!
 //! `FOREBAY_SEED=N cargo test -p forebay-cluster sim -- --nocapture` runs one seed again and says what happens;
 //! `FOREBAY_SEEDS=N` runs the first N.
 
 mod checks;
 mod counts;
+mod fleet;
 mod keeping;
 mod load;
 mod mount;
