@@ -54,7 +54,7 @@ pub fn stage(
     let status = Status { cgroup, ..Status::of(staging, Action::Run) };
     let running = match status.worker(Some(stop))? {
         Found::Running(running) => running,
-        Found::Ended(ending) => return ending,
+        Found::Ended(ending) => return ending.map(|moved| *moved),
     };
     let mut told_to_end = Told::default();
     let mut pace = Pace::of(staging);
@@ -148,7 +148,7 @@ struct Status<'a> {
 /// What there is of the worker that is asked for.
 enum Found {
     Running(Running),
-    Ended(Result<Moved>),
+    Ended(Result<Box<Moved>>),
 }
 
 impl<'a> Status<'a> {
@@ -172,15 +172,17 @@ impl<'a> Status<'a> {
                 Lock::Ours => {
                     if let Some(ending) = read.ending.filter(|ending| ours && counts(ending, stop))
                     {
-                        return Ok(Found::Ended(Ok(moved_at(ending))));
+                        return Ok(Found::Ended(Ok(Box::new(moved_at(ending)))));
                     }
                     if stop.is_some_and(Stop::is_wanted) {
-                        return Ok(Found::Ended(Ok(Moved { cancelled: true, ..Moved::default() })));
+                        let moved = Moved { cancelled: true, ..Moved::default() };
+                        return Ok(Found::Ended(Ok(Box::new(moved))));
                     }
                     let (spec, identity) = match self.prepared() {
                         // It is as it was ordered, and will be at the next try, too.
                         Err(error) if error.retry() == Retry::Never => {
-                            return Ok(Found::Ended(Ok(Moved::refused(error.to_string()))));
+                            let moved = Moved::refused(error.to_string());
+                            return Ok(Found::Ended(Ok(Box::new(moved))));
                         }
                         prepared => prepared?,
                     };
