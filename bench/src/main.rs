@@ -9,6 +9,7 @@ mod daily;
 mod emptyfs;
 mod environment;
 mod flat;
+mod ground;
 mod guard;
 mod load;
 mod mounts;

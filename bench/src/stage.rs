@@ -1,7 +1,7 @@
 //! `forebay-perf stage`: transfers beside `cp -a`, `rsync -a` and `dd`.
 //!
-//! Contestants take turns; each copies the same source to a place of its own, and its time ends when
-//! the destination is synced. The slow side is a mount of forebay in write-through whose backing store
+//! Contestants take turns; each copies the same files to a place of its own, of many small ones on a file
+//! system of its own, and its time ends when the destination is synced. The slow side is a mount of forebay in write-through whose backing store
 //! answers every call after 1 ms, many at a time, as a file server far away does.
 
 use std::fs;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use forebay_stage::{Control, Outcome, Spec, What};
 
+use crate::ground::Ground;
 use crate::load::MIB;
 use crate::mounts::Forebay;
 use crate::parts::{Options, Part, Plain};
@@ -91,54 +92,51 @@ fn large(run: &Run, report: &mut Report) -> Result<()> {
 
 fn small_local(run: &Run, report: &mut Report) -> Result<()> {
     let dir = run.disk.fresh("small")?;
-    let from = dir.join("from");
-    let files = tree(run, &from)?;
+    let files = tree_size(run);
     let who = [Who::Stage, Who::Cp, Who::Rsync];
     let [samples] = run.alternate(who.len(), Rounds::Few, |index, _| {
-        let to = dir.join("to");
-        let seconds = copy(who[index], &from, &to, What::Directory)?;
-        fs::remove_dir_all(&to)?;
-        sync(&dir)?;
+        let ground = ground(run, &dir)?;
+        let from = ground.dir.join("from");
+        tree(run, &from)?;
+        let seconds = copy(who[index], &from, &ground.dir.join("to"), What::Directory)?;
         Ok([files as f64 / seconds])
     })?;
-    let state = format!("{files} files of 4 KiB, warm page cache at the source, synced");
+    let state =
+        format!("{files} files of 4 KiB on a new ext4, warm page cache at the source, synced");
     let names = who.map(|who| who.name().to_owned());
     for other in ["cp -a", "rsync -a"] {
         let finding = Finding::new("stage/small-local", &state, "files/s", &names, &samples);
         report.add(finding.ratio_target(other, Target::AtLeast(1.0)))?;
     }
-    fs::remove_dir_all(&dir)?;
     Ok(())
 }
 
 fn small_out(run: &Run, report: &mut Report) -> Result<()> {
     let dir = run.disk.fresh("small-out")?;
-    let from = dir.join("from");
-    let files = tree(run, &from)?;
-    let far = dir.join("far");
-    slow(run, report, files, ("stage/small-out", "to"), |who| {
+    slow(run, report, tree_size(run), ("stage/small-out", "to"), |who| {
+        let ground = ground(run, &dir)?;
+        let (from, far) = (ground.dir.join("from"), ground.dir.join("far"));
+        tree(run, &from)?;
         fs::create_dir_all(&far)?;
         let mount = slow_mount(run, &far)?;
         copy(who, &from, &mount.mountpoint.join("to"), What::Directory)
-    })?;
-    fs::remove_dir_all(&dir)?;
-    Ok(())
+    })
 }
 
 fn small_in(run: &Run, report: &mut Report) -> Result<()> {
     let dir = run.disk.fresh("small-in")?;
-    let far = dir.join("far");
     slow(run, report, tree_size(run), ("stage/small-in", "from"), |who| {
-        // Unmounting removes what was behind the mount.
+        let ground = ground(run, &dir)?;
+        let far = ground.dir.join("far");
         tree(run, &far.join("from"))?;
         let mount = slow_mount(run, &far)?;
-        let to = dir.join("to");
-        let seconds = copy(who, &mount.mountpoint.join("from"), &to, What::Directory)?;
-        fs::remove_dir_all(&to)?;
-        Ok(seconds)
-    })?;
-    fs::remove_dir_all(&dir)?;
-    Ok(())
+        copy(who, &mount.mountpoint.join("from"), &ground.dir.join("to"), What::Directory)
+    })
+}
+
+/// With room and inodes for the files at three places.
+fn ground(run: &Run, below: &Path) -> Result<Ground> {
+    Ground::make(below, run.pick(12 << 10, 3 << 10) * MIB)
 }
 
 fn slow(
@@ -151,7 +149,8 @@ fn slow(
     let who = [Who::Stage, Who::Cp, Who::Rsync];
     let [samples] = run
         .alternate(who.len(), Rounds::Few, |index, _| Ok([files as f64 / seconds(who[index])?]))?;
-    let state = format!("{files} files of 4 KiB {way} a store with 1 ms of latency, synced");
+    let state =
+        format!("{files} files of 4 KiB on a new ext4, {way} a store with 1 ms of latency, synced");
     let names = who.map(|who| who.name().to_owned());
     let finding = Finding::new(case, &state, "files/s", &names, &samples);
     report.add(finding.ratio_target("rsync -a", Target::AtLeast(3.0)))?;
