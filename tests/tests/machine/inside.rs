@@ -19,8 +19,8 @@ const USER: u32 = 47_130;
 const OTHER: u32 = 47_131;
 const MIB: u64 = 1 << 20;
 
-/// As many files as there are on the way at one time; a single instance has far more bytes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Programs start slowly in such a machine, and it shares a processor with all tests.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 macro_rules! inside_only {
     () => {
@@ -653,12 +653,12 @@ fn swap_of_one_job_goes_and_another_s_stays() {
             let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
             shown["actual"]["n1"]["why"].as_str().unwrap_or_default().to_string()
         };
-        within(PATIENCE * 2, "it says that it is on", || why().contains("STILL ON"));
+        within(PATIENCE, "it says that it is on", || why().contains("STILL ON"));
         assert!(Swap::is_on(&two), "{}", ground.name);
         assert_eq!(node.granted(), 500 * MIB, "{}: its grant is kept", ground.name);
         assert!(forebay_tests::is_alive(daemon), "{}: the daemon was killed for it", ground.name);
         drop(hog);
-        within(PATIENCE * 2, "it goes when it can", || !Swap::is_on(&two));
+        within(PATIENCE, "it goes when it can", || !Swap::is_on(&two));
         within(PATIENCE, "its room is free", || node.granted() == 0);
         node.assert_empty();
     });
