@@ -225,7 +225,7 @@ const RULES_OF_COPIES: [(Rule, Range<u64>); 13] = [
     (Rule::FilledBeforeCounted, 0..SEARCH),
     (Rule::StruckBeforeAcknowledged, 0..SEARCH),
     (Rule::TakerRefusesCopies, 0..SEARCH),
-    (Rule::OnlyInSyncTakes, 11_300..11_300 + SEARCH),
+    (Rule::OnlyInSyncTakes, 18_800..18_800 + SEARCH),
     (Rule::OnlyDeadIsTaken, 0..SEARCH),
     (Rule::AdoptBeforeClaim, 0..SEARCH),
     (Rule::WaitForTaker, 0..SEARCH),
