@@ -263,15 +263,15 @@ impl Fleet {
         for member in 0..self.members {
             let offset = self.now + 7 * member as u64;
             let is_core = member < self.cores.len();
-            if offset % (1000 / WRITES) == 0 && is_core {
+            if offset.is_multiple_of(1000 / WRITES) && is_core {
                 let (ticket, file) = (self.ticket(), file_of(member, second));
                 self.cores_did.writes += 1;
                 self.cores[member].writing.insert(ticket, file);
                 self.open(member, ticket, (file, second), Access::Write);
-            } else if offset % (1000 / WRITES) == 0 {
+            } else if offset.is_multiple_of(1000 / WRITES) {
                 self.play_a_write(member, second);
             }
-            if is_core && offset % (1000 / OPENS) == 0 {
+            if is_core && offset.is_multiple_of(1000 / OPENS) {
                 let number = 100_000 + self.now;
                 self.cores_did.opens += 1;
                 let (ticket, file) = (self.ticket(), file_of(member, number));
