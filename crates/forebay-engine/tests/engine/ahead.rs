@@ -6,7 +6,7 @@ use forebay_backing::RenameMode;
 use forebay_engine::{Config, CopiesAt, OpenFile};
 
 use crate::copied::{Pair, home_with, pair_with, read};
-use crate::copies::{Way, partner_on, take_over};
+use crate::copies::{Act, Way, partner_on, take_over};
 use crate::media::CrashMedia;
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, named, patient, within};
@@ -106,7 +106,7 @@ fn a_partner_that_lost_some_of_what_went_ahead_acknowledges_nothing() {
     pair.home.io.sync(&file).unwrap();
     let (media, store, way) = (pair.media.clone(), pair.store.clone(), pair.way.clone());
     let mut left = 1;
-    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+    *pair.way.after.lock().unwrap() = Some(Act::new(move || {
         if left > 0 {
             left -= 1;
             let disk = media.snapshot().process_crash_image();

@@ -11,7 +11,7 @@ use forebay_backing::wrap::Verb;
 use forebay_backing::{BackingStore, FileKey, RenameMode, Result, SetAttr};
 use forebay_engine::{Config, CopiesAt, Engine, OpenFile, Progress, Teller, Told, Tunables};
 
-use crate::copies::{HOME, Way, partner_on, settle_all, take_over};
+use crate::copies::{Act, HOME, Way, partner_on, settle_all, take_over};
 use crate::hook::Hook;
 use crate::media::{CrashMedia, Fault};
 use crate::start::{
@@ -115,7 +115,7 @@ fn a_sync_here_and_that_of_partners_run_at_once() {
         begun.fetch_add(1, Relaxed);
         within("partners are told", || there.load(Relaxed) > 0);
     });
-    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+    *pair.way.after.lock().unwrap() = Some(Act::new(move || {
         told.fetch_add(1, Relaxed);
         within("it is synced here", || syncs.load(Relaxed) > 0);
     }));
@@ -480,7 +480,7 @@ fn a_file_that_is_cut_while_it_is_copied_is_never_half_of_each() {
     let (home, open, media) = (pair.home.clone(), file.clone(), pair.media.clone());
     let disks = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (out, mut cut) = (disks.clone(), None);
-    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+    *pair.way.after.lock().unwrap() = Some(Act::new(move || {
         out.lock().unwrap().push(media.snapshot());
         if cut.is_none() {
             let (theirs, file) = (home.clone(), open.clone());

@@ -7,8 +7,10 @@
 //! dies for good; the other one takes over, is read, flushes, and is compared.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_engine::{Config, CopiesAt, Engine, Partners, Teller, Told};
@@ -17,7 +19,7 @@ use crate::journal::{Crash, Journal};
 use crate::media::{CrashMedia, Disk, Lie};
 use crate::power_cut::{Workload, compare};
 use crate::rng::Rng;
-use crate::start::{abandon, patient, read_all, start};
+use crate::start::{abandon, patient, read_all, start, time};
 use crate::store::{MemStore, Tree};
 
 pub const HOME: &str = "m/1";
@@ -54,9 +56,18 @@ pub struct Way {
     pub hurried: AtomicU64,
     /// Done after each of them.
     pub after: Mutex<Option<Act>>,
+    is_acting: AtomicBool,
 }
 
-pub type Act = Box<dyn FnMut() + Send>;
+/// What is done after a message, by one thread at a time.
+#[derive(Clone)]
+pub struct Act(Arc<Mutex<dyn FnMut() + Send>>);
+
+impl Act {
+    pub fn new(act: impl FnMut() + Send + 'static) -> Act {
+        Act(Arc::new(Mutex::new(act)))
+    }
+}
 
 #[derive(Clone)]
 pub struct Message {
@@ -84,7 +95,21 @@ impl Way {
             marks: Mutex::default(),
             hurried: AtomicU64::new(0),
             after: Mutex::default(),
+            is_acting: AtomicBool::new(false),
         })
+    }
+
+    /// It may take its time. Whoever has to wait for it does so by the same clock: the simulated one stands still for as
+    /// long as anybody waits for a lock.
+    fn act(&self) {
+        while self.is_acting.swap(true, Acquire) {
+            time().sleep(Duration::from_millis(1));
+        }
+        let act = self.after.lock().unwrap().clone();
+        if let Some(Act(act)) = act {
+            act.lock().unwrap()();
+        }
+        self.is_acting.store(false, Release);
     }
 
     fn one(&self, _name: &str) -> Arc<Engine> {
@@ -172,9 +197,7 @@ impl Partners for Way {
             let by = self.teller(&partner);
             partner.copies.keep(by, Told::Beside, 1, file, words, bytes)?;
         }
-        if let Some(act) = &mut *self.after.lock().unwrap() {
-            act();
-        }
+        self.act();
         Ok(())
     }
 
@@ -192,9 +215,7 @@ impl Partners for Way {
         let partner = self.one(partner);
         let by = self.teller(&partner);
         partner.copies.keep(by, Told::Owes, 1, file, words, bytes)?;
-        if let Some(act) = &mut *self.after.lock().unwrap() {
-            act();
-        }
+        self.act();
         Ok(())
     }
 

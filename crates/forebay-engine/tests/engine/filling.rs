@@ -9,7 +9,7 @@ use forebay_backing::{RenameMode, SetAttr};
 use forebay_engine::{CopiesAt, Engine, Teller, Told};
 
 use crate::copied::{Pair, home_on, pair, read};
-use crate::copies::{HOME, Message, Way, partner_on, take_over};
+use crate::copies::{Act, HOME, Message, Way, partner_on, take_over};
 use crate::media::CrashMedia;
 use crate::start::{NEW, abandon, beside, named, patient, simulated, time, within};
 use crate::store::MemStore;
@@ -46,7 +46,7 @@ fn restart_after_each(pair: &Pair) -> Arc<std::sync::Mutex<Vec<Arc<Engine>>>> {
     let (mut media, store, way) = (pair.media.clone(), pair.store.clone(), pair.way.clone());
     let lives: Arc<std::sync::Mutex<Vec<Arc<Engine>>>> = Arc::default();
     let out = lives.clone();
-    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+    *pair.way.after.lock().unwrap() = Some(Act::new(move || {
         media = CrashMedia::on(media.snapshot().process_crash_image());
         let again = partner_on(&media, store.clone(), "boot-p").unwrap();
         way.restarted(&again);
@@ -193,7 +193,7 @@ fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
         // Whichever thread it is that tells it.
         let time = time();
         let slow = move || time.sleep(Duration::from_millis(pause));
-        *pair.way.after.lock().unwrap() = Some(Box::new(slow));
+        *pair.way.after.lock().unwrap() = Some(Act::new(slow));
         pair.home.io.sync(&file).unwrap();
         assert_eq!(pair.way.hurried.load(Relaxed), hurried, "of three messages of {pause} ms");
         let filled = pair.way.fill_up(&pair.home, "p");
@@ -312,7 +312,7 @@ fn a_round_goes_to_those_whom_it_began_with() {
     let second = second(&pair);
     let fill = Arc::new(std::sync::Mutex::new(None));
     let (home, way, out) = (pair.home.clone(), pair.way.clone(), fill.clone());
-    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+    *pair.way.after.lock().unwrap() = Some(Act::new(move || {
         let mut fill = out.lock().unwrap();
         if fill.is_none() {
             let (home, theirs) = (home.clone(), way.clone());
