@@ -380,6 +380,25 @@ pub struct Asker {
     pub groups: Option<Vec<u32>>,
     /// Its effective capabilities: bit N is capability N of capabilities(7).
     pub capable: u64,
+    /// In a user namespace of its own its capabilities are for files of these alone.
+    #[serde(default)]
+    pub within: Option<Within>,
+}
+
+/// Users and groups of a user namespace (user_namespaces(7)), by what they are outside: the first, and how many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Within {
+    pub uids: Vec<(u32, u32)>,
+    pub gids: Vec<(u32, u32)>,
+}
+
+impl Within {
+    pub fn holds(&self, uid: u32, gid: u32) -> bool {
+        let holds = |ranges: &[(u32, u32)], id: u32| {
+            ranges.iter().any(|&(first, count)| id >= first && id - first < count)
+        };
+        holds(&self.uids, uid) && holds(&self.gids, gid)
+    }
 }
 
 /// A program that opens a file: R_OK, W_OK and X_OK of access(2) as they are wanted.

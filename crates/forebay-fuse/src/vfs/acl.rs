@@ -7,6 +7,7 @@ use std::path::Path;
 use forebay_backing::{Error, FileKey, Kind, Result};
 
 use super::Vfs;
+use super::members::moved;
 
 /// Who may do what with a file.
 pub const ACCESS: &str = "system.posix_acl_access";
@@ -79,8 +80,7 @@ impl Vfs {
     pub(super) fn acl(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
         let _tree = self.tree();
         let mark = self.nodes.acl_mark();
-        let list = match self.ask_acl(id, name) {
-            Err(error) if error.is(libc::EOPNOTSUPP) || error.is(libc::ENODATA) => Vec::new(),
+        let list = match listed(self.ask_acl(id, name)) {
             Err(error) if !self.engine.health.is_available() => {
                 self.known(id, name).ok_or(error)?
             }
@@ -100,32 +100,58 @@ impl Vfs {
         self.ask_acl_of(self.nodes.key(id), &self.path(id)?, name)
     }
 
-    /// The access list of a file at this path as it is now, empty if it has none. It locks no tree.
+    /// The access list of a file that is open here, as it is now, empty if it has none; `path`: where it was last. It
+    /// locks no tree.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if another file is there by now: whoever asks looks again.
     pub(super) fn acl_at(&self, key: FileKey, path: &Path) -> Result<Vec<u8>> {
-        match self.ask_acl_of(Some(key), path, OsStr::new(ACCESS)) {
-            Err(error) if error.is(libc::EOPNOTSUPP) || error.is(libc::ENODATA) => Ok(Vec::new()),
+        let (id, name) = (self.nodes.id_of(key), OsStr::new(ACCESS));
+        let own = self.engine.files.find(key).and_then(|file| file.path());
+        let path = own.as_deref().unwrap_or(path);
+        let list = match self.nodes.pin(id) {
+            Some(pin) => listed(self.engine.names.ask(|_| pin.xattr_get(name))),
+            None if self.has_no_list(Some(key), path, name) => return Ok(Vec::new()),
+            None => listed(self.ask_store_for_acl(path, name)).and_then(|list| {
+                // It is that of whichever file has the name now.
+                match self.engine.names.ask(|b| b.stat(path))?.key == key {
+                    true => Ok(list),
+                    false => Err(moved()),
+                }
+            }),
+        };
+        match list {
+            Err(error) if !self.engine.health.is_available() => self.known(id, name).ok_or(error),
             list => list,
         }
     }
 
-    fn ask_acl_of(&self, key: Option<FileKey>, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
-        if self.lacks(path, name) {
-            return Ok(Vec::new());
-        }
+    /// Whether that is known without a question.
+    fn has_no_list(&self, key: Option<FileKey>, path: &Path, name: &OsStr) -> bool {
         // What one file is told tells of others of the same file system: that of the store's root.
-        let is_own = key.is_some_and(|key| !key.may_be_nested());
-        let dir = path.parent().filter(|_| is_own);
-        if dir.is_some_and(|dir| self.foresight.answers.has_no_acls(dir)) {
+        let dir = path.parent().filter(|_| key.is_some_and(|key| !key.may_be_nested()));
+        self.lacks(path, name) || dir.is_some_and(|dir| self.foresight.answers.has_no_acls(dir))
+    }
+
+    fn ask_acl_of(&self, key: Option<FileKey>, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        if self.has_no_list(key, path, name) {
             return Ok(Vec::new());
         }
         let asked = self.foresight.answers.moment();
-        let list = self.engine.names.ask(|b| b.xattr_get(path, name));
-        self.note_asked(&list);
+        let list = self.ask_store_for_acl(path, name);
+        let dir = path.parent().filter(|_| key.is_some_and(|key| !key.may_be_nested()));
         if let (Some(dir), Err(error)) = (dir, &list)
             && error.is(libc::EOPNOTSUPP)
         {
             self.foresight.answers.hear_no_acls(dir, asked);
         }
+        list
+    }
+
+    fn ask_store_for_acl(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        let list = self.engine.names.ask(|b| b.xattr_get(path, name));
+        self.note_asked(&list);
         list
     }
 
@@ -145,6 +171,14 @@ impl Vfs {
 
     fn known(&self, id: u64, name: &OsStr) -> Option<Vec<u8>> {
         if name == ACCESS { self.nodes.acl(id) } else { None }
+    }
+}
+
+/// A file system without lists, or a file without one, has an empty one.
+fn listed(list: Result<Vec<u8>>) -> Result<Vec<u8>> {
+    match list {
+        Err(error) if error.is(libc::EOPNOTSUPP) || error.is(libc::ENODATA) => Ok(Vec::new()),
+        list => list,
     }
 }
 

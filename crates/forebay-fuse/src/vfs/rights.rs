@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
-use forebay_cluster::words::{Asker, NewSize, Opener, Set};
+use forebay_cluster::words::{Asker, NewSize, Opener, Set, Within};
 use forebay_engine::rules::Origin;
 
 use super::Vfs;
@@ -27,10 +27,24 @@ const ALL: u64 = u64::MAX;
 
 /// The right of a thread that waits for our answer.
 pub(super) fn asker_of(who: Origin) -> Asker {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
-    let is_ours =
-        || namespace_of(&who.pid.to_string()).is_some_and(|of| Some(of) == namespace_of("self"));
-    read(who, &status, is_ours)
+    let of = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", who.pid));
+    let asker = read(who, &of("status").unwrap_or_default());
+    // Of somebody who is seen: capabilities in a user namespace of its own are for what is of that one.
+    let is_elsewhere = asker.capable != NONE
+        && asker.groups.is_some()
+        && namespace_of(&who.pid.to_string()) != namespace_of("self");
+    let map = |name: &str| ranges(&of(name).unwrap_or_default());
+    let within = is_elsewhere.then(|| Within { uids: map("uid_map"), gids: map("gid_map") });
+    Asker { within, ..asker }
+}
+
+/// Of a map of users or groups: the first of each range outside, and how many.
+fn ranges(map: &str) -> Vec<(u32, u32)> {
+    let range = |line: &str| {
+        let mut numbers = line.split_whitespace().skip(1).map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next()??))
+    };
+    map.lines().filter_map(range).collect()
 }
 
 /// How a file is opened to run it: for the kernel alone, which lets it through to us (linux/fs.h).
@@ -54,25 +68,36 @@ fn namespace_of(process: &str) -> Option<PathBuf> {
 
 /// From its `/proc/PID/status`. That tells of a thread which works for another user at the moment, as NFS's do, what
 /// it is by itself: then, as of one that we cannot see, the user alone counts.
-fn read(who: Origin, status: &str, is_in_our_namespace: impl Fn() -> bool) -> Asker {
+fn read(who: Origin, status: &str) -> Asker {
     let Origin { uid, gid, .. } = who;
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let number = |of: &str| of.parse::<u32>().ok();
     // Real, effective, saved, and for files.
     let of_files = field("Uid:").and_then(|all| all.split_whitespace().nth(3)).and_then(number);
+    let within = None;
     if of_files != Some(uid) {
-        return Asker { uid, gid, groups: None, capable: if uid == 0 { ALL } else { NONE } };
+        return Asker {
+            uid,
+            gid,
+            groups: None,
+            capable: if uid == 0 { ALL } else { NONE },
+            within,
+        };
     }
     let groups = field("Groups:").map(|all| all.split_whitespace().filter_map(number).collect());
-    let capable =
-        field("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(NONE);
-    // In another user namespace they are for what is of that one.
-    let counts = capable == NONE || is_in_our_namespace();
-    Asker { uid, gid, groups, capable: if counts { capable } else { NONE } }
+    let hex = field("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    Asker { uid, gid, groups, capable: hex.unwrap_or(NONE), within }
 }
 
+/// Whether it has a capability for whatever there is.
 pub(super) fn has(asker: &Asker, capability: u32) -> bool {
-    asker.capable & (1 << capability) != 0
+    asker.within.is_none() && asker.capable & (1 << capability) != 0
+}
+
+/// The same for a file.
+fn has_for(asker: &Asker, attr: &Attr, capability: u32) -> bool {
+    let counts = asker.within.as_ref().is_none_or(|within| within.holds(attr.uid, attr.gid));
+    counts && asker.capable & (1 << capability) != 0
 }
 
 /// `None`: not known.
@@ -85,16 +110,18 @@ pub(super) fn is_of_group(asker: &Asker, gid: u32) -> Option<bool> {
 }
 
 fn owns(asker: &Asker, attr: &Attr) -> bool {
-    asker.uid == attr.uid || has(asker, FOWNER)
+    asker.uid == attr.uid || has_for(asker, attr, FOWNER)
 }
 
 /// What is wanted of a file that the program has by its user alone, or by capability.
 fn has_alone(asker: &Asker, attr: &Attr, wants: i32) -> Option<bool> {
-    let searches = has(asker, DAC_READ_SEARCH) && wants & !libc::R_OK == 0;
-    if has(asker, DAC_OVERRIDE) || searches {
+    let searches = has_for(asker, attr, DAC_READ_SEARCH) && wants & !libc::R_OK == 0;
+    if has_for(asker, attr, DAC_OVERRIDE) || searches {
         return Some(true);
     }
-    (asker.uid == attr.uid).then(|| grants(attr.mode >> 6, wants))
+    // The kernel's NFS server lets a file's owner go on with it whatever its mode became, as if it were open.
+    let may_be_open = asker.groups.is_none();
+    (asker.uid == attr.uid).then(|| may_be_open || grants(attr.mode >> 6, wants))
 }
 
 /// The same by its list, as acl(5) has it. The mode is a list of three.
@@ -133,10 +160,12 @@ fn forbidden(asker: &Asker, attr: &Attr, set: &Set) -> Option<&'static str> {
     let is_in = |gid| gid == attr.gid || is_of_group(asker, gid) != Some(false);
     let gives_to = |gid| asker.uid == attr.uid && is_in(gid);
     let sets = |time: Option<Option<_>>| time.is_some_and(|at| at.is_some());
-    if set.uid.is_some_and(|uid| uid != attr.uid || asker.uid != attr.uid) && !has(asker, CHOWN) {
+    if set.uid.is_some_and(|uid| uid != attr.uid || asker.uid != attr.uid)
+        && !has_for(asker, attr, CHOWN)
+    {
         return Some("another owner");
     }
-    if set.gid.is_some_and(|gid| !gives_to(gid)) && !has(asker, CHOWN) {
+    if set.gid.is_some_and(|gid| !gives_to(gid)) && !has_for(asker, attr, CHOWN) {
         return Some("another group");
     }
     // With another owner it only takes bits away.
@@ -157,9 +186,14 @@ fn not_permitted(path: &Path, what: &str) -> Error {
 /// What a program of another member may do with a file that this one is the home of. None of these locks the tree.
 impl Vfs {
     fn allows(&self, asker: &Asker, attr: &Attr, path: &Path, wants: i32) -> Result<()> {
+        // Without a bit for groups no list grants anything, and the kernel asks for none.
+        let has_list = attr.mode & 0o070 != 0;
         let may = match has_alone(asker, attr, wants) {
             Some(may) => may,
-            None => has_by_list(asker, attr, &acl::entries(&self.acl_at(attr.key, path)?)?, wants),
+            None if has_list => {
+                has_by_list(asker, attr, &acl::entries(&self.acl_at(attr.key, path)?)?, wants)
+            }
+            None => has_by_list(asker, attr, &[], wants),
         };
         if may { Ok(()) } else { Err(denied(path)) }
     }
@@ -228,7 +262,7 @@ mod tests {
     const ALLOWED: bool = true;
 
     fn program(uid: u32, groups: &[u32]) -> Asker {
-        Asker { uid, gid: groups[0], groups: Some(groups.to_vec()), capable: NONE }
+        Asker { uid, gid: groups[0], groups: Some(groups.to_vec()), capable: NONE, within: None }
     }
 
     fn file(mode: u32) -> Attr {
@@ -248,15 +282,40 @@ mod tests {
     fn rights_are_read() {
         let status = "Name:\tx\nUid:\t0\t0\t0\t0\nGroups:\t4 24 \nCapEff:\t00000000000001ef\n";
         let who = |uid| Origin { uid, gid: 7, pid: 1 };
-        let found = read(who(0), status, || true);
-        let expected = Asker { uid: 0, gid: 7, groups: Some(vec![4, 24]), capable: 0x1ef };
-        assert_eq!(found, expected, "root without a capability");
+        let of = |uid, groups: Option<Vec<u32>>, capable| Asker {
+            uid,
+            gid: 7,
+            groups,
+            capable,
+            within: None,
+        };
+        let found = read(who(0), status);
+        assert_eq!(found, of(0, Some(vec![4, 24]), 0x1ef), "root without a capability");
         assert!(!has(&found, FSETID));
-        assert!(!has(&read(who(0), status, || false), CHOWN), "of another namespace");
-        let unseen = |uid, capable| Asker { uid, gid: 7, groups: None, capable };
-        assert_eq!(read(who(5), status, || true), unseen(5, NONE), "it works for another");
-        assert_eq!(read(who(0), "", || true), unseen(0, ALL));
-        assert_eq!(read(who(5), "", || true), unseen(5, NONE));
+        assert_eq!(read(who(5), status), of(5, None, NONE), "it works for another");
+        assert_eq!(read(who(0), ""), of(0, None, ALL));
+        assert_eq!(read(who(5), ""), of(5, None, NONE));
+    }
+
+    #[test]
+    fn capabilities_of_a_user_namespace_are_for_its_own_files() {
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        let within = Within { uids: ranges(map), gids: ranges(map) };
+        assert_eq!(within.uids, [(1000, 1), (100_000, 65_536)]);
+        let all = Asker { capable: ALL, within: Some(within), ..program(1000, &[1000]) };
+        let of = |uid, gid| Attr { uid, gid, ..file(0o600) };
+        let (wants, chown) = (libc::W_OK, Set { uid: Some(100_005), ..Set::default() });
+        for (uid, gid, is_its_own) in [
+            (100_003, 100_003, true),
+            (165_535, 1000, true),
+            (0, 0, false),
+            (100_003, 0, false),
+            (165_536, 100_000, false),
+        ] {
+            assert_eq!(may(&all, &of(uid, gid), &[], wants), is_its_own, "{uid}:{gid}");
+            assert_eq!(forbidden(&all, &of(uid, gid), &chown).is_none(), is_its_own, "{uid}:{gid}");
+        }
+        assert!(!has(&all, FSETID), "not for whatever there is");
     }
 
     #[test]
@@ -281,6 +340,9 @@ mod tests {
         let unseen = Asker { groups: None, ..program(6, &[1]) };
         assert!(may(&unseen, &file(0o640), &[], libc::R_OK), "its kernel knows its groups");
         assert!(!may(&unseen, &file(0o600), &[], libc::R_OK));
+        let owner = Asker { groups: None, ..program(5, &[1]) };
+        assert!(may(&owner, &file(0o400), &[], libc::W_OK), "NFS has it open for its owner");
+        assert!(!may(&program(5, &[1]), &file(0o400), &[], libc::W_OK));
         let able = |capability| Asker { capable: 1u64 << capability, ..program(6, &[1]) };
         assert!(may(&able(DAC_OVERRIDE), &file(0), &[], libc::R_OK | libc::W_OK));
         assert!(may(&able(DAC_READ_SEARCH), &file(0), &[], libc::R_OK));

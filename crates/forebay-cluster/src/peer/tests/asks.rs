@@ -11,12 +11,14 @@ use forebay_base::Kind;
 
 use super::*;
 use crate::locks::{self, Lock, LockAsk, Of, Range, Space};
-use crate::words::{Asker, By, NameChange, NewSize, Opener, Refusal, Set};
+use crate::words::{Asker, By, NameChange, NewSize, Opener, Refusal, Set, Within};
 
 fn every_question() -> Vec<Question> {
     let (file, path) = (file(5), PathBuf::from("a/ü \"b\"\n"));
-    let asker = Asker { uid: 1, gid: 2, groups: Some(vec![2, 3]), capable: u64::MAX };
-    let program = Opener { asker: Asker { groups: None, ..asker.clone() }, wants: libc::R_OK };
+    let asker = Asker { uid: 1, gid: 2, groups: Some(vec![2, 3]), capable: u64::MAX, within: None };
+    let within = Some(Within { uids: vec![(0, 1)], gids: vec![(5, 6), (7, 8)] });
+    let contained = Asker { groups: None, within, ..asker.clone() };
+    let program = Opener { asker: contained, wants: libc::R_OK };
     let changes = [
         NameChange::SetAttr {
             file,
