@@ -72,16 +72,7 @@ impl Core {
     /// Whether all who have grants know what this member has put at a revision, which its mirror has. Else the task
     /// waits for that.
     pub(super) fn is_known(&mut self, task: Ticket, since: Revision) -> bool {
-        let Core { heard, mirror, me, tasks, .. } = self;
-        let first = tasks.get(&task).filter(|it| it.stage == Stage::Grants);
-        let lacks = |holder: &&String| {
-            let has_older = mirror.grants.get(*holder).is_some_and(|put| *put < since);
-            has_older && heard.get(*holder).is_some_and(|it| it.upto < since && since <= it.wants)
-        };
-        // While it waits for that one it need not look at the others.
-        if first.and_then(|it| it.waits_for.as_ref()).is_some_and(|holder| lacks(&holder)) {
-            return false;
-        }
+        let Core { heard, mirror, me, .. } = self;
         let mut first = None;
         for (holder, _) in mirror.grants.iter().filter(|(by, put)| *by != me && **put < since) {
             if heard.get(holder).is_none_or(|heard| heard.upto < since) {
@@ -138,7 +129,8 @@ impl Core {
     pub(super) fn has_called(&mut self, holder: &str, outcome: Result<Outcome, ()>) {
         let again = self.now + PAUSE;
         let Some(heard) = self.heard.get_mut(holder) else { return };
-        if outcome.is_err() {
+        // Refused: another has called, whose call may go with it.
+        if !matches!(outcome, Ok(Outcome::Committed(_))) {
             (heard.called, heard.not_before) = (None, again);
         }
     }

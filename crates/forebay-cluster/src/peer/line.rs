@@ -147,14 +147,19 @@ impl Line {
         let mut slices = parts.map(IoSlice::new);
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);
-        while !rest.is_empty() {
+        let mut is_sent = false;
+        while !rest.is_empty() || !is_sent {
             let left = left(deadline)?;
             if let Some(time) = better(self.write_time, left) {
                 self.stream.set_times(None, Some(time)).map_err(broken)?;
                 self.write_time = time;
             }
-            match self.stream.write(rest) {
-                Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            let done = match rest.is_empty() {
+                true => self.stream.flush().map(|()| is_sent = true),
+                false => self.stream.write(rest).map(|n| IoSlice::advance_slices(&mut rest, n)),
+            };
+            match done {
+                Ok(()) => {}
                 Err(error) if is_to_repeat(&error) => {}
                 Err(error) => return Err(broken(error)),
             }

@@ -210,6 +210,7 @@ impl Peers {
                 match sealed.and_then(|sealed| sealed.greet(deadline).map(|()| sealed)) {
                     Ok(sealed) => Box::new(sealed),
                     Err(Trouble::Late) => return Err(nobody(late)),
+                    Err(Trouble::Bad(FULL, _)) => return Ok(None),
                     Err(Trouble::Broken(why) | Trouble::Bad(_, why)) => return Err(nobody(why)),
                 }
             }

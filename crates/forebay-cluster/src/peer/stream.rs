@@ -16,6 +16,9 @@ pub trait Stream: Send {
     /// Writes some of these bytes, in this order. `WouldBlock` when the time is over.
     fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Sends what [`Stream::write`] has taken and not sent yet. `WouldBlock` when the time is over.
+    fn flush(&self) -> io::Result<()>;
+
     /// The time that a read and a write may take, never zero.
     fn set_times(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()>;
 
@@ -43,6 +46,10 @@ impl Stream for Arc<TcpStream> {
 
     fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         (&mut &**self).write_vectored(from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
     }
 
     fn set_times(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()> {

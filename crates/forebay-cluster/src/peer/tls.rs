@@ -116,18 +116,26 @@ impl Sealed {
             }
             let left = left.max(Duration::from_millis(1));
             let timed = self.socket.set_times(Some(left), Some(left));
-            let done = timed.and_then(|()| state.send(&self.socket)).and_then(|()| {
-                if state.connection.is_handshaking() { state.receive(&self.socket) } else { Ok(1) }
+            let done = timed.and_then(|()| state.send_some(&self.socket)).and_then(|is_all| {
+                let waits = is_all && state.connection.is_handshaking();
+                if waits { state.receive(&self.socket) } else { Ok(1) }
             });
             match done {
                 Ok(0) => return Err(Trouble::Broken(CLOSED.into())),
                 Ok(_) => {}
                 Err(error) if is_early(&error) => {}
+                Err(error) if error.kind() == TURNED_AWAY => {
+                    return Err(Trouble::Bad(503, error.to_string()));
+                }
                 Err(error) => return Err(Trouble::Broken(error.to_string())),
             }
         }
-        // What ends the greeting is not answered.
-        state.send(&self.socket).map_err(|error| Trouble::Broken(error.to_string()))
+        drop(state);
+        // What ends the greeting is not answered. What does not go now goes with what is said next.
+        match self.flush() {
+            Err(error) if !is_early(&error) => Err(Trouble::Broken(error.to_string())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -138,13 +146,17 @@ fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
+/// How a full door sends somebody away, whom it does not greet first.
+const FULL: &[u8] = b"HTTP/1.1 503 ";
+const TURNED_AWAY: ErrorKind = ErrorKind::ConnectionRefused;
+
 impl State {
-    /// Sends what is sealed and not sent yet.
-    fn send(&mut self, socket: &TcpStream) -> io::Result<()> {
-        while self.connection.wants_write() {
+    /// Sends some of what is sealed and not sent yet. Whether that was all.
+    fn send_some(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        if self.connection.wants_write() {
             self.connection.write_tls(&mut &*socket)?;
         }
-        Ok(())
+        Ok(!self.connection.wants_write())
     }
 
     /// Takes in what has come, or waits for it; 0 at the end of the stream.
@@ -154,12 +166,15 @@ impl State {
             self.at = 0;
             socket.read(&mut self.inbox, AHEAD)?;
         }
+        if self.connection.is_handshaking() && self.inbox.starts_with(FULL) {
+            return Err(io::Error::new(TURNED_AWAY, "its door is full"));
+        }
         let mut rest = &self.inbox[self.at..];
         let read = self.connection.read_tls(&mut rest)?;
         self.at = self.inbox.len() - rest.len();
         if let Err(why) = self.connection.process_new_packets() {
             // It may have to be told why.
-            let _ = self.send(socket);
+            let _ = self.send_some(socket);
             return Err(io::Error::new(ErrorKind::InvalidData, told(&why)));
         }
         Ok(read)
@@ -215,10 +230,17 @@ fn told(why: &rustls::Error) -> String {
 impl Stream for Sealed {
     fn read(&self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
         let mut state = self.state();
-        state.send(&self.socket)?;
         loop {
             if let Some(read) = state.opened(into, most)? {
                 return Ok(read);
+            }
+            let is_empty = state.at == state.inbox.len();
+            match if is_empty { state.send_some(&self.socket) } else { Ok(true) } {
+                // Who waits for the rest says nothing.
+                Ok(false) => return Err(ErrorKind::WouldBlock.into()),
+                Err(error) if is_early(&error) => return Err(error),
+                // To one that is gone nothing can be sent, and it may have said why.
+                Ok(true) | Err(_) => {}
             }
             if state.receive(&self.socket)? == 0 {
                 return Ok(0);
@@ -228,12 +250,16 @@ impl Stream for Sealed {
 
     fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut state = self.state();
-        state.send(&self.socket)?;
-        let written = state.connection.writer().write_vectored(from)?;
-        match state.send(&self.socket) {
-            // The rest goes first at the next call, whichever that is.
-            Err(error) if !is_early(&error) => Err(error),
-            _ => Ok(written),
+        match state.send_some(&self.socket)? {
+            true => state.connection.writer().write_vectored(from),
+            false => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match self.state().send_some(&self.socket)? {
+            true => Ok(()),
+            false => Err(ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -259,7 +285,7 @@ impl Stream for Sealed {
         let mut state = self.state();
         state.connection.send_close_notify();
         // Fails if the other end is gone.
-        let _ = state.send(&self.socket);
+        let _ = state.send_some(&self.socket);
         self.socket.finish();
     }
 }
