@@ -48,7 +48,10 @@ impl Attributes<'_> {
             true => self.xattrs(src, dst)?,
             false => Vec::new(),
         };
-        fs::fchmod(dst, self.mode(stat)).map_err(destination("setting the mode"))?;
+        let has_list =
+            self.options.preserve.acls && !lost.iter().any(|name| name.as_c_str() == ACL);
+        let mode = if has_list { self.mode(stat) } else { self.mode_without_list(src, dst, stat)? };
+        fs::fchmod(dst, mode).map_err(destination("setting the mode"))?;
         if self.options.preserve.times {
             fs::futimens(dst, &times(stat)).map_err(destination("setting the times"))?;
         }
@@ -68,6 +71,16 @@ impl Attributes<'_> {
             (false, _) => stat.st_mode & 0o777 & !self.options.umask,
         };
         Mode::from_raw_mode(bits)
+    }
+
+    /// The same where the source may have an access list that the destination has not: a mode has the list's mask in
+    /// place of what the group may.
+    pub fn mode_without_list(&self, src: &impl AsFd, dst: &impl AsFd, stat: &Stat) -> Tried<Mode> {
+        let group = match group_of_list(src)? {
+            Some(group) if group_of_list(dst)?.is_none() => group,
+            _ => 0o070,
+        };
+        Ok(self.mode(stat) & Mode::from_raw_mode(!0o070 | group))
     }
 
     /// A file that runs as its owner must not begin to run as somebody else.
@@ -102,7 +115,8 @@ impl Attributes<'_> {
         let name = name.to_bytes();
         let root = self.rights == Rights::Root;
         match name {
-            b"system.posix_acl_access" | b"system.posix_acl_default" => self.options.preserve.acls,
+            _ if name == ACL.to_bytes() => self.options.preserve.acls,
+            b"system.posix_acl_default" => self.options.preserve.acls,
             _ if name.starts_with(b"user.") => self.options.preserve.xattrs,
             b"security.capability" => self.options.preserve.xattrs && root,
             _ if name.starts_with(b"trusted.") => {
@@ -125,6 +139,27 @@ impl Attributes<'_> {
             Err(errno) => Err(destination("setting an extended attribute")(errno)),
         }
     }
+}
+
+const ACL: &CStr = c"system.posix_acl_access";
+
+/// What the owning group may by a source's access list, as a mode has it; `None` if it has no list
+/// (linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry).
+fn group_of_list(src: &impl AsFd) -> Tried<Option<u32>> {
+    const GROUP: u16 = 0x04;
+    const MASK: u16 = 0x10;
+    let mut value = vec![0u8; XATTR_MAX];
+    let len = match fs::fgetxattr(src, ACL, &mut value[..]) {
+        Ok(len) => len,
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(None),
+        Err(errno) => return Err(source("reading an access list")(errno)),
+    };
+    let entries = value[..len].get(4..).unwrap_or_default().as_chunks::<8>().0;
+    let bits = |wanted: u16| {
+        let entry = entries.iter().find(|&&[a, b, ..]| u16::from_le_bytes([a, b]) == wanted);
+        entry.map(|&[_, _, a, b, ..]| u32::from(u16::from_le_bytes([a, b])))
+    };
+    Ok(bits(GROUP).map(|group| (group & bits(MASK).unwrap_or(0o7)) << 3))
 }
 
 /// Whether the destination has an attribute by now.

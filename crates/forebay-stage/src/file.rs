@@ -179,6 +179,9 @@ impl Engine<'_> {
         if differs && self.spec.options.preserve.mode && changed(stat) == changed(&there) {
             let fd = open_name(&pair.dst, task.to_name(), OFlags::RDONLY);
             let fd = fd.map_err(destination("opening"))?;
+            let src =
+                open_name(&pair.src, &task.name, OFlags::RDONLY).map_err(source("opening"))?;
+            let mode = self.attributes().mode_without_list(&src, &fd, stat)?;
             fs::fchmod(fd, mode).map_err(destination("setting the mode"))?;
         }
         self.remove_left(&pair.dst, Key::of(&task.to()));

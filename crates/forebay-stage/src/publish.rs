@@ -74,8 +74,8 @@ impl Engine<'_> {
         let renamed = match self.spec.options.overwrite {
             Overwrite::Never | Overwrite::Fail => {
                 match fs::renameat_with(dir, temp, dir, name, RenameFlags::NOREPLACE) {
-                    // Not every file system can; a look went before.
-                    Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(dir, temp, dir, name),
+                    // Not every file system can. A second name replaces none either.
+                    Err(Errno::INVAL | Errno::NOSYS) => second_name(dir, temp, name),
                     other => other,
                 }
             }
@@ -95,5 +95,19 @@ impl Engine<'_> {
         }
         self.take_back(ready.task.size);
         self.fail(&ready.task, trouble);
+    }
+}
+
+/// Gives a file its name where no rename can refuse to replace one: a link replaces none. Where there are no links a
+/// look is all there is.
+fn second_name(dir: &OwnedFd, temp: &OsStr, name: &OsStr) -> rustix::io::Result<()> {
+    match fs::linkat(dir, temp, dir, name, fs::AtFlags::empty()) {
+        Ok(()) => fs::unlinkat(dir, temp, fs::AtFlags::empty()),
+        Err(Errno::EXIST) => Err(Errno::EXIST),
+        Err(_) => match fs::statat(dir, name, fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => fs::renameat(dir, temp, dir, name),
+            Err(errno) => Err(errno),
+        },
     }
 }

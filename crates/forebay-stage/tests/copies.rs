@@ -265,9 +265,50 @@ fn nothing_is_preserved_that_is_not_asked_for() {
     for (path, seen) in picture(&to) {
         let meta = std::fs::symlink_metadata(to.join(&path)).unwrap();
         let mode = std::fs::symlink_metadata(from.join(&path)).unwrap().mode() & 0o777 & !0o027;
-        assert!(meta.is_symlink() || meta.mode() & 0o7777 == mode, "{path:?}: {:o}", meta.mode());
+        // Of a group that a list gives less it is that.
+        let (is, more) = (meta.mode() & 0o7777, meta.mode() & 0o7777 & !mode);
+        let alike = (is ^ mode) & !0o070 == 0 && more == 0;
+        assert!(meta.is_symlink() || alike, "{path:?}: {is:o}, and not {mode:o}");
         assert_eq!((meta.uid(), meta.mtime() > 1_600_000_000), (0, true), "{path:?}");
         assert!(meta.is_dir() || seen.first == path, "{path:?} is linked");
+    }
+}
+
+/// Where there is a list the mode has its mask: without the list that would be the group's.
+#[test]
+fn without_its_access_list_a_file_gives_its_group_no_more_than_that_gave() {
+    use std::os::unix::fs::MetadataExt;
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    file(&from.join("f"), b"1");
+    let none = u32::MAX;
+    // Somebody may do all of it, and the group nothing.
+    let entries = [(1u16, 6u16, none), (2, 7, 1234), (4, 0, none), (16, 7, none), (32, 0, none)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, bits, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(bits.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(from.join("f"), "system.posix_acl_access", &list, flags).unwrap();
+    let mode = |dir: &Path| std::fs::metadata(dir.join("f")).unwrap().mode() & 0o7777;
+    assert_eq!(mode(&from), 0o670);
+    for (acls, expected) in [(true, 0o670), (false, 0o600)] {
+        let to = to.join(acls.to_string());
+        let mut spec = spec("l", &from, &to, What::Directory);
+        spec.options.preserve.acls = acls;
+        done(&spec);
+        assert_eq!(mode(&to), expected, "with its list: {acls}");
+        // Also where the file is there already.
+        std::fs::set_permissions(to.join("f"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
+            .unwrap();
+        done(&spec);
+        let found = mode(&to) & !0o070;
+        assert_eq!(found, 0o600, "with its list: {acls}");
+        assert!(acls || mode(&to) == 0o600, "{:o}", mode(&to));
     }
 }
 
