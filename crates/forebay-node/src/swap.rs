@@ -288,6 +288,8 @@ fn turn_off(path: &std::path::Path) -> io::Result<()> {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: as above; the path ends in NUL.
         0 => unsafe {
+            // Locks and connections of the daemon are not to outlive it here.
+            libc::close_range(0, u32::MAX, 0);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             let done = libc::swapoff(path.as_ptr());
             libc::_exit(if done == 0 { 0 } else { *libc::__errno_location() })
