@@ -146,6 +146,11 @@ impl Registry {
         self.servers[at].process.take().expect("it runs").kill();
     }
 
+    /// Where a member keeps all that it knows.
+    pub fn data(&self, at: usize) -> PathBuf {
+        self.servers[at].dir.join(&self.servers[at].name)
+    }
+
     /// kill -9 of all that run.
     pub fn kill_all(&mut self) {
         for server in &mut self.servers {

@@ -152,6 +152,41 @@ fn a_registry_that_does_not_answer_is_told_with_its_address() {
     assert_eq!(out.code, Some(2), "{out:#?}");
 }
 
+/// An operator has restored a copy: what was claimed since is forgotten, and somebody else could claim it.
+// S-25
+#[test]
+fn a_registry_that_is_older_than_the_tier_has_seen_is_refused() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(1, HOLD);
+    let data = cluster.registry.data(0);
+    let copy = cluster.root.join("copy");
+    let swap = |cluster: &mut Cluster, from: &std::path::Path, to: &std::path::Path| {
+        cluster.registry.kill_all();
+        let _ = std::fs::remove_dir_all(to);
+        forebay_tests::tool("cp", &["-a", text(from), text(to)]).ok();
+        cluster.registry.up(None);
+    };
+    cluster.umount(0);
+    swap(&mut cluster, &data, &copy);
+    cluster.mount(0, HOLD);
+    write(&cluster.at(0, "f"), b"claimed since");
+    cluster.nodes[0].umount_dirty(None);
+    // What it sees of the registry it has noted by the next start at the latest.
+    cluster.mount(0, HOLD);
+    cluster.nodes[0].umount_dirty(None);
+    swap(&mut cluster, &copy, &data);
+    says(
+        &cluster.nodes[0].try_mount(None, HOLD),
+        &["restored from an older copy", "registry.json"],
+    );
+    // As it says.
+    let noted = cluster.nodes[0].tier.join("run/registry.json");
+    std::fs::remove_file(&noted).unwrap();
+    cluster.mount(0, HOLD);
+    assert_eq!(read(&cluster.at(0, "f")).unwrap(), b"claimed since");
+}
+
 /// A certificate for this machine's members, and its key, signed by `ca` (by itself, if it is called so).
 fn certify(dir: &std::path::Path, name: &str) {
     let own = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
+use forebay_base::folder::Folder;
 use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
 use forebay_cluster::peer::{Key, Tls};
 use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
-use forebay_registry::{Address, Registry};
+use forebay_registry::{Address, Identity, Registry};
 
-use super::mark;
+use super::{mark, saved};
 use crate::config::{Certificates, ClusterSettings, Settings};
 
 /// The registry that the settings name.
@@ -29,7 +30,7 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
     Ok((forebay_registry::open_at(&address, forebay_registry::PATIENCE)?, prefix))
 }
 
-/// Joins the members of the store at `root`. `tier` is the tier's own number, `boot` what
+/// Joins the members of the store at `root`. `run` is the tier's, `tier` its own number, `boot` what
 /// [`Contents::memory`](forebay_engine::Contents::memory) says of it; `probe` tells how this
 /// mount numbers the file at a path.
 ///
@@ -39,7 +40,7 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
 pub fn join(
     root: mark::Root<'_>,
     settings: &ClusterSettings,
-    (tier, boot): (String, String),
+    (run, tier, boot): (&Folder, String, String),
     probe: impl Fn(&Path) -> Result<FileKey>,
 ) -> Result<Arc<Member>> {
     let path = root.path;
@@ -52,6 +53,7 @@ pub fn join(
     }
     let (registry, prefix) = registry(settings)?;
     let mark = mark::of(root, &*registry, &prefix)?;
+    look_back(run, &*registry)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
     let tls = |it: &Certificates| Tls::read(&it.cert, &it.key, &it.ca).map(Arc::new);
     let tls = settings.certificates.as_ref().map(tls).transpose()?;
@@ -79,6 +81,30 @@ pub fn join(
         shares_reads: settings.shares_reads,
         sync_store: sync_store(path),
     })
+}
+
+/// A registry that was restored from an older copy has forgotten who holds what: nobody goes on by it unasked.
+fn look_back(run: &Folder, registry: &dyn Registry) -> Result<()> {
+    let now = Identity { revision: registry.barrier()?, ..registry.cluster()? };
+    let seen = saved::load_registry(run).filter(|seen| seen.cluster == now.cluster);
+    if let Some(seen) = seen.filter(|seen| now.revision < seen.revision) {
+        let file = run.path().join(saved::REGISTRY);
+        return Err(Error::new(
+            Kind::Usage,
+            format!(
+                "registry {} is at revision {}, and this tier has seen {}: it was restored from an older copy, and has \
+                 forgotten who holds what. Restore a newer one; if there is none, unmount all nodes of the store (forebay \
+                 umount --keep-dirty), remove {} and its like on each, and mount them: what two of them have changed is \
+                 then a conflict (forebay resolve)",
+                registry.address(),
+                now.revision,
+                seen.revision,
+                file.display()
+            ),
+        ));
+    }
+    saved::store_registry(run, &now);
+    Ok(())
 }
 
 /// Has the kernel write out all that it was given for the file system of the store, whoever gave it.

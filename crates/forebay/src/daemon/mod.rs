@@ -177,7 +177,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     // What is this mount's is known before anything of the tier is brought home, or its names made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
-        cluster::join(root, cluster, (uuid, contents.memory()), key)
+        cluster::join(root, cluster, (&run, uuid, contents.memory()), key)
     });
     let member = member.transpose()?;
     let started = Engine::start_suspended(

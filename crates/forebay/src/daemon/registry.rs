@@ -9,7 +9,7 @@ use forebay_cluster::member::Member;
 use forebay_registry::Health;
 use serde_json::{Value, json};
 
-use super::Daemon;
+use super::{Daemon, saved};
 use crate::registry_problems::{news_of, problems_of};
 
 /// A quota is used up in hours, not in minutes.
@@ -53,6 +53,9 @@ impl Daemon {
     fn look_at_registry(&self, member: &Member) {
         // A registry that does not answer is told of by those who need it.
         let Ok(health) = member.registry_health() else { return };
+        if self.registry.newest().is_none_or(|before| before.identity != health.identity) {
+            saved::store_registry(&self.run, &health.identity);
+        }
         let (news, is_over) = self.registry.note(health);
         news.iter().for_each(|problem| tracing::warn!("the registry: {problem}"));
         if is_over {

@@ -1,5 +1,6 @@
 //! What a restart of the daemon must not forget, in `run/` of the tier: the list of jobs, so that it
-//! neither ends an unfinished one nor forgets how another ended, and whether the tier is detached.
+//! neither ends an unfinished one nor forgets how another ended, whether the tier is detached, and the newest
+//! that was seen of the registry.
 //! Files are replaced as a whole, by a rename; they need not survive a loss of power, after which
 //! the tier is attached and the drain finds what is dirty by itself.
 
@@ -8,6 +9,7 @@ use std::io;
 use forebay_backing::{Error, Result};
 use forebay_base::folder::{Durable, Folder};
 use forebay_engine::Attachment;
+use forebay_registry::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Job, NewJob};
@@ -29,6 +31,7 @@ pub struct SavedJob {
 
 const JOBS: &str = "jobs.json";
 const ATTACHMENT: &str = "attachment.json";
+pub const REGISTRY: &str = "registry.json";
 
 /// What an earlier daemon left; nothing if there was none.
 pub fn load(run: &Folder) -> Saved {
@@ -69,4 +72,23 @@ pub fn load_attachment(run: &Folder) -> Attachment {
 pub fn store_attachment(run: &Folder, attachment: Attachment) -> Result<()> {
     replace(run, ATTACHMENT, &attachment)
         .map_err(|e| Error::io(e, run.path().join(ATTACHMENT).display().to_string()))
+}
+
+/// The newest that a mount with this tier has seen of the registry; `None` if that is not known.
+pub fn load_registry(run: &Folder) -> Option<Identity> {
+    let read = run.read(REGISTRY).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    read.inspect_err(|error: &io::Error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            let path = run.path().join(REGISTRY);
+            tracing::warn!(%error, path = %path.display(), "what was seen of the registry is lost");
+        }
+    })
+    .ok()
+}
+
+pub fn store_registry(run: &Folder, seen: &Identity) {
+    if let Err(error) = replace(run, REGISTRY, seen) {
+        let path = run.path().join(REGISTRY);
+        tracing::debug!(%error, path = %path.display(), "what was seen of the registry was not stored");
+    }
 }
