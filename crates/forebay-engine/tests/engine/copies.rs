@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_engine::time::Time;
 use forebay_engine::{Config, CopiesAt, Engine, Partners, Teller, Told};
 
 use crate::journal::{Crash, Journal};
@@ -57,6 +58,8 @@ pub struct Way {
     /// Done after each of them.
     pub after: Mutex<Option<Act>>,
     is_acting: AtomicBool,
+    /// Of the test, whichever thread is asked.
+    clock: Time,
 }
 
 /// What is done after a message, by one thread at a time.
@@ -96,6 +99,7 @@ impl Way {
             hurried: AtomicU64::new(0),
             after: Mutex::default(),
             is_acting: AtomicBool::new(false),
+            clock: time(),
         })
     }
 
@@ -103,7 +107,7 @@ impl Way {
     /// long as anybody waits for a lock.
     fn act(&self) {
         while self.is_acting.swap(true, Acquire) {
-            time().sleep(Duration::from_millis(1));
+            self.clock.sleep(Duration::from_millis(1));
         }
         let act = self.after.lock().unwrap().clone();
         if let Some(Act(act)) = act {

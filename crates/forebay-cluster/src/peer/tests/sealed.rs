@@ -140,3 +140,22 @@ fn files_that_are_no_certificates_are_told() {
     std::fs::set_permissions(file("a.key"), PermissionsExt::from_mode(0o644)).unwrap();
     assert!(read("a.pem", "a.key", "ca.pem").contains("chmod 600"));
 }
+
+/// A full door greets nobody.
+#[test]
+fn a_full_door_is_busy_to_who_wants_to_greet_it() {
+    let Some(dir) = members() else { return };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let door = thread::spawn(move || {
+        let mut socket = listener.accept().unwrap().0;
+        crate::peer::guest::turn_away(&socket);
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let peers = Peers::new(key()).over(tls(dir.path(), "b", "ca"));
+    let said = ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();
+    assert_eq!(said, Answer::Refused(crate::words::Refusal::Busy));
+    drop(peers);
+    door.join().unwrap();
+}
