@@ -187,7 +187,7 @@ fn what_is_told_beside_a_fill_is_left_to_it_only_where_the_fill_brings_it() {
 #[test]
 fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
     let _simulated = simulated();
-    for (pause, hurried) in [(10, 0), (3000, 2)] {
+    for (pause, is_slow) in [(10, false), (3000, true)] {
         let pair = pair();
         let file = pair.make("f", &[1; 3 << 20]);
         // Whichever thread it is that tells it.
@@ -195,14 +195,12 @@ fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
         let slow = move || time.sleep(Duration::from_millis(pause));
         *pair.way.after.lock().unwrap() = Some(Act::new(slow));
         pair.home.io.sync(&file).unwrap();
-        assert_eq!(pair.way.hurried.load(Relaxed), hurried, "of three messages of {pause} ms");
+        // How often depends on which of those that are on their way at once comes first.
+        let hurried = pair.way.hurried.load(Relaxed);
+        assert_eq!(hurried > 0, is_slow, "{hurried}, of three messages of {pause} ms");
         let filled = pair.way.fill_up(&pair.home, "p");
         *pair.way.after.lock().unwrap() = None;
-        assert_eq!(
-            filled.is_ok(),
-            hurried == 0,
-            "whoever syncs waits for a fill of that file, too"
-        );
+        assert_eq!(filled.is_ok(), !is_slow, "whoever syncs waits for a fill of that file, too");
     }
 }
 
