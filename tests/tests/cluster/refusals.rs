@@ -1,7 +1,7 @@
 //! What must not be mounted together, and that the refusal says what to do.
 
 use forebay_tests::cluster::{Cluster, HOLD, Registry, read, write_key};
-use forebay_tests::{free_port, needs_forebay, needs_tools, text};
+use forebay_tests::{PATIENCE, free_port, needs_forebay, needs_tools, text, within};
 
 use crate::write;
 
@@ -184,6 +184,8 @@ fn a_registry_that_is_older_than_the_tier_has_seen_is_refused() {
     let noted = cluster.nodes[0].tier.join("run/registry.json");
     std::fs::remove_file(&noted).unwrap();
     cluster.mount(0, HOLD);
+    within(PATIENCE, "it is kept aside", || cluster.status(0)["conflicted_files"] == 1);
+    cluster.forebay(0, &["resolve", text(&cluster.at(0, "f")), "--keep", "ours"]).ok();
     assert_eq!(read(&cluster.at(0, "f")).unwrap(), b"claimed since");
 }
 

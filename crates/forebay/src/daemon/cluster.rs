@@ -94,8 +94,8 @@ fn look_back(run: &Folder, registry: &dyn Registry) -> Result<()> {
             format!(
                 "registry {} is at revision {}, and this tier has seen {}: it was restored from an older copy, and has \
                  forgotten who holds what. Restore a newer one; if there is none, unmount all nodes of the store (forebay \
-                 umount --keep-dirty), remove {} and its like on each, and mount them: what two of them have changed is \
-                 then a conflict (forebay resolve)",
+                 umount --keep-dirty), remove {} and its like on each, and mount them: what they have changed since \
+                 is then kept aside, for forebay resolve",
                 registry.address(),
                 now.revision,
                 seen.revision,
