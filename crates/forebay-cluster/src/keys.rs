@@ -62,6 +62,27 @@ pub struct Member {
     pub taken: Option<Taken>,
 }
 
+#[cfg(test)]
+impl Member {
+    /// In its first life, without anything that it could do without.
+    pub fn of(node: &str) -> Member {
+        let nothing = String::new;
+        Member {
+            node: node.into(),
+            address: nothing(),
+            tier: nothing(),
+            epoch: 1,
+            boot: nothing(),
+            protocol: PROTOCOL,
+            domain: nothing(),
+            copies: 0,
+            shares: false,
+            sealed: false,
+            taken: None,
+        }
+    }
+}
+
 impl Member {
     pub fn domain(&self) -> &str {
         if self.domain.is_empty() { &self.node } else { &self.domain }

@@ -28,19 +28,8 @@ fn key(ino: u64) -> FileKey {
 }
 
 fn member(name: &str) -> keys::Member {
-    keys::Member {
-        node: name.into(),
-        address: String::new(),
-        tier: format!("tier of {name}"),
-        epoch: 1,
-        boot: "boot".into(),
-        protocol: keys::PROTOCOL,
-        domain: String::new(),
-        copies: 0,
-        shares: false,
-        sealed: false,
-        taken: None,
-    }
+    let (tier, boot) = (format!("tier of {name}"), "boot".into());
+    keys::Member { tier, boot, ..keys::Member::of(name) }
 }
 
 /// What a mount does for its member, without files.

@@ -14,6 +14,7 @@ use forebay_engine::rules::Origin;
 
 use super::Vfs;
 use super::acl::{self, Entry, Tag};
+use super::members::moved;
 
 /// Capabilities, by their numbers in linux/capability.h.
 const CHOWN: u32 = 0;
@@ -199,10 +200,17 @@ impl Vfs {
     }
 
     /// The attributes of a file that this mount is the home of.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if nothing is known of it here, and another file has that path.
     pub(super) fn newest(&self, key: FileKey, path: &Path) -> Result<Attr> {
         match self.engine.files.find(key) {
             Some(file) => Ok(self.engine.verbs.stat_open(&file)),
-            None => self.engine.names.ask(|store| store.stat(path)),
+            None => {
+                let attr = self.engine.names.ask(|store| store.stat(path))?;
+                if attr.key == key { Ok(attr) } else { Err(moved()) }
+            }
         }
     }
 

@@ -112,7 +112,10 @@ impl Fleet {
         let mut registry = Model::default();
         for member in 0..members {
             let mut commit = Commit::new().put(format!("stores/s/alive/{}", name(member)), "");
-            commit = commit.put(format!("stores/s/members/{}", name(member)), member_of(member));
+            commit = commit.put(
+                format!("stores/s/members/{}", name(member)),
+                json(&keys::Member::of(&name(member))),
+            );
             // A core takes its own when it opens files.
             if has_grants && member >= cores {
                 commit = commit.put(format!("stores/s/grants/{}", name(member)), "");
@@ -339,22 +342,6 @@ impl Fleet {
             busy: busy.as_secs_f64() * 1e6 / cores / seconds,
         }
     }
-}
-
-fn member_of(member: usize) -> Vec<u8> {
-    json(&keys::Member {
-        node: name(member),
-        address: "10.0.0.1:7480".into(),
-        tier: "t".into(),
-        epoch: 1,
-        boot: "b".into(),
-        protocol: keys::PROTOCOL,
-        domain: String::new(),
-        copies: 0,
-        shares: false,
-        sealed: false,
-        taken: None,
-    })
 }
 
 #[track_caller]

@@ -286,19 +286,8 @@ impl World {
         for (_, (file, value)) in std::mem::take(&mut self.nodes[node].landing) {
             self.land(node, file, value);
         }
-        let me = keys::Member {
-            node: name(node),
-            address: String::new(),
-            tier: String::new(),
-            epoch: 0,
-            boot: String::new(),
-            protocol: keys::PROTOCOL,
-            domain: String::new(),
-            copies: self.plan.copies,
-            shares: false,
-            sealed: false,
-            taken: None,
-        };
+        let copies = self.plan.copies;
+        let me = keys::Member { epoch: 0, copies, ..keys::Member::of(&name(node)) };
         let find = |kind: &str| self.registry.keys.get(&format!("stores/s/{kind}/m{node}"));
         let (before, partners) = (find("members"), find("partners"));
         if let Some(taken) = before.and_then(super::parse::<keys::Member>).and_then(|m| m.taken) {
