@@ -71,6 +71,8 @@ pub(crate) struct Live {
     pub named: bool,
     /// What was on record when all of it was last found durable is durable, too.
     pub ready: bool,
+    /// Somebody makes it so.
+    pub being_readied: bool,
     /// The shadow was made for a writer past us, and nothing was ever written to it.
     pub blank: bool,
     /// The bytes are of a version that the backing store no longer has; they are dropped once

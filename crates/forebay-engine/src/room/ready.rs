@@ -11,6 +11,7 @@
 //!   which much was copied before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_backing::Result;
 
@@ -26,9 +27,34 @@ use crate::tier::media::MediaFile;
 /// So much is synced while a program waits.
 const UNSYNCED_MAX: u64 = 64 << 20;
 
+/// A program waits so long for another that has the file made ready: after that the daemon serves it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 pub(super) struct Ready {
     files: Arc<Files>,
     room: Arc<Room>,
+}
+
+/// The right to make a file ready.
+struct Turn<'a>(&'a File);
+
+impl<'a> Turn<'a> {
+    /// `None`: whoever has it takes too long.
+    fn take(files: &Files, file: &'a File) -> Option<Turn<'a>> {
+        let taken = |inner: &mut Inner| inner.live().being_readied;
+        let (mut inner, _) = files.time().wait_while(&file.changed, file.lock(), PATIENCE, taken);
+        match std::mem::replace(&mut inner.live().being_readied, true) {
+            true => None,
+            false => Some(Turn(file)),
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().live().being_readied = false;
+        self.0.changed.notify_all();
+    }
 }
 
 impl Ready {
@@ -36,8 +62,16 @@ impl Ready {
         Ready { files, room }
     }
 
-    /// Makes a complete file ready (R1), if it may be.
+    /// Makes a complete file ready (R1), if it may be; one thread at a time, or the record of the next would
+    /// be one that is not durable yet when the first opens the file.
     pub fn make(&self, file: &Arc<File>) -> Result<bool> {
+        match Turn::take(&self.files, file) {
+            Some(_turn) => self.make_alone(file),
+            None => Ok(false),
+        }
+    }
+
+    fn make_alone(&self, file: &Arc<File>) -> Result<bool> {
         let mut inner = file.lock();
         if self.is_ready(&mut inner) {
             return Ok(self.may_be_compared(&mut inner));

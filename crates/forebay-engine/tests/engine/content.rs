@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -630,6 +631,45 @@ fn times_tell_of_each_write() {
     }));
     assert!(file_of(&store, "f") == with(bytes(10), 3, b'!'));
     drop(file);
+    engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
+}
+
+/// Programs that open one complete file at the same moment all have it past us: one that the daemon served
+/// would keep all later ones there, as long as it has the file open.
+#[test]
+fn all_who_open_a_file_at_once_have_it_past_us() {
+    const PROGRAMS: usize = 4;
+    let (dir, store) = (TempDir::new(), MemStore::new());
+    let media = Arc::new(DirMedia::open(dir.path()).expect("it is there"));
+    let config = Config { digests_from: 1, ..Config::default() };
+    let engine = start(media, Arc::new(store.clone()), BOOT, config, patient()).expect("new");
+    for number in 0..20 {
+        let name = format!("f{number}");
+        let (theirs, _) = store.create(Path::new(&name), &NEW).expect("memory");
+        theirs.write_at(&bytes(10), 0).expect("memory");
+        read_all(&engine, Path::new(&name)).expect("it is there");
+        let file = engine.io.open(Path::new(&name), None).expect("it is there");
+        let begun = Barrier::new(PROGRAMS);
+        let open = || {
+            begun.wait();
+            let ready = engine.passed.make_ready(&file).expect("a tier that works");
+            let past = engine.passed.write_ready(&file, false).expect("room");
+            (ready, past)
+        };
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let programs: Vec<_> = (0..PROGRAMS).map(|_| scope.spawn(open)).collect();
+            programs.into_iter().map(|one| one.join().expect("no panic inside")).collect()
+        });
+        assert!(opened.iter().any(|(ready, _)| *ready), "{name}: somebody had to make it ready");
+        assert!(
+            opened.iter().all(|(_, past)| past.is_some()),
+            "{name}: one is served by the daemon"
+        );
+        opened
+            .into_iter()
+            .filter_map(|(_, past)| past)
+            .for_each(|past| past.end().expect("a tier"));
+    }
     engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
 }
 
