@@ -59,18 +59,22 @@ enum Part {
     MariadbTight,
     /// PostgreSQL under pgbench, with three presets in turns.
     Postgresql,
+    /// MariaDB on complete files, which are written past the daemon.
+    MariadbPassed,
+    /// PostgreSQL on complete files, which are written past the daemon.
+    PostgresqlPassed,
 }
 
 impl Part {
     fn is_of_a_database(self) -> bool {
-        matches!(self, Part::Mariadb | Part::MariadbTight | Part::Postgresql)
+        !matches!(self, Part::Steady | Part::Rising | Part::Cap | Part::Absorption | Part::Eta)
     }
 }
 
 type Work = fn(&Run, &Path, &mut Report, &mut Sheet) -> Result<()>;
 
 /// With time bounds in seconds.
-const PARTS: [(Part, &str, u64, Work); 8] = [
+const PARTS: [(Part, &str, u64, Work); 10] = [
     (Part::Steady, "every preset at 70 % of what the store absorbs", 900, steady::run),
     (Part::Rising, "a load that rises through the hard mark", 240, rising::run),
     (Part::Cap, "the rate cap over every ten seconds", 120, promises::cap),
@@ -79,6 +83,8 @@ const PARTS: [(Part, &str, u64, Work); 8] = [
     (Part::Mariadb, "MariaDB under sysbench", 2400, database::mariadb),
     (Part::MariadbTight, "the same on a small tier", 3600, database::mariadb_tight),
     (Part::Postgresql, "PostgreSQL under pgbench", 2400, database::postgresql),
+    (Part::MariadbPassed, "MariaDB past the daemon", 1800, database::mariadb_passed),
+    (Part::PostgresqlPassed, "PostgreSQL past the daemon", 1800, database::postgresql_passed),
 ];
 
 /// Returns whether every target was reached.

@@ -179,7 +179,12 @@ pub struct Pair {
 
 impl Pair {
     pub fn start(run: &Run, nodes: usize) -> Result<Pair> {
-        let cluster = Cluster::start(run, nodes, HOLD)?;
+        Pair::start_with(run, nodes, &[])
+    }
+
+    /// The same, the nodes with more options.
+    pub fn start_with(run: &Run, nodes: usize, more: &[&str]) -> Result<Pair> {
+        let cluster = Cluster::start(run, nodes, &[HOLD, more].concat())?;
         let mut alone = run.forebay_parts(On::Tmpfs, On::Tmpfs, HOLD)?;
         alone.mount().context("the mount without a registry")?;
         Ok(Pair { cluster, alone })

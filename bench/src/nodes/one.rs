@@ -90,10 +90,7 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     let [own, asked] = run.alternate(2, Rounds::Many, |who, _| {
         Ok([opens(&claimed[who], 1, time)?, opens_once(&each[who])?])
     })?;
-    // What is read again and again gets a read grant within the first three opens.
-    opens(&resting[0], 1, time)?;
-    let is_granted = |told: &Value| told["grants"].as_u64() > Some(0);
-    pair.cluster.until((0, 0), "it has a read grant", is_granted)?;
+    get_grant(&pair, &resting[0], time)?;
     let [granted, four] = run.alternate(2, Rounds::Many, |who, _| {
         Ok([opens(&resting[who], 1, time)?, opens(&resting[who], 4, time)?])
     })?;
@@ -116,7 +113,33 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     report.add(finding("nodes-open/at-rest-believed", &flushed, "op/s", &believed))?;
     let mine = state("this node has claimed, one thread");
     let one = finding("nodes-open/own", &mine, "op/s", &own);
-    report.add(one.ratio_target("without", half))
+    report.add(one.ratio_target("without", half))?;
+    drop(pair);
+    open_with_locks_of_the_node(run, report)
+}
+
+/// The same under a read grant where no close asks the daemon for locks.
+fn open_with_locks_of_the_node(run: &Run, report: &mut Report) -> Result<()> {
+    let pair = Pair::start_with(run, 1, &["--locks", "node"])?;
+    let (count, time) = (run.pick(500, 200), run.slice());
+    let resting = lay(&pair, "home", count)?;
+    pair.cluster.nodes[0].flush()?;
+    pair.alone.flush()?;
+    pair.cluster.until((0, 0), "all is given back", |told| told["claims"] == 0)?;
+    get_grant(&pair, &resting[0], time)?;
+    let [granted] =
+        run.alternate(2, Rounds::Many, |who, _| Ok([opens(&resting[who], 1, time)?]))?;
+    let state =
+        format!("{count} files of 4 KiB, cached, under a read grant, one thread, --locks node");
+    let one = finding("nodes-open/granted-node-locks", &state, "op/s", &granted);
+    report.add(one.ratio_target("without", Target::AtLeast(0.95)))
+}
+
+/// Who opens again and again gets a read grant within the first three opens.
+fn get_grant(pair: &Pair, paths: &[PathBuf], time: Duration) -> Result<()> {
+    opens(paths, 1, time)?;
+    let is_granted = |told: &Value| told["grants"].as_u64() > Some(0);
+    pair.cluster.until((0, 0), "it has a read grant", is_granted)
 }
 
 /// Writes files of one directory in both mounts.
