@@ -168,6 +168,10 @@ struct OpenNode {
 
 type OpenNodes = HashMap<FileKey, OpenNode>;
 
+/// How long the kernel may go by attributes that may change through a mapping of which it tells nobody. Of writes and
+/// truncations it knows itself. A database asks for a table's size before each page that it adds.
+const MAPPED: Duration = Duration::from_millis(50);
+
 pub struct Vfs {
     pub engine: Arc<Engine>,
     nodes: Nodes,
@@ -238,11 +242,10 @@ impl Vfs {
         }
     }
 
-    /// How long the kernel may go by these attributes: not at all while they change through a
-    /// mapping of which it tells us nothing.
+    /// How long the kernel may go by these attributes.
     pub fn attr_ttl(&self, attr: &Attr) -> Duration {
         match attr.kind == FileKind::File && self.engine.passed.moves_unseen(attr.key) {
-            true => Duration::ZERO,
+            true => self.attr_ttl.min(MAPPED),
             false => self.attr_ttl,
         }
     }
