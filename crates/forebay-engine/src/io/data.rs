@@ -32,6 +32,8 @@ const AHEAD: u64 = 256 << 10;
 #[derive(Debug, Clone, Copy)]
 enum Span {
     At(u64, u64),
+    /// The same, but for what lies behind where the file ends once its lock is had.
+    Within(u64, u64),
     /// So many from where the file ends once its lock is had.
     End(u64),
 }
@@ -299,19 +301,22 @@ impl Io {
         offset: u64,
         data: &[u8],
     ) -> Result<()> {
-        self.files.refuse_read_only()?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
-        add(&self.files.counters().write_requests, 1);
-        let result = self.write_as(admission, file, offset, data);
-        // One that failed found no place.
-        let served = *result.as_ref().unwrap_or(&Served::Miss);
-        self.files.counters().note_write(served);
-        admission.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
-        result?;
-        self.outbox.tell_written(file, data.len() as u64)
+        let end = offset.saturating_add(data.len() as u64);
+        self.write_span(admission, file, Span::At(offset, end), data).map(drop)
+    }
+
+    /// As [`Io::write_in`], but for what lies behind the file's end when its lock is had: the file gets no longer. (One
+    /// that goes around the tier while the file is truncated may.)
+    pub fn overwrite_in(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let len = file.lock().size().saturating_sub(offset).min(data.len() as u64);
+        let span = Span::Within(offset, offset + len);
+        self.write_span(admission, file, span, &data[..len as usize]).map(drop)
     }
 
     /// Writes all of `data` at the end of the file, wherever that is when the file's lock is had, and returns
@@ -322,14 +327,30 @@ impl Io {
         file: &Arc<File>,
         data: &[u8],
     ) -> Result<u64> {
+        self.write_span(admission, file, Span::End(data.len() as u64), data)
+    }
+
+    /// Writes `data` there, and returns where that ends.
+    fn write_span(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        span: Span,
+        data: &[u8],
+    ) -> Result<u64> {
         self.files.refuse_read_only()?;
-        let (len, size) = (data.len() as u64, file.lock().size());
+        let len = data.len() as u64;
+        let start = match span {
+            Span::At(start, _) | Span::Within(start, _) => start,
+            Span::End(_) => file.lock().size(),
+        };
         if data.is_empty() {
-            return Ok(size);
+            return Ok(start);
         }
-        self.refuse_beyond(file, size.saturating_add(len))?;
+        self.refuse_beyond(file, start.saturating_add(len))?;
         add(&self.files.counters().write_requests, 1);
-        let result = self.append_as(admission, file, size, data);
+        let result = self.write_as(admission, file, (span, start), data);
+        // One that failed found no place.
         let served = result.as_ref().map_or(Served::Miss, |(served, _)| *served);
         self.files.counters().note_write(served);
         admission.note_write(served, if result.is_ok() { len } else { 0 });
@@ -338,20 +359,23 @@ impl Io {
         Ok(end)
     }
 
-    fn append_as(
+    /// Around the tier from `start` on, or to the span in it.
+    fn write_as(
         self: &Arc<Self>,
         admission: &Admission,
         file: &Arc<File>,
-        size: u64,
+        (span, start): (Span, u64),
         data: &[u8],
     ) -> Result<(Served, u64)> {
         let len = data.len() as u64;
-        if self.wrote_around(file, admission, size, data)? {
-            return Ok((Served::Bypassed, size + len));
+        if self.wrote_around(file, admission, start, data)? {
+            return Ok((Served::Bypassed, start + len));
         }
         self.drain.slow_down(len);
-        let act = |shadow: &dyn MediaFile, start| shadow.write_at(data, start);
-        let (before, end) = self.change_span(file, Span::End(len), len, act)?;
+        let act = |shadow: &dyn MediaFile, (start, end): (u64, u64)| {
+            shadow.write_at(&data[..(end - start) as usize], start)
+        };
+        let (before, end) = self.change_span(file, span, len, act)?;
         self.note_written(file, before, len);
         Ok((before.served(), end))
     }
@@ -360,24 +384,6 @@ impl Io {
         self.files.counters().note_absorbed(before);
         file.heat.add(len, self.files.uptime().as_secs());
         add(&self.files.counters().write_bytes, len);
-    }
-
-    fn write_as(
-        self: &Arc<Self>,
-        admission: &Admission,
-        file: &Arc<File>,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<Served> {
-        if self.wrote_around(file, admission, offset, data)? {
-            return Ok(Served::Bypassed);
-        }
-        let len = data.len() as u64;
-        self.drain.slow_down(len);
-        let before =
-            self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
-        self.note_written(file, before, len);
-        Ok(before.served())
     }
 
     /// Changes `[start, end)` of the shadow with `act` and records it, making room while the tier
@@ -394,13 +400,13 @@ impl Io {
         Ok(self.change_span(file, Span::At(start, end), need, act)?.0)
     }
 
-    /// The same, also where the file ends; `act` is told where it begins. Returns where the change ended.
+    /// The same of a span; `act` is told which bytes that is. Returns where the change ended.
     fn change_span(
         self: &Arc<Self>,
         file: &Arc<File>,
         span: Span,
         need: u64,
-        act: impl Fn(&dyn MediaFile, u64) -> std::io::Result<()>,
+        act: impl Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()>,
     ) -> Result<(Before, u64)> {
         let mut patience = Patience::new(&self.room);
         loop {
@@ -419,25 +425,29 @@ impl Io {
         &self,
         file: &Arc<File>,
         span: Span,
-        act: &dyn Fn(&dyn MediaFile, u64) -> std::io::Result<()>,
+        act: &dyn Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()>,
     ) -> Result<(Before, u64)> {
         let _beat = self.drain.beat();
         let landing = match span {
-            Span::At(start, end) => (start, end),
+            Span::At(start, end) | Span::Within(start, end) => (start, end),
             Span::End(_) => (u64::MAX, u64::MAX), // No fill lands behind the end.
         };
         let mut inner = self.lock_for_tier(file, landing)?;
         let (start, end) = match span {
             Span::At(start, end) => (start, end),
+            Span::Within(start, end) => (start, end.min(inner.size())),
             Span::End(len) => (inner.size(), inner.size() + len),
         };
+        if start >= end {
+            return Ok((inner.before(start, start), start)); // It was cut meanwhile.
+        }
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time().ms();
         let before = inner.before(start, end);
         if inner.state.is_unseen() {
             // One that fails may have written a part.
             inner.note_rewritten(start, end);
-            self.files.note_tier(act(&*shadow, start))?;
+            self.files.note_tier(act(&*shadow, (start, end)))?;
             return Ok((before, end));
         }
         inner.dirt().stamps.touch(start, end, now_ms);
@@ -448,7 +458,7 @@ impl Io {
         }
         failpoint::pass("write.marked");
         inner.note_rewritten(start, end);
-        if let Err(error) = act(&*shadow, start) {
+        if let Err(error) = act(&*shadow, (start, end)) {
             // What a part of it left beyond the end must not be there when the file grows.
             if end > inner.state.size() {
                 let _ = shadow.set_len(inner.state.size());
