@@ -194,6 +194,9 @@ pub struct Map {
     len: usize,
 }
 
+// SAFETY: a mapping belongs to the process, and not to a thread.
+unsafe impl Send for Map {}
+
 impl Map {
     pub fn shared(file: &File, len: usize, write: bool) -> Result<Map> {
         let protection = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
@@ -211,6 +214,14 @@ impl Map {
         // SAFETY: the mapping is ours, of this length, until drop. Others may change the file; the
         // tests that do so only look at bytes through copies made by them.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+
+    /// Faults pages in, for reading. EFAULT is what kills a program that reads them with SIGBUS.
+    pub fn populate(&self, range: std::ops::Range<usize>) -> Result<()> {
+        // SAFETY: within our own mapping.
+        let at = unsafe { self.at.add(range.start) };
+        // SAFETY: as above.
+        check(unsafe { libc::madvise(at.cast(), range.len(), libc::MADV_POPULATE_READ) }).map(drop)
     }
 
     pub fn sync(&self) -> Result<()> {

@@ -75,7 +75,14 @@ pub enum Question {
         offset: u64,
         sync: bool,
     },
-    /// The same, to the end of the file as its home knows it. One that comes twice through this handle is done once.
+    /// Pages of a mapping, not synced: of these bytes those are written that lie before the end of the file as its home
+    /// knows it.
+    Overwrite {
+        handle: u64,
+        number: u64,
+        offset: u64,
+    },
+    /// As [`Question::Write`], to the end of the file as its home knows it. One that comes twice through this handle is done once.
     Append {
         handle: u64,
         number: u64,
@@ -183,6 +190,7 @@ impl Question {
             Question::Close { .. }
             | Question::Read { .. }
             | Question::Write { .. }
+            | Question::Overwrite { .. }
             | Question::Append { .. }
             | Question::Sync { .. }
             | Question::Flush { .. }
@@ -215,6 +223,7 @@ impl Question {
             self,
             Question::Read { .. }
                 | Question::Write { .. }
+                | Question::Overwrite { .. }
                 | Question::Append { .. }
                 | Question::Sync { .. }
                 | Question::Flush { .. }

@@ -158,6 +158,7 @@ mod tests {
         io_uring: false,
         locks: false,
         links: true,
+        maps: true,
     };
 
     /// A device whose kernel is the test: whole messages both ways.

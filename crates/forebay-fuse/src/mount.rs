@@ -132,6 +132,7 @@ impl Mount {
             io_uring: ring,
             locks: options.member.is_some() && options.locks == Locks::Cluster,
             links: shared.vfs.tells_births(),
+            maps: options.member.is_some(),
         };
         let (session, granted) =
             open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;

@@ -13,7 +13,7 @@ use forebay_engine::rules::Origin;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
-use crate::vfs::{Entry, Looked, Make, Manner, Opened, Vfs};
+use crate::vfs::{Entry, Looked, Make, Manner, Opened, Reader, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
 /// copies; smaller ones pay more round trips.
@@ -201,7 +201,13 @@ impl Shared {
             .run(self);
     }
 
-    pub fn read(self: &Arc<Shared>, from: Origin, at: At, size: u32, mut reply: impl Bytes) {
+    pub fn read(
+        self: &Arc<Shared>,
+        from: Origin,
+        at: At,
+        (size, reader): (u32, Reader),
+        mut reply: impl Bytes,
+    ) {
         // What is in the tier cannot hang, so it needs no watching and no hand-over.
         let began = Instant::now();
         match self.vfs.read_cached(at.handle, at.offset, reply.room(size as usize)) {
@@ -213,15 +219,21 @@ impl Shared {
                 self.usage.note(who(from), Moved::Read(n as u64));
             }
             Some(Err(error)) => reply.fail(error.errno()),
-            None => self.read_slowly(from, at, size, reply),
+            None => self.read_slowly(from, at, (size, reader), reply),
         }
     }
 
     /// A read that may have to ask the backing store, and therefore has a buffer of its own.
-    fn read_slowly(self: &Arc<Shared>, from: Origin, at: At, size: u32, mut reply: impl Bytes) {
+    fn read_slowly(
+        self: &Arc<Shared>,
+        from: Origin,
+        at: At,
+        (size, reader): (u32, Reader),
+        mut reply: impl Bytes,
+    ) {
         let mut buf = reply.buffer(size as usize);
         let work = move |vfs: &Vfs| {
-            let came = vfs.read(at.handle, at.offset, &mut buf[..size as usize])?;
+            let came = vfs.read_by(reader, at.handle, at.offset, &mut buf[..size as usize])?;
             Ok((buf, came))
         };
         Do::with(

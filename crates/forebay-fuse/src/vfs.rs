@@ -12,6 +12,7 @@ mod acl;
 mod ahead;
 mod answers;
 mod attrs;
+mod blanks;
 mod copies;
 mod data;
 mod dirs;
@@ -52,7 +53,7 @@ use hashbrown::HashMap;
 
 pub use self::answers::Times;
 use self::answers::{Answers, Recalled};
-pub use self::data::{Manner, Reading};
+pub use self::data::{Manner, Reader, Reading};
 use self::foresight::Foresight;
 use self::listing::Listing;
 use self::locks::Locks;

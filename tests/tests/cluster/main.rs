@@ -8,7 +8,7 @@
 //! run, and `overview` is what operators see; `taking_out` says how a node leaves.
 //! `quota` is what is so when the registry is full.
 //! `copies` says how many deaths acknowledged bytes outlive.
-//! `rights` says who may open and change a file there.
+//! `rights` says who may open and change a file there, `mappings` what a mapping there sees, and when its stores count.
 //! `acknowledged` is the same while programs run.
 
 mod acknowledged;
@@ -20,6 +20,7 @@ mod data;
 mod deaths;
 mod grants;
 mod locks;
+mod mappings;
 mod names;
 mod operate;
 mod overview;

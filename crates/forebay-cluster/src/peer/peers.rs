@@ -265,6 +265,7 @@ pub fn is_safe(question: &Question) -> bool {
         Question::Daemon { method, .. } => method == "GET",
         // The first may be done after the second, and over what was done since.
         Question::Write { .. }
+        | Question::Overwrite { .. }
         | Question::Resize { .. }
         | Question::Allocate { .. }
         | Question::Name { .. } => false,

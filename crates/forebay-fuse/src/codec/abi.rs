@@ -68,6 +68,8 @@ pub const FATTR_MTIME_NOW: u32 = 1 << 8;
 /// A lock of flock, not of fcntl.
 pub const LK_FLOCK: u32 = 1 << 0;
 
+/// A READ of a program's, and not of the kernel's cache.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
@@ -101,6 +103,8 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// The flags go on in a second word.
     pub const EXT: u64 = 1 << 30;
+    /// Since Linux 6.6: what is opened around the kernel's pages may be mapped shared.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }

@@ -12,7 +12,7 @@ use forebay_engine::rules::Origin;
 
 use super::abi;
 use crate::verbs::{At, MAX_WRITE, Suid};
-use crate::vfs::Manner;
+use crate::vfs::{Manner, Reader};
 
 /// The answer to a request that makes no sense.
 const ODD: i32 = libc::EIO;
@@ -97,7 +97,7 @@ pub enum Call<'a> {
         mode: Mode,
         flags: i32,
     },
-    Read(At, u32),
+    Read(At, u32, Reader),
     Write {
         at: At,
         data: &'a [u8],
@@ -297,7 +297,9 @@ impl<'a> Request<'a> {
             _ => within_a_file(at.offset, size.into())?,
         }
         if self.head.opcode == abi::READ {
-            return Ok(Call::Read(at, size));
+            let is_programs = self.u32(20) & abi::READ_LOCKOWNER != 0;
+            let reader = if is_programs { Reader::Program } else { Reader::Cache };
+            return Ok(Call::Read(at, size, reader));
         }
         let data = self.rest.get(..size as usize).ok_or(ODD)?;
         let how = self.u32(20);

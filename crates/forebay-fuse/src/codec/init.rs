@@ -34,6 +34,8 @@ pub struct Wishes {
     /// The kernel keeps where links lead, for as long as it knows their inode: that takes a store that tells a link
     /// from an earlier one with the same inode number.
     pub links: bool,
+    /// Files that are opened around the kernel's pages can be mapped shared: those that other members serve.
+    pub maps: bool,
 }
 
 /// What it may have.
@@ -71,6 +73,7 @@ pub fn agree(request: &Request<'_>, wishes: Wishes) -> Agreed {
             | wish(wishes.kernel_writeback, init::WRITEBACK_CACHE)
             | wish(wishes.locks, init::POSIX_LOCKS | init::FLOCK_LOCKS)
             | wish(wishes.links, init::CACHE_SYMLINKS)
+            | wish(wishes.maps, init::DIRECT_IO_ALLOW_MMAP)
             | wish(wishes.passthrough, init::PASSTHROUGH)
             | wish(wishes.io_uring, init::OVER_IO_URING));
     let granted = Granted {
@@ -114,6 +117,7 @@ mod tests {
         io_uring: true,
         locks: true,
         links: true,
+        maps: true,
     };
     const NONE: Wishes = Wishes {
         passthrough: false,
@@ -121,6 +125,7 @@ mod tests {
         io_uring: false,
         locks: false,
         links: false,
+        maps: false,
     };
 
     /// An INIT as the kernel sends it.
@@ -170,6 +175,8 @@ mod tests {
                 }
                 let keeps = taken & init::CACHE_SYMLINKS != 0;
                 assert_eq!(keeps, wishes.links && offered(init::CACHE_SYMLINKS), "links");
+                let maps = taken & init::DIRECT_IO_ALLOW_MMAP != 0;
+                assert_eq!(maps, wishes.maps && offered(init::DIRECT_IO_ALLOW_MMAP), "mappings");
                 assert_eq!(number(&out, 20), MAX_WRITE);
             }
         }

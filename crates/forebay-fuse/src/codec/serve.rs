@@ -81,7 +81,7 @@ fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Rep
         Call::Setattr(set, size) => shared.setattr(from, node, set, size, reply),
         Call::Readlink => shared.readlink(node, reply),
         Call::Open { flags } => shared.open(from, node, flags, reply),
-        Call::Read(at, size) => shared.read(from, at, size, reply),
+        Call::Read(at, size, reader) => shared.read(from, at, (size, reader), reply),
         Call::Write { at, data, suid, manner } => {
             shared.write(from, node, at, data, (suid, manner), reply);
         }

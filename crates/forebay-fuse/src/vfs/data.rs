@@ -18,6 +18,14 @@ pub struct Manner {
     pub is_cached: bool,
 }
 
+/// Who reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    Program,
+    /// The kernel, whole pages for its cache.
+    Cache,
+}
+
 /// What was read, and where it lies.
 pub enum Reading {
     /// In the buffer of who reads, from its beginning.
@@ -54,6 +62,21 @@ impl Vfs {
         }
     }
 
+    /// The same, also for the kernel's cache: what is short of whole pages it fills with zeros.
+    pub fn read_by(
+        &self,
+        reader: Reader,
+        handle: u64,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Reading> {
+        let came = self.read(handle, offset, buf)?;
+        if let (Reader::Cache, Handle::There(remote)) = (reader, &*self.handle(handle)?) {
+            remote.blank.was_read(offset, came.bytes(buf).len(), buf.len());
+        }
+        Ok(came)
+    }
+
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
     pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         self.locks.check(handle).ok()?;
@@ -68,7 +91,8 @@ impl Vfs {
     pub fn write(&self, handle: u64, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
         self.locks.check(handle)?;
         match &*self.handle(handle)? {
-            Handle::File { file, admission, append: true, .. } => {
+            // A page has its place, whatever it is that the descriptor writes.
+            Handle::File { file, admission, append: true, .. } if !manner.is_cached => {
                 self.append(file, admission, data)?;
                 if manner.syncs {
                     self.engine.io.sync_in(admission, file)?;
@@ -83,7 +107,13 @@ impl Vfs {
                 done?;
                 self.wait_fit()
             }
+            Handle::There(remote) if manner.is_cached => {
+                self.write_pages_there(remote, offset, data)
+            }
             Handle::There(remote) => self.write_there(remote, offset, data, manner),
+            Handle::Control { .. } if manner.is_cached => {
+                Err(Error::os(libc::EINVAL, "a value is written whole, and through no mapping"))
+            }
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }

@@ -17,6 +17,7 @@ use forebay_engine::rules::Origin;
 use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
+use super::blanks::Blanks;
 use super::copies::Succession;
 use super::doubts::{Again, Asked, Doubts, Whose};
 use super::fence::{Fences, Numbers};
@@ -56,6 +57,8 @@ pub struct Members {
     /// Handles at homes that nobody here uses any more.
     pub(super) left: Arc<Left>,
     pub(super) laundry: Laundry,
+    /// Of files that other members serve.
+    pub(super) blanks: Blanks,
     pub(super) fences: Fences,
     pub(super) doubts: Doubts,
     /// Of changes that homes are asked for.
@@ -533,6 +536,7 @@ impl Vfs {
         let Some(asked) = asked else { return Ok(Looked::Bare) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
+        self.nodes.tell_size(id, attr.size);
         Ok(Looked::There(Entry { id, attr, as_of }))
     }
 

@@ -82,7 +82,16 @@ impl Guest {
         if sync { self.sync(vfs) } else { Ok(()) }
     }
 
-    /// The same at the end of the file; returns where that is then. One that comes twice is done once.
+    /// The same with pages of a mapping, as far as they lie before the file's end.
+    pub fn overwrite(&self, vfs: &Vfs, offset: u64, data: &[u8]) -> Result<()> {
+        self.may_write()?;
+        let write = || vfs.engine.io.overwrite_in(&Admission::default(), &self.file, offset, data);
+        vfs.over_pages(self.file.key, (offset, data.len() as u64), write)?;
+        self.strip(vfs);
+        Ok(())
+    }
+
+    /// At the end of the file; returns where that is then. One that comes twice is done once.
     pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8], sync: bool) -> Result<u64> {
         self.may_write()?;
         let mut last = self.appended.lock().expect("no panic inside");
@@ -357,6 +366,7 @@ impl Vfs {
             Question::Close { handle }
             | Question::Read { handle, .. }
             | Question::Write { handle, .. }
+            | Question::Overwrite { handle, .. }
             | Question::Append { handle, .. }
             | Question::Sync { handle }
             | Question::Flush { handle }
@@ -388,6 +398,7 @@ impl Vfs {
                 Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
             Question::Write { number, .. }
+            | Question::Overwrite { number, .. }
             | Question::Append { number, .. }
             | Question::Resize { number, .. }
             | Question::Allocate { number, .. } => {
@@ -411,6 +422,9 @@ impl Vfs {
         match *question {
             Question::Write { offset, sync, .. } => {
                 guest.write(self, offset, bytes, sync).map(|()| Answer::Done)
+            }
+            Question::Overwrite { offset, .. } => {
+                guest.overwrite(self, offset, bytes).map(|()| Answer::Done)
             }
             Question::Append { number, sync, .. } => {
                 guest.append(self, number, bytes, sync).map(Answer::At)

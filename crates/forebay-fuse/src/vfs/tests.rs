@@ -24,7 +24,7 @@ use forebay_engine::media::DirMedia;
 use forebay_engine::rules::Origin;
 use forebay_engine::{Config, Engine, KeepDirty, Progress, Tier, Tunables};
 
-use super::{Entry, Looked, Manner, Notify, Opened, Times, Vfs};
+use super::{Entry, Looked, Manner, Notify, Opened, Reader, Times, Vfs};
 use crate::Passthrough;
 use crate::control::{ControlDir, ControlEntry};
 use crate::nodes::ROOT;

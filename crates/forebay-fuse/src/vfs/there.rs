@@ -15,6 +15,7 @@ use forebay_cluster::words::{Answer, Attrs, Opener, Question};
 use forebay_engine::rules::Origin;
 
 use super::ahead::{Ahead, Asking, Part, Wanted};
+use super::blanks::Share;
 use super::copies::{Succession, is_silence};
 use super::doubts::{Again, Asked};
 use super::members::{Looks, attr_of, moved, odd, with_home};
@@ -49,6 +50,7 @@ pub(super) struct Remote {
     /// Its home has not been told of a close since it took something.
     pub has_written: AtomicBool,
     ahead: Ahead,
+    pub blank: Share,
 }
 
 /// A handle at a home, and which life of it knows the handle.
@@ -113,7 +115,7 @@ impl Vfs {
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let how = if write || truncate { Access::Write } else { Access::Read };
-        let mut seat = None;
+        let (mut seat, mut size) = (None, 0);
         let mut looks = Looks::begin();
         let succession = Succession::default();
         let mut named = self.named_home(&[key]);
@@ -127,7 +129,9 @@ impl Vfs {
                 Place::There(home) => {
                     let how = (write || truncate, Some(program.clone()));
                     match self.ask_open(&home, key, path.clone(), how) {
-                        Ok(there) => seat = Some(Seat::There(there)),
+                        Ok((there, attrs)) => {
+                            (seat, size) = (Some(Seat::There(there)), attrs.size);
+                        }
                         Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(&path));
@@ -144,7 +148,9 @@ impl Vfs {
                     let Some(file) = self.named_at(key, &path)? else {
                         return Err(self.replaced(&path));
                     };
-                    self.allows_open(&program, &self.engine.verbs.stat_open(&file), &path)?;
+                    let attr = self.engine.verbs.stat_open(&file);
+                    self.allows_open(&program, &attr, &path)?;
+                    size = attr.size;
                     seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
             }
@@ -167,12 +173,16 @@ impl Vfs {
             account: self.members.unsynced.open(key),
             has_written: AtomicBool::new(truncate),
             ahead: Ahead::default(),
+            blank: self.members.blanks.open(key),
         };
         if truncate {
             if let Err(error) = self.truncate_there(&remote) {
                 self.close_there(&remote);
                 return Err(error);
             }
+        }
+        if truncate || !self.nodes.is_told_size(id, size) {
+            // Who opens it to map it asks how long it is, and may not be told what the kernel knows.
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
@@ -186,11 +196,13 @@ impl Vfs {
         file: FileKey,
         path: PathBuf,
         (write, program): (bool, Option<Opener>),
-    ) -> Result<There> {
+    ) -> Result<(There, Attrs)> {
         let question = Question::Open { file, path, write, program };
         match self.ask(home, &question, &[], &mut Vec::new())? {
             // If it has begun anew since, it knows the handle no more.
-            Answer::Opened { handle, .. } => Ok(There { life: self.life_of(home)?, handle }),
+            Answer::Opened { handle, attrs } => {
+                Ok((There { life: self.life_of(home)?, handle }, attrs))
+            }
             other => Err(odd(&other)),
         }
     }
@@ -210,7 +222,7 @@ impl Vfs {
         let dir = self.as_found(dir, &path);
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
-                Seat::There(self.ask_open(&home, key, path, (remote.write, None))?)
+                Seat::There(self.ask_open(&home, key, path, (remote.write, None))?.0)
             }
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
@@ -448,6 +460,32 @@ impl Vfs {
         Ok(())
     }
 
+    /// Brings pages home that programs here have changed through mappings: what lies before the file's end there, but
+    /// for what was behind its end here and is as it was then. The file gets no longer.
+    pub(super) fn write_pages_there(
+        &self,
+        remote: &Remote,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        remote.has_written.store(true, SeqCst);
+        let _stirs = self.members.fetching.stirring(remote.key);
+        for (start, end) in remote.blank.stored(offset, data) {
+            let bytes = &data[(start - offset) as usize..(end - offset) as usize];
+            let there = |there: &There| {
+                let handle = there.handle;
+                let write = |number| Question::Overwrite { handle, number, offset: start };
+                self.ask_to_change_done(remote, there, Again::Once, write, bytes)?;
+                remote.wrote(there);
+                Ok(())
+            };
+            let here = |guest: &Guest| guest.overwrite(self, start, bytes);
+            self.at_home(remote, Repeated::Elsewhere, there, here)?;
+            remote.blank.is_home(start, end);
+        }
+        Ok(())
+    }
+
     fn ask_to_change_done(
         &self,
         remote: &Remote,
@@ -549,6 +587,12 @@ impl Vfs {
 
     /// Attributes of a node that another member serves.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
+        let attr = self.attr_there(id)?;
+        self.nodes.tell_size(id, attr.size);
+        Ok(attr)
+    }
+
+    fn attr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
         let known = self.attrs_at_home(key)?;
         let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));

@@ -29,7 +29,7 @@ fn exercise(request: &Request<'_>) {
             assert!(at.offset + data.len() as u64 <= 1 << 63);
             assert!(data.len() <= MAX_WRITE as usize);
         }
-        Ok(Call::Read(at, size)) => assert!(at.offset + u64::from(size) <= 1 << 63),
+        Ok(Call::Read(at, size, _)) => assert!(at.offset + u64::from(size) <= 1 << 63),
         Ok(Call::Readdir(_, size) | Call::Readdirplus(_, size)) => assert!(size <= MAX_WRITE),
         Ok(Call::Fallocate { at, len, .. }) => assert!(at.offset + len <= 1 << 63),
         Ok(Call::Setattr(set, size)) => {
@@ -191,7 +191,11 @@ fn numbers_are_found_where_they_stand() {
         (asked(abi::OPEN, words().u32(5).u32(6), b""), "Open { flags: 5 }"),
         (
             asked(abi::READ, words().u64(1).u64(2).u32(3).zeros(20), b""),
-            "Read(At { handle: 1, offset: 2 }, 3)",
+            "Read(At { handle: 1, offset: 2 }, 3, Cache)",
+        ),
+        (
+            asked(abi::READ, words().u64(1).u64(2).u32(3).u32(2).zeros(16), b""),
+            "Read(At { handle: 1, offset: 2 }, 3, Program)",
         ),
         (
             asked(abi::WRITE, words().u64(1).u64(2).u32(3).u32(4).zeros(16), b"abcd"),

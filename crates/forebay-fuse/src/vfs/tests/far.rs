@@ -279,6 +279,47 @@ fn a_mapped_page_does_not_undo_what_another_mount_cuts_off() {
     assert_eq!(times.load(SeqCst), 3, "the page came, and the file was cut again");
 }
 
+/// B's kernel brings a page home that a program there has changed through a mapping. Zeros that it has behind what was the
+/// file's end are not of the file, and what lies behind its end by now makes it no longer.
+#[test]
+fn a_page_from_elsewhere_brings_what_was_stored_and_no_more() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let mut page = vec![0; 4096];
+    let came = b.vfs.read_by(Reader::Cache, far, 0, &mut page).expect("A serves it");
+    let came = came.bytes(&page).to_vec();
+    page.fill(0);
+    page[..came.len()].copy_from_slice(&came);
+    a.write(near, 8, ", appended").expect("room");
+    // What a program reads there is not what the kernel has.
+    assert_eq!(b.read(far), "old text, appended");
+    page[0] = b'O';
+    let manner = Manner { is_cached: true, ..Manner::default() };
+    b.vfs.write(far, 0, &page, manner).expect("A takes it");
+    assert_eq!(a.read(near), "Old text, appended");
+    page[10] = b'A';
+    b.vfs.write(far, 0, &page, manner).expect("A takes it");
+    assert_eq!(a.read(near), "Old text, Appended");
+    let id = a.lookup("f").expect("it is there").id;
+    a.vfs.setattr(id, Origin::default(), &SetAttr::default(), Some((3, None))).expect("it is A's");
+    b.vfs.write(far, 0, &page, manner).expect("A takes it");
+    assert_eq!(a.read(near), "Old");
+}
+
+/// A page has its place also if the kernel brings it with a descriptor that appends.
+#[test]
+fn pages_are_not_appended() {
+    let bed = Bed::new(2);
+    let (near, _) = shared(&bed, "old text");
+    for (mount, text) in bed.mounts.iter().zip(["OLD text", "NEW text"]) {
+        let appends = mount.open("f", libc::O_RDWR | libc::O_APPEND).expect("it is there").handle;
+        let manner = Manner { is_cached: true, ..Manner::default() };
+        mount.vfs.write(appends, 0, text.as_bytes(), manner).expect("it has its place");
+        assert_eq!(bed.mounts[0].read(near), text);
+    }
+}
+
 /// What was fetched ahead for a reader is not what the file is once programs here write to it near.
 #[test]
 fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {

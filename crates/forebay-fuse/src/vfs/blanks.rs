@@ -1,0 +1,194 @@
+//! What the kernel has as zeros in pages of files that other members serve, since the file ended before it when they were
+//! read.
+//!
+//! A program here may have such a page mapped, and change it; the kernel brings home all of it, as far as it takes the file
+//! to be long by then. What the file has got there since would be overwritten with zeros that nobody has stored.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use forebay_backing::FileKey;
+
+/// Of all files that are open.
+#[derive(Default)]
+pub struct Blanks(Arc<Table>);
+
+type Table = Mutex<HashMap<FileKey, Weak<Blank>>>;
+
+/// Of one file: where each range of zeros begins and ends. They do not meet.
+#[derive(Default)]
+pub struct Blank(Mutex<BTreeMap<u64, u64>>);
+
+/// An open file's share in it. While there is none the kernel has no page mapped, and with the next open it drops all.
+pub struct Share {
+    all: Arc<Table>,
+    key: FileKey,
+    of: Option<Arc<Blank>>,
+}
+
+impl Blanks {
+    pub fn open(&self, key: FileKey) -> Share {
+        let mut all = self.0.lock().expect("no panic inside");
+        let known = all.get(&key).and_then(Weak::upgrade);
+        let of = known.unwrap_or_else(|| {
+            let new = Arc::default();
+            all.insert(key, Arc::downgrade(&new));
+            new
+        });
+        Share { all: self.0.clone(), key, of: Some(of) }
+    }
+}
+
+impl Deref for Share {
+    type Target = Blank;
+
+    fn deref(&self) -> &Blank {
+        self.of.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().expect("no panic inside");
+        self.of = None;
+        if all.get(&self.key).is_some_and(|of| of.strong_count() == 0) {
+            all.remove(&self.key);
+        }
+    }
+}
+
+/// The parts of the ranges that lie in `[start, end)`, in order.
+fn within(ranges: &BTreeMap<u64, u64>, start: u64, end: u64) -> Vec<(u64, u64)> {
+    let meets = ranges.range(..end).rev().take_while(|(_, stop)| **stop > start);
+    let mut found: Vec<_> = meets.map(|(from, to)| (start.max(*from), end.min(*to))).collect();
+    found.reverse();
+    found
+}
+
+fn take_out(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
+    for (from, to) in within(ranges, start, end) {
+        let (first, mut rest) = (*ranges.range(..=from).next_back().expect("it meets").0, None);
+        let stop = ranges.remove(&first).expect("just found");
+        if stop > to {
+            rest = Some((to, stop));
+        }
+        if first < from {
+            ranges.insert(first, from);
+        }
+        ranges.extend(rest);
+    }
+}
+
+impl Blank {
+    fn ranges(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.0.lock().expect("no panic inside")
+    }
+
+    /// The kernel has read pages: so many bytes came of those that it asked for.
+    pub fn was_read(&self, offset: u64, came: usize, asked: usize) {
+        let (middle, end) = (offset + came as u64, offset + asked as u64);
+        let mut ranges = self.ranges();
+        if ranges.is_empty() && middle == end {
+            return;
+        }
+        take_out(&mut ranges, offset, end);
+        if middle < end {
+            ranges.insert(middle, end);
+        }
+    }
+
+    /// Which bytes of these pages are to be brought home: all but zeros where there were zeros.
+    pub fn stored(&self, offset: u64, data: &[u8]) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        let mut add = |start, end| match parts.last_mut() {
+            _ if start >= end => {}
+            Some(last) if last.1 == start => last.1 = end,
+            _ => parts.push((start, end)),
+        };
+        let (mut next, end) = (offset, offset + data.len() as u64);
+        for (start, stop) in within(&self.ranges(), offset, end) {
+            add(next, start);
+            let zeros = &data[(start - offset) as usize..(stop - offset) as usize];
+            let is_stored = |byte: &u8| *byte != 0;
+            if let (Some(first), Some(last)) =
+                (zeros.iter().position(is_stored), zeros.iter().rposition(is_stored))
+            {
+                add(start + first as u64, start + last as u64 + 1);
+            }
+            next = stop;
+        }
+        add(next, end);
+        parts
+    }
+
+    /// These bytes were brought home: zeros there are stored from now on.
+    pub fn is_home(&self, start: u64, end: u64) {
+        take_out(&mut self.ranges(), start, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: FileKey = FileKey { ino: 7, generation: 1 };
+    const PAGE: usize = 4096;
+
+    /// A page with these bytes at these places.
+    fn page(stored: &[(usize, u8)]) -> Vec<u8> {
+        let mut page = vec![0; PAGE];
+        stored.iter().for_each(|(at, byte)| page[*at] = *byte);
+        page
+    }
+
+    #[test]
+    fn zeros_behind_the_end_that_nobody_stored_stay_away() {
+        let blank = Blank::default();
+        assert_eq!(blank.stored(0, &page(&[])), [(0, 4096)], "all of it was the file's");
+        blank.was_read(0, 100, PAGE);
+        assert_eq!(blank.stored(0, &page(&[(5, 1)])), [(0, 100)]);
+        assert_eq!(blank.stored(0, &page(&[])[..50]), [(0, 50)], "cut off by the kernel");
+        assert_eq!(blank.stored(4096, &page(&[])), [(4096, 8192)], "another page");
+    }
+
+    /// The file got longer here, so what is stored behind its former end counts, zeros over it as well.
+    #[test]
+    fn what_somebody_stored_behind_the_former_end_comes_home() {
+        let blank = Blank::default();
+        blank.was_read(0, 100, PAGE);
+        let stored = page(&[(100, 1), (200, 2), (210, 3)]);
+        assert_eq!(blank.stored(0, &stored), [(0, 211)]);
+        let apart = page(&[(200, 2), (210, 3)]);
+        assert_eq!(blank.stored(0, &apart), [(0, 100), (200, 211)]);
+        blank.is_home(200, 211);
+        assert_eq!(blank.stored(0, &page(&[])), [(0, 100), (200, 211)]);
+    }
+
+    #[test]
+    fn pages_that_are_read_anew_are_what_came() {
+        let blank = Blank::default();
+        blank.was_read(4096, 100, 3 * PAGE);
+        assert_eq!(blank.stored(4096, &page(&[])), [(4096, 4196)]);
+        assert_eq!(blank.stored(8192, &page(&[])), []);
+        blank.was_read(8192, PAGE, PAGE);
+        assert_eq!(blank.stored(8192, &page(&[])), [(8192, 12_288)]);
+        assert_eq!(blank.stored(12_288, &page(&[])), []);
+        blank.was_read(0, 3 * PAGE, 3 * PAGE);
+        blank.was_read(12_288, 1, PAGE);
+        assert_eq!(*blank.ranges(), BTreeMap::from([(12_289, 16_384)]));
+    }
+
+    #[test]
+    fn it_is_known_as_long_as_somebody_has_the_file_open() {
+        let all = Blanks::default();
+        let one = all.open(KEY);
+        one.was_read(0, 100, PAGE);
+        let other = all.open(KEY);
+        drop(one);
+        assert_eq!(other.stored(0, &page(&[])), [(0, 100)]);
+        drop(other);
+        assert!(all.0.lock().unwrap().is_empty());
+        assert_eq!(all.open(KEY).stored(0, &page(&[])), [(0, 4096)]);
+    }
+}
