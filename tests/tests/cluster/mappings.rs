@@ -1,8 +1,10 @@
 //! Files that another node serves, mapped: as of their faults, and what is stored comes home.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use forebay_tests::cluster::{Cluster, HOLD, bounded, difference, read, reads};
@@ -10,7 +12,7 @@ use forebay_tests::sys::{Map, fallocate};
 use forebay_tests::{PATIENCE, Switch, needs_forebay, needs_tools, proof, within};
 
 use crate::takeover::{COPIED, has_partner, is_taken_over};
-use crate::{append, is_honest, random, write};
+use crate::{append, appender, is_honest, random, write};
 
 const PAGE: usize = 4096;
 
@@ -73,6 +75,9 @@ fn a_mapping_elsewhere_has_what_was_written_before_its_open() {
             assert_eq!(difference(&found, &want), None, "{transport}, round {round}");
             // One that is there still, with the pages that it has, is in nobody's way.
             old.push(map);
+            // After it has read pages the kernel asks again in any case; then it believes what it was told.
+            let told = std::fs::metadata(cluster.at(1, "f")).unwrap().len();
+            assert_eq!(told, want.len() as u64);
             let part = random(20_000, round + 2);
             let at = if round % 2 == 0 { want.len() } else { round as usize * 30_000 };
             home.write_all_at(&part, at as u64).unwrap();
@@ -346,36 +351,94 @@ fn what_was_stored_comes_to_the_heir_of_a_dead_home() {
     proof!("synced after {took:?}");
 }
 
+/// Others append all the time while the first page is changed through a mapping, and the size is asked for.
+#[test]
+fn no_line_is_lost_beside_a_mapping_of_the_page_it_goes_to() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    // All of both nodes' are in the first page.
+    const LINES: usize = 220;
+    let cluster = Cluster::start(3, &["--preset", "hold", "--attr-ttl", "5ms"]);
+    let mut want = b"head".to_vec();
+    write(&cluster.at(0, "log"), &want);
+    let mut map = mapped(&cluster.at(1, "log"), 1 << 20);
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for node in [0, 2] {
+            let mut log = appender(&cluster.at(node, "log")).unwrap();
+            let done = &done;
+            scope.spawn(move || {
+                for n in 0..LINES {
+                    log.write_all(format!("n{node} {n:05}\n").as_bytes()).unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                done.fetch_add(1, SeqCst);
+            });
+        }
+        for round in 0.. {
+            map.bytes()[..4].copy_from_slice(format!("{:04}", round % 10_000).as_bytes());
+            let size = std::fs::metadata(cluster.at(1, "log")).unwrap().len();
+            if round % 3 == 0 {
+                map.sync().unwrap();
+            }
+            assert!(size >= 4);
+            if done.load(SeqCst) == 2 {
+                break;
+            }
+        }
+    });
+    map.bytes()[..4].copy_from_slice(b"head");
+    map.sync().unwrap();
+    let found = read(&cluster.at(0, "log")).unwrap();
+    let (mut next, mut wrong) = ([0; 3], Vec::new());
+    for line in String::from_utf8_lossy(&found[4..]).lines() {
+        let node = usize::from(line.starts_with("n2")) * 2;
+        match line == format!("n{node} {:05}", next[node]) {
+            true => next[node] += 1,
+            false => wrong.push(line.to_string()),
+        }
+    }
+    want.truncate(4);
+    assert_eq!(found[..4], want);
+    assert_eq!((next, wrong), ([LINES, 0, LINES], vec![]));
+    proof!("{LINES} lines of each of two nodes");
+}
+
 /// A page that cannot be had is an error in the end, and so is one that cannot be brought home.
 // S-25
 #[test]
 fn a_dead_home_fails_faults_and_syncs_within_bounds() {
     needs_forebay!();
     needs_tools!("etcd");
-    let mut cluster = Cluster::start(2, HOLD);
-    let want = random(10 * PAGE, 1);
-    let mut all = Vec::new();
-    for name in ["faults", "stores"] {
-        write(&cluster.at(0, name), &want);
-        all.push(mapped(&cluster.at(1, name), want.len()));
+    for how in ["killed", "stopped"] {
+        let mut cluster = Cluster::start(2, HOLD);
+        let want = random(10 * PAGE, 1);
+        let mut all = Vec::new();
+        for name in ["faults", "stores"] {
+            write(&cluster.at(0, name), &want);
+            all.push(mapped(&cluster.at(1, name), 4 << 20));
+        }
+        all[1].bytes()[0] = !want[0];
+        match how {
+            "killed" => cluster.nodes[0].kill9(),
+            _ => cluster.nodes[0].pause(),
+        }
+        let (faults, stores) = (all.remove(0), all.remove(0));
+        let ((fault, faults), took) =
+            bounded("a fault", move || (faults.populate(5 * PAGE..6 * PAGE), faults));
+        let why = fault.expect_err("its home is dead");
+        assert_eq!(why.raw_os_error(), Some(libc::EFAULT), "what kills a program with SIGBUS");
+        proof!("{how}: a fault failed after {took:?}");
+        let ((synced, stores), took) = bounded("an msync", move || (stores.sync(), stores));
+        let why = synced.expect_err("its home is dead");
+        assert!(is_honest(&why), "{how}: {why}");
+        proof!("{how}: an msync failed after {took:?} with {why}");
+        let (_, took) = bounded("munmap", move || drop((faults, stores)));
+        proof!("{how}: munmap took {took:?}");
+        // The node itself is well.
+        write(&cluster.at(1, "own"), b"own");
+        let began = std::time::Instant::now();
+        cluster.umount(1);
+        proof!("{how}: an unmount took {:?}", began.elapsed());
     }
-    all[1].bytes()[0] = !want[0];
-    cluster.nodes[0].kill9();
-    let (faults, stores) = (all.remove(0), all.remove(0));
-    let ((fault, faults), took) =
-        bounded("a fault", move || (faults.populate(5 * PAGE..6 * PAGE), faults));
-    let why = fault.expect_err("its home is dead");
-    assert_eq!(why.raw_os_error(), Some(libc::EFAULT), "what kills a program with SIGBUS");
-    proof!("a fault failed after {took:?}");
-    let ((synced, stores), took) = bounded("an msync", move || (stores.sync(), stores));
-    let why = synced.expect_err("its home is dead");
-    assert!(is_honest(&why), "{why}");
-    proof!("an msync failed after {took:?} with {why}");
-    let (_, took) = bounded("munmap", move || drop((faults, stores)));
-    proof!("munmap took {took:?}");
-    // The node itself is well.
-    write(&cluster.at(1, "own"), b"own");
-    let began = std::time::Instant::now();
-    cluster.umount(1);
-    proof!("an unmount took {:?}", began.elapsed());
 }
