@@ -358,49 +358,54 @@ fn no_line_is_lost_beside_a_mapping_of_the_page_it_goes_to() {
     needs_tools!("etcd");
     // All of both nodes' are in the first page.
     const LINES: usize = 220;
-    let cluster = Cluster::start(3, &["--preset", "hold", "--attr-ttl", "5ms"]);
-    let mut want = b"head".to_vec();
-    write(&cluster.at(0, "log"), &want);
-    let mut map = mapped(&cluster.at(1, "log"), 1 << 20);
-    let done = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for node in [0, 2] {
-            let mut log = appender(&cluster.at(node, "log")).unwrap();
-            let done = &done;
-            scope.spawn(move || {
-                for n in 0..LINES {
-                    log.write_all(format!("n{node} {n:05}\n").as_bytes()).unwrap();
-                    std::thread::sleep(Duration::from_millis(2));
+    for mapper in [1, 0] {
+        let cluster =
+            Cluster::start(3, &["--preset", "hold", "--attr-ttl", "5ms", "--passthrough", "off"]);
+        let mut want = b"head".to_vec();
+        write(&cluster.at(0, "log"), &want);
+        let mut map = mapped(&cluster.at(mapper, "log"), 1 << 20);
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for node in [1 - mapper, 2] {
+                let mut log = appender(&cluster.at(node, "log")).unwrap();
+                let done = &done;
+                scope.spawn(move || {
+                    for n in 0..LINES {
+                        log.write_all(format!("n{node} {n:05}\n").as_bytes()).unwrap();
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    done.fetch_add(1, SeqCst);
+                });
+            }
+            for round in 0.. {
+                map.bytes()[..4].copy_from_slice(format!("{:04}", round % 10_000).as_bytes());
+                let size = std::fs::metadata(cluster.at(mapper, "log")).unwrap().len();
+                if round % 3 == 0 {
+                    map.sync().unwrap();
                 }
-                done.fetch_add(1, SeqCst);
-            });
-        }
-        for round in 0.. {
-            map.bytes()[..4].copy_from_slice(format!("{:04}", round % 10_000).as_bytes());
-            let size = std::fs::metadata(cluster.at(1, "log")).unwrap().len();
-            if round % 3 == 0 {
-                map.sync().unwrap();
+                assert!(size >= 4);
+                if done.load(SeqCst) == 2 {
+                    break;
+                }
             }
-            assert!(size >= 4);
-            if done.load(SeqCst) == 2 {
-                break;
+        });
+        map.bytes()[..4].copy_from_slice(b"head");
+        map.sync().unwrap();
+        let found = read(&cluster.at(0, "log")).unwrap();
+        let (mut next, mut wrong) = ([0; 3], Vec::new());
+        for line in String::from_utf8_lossy(&found[4..]).lines() {
+            let node = if line.starts_with("n2") { 2 } else { 1 - mapper };
+            match line == format!("n{node} {:05}", next[node]) {
+                true => next[node] += 1,
+                false => wrong.push(line.to_string()),
             }
         }
-    });
-    map.bytes()[..4].copy_from_slice(b"head");
-    map.sync().unwrap();
-    let found = read(&cluster.at(0, "log")).unwrap();
-    let (mut next, mut wrong) = ([0; 3], Vec::new());
-    for line in String::from_utf8_lossy(&found[4..]).lines() {
-        let node = usize::from(line.starts_with("n2")) * 2;
-        match line == format!("n{node} {:05}", next[node]) {
-            true => next[node] += 1,
-            false => wrong.push(line.to_string()),
-        }
+        want.truncate(4);
+        assert_eq!(found[..4], want);
+        let mut all = [LINES; 3];
+        all[mapper] = 0;
+        assert_eq!((next, wrong), (all, vec![]), "mapped on n{}", mapper + 1);
     }
-    want.truncate(4);
-    assert_eq!(found[..4], want);
-    assert_eq!((next, wrong), ([LINES, 0, LINES], vec![]));
     proof!("{LINES} lines of each of two nodes");
 }
 

@@ -17,6 +17,7 @@ use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
 use super::doubts::Whose;
+use super::laundry::Watch;
 use super::members::{moved, words_of};
 use super::unsynced::Life;
 use crate::nodes::Side;
@@ -156,15 +157,28 @@ impl Vfs {
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
         let watch = self.members.laundry.watch(key, offset, len);
+        let done = change();
+        // One that failed may have changed a part. A page that was read before comes now, if at all.
+        self.tell_pages(key, offset, len);
+        done?;
+        self.wash(&watch, key, (offset, len), change)
+    }
+
+    /// Makes a change again for as long as pages of before have come over it.
+    fn wash(
+        &self,
+        watch: &Watch<'_>,
+        key: FileKey,
+        (offset, len): (u64, u64),
+        change: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         for _ in 0..WASHES {
-            watch.is_covered();
-            let done = change();
-            // One that failed may have changed a part. A page that was read before comes now, if at all.
-            self.tell_pages(key, offset, len);
-            done?;
             if !watch.is_covered() {
                 return Ok(());
             }
+            let done = change();
+            self.tell_pages(key, offset, len);
+            done?;
         }
         Err(Error::os(libc::EIO, "mapped pages are written over it all the time"))
     }
@@ -190,6 +204,11 @@ impl Vfs {
             false => None,
         };
         let shadow = past.as_ref().and_then(|past| past.shadow().as_fd());
+        // The page of the end so far may be mapped here: it has zeros there, and comes with them if the kernel hears of the
+        // new end first.
+        let size = self.engine.verbs.facts(file).size;
+        let behind = PAGES_END.saturating_sub(size);
+        let watch = self.members.laundry.watch(file.key, size, behind);
         let end = match shadow {
             // Beside those who append past us only their kernel knows where the end is.
             Some(shadow) => {
@@ -200,7 +219,10 @@ impl Vfs {
         };
         drop(past);
         drop(one);
-        self.tell_pages(file.key, end.saturating_sub(data.len() as u64), 0);
+        let start = end.saturating_sub(data.len() as u64);
+        self.tell_pages(file.key, start, 0);
+        let again = || self.engine.io.overwrite_in(admission, file, start, data);
+        self.wash(&watch, file.key, (start, 0), again)?;
         Ok(end)
     }
 

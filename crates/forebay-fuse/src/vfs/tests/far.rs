@@ -256,6 +256,26 @@ fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
     assert_eq!(times.load(SeqCst), 3, "the page came, and the write was made again");
 }
 
+/// The page of the file's end is mapped here, with zeros behind it, and the kernel hears of the new end before it drops that page.
+#[test]
+fn a_mapped_page_does_not_come_over_what_another_mount_appends() {
+    let bed = Bed::new(2);
+    let (near, _) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let appends = b.open("f", libc::O_RDWR | libc::O_APPEND).expect("A serves it").handle;
+    let (vfs, mut times) = (Arc::downgrade(&a.vfs), 0);
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |_, _| {
+        times += 1;
+        if times < 3 {
+            let manner = Manner { is_cached: true, ..Manner::default() };
+            let vfs = vfs.upgrade().expect("it is mounted");
+            vfs.write(near, 0, b"OLD text\0\0\0\0\0\0", manner).expect("room");
+        }
+    }));
+    b.write(appends, 0, ", more").expect("its home answers");
+    assert_eq!(a.read(near), "OLD text, more");
+}
+
 /// The page that a program here has changed lies behind the end that B gives the file: it does not make it long again.
 #[test]
 fn a_mapped_page_does_not_undo_what_another_mount_cuts_off() {
