@@ -1,7 +1,9 @@
 //! Keeping a lease: the thread that renews it, and the deadline that its holder counts himself.
 //!
-//! - K1: the deadline is counted from before a renewal was sent, so it never lies behind the
-//!   registry's own, which is counted from when the renewal arrived.
+//! - K1: the deadline is counted from before a renewal was sent, and the registry's own from when the
+//!   renewal arrived.
+//! - K2: the holder counts less than the whole time ([`believed`]): its clock may be slower than the
+//!   registry's. So its deadline never lies behind the registry's own.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -17,6 +19,16 @@ const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A renewal that failed is tried again this many times within a lease's time.
 const RETRIES: u32 = 10;
+
+/// Clocks run apart by a part of so many at most: a tenth. A machine's own is off by some thousandths of
+/// that, but while it is being set right it runs faster or slower than it should, by a twelfth as chrony does it, and
+/// by a tenth at most as the kernel allows it.
+const APART: u32 = 10;
+
+/// For how much of a lease's time its holder believes in it, by its own clock.
+pub fn believed(ttl: Duration) -> Duration {
+    ttl - ttl / APART
+}
 
 /// What renews and ends leases. Called from the keeper's thread.
 pub trait Source: Send + Sync {
@@ -77,7 +89,7 @@ impl Kept {
         source: Arc<dyn Source>,
         clock: Arc<dyn Clock>,
     ) -> Result<Kept> {
-        let state = Mutex::new(State { deadline: sent + ttl, ttl, end: End::Not });
+        let state = Mutex::new(State { deadline: sent + believed(ttl), ttl, end: End::Not });
         let inner = Arc::new(Inner { id, source, clock, state, changed: Condvar::new() });
         let keeping = Arc::clone(&inner);
         let keeper = Builder::new().name("lease".into()).spawn(move || keeping.keep());
@@ -146,7 +158,7 @@ impl Inner {
             let mut state = self.lock();
             match renewed {
                 Ok(Some(ttl)) => {
-                    (state.ttl, state.deadline) = (ttl, sent + ttl); // K1
+                    (state.ttl, state.deadline) = (ttl, sent + believed(ttl)); // K1, K2
                     pause = ttl / 3;
                 }
                 Ok(None) if state.end == End::Not => state.end = End::Gone,

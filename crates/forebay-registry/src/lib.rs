@@ -39,7 +39,7 @@ pub use clock::{BootClock, Clock, ManualClock};
 pub use embedded::Embedded;
 pub use etcd::Etcd;
 pub use forebay_base::{Error, Kind, Result};
-pub use keep::LEASE_MIN;
+pub use keep::{LEASE_MIN, believed};
 pub use types::{
     Alarm, Change, Commit, Compare, Entry, Event, Events, Health, Identity, LeaseId, Outcome,
     Revision, Seen,
