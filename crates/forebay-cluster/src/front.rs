@@ -8,7 +8,7 @@ use forebay_backing::{FileKey, Result};
 use serde_json::Value;
 
 use crate::core::{Access, Holder};
-use crate::member::{Changing, Member, Opening};
+use crate::member::{Change, Changing, Member, Opening};
 use crate::words::{Answer, Question};
 
 /// What lasts until it is dropped: a claim that a writer needs, or a change under way.
@@ -34,6 +34,9 @@ pub trait Cluster: Send + Sync {
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    /// Whether a directory's rename, for which [`Cluster::change`] gave this guard, may still be made: to be asked right
+    /// before.
+    fn may_rename(&self, change: &Guard) -> bool;
     /// Also names the member, whose file is replaced, that is to be asked to make the rename on the store.
     fn replace(
         &self,
@@ -105,6 +108,10 @@ impl Cluster for Arc<Member> {
 
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
         Ok(place(Member::change(self, files, below)?).0)
+    }
+
+    fn may_rename(&self, change: &Guard) -> bool {
+        (**change).downcast_ref::<Change>().is_none_or(Change::may_rename)
     }
 
     fn replace(

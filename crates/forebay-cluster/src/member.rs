@@ -213,6 +213,13 @@ pub struct Change {
     ticket: Ticket,
 }
 
+impl Change {
+    /// Whether a directory's rename may still be made: the lease of the gate that was granted may have run out since.
+    pub fn may_rename(&self) -> bool {
+        lock(&self.member.core).may_rename(self.member.now(), self.ticket)
+    }
+}
+
 impl Drop for Change {
     fn drop(&mut self) {
         self.member.feed(Input::Changed(self.ticket));

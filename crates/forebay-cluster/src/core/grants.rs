@@ -194,6 +194,7 @@ impl Core {
 
     /// What hangs on a lease that has run out is worth nothing, also under the next one.
     pub(super) fn lapse(&mut self) {
+        self.lapse_gate();
         if !self.rules.obey(Rule::GrantEndsWithLease) {
             return;
         }

@@ -110,6 +110,8 @@ struct Gate {
     task: Ticket,
     /// It is to be taken away.
     is_over: bool,
+    /// The lease that it hangs on has run out. While a rename is made that was begun before, it stays all the same.
+    is_lapsed: bool,
     /// Which gate the commit that is under way takes away: a late one may come after it.
     sent: Option<Revision>,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Outcome};
@@ -156,12 +157,15 @@ impl Core {
 
     /// The mirror is as new as the barrier, or as the commit that put the gate.
     pub(super) fn look_rename(&mut self, task: Ticket, path: PathBuf) {
-        let is_mine = self.gate.as_ref().is_some_and(|gate| gate.task == task);
+        if self.gate.as_ref().is_some_and(|gate| gate.is_lapsed) {
+            self.leave_gate(task);
+        }
+        let is_mine = self.gate.as_ref().is_some_and(|gate| gate.task == task && !gate.is_over);
         let by = self.mirror.gate.as_ref().map(|(gate, _)| gate.by.clone());
         match by {
             Some(by) if by == self.me && is_mine => self.clear_below(task, &path),
             None if is_mine || self.gate.is_none() => {
-                self.gate = Some(Gate { task, is_over: false, sent: None });
+                self.gate = Some(Gate { task, is_over: false, is_lapsed: false, sent: None });
                 let gate =
                     keys::Gate { by: self.me.clone(), from: path.to_string_lossy().into_owned() };
                 let key = self.mirror.key("gate");
@@ -200,10 +204,30 @@ impl Core {
 
     /// Nobody else holds anything below, unless the gate has gone meanwhile, with a lease that ran out.
     pub(super) fn renames(&mut self, task: Ticket) {
-        let stands = self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by == self.me);
-        match (stands && !self.is_cut_off()) || !self.rules.obey(Rule::GateStands) {
+        match self.may_rename(self.now, task) {
             true => self.grant(task),
             false => self.pause(task),
+        }
+    }
+
+    /// Whether the gate of this task stands at `now`: also to be asked right before the rename is made, since the lease may
+    /// have run out since it was granted.
+    pub fn may_rename(&self, now: Duration, task: Ticket) -> bool {
+        if !self.rules.obey(Rule::GateStands) {
+            return true;
+        }
+        let is_put = self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by == self.me);
+        let stands = |gate: &Gate| gate.task == task && !gate.is_over && !gate.is_lapsed;
+        let is_mine = self.gate.as_ref().is_some_and(stands);
+        is_put && is_mine && self.lease_until.is_none_or(|until| now < until)
+    }
+
+    /// The lease that the gate hangs on has run out. Under the next one it is nobody's, whatever the mirror has.
+    pub(super) fn lapse_gate(&mut self) {
+        if self.rules.obey(Rule::GateStands)
+            && let Some(gate) = &mut self.gate
+        {
+            gate.is_lapsed = true;
         }
     }
 
@@ -230,7 +254,8 @@ impl Core {
             (None, Some(gate)) if gate.is_over => self.gate = None,
             (Some(revision), Some(gate)) if !gate.is_over || gate.sent == Some(revision) => {}
             (Some(revision), _) => {
-                self.gate = Some(Gate { task: 0, is_over: true, sent: Some(revision) });
+                self.gate =
+                    Some(Gate { task: 0, is_over: true, is_lapsed: true, sent: Some(revision) });
                 let mut commit = Commit::new();
                 commit.compares.push(Compare::Revision(key.clone(), revision));
                 self.commit(Doing::Ungate, commit.delete(key), false);

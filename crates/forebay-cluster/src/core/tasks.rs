@@ -166,7 +166,7 @@ impl Core {
             {
                 self.look(task);
             }
-            Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
+            Task::RenameDir { .. } if self.awaits_gate(task) => {}
             // Nobody else has anything there that the mirror does not know of.
             ref asks if !is_behind && self.is_granted_for(asks) => {
                 self.use_grant();
@@ -275,13 +275,15 @@ impl Core {
                 let is_new = |file| self.own.get(file).is_some_and(|own| own.claim.is_none());
                 files.iter().any(|file| takes_leave(file) || is_new(file))
             }
-            Task::RenameDir { .. } => {
-                self.mirror.gate.is_some()
-                    || self.gate.as_ref().is_some_and(|gate| gate.task != task)
-            }
+            Task::RenameDir { .. } => self.mirror.gate.is_some() || self.awaits_gate(task),
             Task::After { .. } => false,
             Task::GiveBelow { .. } => true,
         }
+    }
+
+    /// That of another task, or one that has lapsed, is to go first.
+    fn awaits_gate(&self, task: Ticket) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.task != task || gate.is_over)
     }
 
     /// Its home is dead: it fails, unless another takes that over.

@@ -1,5 +1,6 @@
 //! What a simulation meets too seldom.
 
+mod gate;
 mod grants;
 
 use std::time::Duration;

@@ -423,8 +423,12 @@ impl Vfs {
         over: Option<Named<'_>>,
         mode: RenameMode,
         through: Option<Through>,
+        gate: Option<&Settled>,
     ) -> Result<()> {
-        let rename = |mode| self.engine.names.alter(|b| b.rename(from.path, to, mode));
+        let rename = |mode| match self.may_rename(gate) {
+            true => self.engine.names.alter(|b| b.rename(from.path, to, mode)),
+            false => Err(moved()),
+        };
         let is_free = over.is_none() && mode == RenameMode::Replace && self.cluster().is_some();
         let make = || match through.zip(over) {
             Some((through, over)) => self.rename_through(through, from, to, over.key),
@@ -438,6 +442,14 @@ impl Vfs {
             None => rename(mode),
         };
         self.engine.verbs.rename_by(from, to, over, mode, make)
+    }
+
+    /// What was waited for since a directory's rename was granted may have taken longer than this member's lease.
+    fn may_rename(&self, gate: Option<&Settled>) -> bool {
+        match (self.cluster(), gate) {
+            (Some(cluster), Some(Settled::Here(Some(gate)))) => cluster.may_rename(gate),
+            _ => true,
+        }
     }
 
     fn rename_through(

@@ -155,7 +155,7 @@ impl Vfs {
         let is_dir = |at: (u64, &OsStr)| self.nodes.child(at.0, at.1).is_some_and(|c| c.is_dir);
         let moves_dir = is_dir(from) || (exchange && is_dir(to));
         // Other members are asked before anybody here has to wait for the rename.
-        let _below = match moves_dir && self.cluster().is_some() {
+        let below = match moves_dir && self.cluster().is_some() {
             true => Some(self.settle_dir(from, to, exchange, exchange && is_dir(to))?),
             false => None,
         };
@@ -165,7 +165,7 @@ impl Vfs {
         };
         let old = self.below(from.0, from.1)?;
         let new = self.below(to.0, to.1)?;
-        if _below.as_ref().is_some_and(|(asked, _)| *asked != (old.clone(), new.clone())) {
+        if below.as_ref().is_some_and(|(asked, _)| *asked != (old.clone(), new.clone())) {
             return Err(Error::os(libc::EBUSY, "a directory above was renamed meanwhile"));
         }
         let (key, is_dir) = self.named(from.0, from.1, &old)?;
@@ -228,7 +228,8 @@ impl Vfs {
         let moved = self.foresight.answers.kind(&old);
         let mut change = self.foresight.answers.changing(&[&old, &new], &keys);
         let through = through.map(|home| Through { home, by: None });
-        let renamed = self.rename_on_store(named, &new, over, mode, through);
+        let gate = below.as_ref().map(|(_, gate)| gate);
+        let renamed = self.rename_on_store(named, &new, over, mode, through, gate);
         if moves_dir {
             self.foresight.answers.forget_below(&old);
             self.foresight.answers.forget_below(&new);

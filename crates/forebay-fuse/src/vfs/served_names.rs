@@ -200,7 +200,7 @@ impl Vfs {
             _hold = self.hold(over, to);
         }
         let over = over.map(|key| file_at(to, key));
-        self.rename_on_store(file_at(from, file), to, over, mode, through)?;
+        self.rename_on_store(file_at(from, file), to, over, mode, through, None)?;
         let exchange = mode == RenameMode::Exchange;
         if over.is_none_or(|over| over.key != file) {
             match (old, new) {

@@ -10,7 +10,7 @@ mod unfit;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -68,6 +68,8 @@ struct Net {
     makes: Mutex<Option<Arc<Makes>>>,
     /// Members whose leases have run out.
     asleep: Mutex<HashSet<String>>,
+    /// Renames of directories that were granted have lost their gate when they are to be made.
+    ungated: AtomicBool,
     /// What members are told that may not serve.
     unfit: Mutex<HashMap<String, i32>>,
 }
@@ -155,8 +157,12 @@ impl Cluster for Played {
     fn change(&self, files: &[(FileKey, FileKey)], _: Option<&Path>) -> Result<Place> {
         Ok(match files.first().map(|(file, _)| self.holder(*file)) {
             Some(Holder::There(home)) => Place::There(home),
-            _ => Place::Here(None),
+            _ => Place::Here(Some(Box::new(()))),
         })
+    }
+
+    fn may_rename(&self, _: &Guard) -> bool {
+        !self.net.ungated.load(SeqCst)
     }
 
     fn replace(

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use forebay_backing::RenameMode;
 use forebay_cluster::locks::{Kind as LockKind, Lock, Of, Range, Space};
 
 use super::*;
@@ -53,4 +54,20 @@ fn who_has_a_lock_of_a_home_that_is_taken_over_hears_of_it_on_the_home_too() {
     a.vfs.lose_own_locks();
     assert_eq!(a.write(has, 0, "as if it had it").unwrap_err().errno(), libc::EIO);
     a.write(has_none, 0, "it never had one").unwrap();
+}
+
+/// Others may hold files below it by then.
+#[test]
+fn a_directory_whose_gate_has_gone_is_not_renamed() {
+    let bed = Bed::new(1);
+    let (a, at) = (&bed.mounts[0], bed.root.join("backing"));
+    std::fs::create_dir(at.join("d")).expect("it is writable");
+    a.lookup_in(ROOT, "d").expect("it is there");
+    let [from, to] = ["d", "e"].map(|name| (ROOT, OsStr::new(name)));
+    bed.net.ungated.store(true, SeqCst);
+    let refused = a.vfs.rename(from, to, RenameMode::Replace).expect_err("it has no gate");
+    assert_eq!((refused.errno(), at.join("d").exists()), (libc::ESTALE, true));
+    bed.net.ungated.store(false, SeqCst);
+    a.vfs.rename(from, to, RenameMode::Replace).expect("it has one");
+    assert!(at.join("e").exists());
 }
