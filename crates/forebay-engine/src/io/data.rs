@@ -28,6 +28,9 @@ const AROUND_TRIES: u32 = 64;
 /// each; so he needs one for so many bytes. They are flushed once more than they had to be.
 const AHEAD: u64 = 256 << 10;
 
+/// Changes these bytes of a shadow, from one place to another.
+type Act<'a> = dyn Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()> + 'a;
+
 /// Which bytes of a file are changed.
 #[derive(Debug, Clone, Copy)]
 enum Span {
@@ -421,12 +424,7 @@ impl Io {
         }
     }
 
-    fn try_change(
-        &self,
-        file: &Arc<File>,
-        span: Span,
-        act: &dyn Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()>,
-    ) -> Result<(Before, u64)> {
+    fn try_change(&self, file: &Arc<File>, span: Span, act: &Act<'_>) -> Result<(Before, u64)> {
         let _beat = self.drain.beat();
         let landing = match span {
             Span::At(start, end) | Span::Within(start, end) => (start, end),

@@ -175,11 +175,9 @@ impl Vfs {
             ahead: Ahead::default(),
             blank: self.members.blanks.open(key),
         };
-        if truncate {
-            if let Err(error) = self.truncate_there(&remote) {
-                self.close_there(&remote);
-                return Err(error);
-            }
+        if truncate && let Err(error) = self.truncate_there(&remote) {
+            self.close_there(&remote);
+            return Err(error);
         }
         if truncate || !self.nodes.is_told_size(id, size) {
             // Who opens it to map it asks how long it is, and may not be told what the kernel knows.
