@@ -245,6 +245,10 @@ impl Core {
         };
         match self.mirror.claims.get(&file) {
             _ if !self.rules.obey(Rule::ReturnedLooks) => Standing::Own,
+            // It was adopted before, and is claimed anew: the newer bytes are another file's of the tier.
+            Some(claim) if claim.member == self.me && adopted.is_some() && !counts(claim) => {
+                Standing::Superseded
+            }
             Some(claim) if claim.member == self.me => match claim.taken_from.is_empty() {
                 true => Standing::Own,
                 false => Standing::Taken,

@@ -9,7 +9,9 @@ use forebay_backing::FileKey;
 use forebay_registry::{Entry, Event, Outcome, Revision};
 
 use super::rules::{Rule, Rules};
-use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, SOMEWHERE, Way, Why, json};
+use super::{
+    Access, Ask, Core, Effect, Holder, Input, Peer, Reply, SOMEWHERE, Standing, Way, Why, json,
+};
 use crate::keys;
 
 const FILE: FileKey = FileKey { ino: 10, generation: 1 };
@@ -343,6 +345,17 @@ fn a_copy_of_an_earlier_claim_is_not_adopted() {
     assert!(adopts_a_copy_of(4, Rules::default()));
     assert!(!adopts_a_copy_of(2, Rules::default()));
     assert!(adopts_a_copy_of(2, Rules::without(Rule::CopyHasClaimsNumber)));
+}
+
+/// What A had adopted, under the claim with this number, stays behind in its tier while A claims the file anew.
+#[test]
+fn what_was_adopted_under_an_earlier_claim_is_not_the_files_at_a_start() {
+    let stands = |number, rules| {
+        core(vec![entry("claims/a.1", claim("a"), 4)], rules).standing(FILE, DIR, Some(number))
+    };
+    assert_eq!(stands(4, Rules::default()), Standing::Own);
+    assert_eq!(stands(2, Rules::default()), Standing::Superseded);
+    assert_eq!(stands(2, Rules::without(Rule::CopyHasClaimsNumber)), Standing::Own);
 }
 
 /// What has been put by the commit among the effects, if there is one.
