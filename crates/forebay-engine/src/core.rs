@@ -17,6 +17,7 @@ pub mod portion;
 pub mod ranges;
 pub mod report;
 pub mod rules;
+pub mod seal;
 pub mod served;
 pub mod stamps;
 pub mod state;

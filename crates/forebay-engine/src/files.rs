@@ -49,6 +49,7 @@ pub mod pace;
 pub mod partners;
 pub mod queue;
 mod record;
+mod sealing;
 pub mod shadow;
 mod shared;
 

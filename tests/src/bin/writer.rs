@@ -2,7 +2,7 @@
 //! acknowledged. Ends at the first error (exit 3), which is how it meets a killed daemon; a read
 //! that does not return what it wrote is exit 4.
 //!
-//! `writer DIR JOURNAL SEED mixed|synced|silent|unsynced [MAX_OPS]`
+//! `writer DIR JOURNAL SEED mixed|synced|growing|silent|unsynced [MAX_OPS]`
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -20,13 +20,19 @@ const FILE_MAX: u64 = 1 << 20;
 const FILES_MAX: usize = 24;
 const WRITE_MAX: u64 = 64 << 10;
 
+/// Files that grow by so much are logs; several at once.
+const APPEND_MAX: u64 = 9000;
+const LOGS_MAX: usize = 4;
+
 #[derive(PartialEq)]
 enum Mode {
     /// Everything a program does to files.
     Mixed,
     /// Only what the power cut test can judge: create, write, append, fsync.
     Synced,
-    /// The same, where a file that is as long as it was at its last fsync is synced without a request to its file system's
+    /// Some files, open all the time, that grow by a little, and are synced often.
+    Growing,
+    /// The same as `Synced`, where a file that is as long as it was at its last fsync is synced without a request to its file system's
     /// daemon, if it is open past that: by msync of a mapping, or by each write for itself (RWF_DSYNC).
     Silent,
     /// The same as `Synced`, with fsyncs claimed and not made: what a judge must catch.
@@ -67,6 +73,7 @@ impl Writer {
             rng: Rng::new(args[3].parse().expect("SEED")),
             mode: match args[4].as_str() {
                 "synced" => Mode::Synced,
+                "growing" => Mode::Growing,
                 "silent" => Mode::Silent,
                 "unsynced" => Mode::Unsynced,
                 _ => Mode::Mixed,
@@ -83,12 +90,17 @@ impl Writer {
         if self.files.is_empty() {
             return self.create();
         }
-        if self.rng.one_in(8) {
+        if self.mode != Mode::Growing && self.rng.one_in(8) {
             let name = self.any();
             self.open.remove(&name);
         }
         let dice = self.rng.below(100);
         match (&self.mode, dice) {
+            (Mode::Growing, 0..45) => self.append(),
+            (Mode::Growing, 45..86) => self.fsync(),
+            (Mode::Growing, 86..90) if self.files.len() < LOGS_MAX => self.create(),
+            (Mode::Growing, 86..90) => self.append(),
+            (Mode::Growing, 90..98) => self.verify(),
             (_, 0..45) => self.write(),
             (_, 45..60) => self.append(),
             (_, 60..72) => self.fsync(),
@@ -144,7 +156,7 @@ impl Writer {
     }
 
     fn write_at(&mut self, name: String, offset: u64) -> io::Result<()> {
-        let len = self.rng.range(1, WRITE_MAX).min(FILE_MAX.saturating_sub(offset));
+        let len = self.write_len().min(FILE_MAX.saturating_sub(offset));
         if len == 0 {
             return Ok(());
         }
@@ -165,6 +177,14 @@ impl Writer {
         mine.resize(mine.len().max(end), 0);
         mine[offset as usize..end].copy_from_slice(&bytes);
         Ok(())
+    }
+
+    fn write_len(&mut self) -> u64 {
+        match self.mode {
+            Mode::Growing if self.rng.one_in(3) => 4096,
+            Mode::Growing => self.rng.range(1, APPEND_MAX),
+            _ => self.rng.range(1, WRITE_MAX),
+        }
     }
 
     fn fsync(&mut self) -> io::Result<()> {

@@ -11,6 +11,8 @@ use forebay_tests::{Bed, PATIENCE, Proc, within};
 pub enum Work {
     Mixed,
     Synced,
+    /// Appends a little to several files at once, and syncs them.
+    Growing,
     /// Syncs without a request to the daemon where it writes past that.
     Silent,
     /// Claims to sync, and does not.
@@ -113,6 +115,7 @@ impl Writer {
         let (program, kind) = match work {
             Work::Mixed => (env!("CARGO_BIN_EXE_writer"), Some("mixed")),
             Work::Synced => (env!("CARGO_BIN_EXE_writer"), Some("synced")),
+            Work::Growing => (env!("CARGO_BIN_EXE_writer"), Some("growing")),
             Work::Silent => (env!("CARGO_BIN_EXE_writer"), Some("silent")),
             Work::Unsynced => (env!("CARGO_BIN_EXE_writer"), Some("unsynced")),
             Work::Names => (env!("CARGO_BIN_EXE_namer"), None),

@@ -47,6 +47,7 @@ counters!(
     evicted_bytes,
     evicted_units,
     syncs,
+    sealed_syncs,
     compactions,
     writers_slowed,
     writers_slowed_us,

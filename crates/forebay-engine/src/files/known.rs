@@ -187,10 +187,14 @@ impl Files {
             return;
         }
         let trusted = self.tune(|t| t.revalidate) > Duration::ZERO;
+        // By a sync that nobody was told of.
+        let sealed = self.sealed_to(&inner) > inner.state.durable_size();
         inner.live = inner
             .live
             .take()
-            .filter(|live| live.around == Around::Over || (trusted && live.checked.is_some()))
+            .filter(|live| {
+                sealed || live.around == Around::Over || (trusted && live.checked.is_some())
+            })
             .map(|live| Box::new(live.remains()));
     }
 

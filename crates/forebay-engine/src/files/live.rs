@@ -7,6 +7,7 @@ use forebay_backing::{Attr, BackingFile};
 
 use crate::core::clock::{Gone, Look, Watch};
 use crate::core::copied::{Rounds, Untold};
+use crate::core::seal::Seal;
 use crate::files::fetch::Fetch;
 use crate::files::unseen::Unseen;
 use crate::tier::digests::Table;
@@ -49,6 +50,10 @@ pub(crate) struct Live {
     /// The log's position after the last record about this file, if there was one since this is
     /// here. Later ones are of no concern to a sync of it.
     pub logged_seq: Option<u64>,
+    /// The position after the last record of the file of any kind, likewise.
+    pub last_seq: u64,
+    /// The last seal that its shadow got.
+    pub seal: Option<Seal>,
     /// Up to where there may be memory beyond the end of the shadow; 0 if there is none.
     pub reserved: u64,
     /// Where the last write ended, and the last one before a sync.
@@ -136,8 +141,8 @@ impl Live {
 
     /// What is worth remembering when nobody uses the file any more.
     pub fn remains(&self) -> Live {
-        let Live { checked, named, around, .. } = *self;
-        Live { checked, named, around, ..Live::default() }
+        let Live { checked, named, around, last_seq, seal, .. } = *self;
+        Live { checked, named, around, last_seq, seal, ..Live::default() }
     }
 
     /// Whether anything of the shadow is read, copied or synced.

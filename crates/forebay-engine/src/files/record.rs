@@ -148,6 +148,7 @@ impl Files {
         let seq = self.note_tier(appended)?;
         if let Some(live) = &mut inner.live {
             live.logged_seq = Some(seq);
+            live.last_seq = seq;
         }
         Ok(())
     }

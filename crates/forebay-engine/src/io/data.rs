@@ -546,7 +546,9 @@ impl Io {
             // The tier may not take a file so large: then it stays as it is.
             self.files.note_tier(shadow.set_len(size))?;
         }
-        let cuts_durable = inner.state.durable_size().is_some_and(|durable| size < durable);
+        // What a sync under way has sealed is durable soon (Z3).
+        let durable = inner.state.durable_size().max(self.files.sealed_to(&inner));
+        let cuts_durable = durable.is_some_and(|durable| size < durable);
         let unseen = inner.state.is_unseen();
         inner.clock.note_size();
         let (mtime, age) = (self.files.time().stamp(), inner.state.age_at(self.files.time().ms()));

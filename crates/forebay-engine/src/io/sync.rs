@@ -102,17 +102,24 @@ impl Io {
         live.synced_at = Some(self.files.time().now());
         let named = live.named;
         let seen = inner.clock.look();
+        let seals = self.files.may_seal(&inner, size);
         let work = self.files.work_on(file, inner, evictions);
-        let synced = self.files.sync_shadow(file.id, &*shadow, named);
+        let synced = match seals {
+            true => self.files.sync_sealing(file, &*shadow, size, seen),
+            false => self.files.sync_shadow(file.id, &*shadow, named).map(|()| None),
+        };
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();
-        let synced = self.files.note_shadow_sync(file, &mut inner, synced);
+        let seal = synced.as_ref().ok().copied().flatten();
+        let synced = self.files.note_shadow_sync(file, &mut inner, synced.map(drop));
         // What was flushed, evicted and written again since is not what was synced.
         let went = |&(start, end): &(u64, u64)| inner.changed(seen, What::Bytes(start, end));
         let gone = evictions == Meanwhile::Allowed && ranges.iter().any(went);
+        let record =
+            |inner: &mut _| self.files.record_synced(file, inner, size, &ranges, &beside, seen);
         let recorded = match synced {
             Ok(()) if gone => Ok(false),
-            Ok(()) => self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen),
+            Ok(()) => self.files.record_sealed(&mut inner, seal, record),
             Err(error) => Err(error),
         };
         drop(inner);

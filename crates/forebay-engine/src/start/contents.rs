@@ -34,9 +34,9 @@ impl Tier {
             )
             .with_source(e)
         })?;
-        let is_older = self.is_older();
+        let is_unjournaled = self.is_unjournaled();
         self.take_over(loaded.old_names(&witness))?;
-        let unheld = if is_older { loaded.hold_none() } else { Vec::new() };
+        let unheld = if is_unjournaled { loaded.hold_none() } else { Vec::new() };
         let boot = loaded.boot(&witness);
         let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
         let copies = Found::read(&*self.media, boot, &is_ours)

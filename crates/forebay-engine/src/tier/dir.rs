@@ -27,9 +27,12 @@ use forebay_base::way::{Demand, End};
 use forebay_base::{folder, users, way};
 
 /// The format this program writes, and the newest it reads. A tier of an older one is one without
-/// what came later: 2 knows bytes that are kept, 3 files that lost bytes, and a journal of names; it is
-/// taken over where its names need no recovery.
-pub const FORMAT: u32 = 3;
+/// what came later: 2 knows bytes that are kept, 3 files that lost bytes, and a journal of names, 4 seals of shadow files;
+/// it is taken over where its names need no recovery, or have a journal.
+pub const FORMAT: u32 = 4;
+
+/// The first format with a journal of names.
+const NAMES_FROM: u32 = 3;
 
 const SUPERBLOCK: &str = "forebay.json";
 
@@ -134,9 +137,9 @@ impl Tier {
         self.run.clone().expect("a tier in a directory has one")
     }
 
-    /// Whether it is of an older format than this.
-    pub(crate) fn is_older(&self) -> bool {
-        self.older.is_some()
+    /// Whether it is of a format that had no journal of names.
+    pub(crate) fn is_unjournaled(&self) -> bool {
+        self.older.as_ref().is_some_and(|(_, found)| found.format < NAMES_FROM)
     }
 
     /// Makes a tier of an older format one of this, unless its names need the recovery of the program
@@ -147,7 +150,7 @@ impl Tier {
     /// [`Kind::WrongTier`] then. Nothing is changed.
     pub(crate) fn take_over(&mut self, names: Names) -> Result<()> {
         let Some((dir, found)) = self.older.take() else { return Ok(()) };
-        if names == Names::Unsettled {
+        if names == Names::Unsettled && found.format < NAMES_FROM {
             return Err(Error::new(
                 Kind::WrongTier,
                 format!(
@@ -424,7 +427,16 @@ mod tests {
         assert_eq!(read_superblock(&own(&dir).unwrap()).unwrap().format, 2);
         Tier::open(&dir, &owner).unwrap().take_over(Names::Settled).unwrap();
         let new = read_superblock(&own(&dir).unwrap()).unwrap();
-        assert_eq!((new.format, new.uuid, new.backing), (FORMAT, uuid, owner));
+        assert_eq!((new.format, &new.uuid, &new.backing), (FORMAT, &uuid, &owner));
+        // The names of format 3 are recovered by this program.
+        old.format = 3;
+        old.crc = old.checksum();
+        std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
+        let mut tier = Tier::open(&dir, &owner).unwrap();
+        assert!(!tier.is_unjournaled());
+        tier.take_over(Names::Unsettled).unwrap();
+        assert_eq!(read_superblock(&own(&dir).unwrap()).unwrap().format, FORMAT);
+        drop(tier);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

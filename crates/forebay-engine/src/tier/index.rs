@@ -32,6 +32,7 @@ use redb::{Database, TableDefinition};
 use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
 use crate::core::paths::{Dir, DirId, Tree, Way};
+use crate::core::seal::Seal;
 use crate::core::state::Record;
 use crate::failpoint;
 use crate::lock::{Mutex, MutexGuard, Rank};
@@ -156,6 +157,7 @@ impl Index {
         let mut loaded = Loaded::default();
         load_store(&db.db, &mut loaded)?;
         loaded.replay_logs(&*media, now)?;
+        loaded.believe_seals(&*media, now)?;
         if let Some(damage) = loaded.damage.first() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone()));
         }
@@ -170,7 +172,7 @@ impl Index {
             synced_seq: synced_seq.clone(),
             next_seq: loaded.next_seq,
             touched: Touched {
-                files: loaded.touched.clone(),
+                files: loaded.touched.keys().copied().collect(),
                 moved: loaded.moved.iter().map(by_id).collect(),
                 ended: Vec::new(),
             },
@@ -345,6 +347,16 @@ impl Index {
     /// The position after the last record appended.
     pub fn seq(&self) -> u64 {
         self.lock().next_seq
+    }
+
+    /// For the shadow of a file as it is on record now, of which `len` bytes are durable with it.
+    pub fn seal(&self, len: u64) -> Seal {
+        Seal { losses: self.losses, seq: self.seq(), len }
+    }
+
+    /// Whether no compaction began since: the store has nothing from behind it.
+    pub fn is_within_log(&self, seal: Seal) -> bool {
+        self.lock().file.first_seq() <= seal.seq
     }
 
     /// Makes everything before `seq` durable.

@@ -287,6 +287,10 @@ impl LogFile {
         Ok(())
     }
 
+    pub fn first_seq(&self) -> u64 {
+        self.first_seq
+    }
+
     pub fn len(&self) -> u64 {
         self.tail + self.waiting as u64
     }

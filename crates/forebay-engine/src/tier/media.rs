@@ -22,6 +22,7 @@ use forebay_base::folder::{Folder, Wanted};
 
 mod mark;
 mod raw;
+mod sealing;
 mod stock;
 mod whole;
 
@@ -88,6 +89,14 @@ pub trait Media: Send + Sync + 'static {
     fn grants_leases(&self) -> bool {
         true
     }
+    /// Whether what [`MediaFile::seal`] puts beside a file is durable only if all is that was written out before.
+    fn keeps_seals(&self) -> bool {
+        false
+    }
+    /// The seal of a file, if it has one.
+    fn seal_of(&self, _name: &str) -> io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
     /// What tells that it was mounted all the time since it said the same; `None` if nothing does.
     fn mount_mark(&self) -> Option<String> {
         None
@@ -116,6 +125,19 @@ pub trait MediaFile: Send + Sync {
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
     /// Makes bytes and size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
+    /// Hands all bytes before `end` to the device, which may forget them still.
+    fn write_out(&self, _end: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// Puts a seal beside the file, in the place of the one before. It is durable after the next
+    /// [`MediaFile::sync_sealed`], or before.
+    fn seal(&self, _seal: &[u8]) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+    /// Makes bytes, size and seal durable (fsync).
+    fn sync_sealed(&self) -> io::Result<()> {
+        self.sync_data()
+    }
     /// About how many bytes a sync would have to write; 0 if nobody knows.
     fn unsynced(&self) -> u64 {
         0
@@ -156,6 +178,7 @@ pub struct DirMedia {
     syncs_names: bool,
     tells_each_change: OnceLock<bool>,
     leases: Arc<OnceLock<bool>>,
+    keeps_seals: OnceLock<bool>,
     stock: Stock,
     ops: Arc<Ops>,
     whole: Whole,
@@ -185,6 +208,7 @@ impl DirMedia {
             copies_on_write: COPYING.contains(&magic),
             tells_each_change: OnceLock::new(),
             leases: Arc::default(),
+            keeps_seals: OnceLock::new(),
             stock: Stock::default(),
             ops: Arc::default(),
             whole: Whole::default(),
@@ -320,6 +344,14 @@ impl Media for DirMedia {
         *self.leases.get_or_init(|| self.see_lease().unwrap_or(true))
     }
 
+    fn keeps_seals(&self) -> bool {
+        *self.keeps_seals.get_or_init(|| mark::commits_in_order(self.folder.as_fd()))
+    }
+
+    fn seal_of(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        sealing::seal_of(self.folder.open(name, OFlags::RDONLY, Wanted::File)?.as_fd())
+    }
+
     fn mount_mark(&self) -> Option<String> {
         mark::of(self.folder.as_fd())
     }
@@ -376,6 +408,18 @@ impl MediaFile for DirMediaFile {
 
     fn sync_data(&self) -> io::Result<()> {
         Ok(self.ops.sync.time(|()| 0, || fs::fdatasync(&self.fd))?)
+    }
+
+    fn write_out(&self, end: u64) -> io::Result<()> {
+        sealing::write_out(self.fd.as_fd(), end)
+    }
+
+    fn seal(&self, seal: &[u8]) -> io::Result<()> {
+        sealing::seal(self.fd.as_fd(), seal).map_err(full)
+    }
+
+    fn sync_sealed(&self) -> io::Result<()> {
+        Ok(self.ops.sync.time(|()| 0, || fs::fsync(&self.fd))?)
     }
 
     /// By cachestat(2), which Linux has since 6.5.

@@ -32,6 +32,7 @@ mod rescue;
 mod reserved;
 mod resolve;
 mod rng;
+mod seals;
 mod shrunk;
 mod spared;
 mod sparse;

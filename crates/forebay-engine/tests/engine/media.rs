@@ -30,6 +30,8 @@ pub enum Lie {
     Log,
     Shadow,
     Dir,
+    /// What a shadow is sealed for was not written out.
+    Bytes,
 }
 
 /// What one operation is, for faults.
@@ -70,6 +72,8 @@ struct Node {
     mtime: Timestamp,
     ctime: Timestamp,
     ops: Vec<FileOp>,
+    seal: Option<Arc<[u8]>>,
+    durable_seal: Option<Arc<[u8]>>,
 }
 
 #[derive(Clone)]
@@ -77,6 +81,9 @@ enum FileOp {
     Write(u64, Arc<[u8]>),
     SetLen(u64),
     Punch(u64, u64),
+    /// The device has the writes before, and keeps them if anything that goes into the journal later is kept.
+    WrittenOut,
+    Seal(Arc<[u8]>),
 }
 
 #[derive(Clone)]
@@ -114,6 +121,8 @@ struct Inner {
     /// Syncs of the log's files and of shadows.
     log_syncs: u64,
     shadow_syncs: u64,
+    seals: u64,
+    sealless: bool,
     clock: u32,
 }
 
@@ -182,6 +191,16 @@ impl CrashMedia {
     pub fn syncs(&self) -> (u64, u64) {
         let inner = self.lock();
         (inner.log_syncs, inner.shadow_syncs)
+    }
+
+    /// How many seals were set so far.
+    pub fn seals(&self) -> u64 {
+        self.lock().seals
+    }
+
+    /// It keeps none from here on.
+    pub fn forbid_seals(&self) {
+        self.lock().sealless = true;
     }
 
     pub fn set_fault(&self, fault: Option<Fault>) {
@@ -265,8 +284,10 @@ impl Disk {
         }
         for ino in names.values() {
             let node = &self.nodes[ino];
-            let bytes = node.survivor(choose);
-            let node = Node { durable: bytes.clone(), cached: bytes, ops: Vec::new(), ..*node };
+            let (bytes, seal) = node.survivor(choose);
+            let (mtime, ctime, durable_seal) = (node.mtime, node.ctime, seal.clone());
+            let (durable, cached, ops) = (bytes.clone(), bytes, Vec::new());
+            let node = Node { durable, cached, mtime, ctime, ops, seal, durable_seal };
             image.nodes.insert(*ino, node);
         }
         image.durable_names = names.clone();
@@ -300,18 +321,26 @@ impl NameOp {
 impl Node {
     fn change(&mut self, op: FileOp, mtime: Timestamp) {
         op.apply(&mut self.cached);
+        if let FileOp::Seal(seal) = &op {
+            self.seal = Some(seal.clone());
+        }
         self.ops.push(op);
         (self.mtime, self.ctime) = (mtime, mtime);
     }
 
     fn sync(&mut self) {
         self.ops.drain(..).for_each(|op| op.apply(&mut self.durable));
+        self.durable_seal = self.seal.clone();
     }
 
     /// What could not be written counts as written from then on, and is read as long as nobody needs its
     /// memory: Linux does so.
     fn fail_sync(&mut self) {
-        self.ops.retain(|op| !matches!(op, FileOp::Write(..)));
+        let is_out = |op: &FileOp| matches!(op, FileOp::WrittenOut);
+        let out = self.ops.iter().rposition(is_out).unwrap_or(0);
+        let mut at = 0..;
+        self.ops
+            .retain(|op| at.next().is_some_and(|n| n < out) || !matches!(op, FileOp::Write(..)));
     }
 
     fn lose_memory(&mut self) {
@@ -319,12 +348,16 @@ impl Node {
         self.ops.iter().for_each(|op| op.apply(&mut self.cached));
     }
 
-    fn survivor(&self, choose: &mut dyn FnMut(u64) -> u64) -> Bytes {
-        let mut bytes = self.durable.clone();
-        let journaled = self.ops.iter().filter(|op| !matches!(op, FileOp::Write(..))).count();
+    fn survivor(&self, choose: &mut dyn FnMut(u64) -> u64) -> (Bytes, Option<Arc<[u8]>>) {
+        let (mut bytes, mut seal) = (self.durable.clone(), self.durable_seal.clone());
+        let is_journaled = |op: &&FileOp| !matches!(op, FileOp::Write(..) | FileOp::WrittenOut);
+        let journaled = self.ops.iter().filter(is_journaled).count();
         let mut journal_left = if journaled > 0 { choose(journaled as u64 + 1) } else { 0 };
-        for op in &self.ops {
+        let kept = self.flushed(journal_left as usize);
+        for (at, op) in self.ops.iter().enumerate() {
             match op {
+                FileOp::WrittenOut => {}
+                FileOp::Write(..) if at < kept => op.apply(&mut bytes),
                 // Dropped, whole, or torn.
                 FileOp::Write(offset, data) => match choose(3) {
                     0 => {}
@@ -334,11 +367,24 @@ impl Node {
                 _ if journal_left > 0 => {
                     journal_left -= 1;
                     op.apply(&mut bytes);
+                    if let FileOp::Seal(kept) = op {
+                        seal = Some(kept.clone());
+                    }
                 }
                 _ => {}
             }
         }
-        bytes
+        (bytes, seal)
+    }
+
+    /// The writes before this are on the disk if the journal has so many changes.
+    fn flushed(&self, journaled: usize) -> usize {
+        let Some(last) = journaled.checked_sub(1) else { return 0 };
+        let is_journaled =
+            |(_, op): &(usize, &FileOp)| !matches!(op, FileOp::Write(..) | FileOp::WrittenOut);
+        let (end, _) = self.ops.iter().enumerate().filter(is_journaled).nth(last).expect("chosen");
+        let is_out = |op: &FileOp| matches!(op, FileOp::WrittenOut);
+        self.ops[..end].iter().rposition(is_out).unwrap_or(0)
     }
 }
 
@@ -360,6 +406,7 @@ impl FileOp {
             FileOp::Write(offset, data) => bytes.write(data, *offset),
             FileOp::SetLen(len) => bytes.set_len(*len),
             FileOp::Punch(offset, len) => bytes.punch(*offset, *len),
+            FileOp::WrittenOut | FileOp::Seal(_) => {}
         }
     }
 }
@@ -401,6 +448,17 @@ impl Inner {
 impl Media for CrashMedia {
     fn grants_leases(&self) -> bool {
         self.lock().leases != Leases::Unknown
+    }
+
+    fn keeps_seals(&self) -> bool {
+        !self.lock().sealless
+    }
+
+    fn seal_of(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Read)?;
+        let ino = *inner.disk.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(inner.disk.node(ino).seal.as_ref().map(|seal| seal.to_vec()))
     }
 
     fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
@@ -595,6 +653,31 @@ impl MediaFile for CrashFile {
         if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
             act();
         }
+        Ok(())
+    }
+
+    fn write_out(&self, _end: u64) -> io::Result<()> {
+        if self.media.lock().lies(Lie::Bytes) {
+            return Ok(());
+        }
+        let mut inner = self.media.lock();
+        let begun = inner.begin(Verb::Sync);
+        match &begun {
+            Ok(()) => inner.disk.node(self.ino).ops.push(FileOp::WrittenOut),
+            Err(_) => inner.disk.node(self.ino).fail_sync(),
+        }
+        begun
+    }
+
+    fn seal(&self, seal: &[u8]) -> io::Result<()> {
+        let mut inner = self.media.lock();
+        inner.begin(Verb::Write)?;
+        inner.seals += 1;
+        let ctime = inner.now();
+        let node = inner.disk.node(self.ino);
+        let mtime = node.mtime;
+        node.change(FileOp::Seal(seal.into()), mtime);
+        node.ctime = ctime;
         Ok(())
     }
 

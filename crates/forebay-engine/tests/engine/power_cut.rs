@@ -53,6 +53,7 @@ struct Done {
     msyncs: u64,
     evicted: u64,
     lies: u64,
+    seals: u64,
 }
 
 pub struct Workload {
@@ -467,6 +468,7 @@ fn run(seed: u64, lie: Option<Lie>, done: &mut Done) -> std::result::Result<(), 
     done.msyncs += work.msyncs;
     done.evicted += stats("evicted_bytes");
     done.lies += work.media.lies_told();
+    done.seals += work.media.seals();
     let engine = work.engine.clone();
     abandon(engine);
     let moments = moments?;
@@ -498,6 +500,7 @@ fn no_crash_breaks_a_promise() {
     }
     assert!(done.moments > 10 && done.images > 50, "it crashed: {done:?}");
     assert!(done.kept_bytes > 0 && done.dropped_bytes > 0, "it mattered: {done:?}");
+    assert!(done.seals > 0, "a file grew past us, and was synced: {done:?}");
     assert!(done.msyncs > 0, "something was written unseen that was clean: {done:?}");
     assert!(done.flushed > 0 && done.syncs > 0 && done.evicted > 0, "it worked: {done:?}");
 }

@@ -1,9 +1,10 @@
 //! What is found of an index at start: the store, and the logs that are replayed over it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
+use forebay_backing::FileKind;
 use redb::{Database, ReadableDatabase, ReadableTable};
 
 use super::store::Overlay;
@@ -11,8 +12,9 @@ use super::{BOOT, DIRS, FILES, META, STORE_CACHE_BYTES, STORE_NAME, other};
 use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameRecord};
 use crate::core::paths::{Dir, Grown, Placed, Places, Tree};
+use crate::core::seal::Seal;
 use crate::core::state::{Age, Boot, Change, MaybeSize, Record};
-use crate::tier::dir::Names;
+use crate::tier::dir::{Names, shadow_name};
 use crate::tier::log;
 use crate::tier::log::Entry;
 use crate::tier::media::{Media, Open};
@@ -42,7 +44,8 @@ pub struct Loaded {
     pub(super) next_seq: u64,
     pub(super) applied_seq: u64,
     pub(super) logs: Vec<String>,
-    pub(super) touched: HashSet<FileId>,
+    /// The number of the last record of each file in the log.
+    pub(super) touched: HashMap<FileId, u64>,
     pub(super) places: Places,
     /// Directories that have changed their places since the last compaction.
     pub(super) moved: Vec<Arc<Dir>>,
@@ -153,16 +156,58 @@ impl Loaded {
     /// tier has more of it, and nobody else acts on it.
     fn replay(&mut self, media: &dyn Media, name: &str, now: &Witness) -> io::Result<()> {
         let file = media.open(name, Open::Existing)?;
-        let mut next_seq = self.next_seq;
-        let tail = log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
+        let (mut next_seq, mut seq) = (self.next_seq, self.next_seq);
+        let each = |entry| {
+            self.apply(seq, entry);
+            seq += 1;
+        };
+        let tail = log::read(&*file, &mut next_seq, each)?;
         self.next_seq = next_seq;
         // What was recorded behind the mark of a clean shutdown nobody has synced.
         if tail.is_damage(self.since(now).boot(false)) {
             self.gap(format!("{name} is damaged at record {next_seq:x}"));
             self.next_seq = tail.next_seq();
-            tail.sound.into_iter().for_each(|found| self.apply(found.entry));
+            tail.sound.into_iter().for_each(|found| self.apply(found.seq, found.entry));
         }
         Ok(())
+    }
+
+    /// After a loss of power: takes what shadows say of themselves and the log does not, of files that were written past
+    /// the daemon.
+    pub(super) fn believe_seals(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
+        if self.boot(now) == Boot::Kept {
+            return Ok(());
+        }
+        let unseen =
+            self.files.iter().filter(|(id, file)| file.is_unseen() && !self.is_in_doubt(**id));
+        let unseen: Vec<FileId> = unseen.map(|(id, _)| *id).collect();
+        for id in unseen {
+            let Some(len) = self.sealed_to(media, id)? else { continue };
+            let file = self.files.get_mut(&id).expect("listed above");
+            if file.durable_size().is_none_or(|durable| durable < len) {
+                file.apply(&Change::Synced { size: len, ranges: (&[(0, len)]).into() });
+                // It changes the store, too.
+                self.touched.entry(id).or_insert(self.applied_seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to where the shadow says that it is durable, if that counts.
+    fn sealed_to(&self, media: &dyn Media, id: FileId) -> io::Result<Option<u64>> {
+        let name = shadow_name(id);
+        let stat = match media.stat(&name) {
+            Ok(stat) if stat.kind == FileKind::File => stat,
+            // Who compares it with its record tells of that.
+            Ok(_) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let seal = media.seal_of(&name)?.and_then(|bytes| Seal::of_bytes(&bytes));
+        let last = self.touched.get(&id).copied();
+        let counts = |seal: &Seal| seal.counts(self.losses, self.applied_seq, last);
+        // A write that had not ended when the seal was made may have moved the size in memory alone.
+        Ok(seal.filter(counts).map(|seal| seal.len.min(stat.len)))
     }
 
     /// Records are missing here: what was known so far may have changed.
@@ -171,8 +216,8 @@ impl Loaded {
         self.sure.clear();
     }
 
-    fn apply(&mut self, entry: Entry<'_>) {
-        self.touched.extend(entry.file());
+    fn apply(&mut self, seq: u64, entry: Entry<'_>) {
+        self.touched.extend(entry.file().map(|id| (id, seq)));
         match entry {
             Entry::Put(id, record) => {
                 self.next_id = self.next_id.max(id.0 + 1);
@@ -231,6 +276,7 @@ pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
         .map_err(other)?;
     load_store(&db, &mut loaded)?;
     loaded.replay_logs(media, now)?;
+    loaded.believe_seals(media, now)?;
     Ok(loaded)
 }
 

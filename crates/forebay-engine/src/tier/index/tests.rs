@@ -465,3 +465,19 @@ fn what_was_never_synced_is_lost_once_each_time() {
     ];
     assert_eq!(starts.map(|(boot, begins)| start(boot, begins)), [0, 0, 1, 1, 1, 1, 2]);
 }
+
+/// What the store has from behind a seal nobody can tell from what it had before.
+// S-3
+#[test]
+fn a_seal_is_within_the_log_until_more_of_it_is_in_the_store() {
+    let dir = TempDir::new();
+    let mut bench = Bench::open(Arc::new(DirMedia::open(dir.path()).unwrap()));
+    bench.create(Path::new("f"));
+    let seal = bench.index.seal(5);
+    bench.compact();
+    assert!(bench.index.is_within_log(seal), "the store has what was before it");
+    bench.create(Path::new("g"));
+    assert!(bench.index.is_within_log(seal));
+    bench.compact();
+    assert!(!bench.index.is_within_log(seal));
+}

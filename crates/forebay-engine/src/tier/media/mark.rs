@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs;
+use rustix::fs::{Mode, OFlags};
 
 /// The mark of the file system that `fd` is on; `None` where the kernel has none to show (tmpfs,
 /// which loses everything with its last unmount, overlays, network file systems, no sysfs).
@@ -27,6 +28,23 @@ pub(super) fn syncs_names(fd: BorrowedFd<'_>) -> bool {
     sysfs_dir(fd).is_some_and(|dir| of(&dir) && dir.is_dir())
 }
 
+/// Whether the file system commits changes of inodes in their order, each commit behind a flush of what the device
+/// took before: XFS, and ext4 with a journal of its own, which is not committed without one (`data=ordered` forbids that).
+/// Of ext4 the kernel tells so in `/proc/fs`; where that cannot be read it does not count.
+pub(super) fn commits_in_order(fd: BorrowedFd<'_>) -> bool {
+    let Some(dir) = sysfs_dir(fd).filter(|dir| dir.is_dir()) else { return false };
+    let Some(device) = dir.file_name().and_then(|name| name.to_str()) else { return false };
+    if dir.starts_with("/sys/fs/xfs") {
+        // A commit has no flush of the realtime device with it.
+        return is_on_data_device(fd);
+    }
+    let options = std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options"));
+    let has = |wanted: &str| options.iter().flat_map(|all| all.lines()).any(|one| one == wanted);
+    // The journal of another device has another name.
+    let own_journal = || Path::new(&format!("/proc/fs/jbd2/{device}-8")).exists();
+    dir.starts_with("/sys/fs/ext4") && has("data=ordered") && has("barrier") && own_journal()
+}
+
 fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let driver = match fs::fstatfs(fd).ok()?.f_type as u32 {
         // ext2 and ext3 as well, which the driver of ext4 serves.
@@ -40,6 +58,21 @@ fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let link = format!("/sys/dev/block/{}:{}", fs::major(dev), fs::minor(dev));
     let device = std::fs::read_link(link).ok()?;
     Some(Path::new("/sys/fs").join(driver).join(device.file_name()?))
+}
+
+/// Whether files that are made in a directory of XFS are on the device that its log goes with.
+fn is_on_data_device(fd: BorrowedFd<'_>) -> bool {
+    /// `FS_IOC_FSGETXATTR` of linux/fs.h: `_IOR('X', 31, struct fsxattr)`.
+    const FS_GET_XATTR: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
+    /// `FS_XFLAG_REALTIME` and `FS_XFLAG_RTINHERIT`.
+    const REALTIME: u32 = 0x1 | 0x100;
+    // A descriptor that only names it is asked nothing.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = fs::openat(fd, c".", flags, Mode::empty()) else { return false };
+    let mut found = [0_u32; 7];
+    // SAFETY: the call writes 28 bytes, which is what `found` has, and reads none of our memory.
+    let told = unsafe { libc::ioctl(dir.as_raw_fd(), FS_GET_XATTR, found.as_mut_ptr()) };
+    told == 0 && found[0] & REALTIME == 0
 }
 
 /// Its devices are not what `st_dev` says.

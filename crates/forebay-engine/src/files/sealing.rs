@@ -1,0 +1,109 @@
+//! Syncs of what is written past us: one flush of the device makes the bytes durable, and a seal that says so
+//! ([`crate::core::seal`]).
+
+use std::io;
+use std::sync::Arc;
+
+use forebay_backing::Result;
+
+use crate::core::clock::{Look, What};
+use crate::core::counters::add;
+use crate::core::seal::Seal;
+use crate::failpoint;
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+use crate::tier::media::MediaFile;
+
+impl Files {
+    /// Whether a sync of so many bytes can do with a seal: of a file that grows past us, of which the rest is durable on
+    /// record.
+    pub(crate) fn may_seal(&self, inner: &Inner, len: u64) -> bool {
+        let Some(live) = &inner.live else { return false };
+        let grows = inner.state.durable_size().is_some_and(|durable| durable < len);
+        // A seal moves the shadow's ctime: of these two that would say that they were written.
+        let told = inner.doubt().is_none();
+        let plain = inner.unseen().is_none_or(|unseen| unseen.set_id_at.is_none());
+        let known = inner.recorded && !live.unlinked && live.named && !inner.state.is_unsynced();
+        inner.state.is_unseen() && grows && told && plain && known && self.media().keeps_seals()
+    }
+
+    /// Syncs the first `len` bytes, if the size has not changed since it was `seen`, with a seal that says so.
+    pub(crate) fn sync_sealing(
+        &self,
+        file: &Arc<File>,
+        shadow: &dyn MediaFile,
+        len: u64,
+        seen: Look,
+    ) -> io::Result<Option<Seal>> {
+        let skips = failpoint::skips_sync("shadow");
+        // Z1: the seal is written behind the bytes.
+        if !skips {
+            shadow.write_out(len)?;
+        }
+        let seal = self.seal(&mut file.lock(), shadow, len, seen);
+        match seal {
+            _ if skips => {}
+            Some(_) => shadow.sync_sealed()?,
+            None => shadow.sync_data()?,
+        }
+        Ok(seal)
+    }
+
+    /// The seal that the shadow has then, or none.
+    fn seal(
+        &self,
+        inner: &mut Inner,
+        shadow: &dyn MediaFile,
+        len: u64,
+        seen: Look,
+    ) -> Option<Seal> {
+        // Under the lock: who cuts the file comes before, and has changed the size, or after, and finds the seal.
+        if inner.changed(seen, What::Size) || !self.may_seal(inner, len) {
+            return None;
+        }
+        let live = inner.live();
+        if let Some(seal) = live.seal.filter(|seal| seal.len >= len)
+            && self.is_latest(inner, seal)
+        {
+            return Some(seal);
+        }
+        // Nothing that a loss of power takes from the log may be missing.
+        inner.live().logged_seq.filter(|seq| self.index.is_synced(*seq))?;
+        let seal = self.index.seal(len);
+        shadow.seal(&seal.to_bytes()).ok()?;
+        inner.live().seal = Some(seal);
+        Some(seal)
+    }
+
+    /// Records what a sync has made durable, by `record`. What is sealed the shadow says as well: nobody needs to sync that
+    /// record.
+    pub(crate) fn record_sealed(
+        &self,
+        inner: &mut Inner,
+        seal: Option<Seal>,
+        record: impl FnOnce(&mut Inner) -> Result<bool>,
+    ) -> Result<bool> {
+        let seal = seal.filter(|seal| self.is_latest(inner, *seal));
+        let logged = inner.live().logged_seq;
+        let recorded = record(inner)?;
+        if recorded && seal.is_some() {
+            inner.live().logged_seq = logged;
+            add(&self.counters().sealed_syncs, 1);
+        }
+        Ok(recorded)
+    }
+
+    /// Whether the log will be found without a record of the file behind the seal if all that comes from here on is lost (Z2).
+    fn is_latest(&self, inner: &Inner, seal: Seal) -> bool {
+        let last = inner.live.as_ref().map_or(u64::MAX, |live| live.last_seq);
+        last <= seal.seq && self.index.is_within_log(seal)
+    }
+
+    /// Up to where a loss of power may leave the shadow sealed, with a seal that counts (Z3).
+    pub(crate) fn sealed_to(&self, inner: &Inner) -> Option<u64> {
+        let live = inner.live.as_ref()?;
+        let seal = live.seal?;
+        let is_over = live.last_seq > seal.seq && self.index.is_synced(live.last_seq);
+        (!is_over).then_some(seal.len)
+    }
+}
