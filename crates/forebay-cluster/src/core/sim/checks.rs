@@ -170,8 +170,14 @@ impl World {
     }
 
     fn falls_back(&mut self, file: usize, from: usize, value: u64) -> Checked {
-        let now = self.now;
         self.nodes[from].stale.insert(file);
+        self.counts.copied.rolled_back += u64::from(value < self.files[file].newest);
+        self.becomes(file, from, value)
+    }
+
+    /// All that is newer is void.
+    pub fn becomes(&mut self, file: usize, from: usize, value: u64) -> Checked {
+        let now = self.now;
         let found = &mut self.files[file];
         if value < found.synced || value < found.store || value > found.newest {
             return Err(format!(
@@ -180,7 +186,6 @@ impl World {
             ));
         }
         if value < found.newest {
-            self.counts.copied.rolled_back += 1;
             found.void.push((value, found.last, now));
             found.newest = value;
             found.acked = found.acked.min(value);

@@ -6,8 +6,9 @@ use super::Neglect;
 use super::world::{Checked, PATIENCE, What, World, key, name, node_of, number_of};
 use crate::core::{Effect, Input, Keeper};
 
+#[derive(Clone, Copy)]
 pub struct Copy {
-    number: u64,
+    pub number: u64,
     /// `None`: the store has it.
     pub value: Option<u64>,
     seq: u64,
@@ -15,14 +16,14 @@ pub struct Copy {
 
 #[derive(Clone)]
 pub struct Keep {
-    from: usize,
+    pub from: usize,
     life: u64,
     pub to: usize,
     epoch: u64,
     fill: u64,
-    file: usize,
+    pub file: usize,
     number: u64,
-    value: Option<u64>,
+    pub value: Option<u64>,
     seq: u64,
     waiter: Waiter,
 }
@@ -122,7 +123,7 @@ impl World {
             }
             Effect::DropCopies { member } => {
                 let home = node_of(&member);
-                self.nodes[node].copies.retain(|(of, _), _| *of != home);
+                self.drop_copies(node, home, true);
                 self.nodes[node].damaged.remove(&home);
                 let delay = self.dice.roll(20);
                 self.at(delay, What::Give(node, life, Input::Dropped { member }));
@@ -198,6 +199,7 @@ impl World {
                     let takes = self.takes_copy(&keep);
                     if takes {
                         self.write_copy(&keep);
+                        self.sync_copy(&keep);
                     }
                     self.answer_keep(&keep, takes);
                 }
@@ -210,8 +212,12 @@ impl World {
                 let Some(core) = self.nodes[to].core.as_mut() else { return Ok(()) };
                 let ok = core.fill_begins(&name(from), epoch, fill);
                 if ok && self.neglect != Some(Neglect::DropBeforeFill) {
-                    self.nodes[to].copies.retain(|(home, _), _| *home != from);
+                    let is_durable = self.neglect != Some(Neglect::DropDurably);
+                    self.drop_copies(to, from, is_durable);
                     self.nodes[to].damaged.remove(&from);
+                }
+                if ok && answers {
+                    self.fill_begins(to, from);
                 }
                 match answers {
                     true => self.send(to, What::FillBegun(from, life, fill, ok)),
@@ -252,8 +258,11 @@ impl World {
                 _ => self.not_copied(node, file, why),
             };
         };
-        if let Some(value) = dirty {
+        let is_careless = matches!(why, Why::Ack { .. }) && self.neglect == Some(Neglect::SyncHere);
+        if let Some(value) = dirty.filter(|_| !is_careless) {
             n.synced.insert(file, value);
+        } else if dirty.is_none() && self.neglect != Some(Neglect::AdoptDurably) {
+            n.disk.adopts(file);
         }
         if !self.is_fit(node) {
             return self.not_copied(node, file, why);
@@ -326,7 +335,9 @@ impl World {
 
     fn takes_copy(&mut self, keep: &Keep) -> bool {
         // What lacks something cannot be built upon.
-        if self.nodes[keep.to].damaged.contains(&keep.from) {
+        if self.nodes[keep.to].damaged.contains(&keep.from)
+            || self.lacks_fill_of(keep.to, keep.from)
+        {
             return false;
         }
         let core = self.nodes[keep.to].core.as_ref();
@@ -507,6 +518,7 @@ impl World {
         if let Some((value, number)) = copy.and_then(|copy| Some((copy.value?, copy.number))) {
             n.adopted.insert(file, value);
             n.adopted_under.insert(file, number);
+            n.disk.adopted_of.insert(file, home);
             if n.claimed_early.remove(&file) {
                 self.takes(node, file, value);
             }

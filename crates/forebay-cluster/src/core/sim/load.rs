@@ -1,12 +1,10 @@
 //! Programs that use the mounts, and what befalls the members meanwhile.
 
-use std::time::Duration;
-
-use super::Neglect;
 use super::moves::Entering;
 use super::world::{
     Checked, FAULTS_END, OUTLIVES, PATIENCE, What, World, dir_key, dir_of, key, node_of, path,
 };
+use super::{More, Neglect};
 use crate::core::{Access, Ask, Holder, Input, PATIENCES, Ticket, Way, Why};
 
 #[derive(Debug, Clone)]
@@ -154,6 +152,7 @@ impl World {
             }
             _ => PATIENCE,
         };
+        let patience = self.at_most(patience);
         if self.now > asked.since + patience + 250 && !is_paused && asked.tries == 0 {
             return Err(format!("m{node}: {:?} took {} ms", asked.op, self.now - asked.since));
         }
@@ -215,6 +214,11 @@ impl World {
                 self.at(delay, What::Renamed(node, life, ticket, None));
                 Ok(())
             }
+            (Way::Here, Op::Rename { .. }) if !self.may_rename(node, ticket) => {
+                self.counts.failed += 1;
+                self.counts.more.gates_gone += 1;
+                self.give(node, Input::Changed(ticket))
+            }
             (Way::Here, Op::Rename { dir }) => {
                 self.counts.renames += 1;
                 self.check_rename(node, dir)?;
@@ -242,6 +246,13 @@ impl World {
         }
     }
 
+    /// It looks once more before it begins.
+    fn may_rename(&self, node: usize, ticket: Ticket) -> bool {
+        let (now, core) = (self.clock(node), self.nodes[node].core.as_ref());
+        self.neglect == Some(Neglect::LookAtGate)
+            || core.is_some_and(|core| core.may_rename(now, ticket))
+    }
+
     fn ask_home(&mut self, node: usize, home: &str, asked: Asked) {
         let (number, life, op) = (self.ticket(), self.nodes[node].life, asked.op.clone());
         self.remote.insert(number, (node, asked));
@@ -256,7 +267,7 @@ impl World {
     fn check_taker(&mut self, node: usize, file: usize, since: u64, way: &Way) -> Checked {
         match way {
             Way::Fails(Why::HomeDead(home))
-                if self.now < since + PATIENCE
+                if self.now < since + self.at_least(PATIENCE)
                     && self.nodes[node].seen == self.registry.revision
                     && self.claimant(file) == Some(node_of(home))
                     && self.is_inherited(node_of(home)) =>
@@ -276,7 +287,7 @@ impl World {
             What::Serve(node, from, life, number, Op::Read { file, floor, .. })
                 if self.plan.direct =>
             {
-                let (now, reply_to) = (Duration::from_millis(self.now), (from, life, number));
+                let (now, reply_to) = (self.clock(node), (from, life, number));
                 let Some(core) = self.nodes[node].core.as_ref().filter(|_| self.serves(node))
                 else {
                     return Ok(());
@@ -326,7 +337,7 @@ impl World {
             return;
         }
         let lost = copies[self.dice.roll(copies.len() as u64) as usize];
-        self.nodes[node].copies.remove(&lost);
+        self.lose_copy(node, lost);
         self.nodes[node].damaged.insert(lost.0);
         self.counts.copied.damaged += 1;
         self.kill(node);
@@ -343,6 +354,9 @@ impl World {
         let until = self.now + 50 + self.dice.roll(900);
         let until = until.min(FAULTS_END);
         let lives = self.nodes[node].core.is_some();
+        if self.plan.more != More::None && self.dice.roll(2) == 0 {
+            return self.one_more_fault(node, until);
+        }
         match self.dice.roll(if self.plan.copies > 0 { 10 } else { 6 }) {
             0 => self.nodes[node].cut_registry = until,
             1 => self.nodes[node].cut_peers = until,

@@ -46,4 +46,16 @@ impl Model {
     pub fn snapshot(&self) -> (Revision, Vec<Entry>) {
         (Revision(self.revision), self.keys.values().cloned().collect())
     }
+
+    /// As a member of the registry has them that is behind.
+    pub fn snapshot_at(&self, upto: u64) -> (Revision, Vec<Entry>) {
+        let mut keys = BTreeMap::new();
+        for (_, event) in self.log.iter().take_while(|(revision, _)| *revision <= upto) {
+            match event {
+                Event::Put(entry) => _ = keys.insert(entry.key.clone(), entry.clone()),
+                Event::Deleted { key, .. } => _ = keys.remove(key),
+            }
+        }
+        (Revision(upto), keys.into_values().collect())
+    }
 }

@@ -8,14 +8,16 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Change, Commit, Outcome, Revision};
 
+use super::clocks::Clock;
 use super::counts::{Counts, Dice};
 use super::keeping::{After, Copy, Fill, Keep, Sync, Waiter, Why};
 use super::load::{Asked, Op};
 use super::moves::Entering;
+use super::power::Disk;
 use super::registry::Model;
 use super::{Neglect, Plan};
 use crate::core::rules::Rules;
-use crate::core::{Core, Effect, Fitness, Input, OWN_LEASE, Peer, Reply, Ticket, entering};
+use crate::core::{Core, Effect, Fitness, Input, Peer, Reply, Ticket, entering};
 use crate::keys;
 
 pub const PATIENCE: u64 = 1000;
@@ -28,6 +30,7 @@ pub const OUTLIVES: u64 = 2000;
 #[derive(Default)]
 pub struct Node {
     pub core: Option<Core>,
+    pub clock: Clock,
     /// It never comes back.
     pub is_dead: bool,
     pub life: u64,
@@ -37,6 +40,8 @@ pub struct Node {
     pub cut_registry: u64,
     pub cut_peers: u64,
     pub paused: u64,
+    /// Until then its watch tells it nothing, though all else of the registry answers.
+    pub behind: u64,
     /// Until then it takes no copies.
     pub full: u64,
     /// When the registry ends its lease.
@@ -67,6 +72,8 @@ pub struct Node {
     pub held: BTreeSet<usize>,
     pub claimed_early: BTreeSet<usize>,
     pub flushing: BTreeSet<usize>,
+    /// What of these is durable: [`power`](super::power).
+    pub disk: Disk,
     /// Calls to the store that are under way, whatever becomes of the process.
     pub landing: BTreeMap<u64, (usize, u64)>,
     pub syncs: BTreeMap<u64, Sync>,
@@ -104,6 +111,8 @@ pub enum What {
     Program(usize),
     Fault,
     Give(usize, u64, Input),
+    /// What a process had decided when it came to stand still.
+    GoesOn(usize, u64, Vec<Effect>),
     ToRegistry(usize, u64, Ticket, Option<Commit>, bool),
     Released(usize, u64, usize, bool),
     Wrote(usize, u64, usize, bool, Option<(usize, u64, u64)>),
@@ -121,7 +130,9 @@ pub enum What {
     Start(usize),
     Began(usize, u64),
     Renew(usize),
-    Renewed(usize, u64, u64),
+    /// When it was sent, by its member's clock: at the registry, and its answer.
+    Renewed(usize, u64, Duration),
+    Leased(usize, u64, Duration),
     Stop(usize, u64),
     /// Somebody has made sure that nothing of a dead member writes any more.
     Operator(usize),
@@ -144,6 +155,8 @@ pub enum What {
     Listed(usize, u64, usize),
     Adopt(usize, u64, usize, usize),
     Settle(usize, u64, usize),
+    /// A partner's disk has what the partner said that it had.
+    OnDisk(usize, u64, (usize, usize)),
 }
 
 pub struct World {
@@ -157,6 +170,8 @@ pub struct World {
     what: BTreeMap<u64, What>,
     pub registry: Model,
     pub outage: u64,
+    /// Until then the registry has no leader.
+    pub election: u64,
     pub nodes: Vec<Node>,
     pub files: Vec<File>,
     pub renaming: Option<(usize, usize)>,
@@ -218,6 +233,7 @@ impl World {
             what: BTreeMap::new(),
             registry: Model::default(),
             outage: 0,
+            election: 0,
             nodes: (0..plan.members).map(|_| Node::default()).collect(),
             files: vec![File::default(); plan.files()],
             renaming: None,
@@ -253,6 +269,7 @@ impl World {
     }
 
     pub fn run(&mut self) -> Checked {
+        self.set_clocks();
         for node in 0..self.plan.members {
             self.start(node);
             let first = self.dice.roll(100);
@@ -287,28 +304,34 @@ impl World {
             self.land(node, file, value);
         }
         let copies = self.plan.copies;
-        let me = keys::Member { epoch: 0, copies, ..keys::Member::of(&name(node)) };
+        let boot = self.nodes[node].disk.boot.to_string();
+        let me = keys::Member { epoch: 0, copies, boot, ..keys::Member::of(&name(node)) };
         let find = |kind: &str| self.registry.keys.get(&format!("stores/s/{kind}/m{node}"));
         let (before, partners) = (find("members"), find("partners"));
-        if let Some(taken) = before.and_then(super::parse::<keys::Member>).and_then(|m| m.taken) {
+        let taken = before.and_then(super::parse::<keys::Member>).and_then(|m| m.taken);
+        let was_taken = taken.is_some();
+        if let Some(taken) = taken {
             self.counts.copied.came_back += 1;
             self.counts.copied.came_back_in_time += u64::from(!taken.done);
         }
         let (commit, epoch) = entering("stores/s/", me, before, partners);
         let _ = self.registry.commit(&commit.put(format!("stores/s/alive/m{node}"), ""));
+        self.is_back(node, was_taken);
         self.told();
         let n = &mut self.nodes[node];
         n.life += 1;
         n.epoch = epoch;
         n.lease_at = if self.plan.has_leases() { self.now + LEASE } else { u64::MAX };
-        let (life, until) = (n.life, Duration::from_millis(self.now + LEASE));
+        let life = n.life;
         let snapshot = self.registry.snapshot();
         n.seen = snapshot.0.0;
+        let now = self.clock(node);
+        let until = self.believes(now);
         let patience = Duration::from_millis(PATIENCE);
         let mut core = Core::new(name(node), epoch, self.plan.copies, snapshot, patience)
             .with_rules(self.rules);
         if self.plan.has_leases() {
-            core.handle(Duration::from_millis(self.now), Input::Lease(until));
+            core.handle(now, Input::Lease(until));
             self.at(LEASE, What::Expire(node));
         }
         self.nodes[node].core = Some(core);
@@ -355,20 +378,18 @@ impl World {
     }
 
     pub fn give(&mut self, node: usize, input: Input) -> Checked {
-        let now = Duration::from_millis(self.now);
+        let now = self.clock(node);
         let Some(core) = self.nodes[node].core.as_mut() else { return Ok(()) };
         let told = self.trace.then(|| format!("{input:?}"));
         let effects = core.handle(now, input);
         if let Some(told) = told.filter(|told| told != "Tick" || !effects.is_empty()) {
             println!("{} m{node} {told} -> {effects:?}", self.now);
         }
-        for effect in effects {
-            self.effect(node, effect)?;
-        }
-        Ok(())
+        let Some(effects) = self.unless_it_stops(node, effects) else { return Ok(()) };
+        self.carry_out(node, effects)
     }
 
-    fn effect(&mut self, node: usize, effect: Effect) -> Checked {
+    pub fn effect(&mut self, node: usize, effect: Effect) -> Checked {
         let life = self.nodes[node].life;
         match effect {
             Effect::Answer(ticket, way) => return self.answer(node, ticket, way),
@@ -439,7 +460,7 @@ impl World {
 
     /// By its own clock.
     pub fn is_fit(&self, node: usize) -> bool {
-        let now = Duration::from_millis(self.now);
+        let now = self.clock(node);
         self.nodes[node].core.as_ref().is_some_and(|core| core.fit(now) == Fitness::Fit)
     }
 
@@ -456,7 +477,7 @@ impl World {
             | What::Renamed(n, ..)
             | What::Closed(n, ..)
             | What::Served(n, ..) => Some(*n),
-            What::Entered(n, ..) => Some(*n),
+            What::Entered(n, ..) | What::Leased(n, ..) => Some(*n),
             What::Deliver(_, n, ..) | What::Serve(n, ..) => Some(*n),
             What::SyncedHere(n, ..) | What::KeepDone(n, ..) | What::FillBegun(n, ..) => Some(*n),
             What::Flushed(n, ..) | What::Listed(n, ..) => Some(*n),
@@ -489,6 +510,11 @@ impl World {
                 true => self.give(node, input),
                 false => Ok(()),
             },
+            What::GoesOn(node, life, effects) => self.has_gone_on(node, life, effects),
+            What::OnDisk(node, life, copy) => {
+                self.reaches_disk(node, life, copy);
+                Ok(())
+            }
             What::ToRegistry(node, life, ticket, commit, is_late) => {
                 self.reach_registry(node, life, ticket, commit, is_late)
             }
@@ -506,6 +532,7 @@ impl World {
                 Ok(())
             }
             What::Renewed(node, life, sent) => self.renewed(node, life, sent),
+            What::Leased(node, life, sent) => self.leased(node, life, sent),
             What::Stop(node, life) => {
                 if self.lives(node, life) {
                     self.kill(node);
@@ -551,11 +578,15 @@ impl World {
             self.at(30, What::Watch(node));
             return Ok(());
         }
+        if n.behind > self.now {
+            self.at(n.behind - self.now, What::Watch(node));
+            return Ok(());
+        }
         let (seen, newest) = (n.seen, self.registry.revision);
         self.nodes[node].seen = newest;
         if self.faulty() && self.dice.roll(40) == 0 {
             self.counts.snapshots += 1;
-            let (revision, entries) = self.registry.snapshot();
+            let (revision, entries) = self.all_keys(node, seen);
             return self.give(node, Input::Snapshot(revision, entries));
         }
         let events = self.registry.after(seen);
@@ -574,10 +605,12 @@ impl World {
         commit: Option<Commit>,
         is_late: bool,
     ) -> Checked {
-        // A key cannot hang on a lease that has ended.
+        if !is_late && self.is_in_doubt(node, life, ticket, &commit) {
+            return Ok(());
+        }
         let is_cut = self.is_cut(node) || self.is_without_lease(node, commit.as_ref());
         let answer = match &commit {
-            None => Input::Barrier(ticket, Ok(Revision(self.registry.revision))),
+            None => Input::Barrier(ticket, Ok(Revision(self.newest_for(node)))),
             Some(_) if is_cut => Input::Committed(ticket, Err(())),
             Some(commit) => {
                 let moves = self.moves_of(node, commit);
@@ -611,70 +644,6 @@ impl World {
             let delay = self.delay();
             self.at(delay, What::Give(node, life, answer));
         }
-        Ok(())
-    }
-
-    fn is_without_lease(&self, node: usize, commit: Option<&Commit>) -> bool {
-        let is_own = |change: &Change| matches!(change, Change::Put { lease: Some(OWN_LEASE), .. });
-        !self.registry.keys.contains_key(&format!("stores/s/alive/m{node}"))
-            && commit.is_some_and(|commit| commit.changes.iter().any(is_own))
-    }
-
-    /// The lease of a process that does not renew it ends, unless the registry is away itself.
-    fn expire(&mut self, node: usize) {
-        let alive = format!("stores/s/alive/m{node}");
-        if !self.registry.keys.contains_key(&alive) || self.nodes[node].lease_at > self.now {
-            return;
-        }
-        if self.outage > self.now {
-            self.nodes[node].lease_at = self.outage + LEASE;
-            self.at(self.outage + LEASE - self.now, What::Expire(node));
-            return;
-        }
-        let mut gone = Commit::new().delete(alive);
-        let gate = self.registry.keys.get("stores/s/gate").and_then(super::parse::<keys::Gate>);
-        if gate.is_some_and(|gate| gate.by == name(node)) {
-            gone = gone.delete("stores/s/gate");
-            // Its own mount believes in it still. Its names are another matter.
-            self.renaming.take_if(|(by, _)| *by == node);
-        }
-        let grant = format!("stores/s/grants/m{node}");
-        if self.registry.keys.contains_key(&grant) {
-            self.counts.granted.expired += 1;
-            gone = gone.delete(grant);
-        }
-        let _ = self.registry.commit(&gone);
-        self.told();
-    }
-
-    fn renew(&mut self, node: usize) {
-        self.at(100, What::Renew(node));
-        if self.nodes[node].core.is_some() {
-            let (life, sent) = (self.nodes[node].life, self.now);
-            let delay = self.delay();
-            self.at(delay, What::Renewed(node, life, sent));
-        }
-    }
-
-    /// Claims hang on no lease: one that has run out is taken anew, if the epoch stands.
-    fn renewed(&mut self, node: usize, life: u64, sent: u64) -> Checked {
-        if !self.lives(node, life) || self.is_cut(node) {
-            return Ok(());
-        }
-        let alive = format!("stores/s/alive/m{node}");
-        if !self.registry.keys.contains_key(&alive) {
-            let member = self.registry.keys.get(&format!("stores/s/members/m{node}"));
-            let epoch = member.and_then(super::parse::<keys::Member>).map(|member| member.epoch);
-            if epoch != Some(self.nodes[node].epoch) {
-                return Ok(());
-            }
-            let _ = self.registry.commit(&Commit::new().put(alive, ""));
-            self.told();
-        }
-        self.nodes[node].lease_at = self.now + LEASE;
-        self.at(LEASE, What::Expire(node));
-        let (delay, until) = (self.delay(), Duration::from_millis(sent + LEASE));
-        self.at(delay, What::Give(node, life, Input::Lease(until)));
         Ok(())
     }
 

@@ -1,0 +1,72 @@
+//! A registry whose leader changes, and members of it that are behind.
+//!
+//! While there is no leader nothing is agreed. What was proposed before may come to pass under the next one, and nobody
+//! says so; what was acknowledged stays, also where all the registry's machines have lost power. The next leader gives
+//! every lease its whole time anew: leases end later than their holders believe, and never earlier. A watch may
+//! be served by a member of the registry that is behind, while commits, barriers and leases are answered by the leader.
+
+use forebay_registry::{Commit, Entry, Revision};
+
+use super::Neglect;
+use super::world::{LEASE, What, World};
+use crate::core::{Input, Ticket};
+
+impl World {
+    pub fn leader_changes(&mut self, until: u64) {
+        self.counts.more.leaders += 1;
+        for node in 0..self.plan.members {
+            if self.neglect == Some(Neglect::LeasesStand) {
+                self.nodes[node].lease_at = self.now;
+                self.expire(node);
+            } else if self.has_lease(node) {
+                self.counts.more.extended += 1;
+                self.nodes[node].lease_at = until + LEASE;
+                self.at(until + LEASE - self.now, What::Expire(node));
+            }
+        }
+        self.outage = self.outage.max(until);
+        self.election = until;
+    }
+
+    /// What reaches the registry then is in doubt.
+    pub fn is_in_doubt(
+        &mut self,
+        node: usize,
+        life: u64,
+        ticket: Ticket,
+        commit: &Option<Commit>,
+    ) -> bool {
+        let Some(commit) = commit.as_ref().filter(|_| self.election > self.now) else {
+            return false;
+        };
+        if self.dice.roll(2) == 0 {
+            return false;
+        }
+        self.counts.more.in_doubt += 1;
+        let wait = self.election - self.now + self.dice.roll(60);
+        self.at(wait, What::ToRegistry(node, life, ticket, Some(commit.clone()), true));
+        self.at(150, What::Give(node, life, Input::Committed(ticket, Err(()))));
+        true
+    }
+
+    /// What a barrier says.
+    pub fn newest_for(&mut self, node: usize) -> u64 {
+        let n = &self.nodes[node];
+        self.counts.more.asked_behind += u64::from(n.behind > self.now);
+        match self.neglect {
+            Some(Neglect::AskLeader) => n.seen,
+            _ => self.registry.revision,
+        }
+    }
+
+    /// After a watch was torn.
+    pub fn all_keys(&mut self, node: usize, seen: u64) -> (Revision, Vec<Entry>) {
+        if self.neglect != Some(Neglect::ReadFromLeader) {
+            return self.registry.snapshot();
+        }
+        let upto = seen.saturating_sub(self.dice.roll(20));
+        self.nodes[node].seen = upto;
+        self.at(20, What::Watch(node));
+        self.registry.snapshot_at(upto)
+    }
+}
