@@ -288,7 +288,10 @@ impl World {
         let under = |file| under(file).filter(|_| self.nodes[node].adopted.contains_key(&file));
         let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)), under(file));
         let found = |(file, value): (&usize, &u64)| (*file, *value, stands(*file));
-        let dirty: Vec<_> = self.nodes[node].dirty.iter().map(found).collect();
+        // Beside what was adopted it is another file of the tier.
+        let own = |file: usize| core.standing(key(file), dir_key(dir_of(file)), None);
+        let dirty = self.nodes[node].dirty.iter().map(|(file, value)| (*file, *value, own(*file)));
+        let dirty: Vec<_> = dirty.collect();
         let adopted: Vec<_> = self.nodes[node].adopted.iter().map(found).collect();
         let homes =
             (0..self.plan.members).filter(|home| core.keeps_for(&super::world::name(*home)));
