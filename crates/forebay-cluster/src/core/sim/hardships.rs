@@ -86,6 +86,8 @@ impl World {
     }
 }
 
+type Of = fn(u64) -> Plan;
+
 #[test]
 fn no_seed_does_damage_where_clocks_run_apart() {
     no_seed_fails(clocks, SEEDS);
@@ -124,7 +126,6 @@ fn no_seed_reads_old_bytes_under_a_grant_where_all_of_it_happens() {
 /// The margin is no larger than it must be: beyond it both kinds of promise break.
 #[test]
 fn clocks_that_run_apart_further_than_is_allowed_for_do_damage() {
-    type Of = fn(u64) -> Plan;
     let all: [(Of, Of); 2] =
         [(clocks_beyond, clocks), (clocks_beyond_with_grants, clocks_with_grants)];
     for (beyond, within) in all {
@@ -141,7 +142,7 @@ fn clocks_that_run_apart_further_than_is_allowed_for_do_damage() {
 
 #[test]
 fn each_duty_neglected_does_damage_in_these_worlds() {
-    let all: [(Neglect, fn(u64) -> Plan, u64); 12] = [
+    let all: [(Neglect, Of, u64); 12] = [
         (Neglect::AllowForClocks, clocks, 0),
         (Neglect::AllowForClocks, clocks_with_grants, 0),
         (Neglect::CountFromBefore, clocks, 0),
