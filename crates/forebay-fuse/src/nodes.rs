@@ -70,8 +70,7 @@ struct Node {
     side: Side,
     /// Its place among the forgotten nodes.
     queued: Option<u64>,
-    /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none. Of a file that is served there:
-    /// how long the kernel takes it to be, and one.
+    /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none.
     pages: u64,
     /// Keeps the inode number of an unlinked file from being used again while the kernel may
     /// still speak of it by that number.
@@ -440,18 +439,6 @@ impl Nodes {
         if let Some(node) = self.write().nodes.get_mut(&id) {
             node.pages = fingerprint;
         }
-    }
-
-    /// The kernel is about to be told how long a file is that is served there.
-    pub fn tell_size(&self, id: u64, size: u64) {
-        if !self.is_told_size(id, size) {
-            self.set_pages(id, size.saturating_add(1));
-        }
-    }
-
-    /// Whether the kernel was told that last.
-    pub fn is_told_size(&self, id: u64, size: u64) -> bool {
-        self.pages(id) == size.saturating_add(1)
     }
 
     /// All nodes the kernel may hold.

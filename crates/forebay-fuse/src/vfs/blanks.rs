@@ -122,7 +122,7 @@ impl Blank {
         parts
     }
 
-    /// These bytes were brought home: zeros there are stored from now on.
+    /// These bytes are brought home: zeros there are stored from now on.
     pub fn is_home(&self, start: u64, end: u64) {
         take_out(&mut self.ranges(), start, end);
     }

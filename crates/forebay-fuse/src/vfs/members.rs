@@ -548,7 +548,6 @@ impl Vfs {
         let Some(asked) = asked else { return Ok(Looked::Bare) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
-        self.nodes.tell_size(id, attr.size);
         Ok(Looked::There(Entry { id, attr, as_of }))
     }
 

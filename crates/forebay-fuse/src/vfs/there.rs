@@ -115,7 +115,9 @@ impl Vfs {
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let how = if write || truncate { Access::Write } else { Access::Read };
-        let (mut seat, mut size) = (None, 0);
+        // What was fetched ahead for others may be older than what this open is to see, in pages that all of them share.
+        self.members.fetching.stir(key);
+        let mut seat = None;
         let mut looks = Looks::begin();
         let succession = Succession::default();
         let mut named = self.named_home(&[key]);
@@ -129,9 +131,7 @@ impl Vfs {
                 Place::There(home) => {
                     let how = (write || truncate, Some(program.clone()));
                     match self.ask_open(&home, key, path.clone(), how) {
-                        Ok((there, attrs)) => {
-                            (seat, size) = (Some(Seat::There(there)), attrs.size);
-                        }
+                        Ok(there) => seat = Some(Seat::There(there)),
                         Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(&path));
@@ -148,9 +148,7 @@ impl Vfs {
                     let Some(file) = self.named_at(key, &path)? else {
                         return Err(self.replaced(&path));
                     };
-                    let attr = self.engine.verbs.stat_open(&file);
-                    self.allows_open(&program, &attr, &path)?;
-                    size = attr.size;
+                    self.allows_open(&program, &self.engine.verbs.stat_open(&file), &path)?;
                     seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
             }
@@ -179,10 +177,8 @@ impl Vfs {
             self.close_there(&remote);
             return Err(error);
         }
-        if truncate || !self.nodes.is_told_size(id, size) {
-            // Who opens it to map it asks how long it is, and may not be told what the kernel knows.
-            self.tell_attributes(id);
-        }
+        // Who opens it to map it asks how long it is, and is not to be told what the kernel knows.
+        self.tell_attributes(id);
         let handle = self.keep(Handle::There(remote));
         // Record locks go with any close of who has them.
         Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
@@ -194,13 +190,11 @@ impl Vfs {
         file: FileKey,
         path: PathBuf,
         (write, program): (bool, Option<Opener>),
-    ) -> Result<(There, Attrs)> {
+    ) -> Result<There> {
         let question = Question::Open { file, path, write, program };
         match self.ask(home, &question, &[], &mut Vec::new())? {
             // If it has begun anew since, it knows the handle no more.
-            Answer::Opened { handle, attrs } => {
-                Ok((There { life: self.life_of(home)?, handle }, attrs))
-            }
+            Answer::Opened { handle, .. } => Ok(There { life: self.life_of(home)?, handle }),
             other => Err(odd(&other)),
         }
     }
@@ -220,7 +214,7 @@ impl Vfs {
         let dir = self.as_found(dir, &path);
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
-                Seat::There(self.ask_open(&home, key, path, (remote.write, None))?.0)
+                Seat::There(self.ask_open(&home, key, path, (remote.write, None))?)
             }
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
@@ -478,8 +472,9 @@ impl Vfs {
                 Ok(())
             };
             let here = |guest: &Guest| guest.overwrite(self, start, bytes);
-            self.at_home(remote, Repeated::Elsewhere, there, here)?;
+            // Before: one that is not answered may have been done, and zeros stored over it later are to come home.
             remote.blank.is_home(start, end);
+            self.at_home(remote, Repeated::Elsewhere, there, here)?;
         }
         Ok(())
     }
@@ -585,12 +580,6 @@ impl Vfs {
 
     /// Attributes of a node that another member serves.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
-        let attr = self.attr_there(id)?;
-        self.nodes.tell_size(id, attr.size);
-        Ok(attr)
-    }
-
-    fn attr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
         let known = self.attrs_at_home(key)?;
         let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));
