@@ -6,15 +6,16 @@
 //! synced.
 //!
 //! - Z1: a seal on the medium means that all up to its length is there, as it was when the seal was made, or newer.
-//! - Z2: a seal counts if the log, as it is found, has no record of the file since: each later one stands behind that of
-//!   the sync.
+//! - Z2: a seal counts until the tier is used again, if the log, as it is found, has no record of the file since: each later
+//!   one stands behind that of the sync.
 //! - Z3: before bytes that a seal speaks of are cut off, the record of that is durable: by Z2 it counts no more.
 
 /// It is of a file in a certain state: as the log has it before number `seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
-    /// How often the tier has lost what was never synced: numbers of lost records are given again.
-    pub losses: u64,
+    /// The use of the tier that it is of: the next one gives numbers of records again that never reached the log, and
+    /// begins with all that an fsync has promised in the store.
+    pub start: u64,
     /// The number of the log's next record.
     pub seq: u64,
     /// So many bytes are durable.
@@ -27,7 +28,7 @@ pub const SEAL_BYTES: usize = 28;
 impl Seal {
     pub fn to_bytes(self) -> [u8; SEAL_BYTES] {
         let mut bytes = [0; SEAL_BYTES];
-        let words = [self.losses, self.seq, self.len];
+        let words = [self.start, self.seq, self.len];
         for (place, word) in bytes.chunks_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -42,13 +43,12 @@ impl Seal {
         let word = |n: usize| u64::from_le_bytes(bytes[n * 8..][..8].try_into().expect("8 bytes"));
         let check = u32::from_le_bytes(bytes[24..].try_into().expect("4 bytes"));
         let sound = crc32fast::hash(&bytes[..24]) == check;
-        sound.then(|| Seal { losses: word(0), seq: word(1), len: word(2) })
+        sound.then(|| Seal { start: word(0), seq: word(1), len: word(2) })
     }
 
-    /// Whether it counts (Z2) where the tier had lost something so often before, the store holds what was recorded before
-    /// `applied`, and the last record of the file in the log, if there is one, is `last`.
-    pub fn counts(self, losses: u64, applied: u64, last: Option<u64>) -> bool {
-        self.losses == losses && applied <= self.seq && last.is_none_or(|last| last < self.seq)
+    /// Whether it counts (Z2) after that use of the tier, where the store holds what was recorded before `applied`, and the last record of the file in the log, if there is one, is `last`.
+    pub fn counts(self, start: u64, applied: u64, last: Option<u64>) -> bool {
+        self.start == start && applied <= self.seq && last.is_none_or(|last| last < self.seq)
     }
 }
 
@@ -56,7 +56,7 @@ impl Seal {
 mod tests {
     use super::*;
 
-    const SEAL: Seal = Seal { losses: 3, seq: 100, len: 5000 };
+    const SEAL: Seal = Seal { start: 3, seq: 100, len: 5000 };
 
     // S-11
     #[test]
@@ -77,6 +77,6 @@ mod tests {
         assert!(SEAL.counts(3, 100, None) && SEAL.counts(3, 7, Some(99)));
         assert!(!SEAL.counts(3, 7, Some(100)), "the record of the sync, or a later one, is there");
         assert!(!SEAL.counts(3, 101, None), "the store may know more");
-        assert!(!SEAL.counts(4, 100, None), "the numbers were given again since");
+        assert!(!SEAL.counts(4, 100, None), "the tier was used since");
     }
 }

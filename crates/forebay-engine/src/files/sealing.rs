@@ -83,10 +83,12 @@ impl Files {
         seal: Option<Seal>,
         record: impl FnOnce(&mut Inner) -> Result<bool>,
     ) -> Result<bool> {
-        let seal = seal.filter(|seal| self.is_latest(inner, *seal));
-        let logged = inner.live().logged_seq;
+        let live = inner.live();
+        let (last, logged) = (live.last_seq, live.logged_seq);
         let recorded = record(inner)?;
-        if recorded && seal.is_some() {
+        // Behind the record: whatever compaction begins now knows of it.
+        let counts = |seal: Seal| last <= seal.seq && self.index.is_within_log(seal);
+        if recorded && seal.is_some_and(counts) {
             inner.live().logged_seq = logged;
             add(&self.counters().sealed_syncs, 1);
         }

@@ -64,6 +64,8 @@ pub struct Index {
     tree: Arc<Tree>,
     /// See [`Loaded::losses`].
     losses: u64,
+    /// How often the tier was used, this time among them.
+    start: u64,
     log: Mutex<Log>,
     /// One at a time syncs the log: of two the kernel tells one of what it could not write.
     syncing: Mutex<()>,
@@ -157,7 +159,9 @@ impl Index {
         let mut loaded = Loaded::default();
         load_store(&db.db, &mut loaded)?;
         loaded.replay_logs(&*media, now)?;
-        loaded.believe_seals(&*media, now)?;
+        if let Some((name, error)) = loaded.believe_seals(&*media, now).into_iter().next() {
+            return Err(io::Error::new(error.kind(), format!("the shadow file {name}: {error}")));
+        }
         if let Some(damage) = loaded.damage.first() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone()));
         }
@@ -185,6 +189,7 @@ impl Index {
             media,
             tree: loaded.tree.clone(),
             losses: loaded.losses(now),
+            start: loaded.start + 1,
             log: Mutex::new(Rank::Log, log),
             syncing: Mutex::new(Rank::LogSync, ()),
             compact: Mutex::new(Rank::Compaction, Some(db)),
@@ -351,7 +356,7 @@ impl Index {
 
     /// For the shadow of a file as it is on record now, of which `len` bytes are durable with it.
     pub fn seal(&self, len: u64) -> Seal {
-        Seal { losses: self.losses, seq: self.seq(), len }
+        Seal { start: self.start, seq: self.seq(), len }
     }
 
     /// Whether no compaction began since: the store has nothing from behind it.
@@ -398,7 +403,8 @@ impl Index {
                 Some(db) => db,
                 None => open_store(&*self.media)?,
             };
-            let committed = commit(&db.db, &compacted, session, self.losses, (next_id, seq));
+            let committed =
+                commit(&db.db, &compacted, session, (self.losses, self.start), (next_id, seq));
             if committed.is_ok() || db.doubt.load(Relaxed) {
                 *store = Some(db);
             }
@@ -477,7 +483,7 @@ fn commit(
     db: &Database,
     compacted: &Compacted,
     session: Option<(&Witness, Option<u64>)>,
-    losses: u64,
+    (losses, start): (u64, u64),
     (next_id, seq): (u64, u64),
 ) -> io::Result<()> {
     let txn = db.begin_write().map_err(other)?;
@@ -508,6 +514,7 @@ fn commit(
             let clean = synced_to == Some(seq);
             meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
             meta.insert("losses", losses).map_err(other)?;
+            meta.insert("starts", start).map_err(other)?;
             let mut boot = txn.open_table(BOOT).map_err(other)?;
             boot.insert("id", &*witness.boot).map_err(other)?;
             match &witness.mount {

@@ -277,7 +277,7 @@ impl Vfs {
     }
 
     /// Makes a complete file ready to be written past us, if the mount passes such writers through. This may
-    /// take a flush of the device: nobody else waits for it.
+    /// take a flush of the device: who opens the same file waits for it, too.
     fn make_ready(&self, file: &Arc<File>, flags: i32, admission: &Admission) -> bool {
         if !matches!(self.passthrough, Passthrough::Auto | Passthrough::Always) {
             return false;

@@ -33,6 +33,8 @@ pub struct Loaded {
     pub clean_shutdown: bool,
     /// How often what was never synced was lost, before the last use of the tier.
     losses: u64,
+    /// How often the tier was used.
+    pub(super) start: u64,
     /// What could not be read, in words.
     pub problems: Vec<String>,
     /// Where records of the log are missing that were there, in words: nobody knows what they said.
@@ -174,15 +176,28 @@ impl Loaded {
 
     /// After a loss of power: takes what shadows say of themselves and the log does not, of files that were written past
     /// the daemon.
-    pub(super) fn believe_seals(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
+    /// Returns the shadows that cannot be asked.
+    pub(super) fn believe_seals(
+        &mut self,
+        media: &dyn Media,
+        now: &Witness,
+    ) -> Vec<(String, io::Error)> {
+        let mut failed = Vec::new();
         if self.boot(now) == Boot::Kept {
-            return Ok(());
+            return failed;
         }
         let unseen =
             self.files.iter().filter(|(id, file)| file.is_unseen() && !self.is_in_doubt(**id));
         let unseen: Vec<FileId> = unseen.map(|(id, _)| *id).collect();
         for id in unseen {
-            let Some(len) = self.sealed_to(media, id)? else { continue };
+            let len = match self.sealed_to(media, id) {
+                Ok(Some(len)) => len,
+                Ok(None) => continue,
+                Err(error) => {
+                    failed.push((shadow_name(id), error));
+                    continue;
+                }
+            };
             let file = self.files.get_mut(&id).expect("listed above");
             if file.durable_size().is_none_or(|durable| durable < len) {
                 file.apply(&Change::Synced { size: len, ranges: (&[(0, len)]).into() });
@@ -190,7 +205,12 @@ impl Loaded {
                 self.touched.entry(id).or_insert(self.applied_seq);
             }
         }
-        Ok(())
+        failed
+    }
+
+    /// Whether the seal of a file counts.
+    pub(super) fn counts(&self, seal: Seal, id: FileId) -> bool {
+        seal.counts(self.start, self.applied_seq, self.touched.get(&id).copied())
     }
 
     /// Up to where the shadow says that it is durable, if that counts.
@@ -204,10 +224,8 @@ impl Loaded {
             Err(e) => return Err(e),
         };
         let seal = media.seal_of(&name)?.and_then(|bytes| Seal::of_bytes(&bytes));
-        let last = self.touched.get(&id).copied();
-        let counts = |seal: &Seal| seal.counts(self.losses, self.applied_seq, last);
         // A write that had not ended when the seal was made may have moved the size in memory alone.
-        Ok(seal.filter(counts).map(|seal| seal.len.min(stat.len)))
+        Ok(seal.filter(|seal| self.counts(*seal, id)).map(|seal| seal.len.min(stat.len)))
     }
 
     /// Records are missing here: what was known so far may have changed.
@@ -276,7 +294,10 @@ pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
         .map_err(other)?;
     load_store(&db, &mut loaded)?;
     loaded.replay_logs(media, now)?;
-    loaded.believe_seals(media, now)?;
+    for (name, error) in loaded.believe_seals(media, now) {
+        let text = format!("{name}: up to where it was synced last is not known: {error}");
+        loaded.problems.push(text);
+    }
     Ok(loaded)
 }
 
@@ -309,6 +330,7 @@ pub(super) fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     loaded.next_id = number("next_id")?;
     loaded.clean_shutdown = number("clean_shutdown")? == 1;
     loaded.losses = number("losses")?;
+    loaded.start = number("starts")?;
     let boot = txn.open_table(BOOT).map_err(other)?;
     let text = |key: &str| -> io::Result<Option<String>> {
         Ok(boot.get(key).map_err(other)?.map(|v| v.value().into()))

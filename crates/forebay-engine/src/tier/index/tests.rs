@@ -466,6 +466,26 @@ fn what_was_never_synced_is_lost_once_each_time() {
     assert_eq!(starts.map(|(boot, begins)| start(boot, begins)), [0, 0, 1, 1, 1, 1, 2]);
 }
 
+/// What the next use of the tier begins with has all that was promised, and numbers of lost records come again.
+// S-3 S-4
+#[test]
+fn a_seal_is_of_one_use_of_the_tier() {
+    let dir = TempDir::new();
+    let media: Arc<dyn Media> = Arc::new(DirMedia::open(dir.path()).unwrap());
+    let witness = Witness { boot: "a".into(), mount: None };
+    let begun = || {
+        let (index, loaded) = Index::open(media.clone(), &witness).unwrap();
+        index.begin(&witness, 1, &[], &|_| None).unwrap();
+        (index.seal(5), loaded)
+    };
+    let (seal, _) = begun();
+    let (next, loaded) = begun();
+    assert!(loaded.counts(seal, FileId(7)), "nothing happened since");
+    assert_eq!(next.seq, seal.seq, "the number alone does not tell");
+    let (_, loaded) = begun();
+    assert!(!loaded.counts(seal, FileId(7)) && loaded.counts(next, FileId(7)));
+}
+
 /// What the store has from behind a seal nobody can tell from what it had before.
 // S-3
 #[test]
