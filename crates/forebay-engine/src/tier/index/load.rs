@@ -175,8 +175,7 @@ impl Loaded {
     }
 
     /// After a loss of power: takes what shadows say of themselves and the log does not, of files that were written past
-    /// the daemon.
-    /// Returns the shadows that cannot be asked.
+    /// the daemon. Returns the shadows that cannot be asked, and why.
     pub(super) fn believe_seals(
         &mut self,
         media: &dyn Media,
