@@ -16,6 +16,7 @@ use super::rig::{self, MIB};
 use super::series::{Book, Interval, Steadiness};
 use super::tables::Sheet;
 use super::{mariadb, postgres};
+use crate::emptyfs::Mode;
 use crate::guard::{Serving, go_on};
 use crate::mounts::{Forebay, start_apart};
 use crate::report::{Finding, Report, Target};
@@ -40,6 +41,8 @@ enum Place {
     Preset(&'static str),
     /// Complete files are written past the daemon, as a mount does it unless it is told otherwise.
     Passed,
+    /// Through a daemon that keeps nothing and passes all: the least that a mount can cost.
+    Empty,
 }
 
 /// Who is compared, and on which tier.
@@ -88,6 +91,7 @@ impl Place {
             Place::Native => "fast directory alone",
             Place::Preset(preset) => preset,
             Place::Passed => "past the daemon",
+            Place::Empty => "past an empty daemon",
         }
     }
 }
@@ -153,7 +157,7 @@ pub fn postgresql_passed(
 fn passed(run: &Run, system: &'static System) -> Contest {
     Contest {
         name: format!("{}-passed", system.name),
-        places: vec![Place::Passed, Place::Native],
+        places: vec![Place::Passed, Place::Native, Place::Empty],
         beside_native: ON_A_PAR,
         ..roomy(run, system)
     }
@@ -314,12 +318,14 @@ fn measure(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Co
         drop(server);
         course
     };
-    if place == Place::Native {
-        let dir = run.fresh(On::Disk, "native")?;
-        copy(base, &dir.join("data"))?;
-        let course = serve(&dir.join("data"));
-        fs::remove_dir_all(&dir)?;
-        return Ok(Course { intervals: course?, home: None });
+    let bare = match place {
+        Place::Native => Some(run.native(On::Disk)?),
+        Place::Empty => Some(run.empty(On::Disk, Mode::Pass)?),
+        _ => None,
+    };
+    if let Some(bare) = bare {
+        copy(base, &bare.path("data"))?;
+        return Ok(Course { intervals: serve(&bare.path("data"))?, home: None });
     }
     let forebay = mount(run, contest, place, base)?;
     let data = forebay.mountpoint.join("data");
@@ -443,6 +449,7 @@ fn judge(contest: &Contest, courses: &[(Place, Vec<Course>)], report: &mut Repor
     };
     let mut rates = finding("throughput", "transactions/s", rate)
         .ratio_target(Place::Native.name(), Target::AtLeast(contest.beside_native))
+        .ratio_target(Place::Empty.name(), Target::AtLeast(ON_A_PAR))
         .ratio_target(Place::Store.name(), Target::AtLeast(10.0));
     let mut unsteady = finding("variation of 10 s", "share", |taken| by_tens(taken).variation);
     // Idle and hold only put off what they owe.

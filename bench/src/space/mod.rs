@@ -1,7 +1,8 @@
 //! `forebay-perf space`: what a private space costs beside a directory of the tier it lies in.
 //!
 //! Contestants are spaces made by the crate that the node daemon uses, one for each file system that
-//! an image can hold, and a plain directory beside their pool. What is judged is the speed of each
+//! an image can hold and one with a project quota, as far as they can be had, and a plain directory beside
+//! their pool. What is judged is the speed of each
 //! space over the directory's, formed within a round.
 
 mod work;
@@ -9,7 +10,7 @@ mod work;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use forebay_node::space::{Choice, Fs, Id, Means, Owner, Pool, Settings, SpaceSpec};
 
 use crate::guard::{self, Scratch};
@@ -66,10 +67,33 @@ fn rustix_is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A pool with one space for each file system, and a directory beside it.
+/// What holds the capacity of a space that is measured.
+#[derive(Clone, Copy)]
+enum Kind {
+    Image(Fs),
+    Quota,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Image(fs) => fs.name(),
+            Kind::Quota => "quota",
+        }
+    }
+
+    fn who(self) -> String {
+        match self {
+            Kind::Image(fs) => format!("image-{}", fs.name()),
+            Kind::Quota => "project-quota".into(),
+        }
+    }
+}
+
+/// A pool with one space of each kind, and a directory beside it.
 struct Spaces {
     pool: Pool,
-    specs: Vec<SpaceSpec>,
+    specs: Vec<(Kind, SpaceSpec)>,
     /// Where the contestants work; the last one is the directory.
     dirs: Vec<PathBuf>,
     mounts: PathBuf,
@@ -79,25 +103,39 @@ impl Spaces {
     fn make(disk: &Scratch, capacity: u64) -> Result<Spaces> {
         let pool = Pool::open(&disk.path().join("pool"), Settings::default())?;
         let mounts = disk.fresh("spaces")?;
-        let offers = pool.probe();
-        let image = offers.into_iter().find(|offer| offer.means == Means::Image);
-        let image = image.context("no image was spoken of")?;
-        ensure!(image.missing.is_none(), "no images here: {}", image.missing.unwrap_or_default());
         let mut spaces = Spaces { pool, specs: Vec::new(), dirs: Vec::new(), mounts };
-        for fs in image.systems {
-            let spec = spaces.spec(fs, fs.name(), capacity)?;
-            spaces.pool.make(&spec)?;
-            spaces.dirs.push(spec.mount_at.clone());
-            spaces.specs.push(spec);
+        for offer in spaces.pool.probe() {
+            let kinds: Vec<Kind> = match (offer.means, offer.missing) {
+                (Means::Image, None) => offer.systems.into_iter().map(Kind::Image).collect(),
+                (Means::ProjectQuota, None) => vec![Kind::Quota],
+                (means @ (Means::Image | Means::ProjectQuota), Some(why)) => {
+                    eprintln!("no {means}: {why}");
+                    Vec::new()
+                }
+                _ => Vec::new(),
+            };
+            for kind in kinds {
+                let spec = spaces.spec(kind, kind.name(), capacity)?;
+                spaces.pool.make(&spec)?;
+                spaces.dirs.push(spec.mount_at.clone());
+                spaces.specs.push((kind, spec));
+            }
         }
+        ensure!(!spaces.specs.is_empty(), "neither images nor project quotas here");
         spaces.dirs.push(disk.fresh("native")?);
         Ok(spaces)
     }
 
-    fn spec(&self, fs: Fs, name: &str, capacity: u64) -> Result<SpaceSpec> {
+    fn spec(&self, kind: Kind, name: &str, capacity: u64) -> Result<SpaceSpec> {
         let id: Id = name.parse()?;
         let mut spec = SpaceSpec::new(id, capacity, Owner::ROOT, self.mounts.join(name));
-        (spec.means, spec.fs) = (Choice::Exactly(Means::Image), fs);
+        spec.means = Choice::Exactly(match kind {
+            Kind::Image(_) => Means::Image,
+            Kind::Quota => Means::ProjectQuota,
+        });
+        if let Kind::Image(fs) = kind {
+            spec.fs = fs;
+        }
         Ok(spec)
     }
 
@@ -115,7 +153,7 @@ impl Spaces {
 
 impl Drop for Spaces {
     fn drop(&mut self) {
-        for spec in &self.specs {
+        for (_, spec) in &self.specs {
             if let Err(error) = self.pool.remove(&spec.id) {
                 eprintln!("{}: not removed: {error}", spec.id);
             }
@@ -164,9 +202,11 @@ impl Bench<'_> {
         samples: &Samples,
     ) -> Result<()> {
         let native = self.spaces.dirs.len() - 1;
-        for (index, spec) in self.spaces.specs.iter().enumerate() {
-            let names = [format!("image-{}", spec.fs.name()), "native".to_owned()];
-            let case = format!("space-{}/{case}", spec.fs.name());
+        for (index, (kind, _)) in self.spaces.specs.iter().enumerate() {
+            let names = [kind.who(), "native".to_owned()];
+            let case = format!("space-{}/{case}", kind.name());
+            // Nothing is in between.
+            let target = if let Kind::Quota = kind { target.map(|_| NATIVE) } else { target };
             let finding = Finding::new(&case, state, unit, &names, &samples.only(&[index, native]));
             report.add(match target {
                 Some(target) => finding.ratio_target("native", target),
@@ -188,10 +228,9 @@ fn sync_all_of(dir: &Path) -> Result<()> {
 
 fn make(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let spaces = bench.spaces;
-    for spec in &spaces.specs {
+    for (kind, _) in &spaces.specs {
         for gib in [1, bench.run.pick(16, 4)] {
-            let fs = spec.fs;
-            let spec = spaces.spec(fs, &format!("{}-made", fs.name()), gib << 30)?;
+            let spec = spaces.spec(*kind, &format!("{}-made", kind.name()), gib << 30)?;
             let (mut made, mut removed) = (Vec::new(), Vec::new());
             for _ in 0..bench.run.rounds {
                 guard::go_on()?;
@@ -200,9 +239,9 @@ fn make(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
                 made.push(begun.elapsed().as_secs_f64());
                 removed.push(spaces.remove(&spec.id)?.as_secs_f64());
             }
-            let (case, state) =
-                (format!("space-{}", fs.name()), format!("{gib} GiB, wholly allocated"));
-            let who = format!("image-{}", fs.name());
+            let case = format!("space-{}", kind.name());
+            let state = format!("{gib} GiB");
+            let who = kind.who();
             let finding = Finding::alone(&format!("{case}/make"), &state, "s", &who, &made);
             report.add(finding.target(MAKING))?;
             let finding = Finding::alone(&format!("{case}/remove"), &state, "s", &who, &removed);
