@@ -75,6 +75,28 @@ fn a_private_instance_is_full_at_its_capacity_and_takes_nothing_of_others() {
     proof!("{written} MiB fitted into 48");
 }
 
+// S-21: and so does that of a larger one, which holds XFS where that can be had.
+#[test]
+fn a_private_instance_of_300_mebibytes_holds_xfs_and_is_full_at_its_capacity() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "mkfs.xfs");
+    let node = Node::start(768);
+    create(&node, &["private", "a", "--capacity", "300MiB"]);
+    let a = node.at("a");
+    assert_eq!(mounted_at(&a).unwrap().0, "xfs");
+    let bytes = random(4 << 20, 1);
+    let (mut written, mut full) = (0u64, None);
+    while full.is_none() && written < 400 {
+        full = std::fs::write(a.join(format!("f{written}")), &bytes).err();
+        written += 4;
+    }
+    assert_eq!(full.expect("nothing bounds it").raw_os_error(), Some(libc::ENOSPC));
+    assert!((300..360).contains(&(written - 4)), "{written} MiB fitted");
+    node.forebay(&["instance", "destroy", "a"]).ok();
+    node.assert_empty();
+    proof!("{} MiB fitted into 300", written - 4);
+}
+
 /// The ledger under requests at one time: method: eight ask for a third of the pool each.
 #[test]
 fn no_room_is_granted_twice_whoever_asks_at_once() {

@@ -17,7 +17,7 @@ use crate::records::{
     Actual, Backing, Instance, JobKey, Life, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
     SpaceWish, Want, check_name, keys,
 };
-use crate::space::room;
+use crate::space::{Fs, Means, SpaceSpec, room};
 
 mod absent;
 mod orders;
@@ -163,6 +163,7 @@ impl Desk {
     }
 
     fn granted(&self, draft: &mut Draft<'_>, id: &str, asked: &NewInstance) -> Result<Instance> {
+        let asked = &self.settled(draft, asked)?;
         let mut granted = None;
         for node in &asked.nodes {
             self.require_node(draft, node)?;
@@ -193,6 +194,22 @@ impl Desk {
             created: now(),
             want: Want::Here,
         })
+    }
+
+    /// The same with the file system named that an image of it will hold: the best that all its nodes have.
+    fn settled(&self, draft: &mut Draft<'_>, asked: &NewInstance) -> Result<NewInstance> {
+        let mut best = Vec::new();
+        for node in &asked.nodes {
+            let key = keys::pool(node, &self.pool_of(node, asked)?);
+            let pool: Option<PoolRecord> = draft.read(&key)?;
+            best.push(pool.and_then(|pool| system_for(asked, &pool)));
+        }
+        let mut settled = asked.clone();
+        // One node without XFS has all take ext4.
+        if let Some(fs) = best.into_iter().min().flatten() {
+            settled.space.get_or_insert_default().fs = Some(fs.name().into());
+        }
+        Ok(settled)
     }
 
     fn require_node(&self, draft: &mut Draft<'_>, node: &str) -> Result<()> {
@@ -493,12 +510,26 @@ pub fn would_grant(
     in_grains(room, pool.grain).ok_or_else(|| usage(format!("{room} bytes are more than there is")))
 }
 
+/// What the image of an instance will hold there, if it is to be an image and nobody has said what.
+fn system_for(asked: &NewInstance, pool: &PoolRecord) -> Option<Fs> {
+    let wish = asked.space.as_ref();
+    let means = wish.and_then(|wish| wish.means.as_ref()).or(pool.means.first())?;
+    let is_open = asked.mode == Mode::Private && wish.is_none_or(|wish| wish.fs.is_none());
+    if !is_open || *means != Means::Image.to_string() {
+        return None;
+    }
+    let of_size = |fs: &Fs| *fs == Fs::Ext4 || SpaceSpec::suits_xfs(asked.bytes);
+    let mut known = pool.systems.iter().filter_map(|name| Fs::named(name));
+    known.find(of_size).or(Some(Fs::Ext4))
+}
+
 /// What a pool has to have for an instance: a file system of its own needs some room for itself.
 fn room_for(id: &str, asked: &NewInstance, pool: &PoolRecord) -> Result<u64> {
     if asked.mode != Mode::Private {
         return Ok(asked.bytes);
     }
-    let wish = asked.space.clone().unwrap_or_default();
+    let mut wish = asked.space.clone().unwrap_or_default();
+    wish.fs = wish.fs.or(system_for(asked, pool).map(|fs| fs.name().into()));
     let means = wish.means.as_ref().or(pool.means.first()).expect("required before");
     let probe = Instance {
         id: id.into(),

@@ -55,7 +55,8 @@ impl PoolHere {
         Ok(PoolRecord {
             capacity: self.capacity(book, node)?,
             grain: self.config.grain,
-            means: has.map(|offer| offer.means.to_string()).collect(),
+            means: has.clone().map(|offer| offer.means.to_string()).collect(),
+            systems: has.flat_map(|offer| &offer.systems).map(|fs| fs.name().into()).collect(),
             lacks,
             swap: self.config.swap && missing.is_none(),
             leftover_bytes: self.pool.leftovers()?.iter().map(|left| left.room).sum(),
@@ -181,8 +182,11 @@ pub fn space_of(instance: &Instance) -> Result<SpaceSpec> {
     if let Some(means) = &wish.means {
         spec.means = Choice::Exactly(means_named(means)?);
     }
-    if let Some("xfs") = wish.fs.as_deref() {
-        spec.fs = Fs::Xfs;
+    if let Some(name) = &wish.fs {
+        let known = Fs::named(name);
+        spec.fs = known.ok_or_else(|| {
+            Error::new(Kind::Usage, format!("file system {name}: there are ext4 and xfs"))
+        })?;
     }
     Ok(spec)
 }

@@ -140,7 +140,7 @@ pub struct SpaceWish {
     /// By what the capacity is to hold; the pool's choice if not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub means: Option<String>,
-    /// Of an image: `ext4` or `xfs`.
+    /// Of an image: `ext4` or `xfs`; `ext4` if not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +198,9 @@ pub struct PoolRecord {
     pub grain: u64,
     /// By what the capacity of private spaces can hold there, the best first.
     pub means: Vec<String>,
+    /// Which file systems an image can hold there, the best first.
+    #[serde(default)]
+    pub systems: Vec<String>,
     /// Why other means cannot be had.
     #[serde(default)]
     pub lacks: Vec<String>,

@@ -618,6 +618,43 @@ fn a_bad_pool_costs_only_itself_and_is_told() {
 }
 
 #[test]
+fn an_image_holds_xfs_where_all_its_nodes_have_it() {
+    let bed = Bed::new();
+    let (one, two) = (bed.node("n1"), bed.node("n2"));
+    let offers = |node: &str, systems: &[&str]| {
+        let key = keys::pool(node, "p");
+        let told: crate::records::PoolRecord = one.book.read(&key).unwrap().unwrap();
+        let systems = systems.iter().map(ToString::to_string).collect();
+        let (means, capacity) = (vec!["image".into()], 8 << 30);
+        let told = crate::records::PoolRecord { means, systems, capacity, ..told };
+        one.book.put(&key, &told).unwrap();
+    };
+    let made = |name: &str, nodes: &[&str], bytes: u64| {
+        let asked = NewInstance { bytes, ..wish(name, Mode::Private, nodes) };
+        let made = one.desk().create(&asked).unwrap();
+        let again = one.desk().create(&asked).unwrap();
+        assert_eq!(again.space, made.space, "the same words mean the same");
+        (made.space.unwrap().fs.unwrap(), made.bytes)
+    };
+    offers("n1", &["xfs", "ext4"]);
+    offers("n2", &["xfs", "ext4"]);
+    let (fs, xfs) = made("a", &["n1", "n2"], 1 << 30);
+    assert_eq!(fs, "xfs");
+    assert_eq!(made("small", &["n1"], 64 << 20).0, "ext4", "too small for XFS");
+    offers("n2", &["ext4"]);
+    let (fs, ext4) = made("b", &["n1", "n2"], 1 << 30);
+    assert_eq!(fs, "ext4", "n2 has no XFS");
+    assert_ne!(xfs, ext4, "the room is that of the file system");
+    // A node daemon of before says nothing of it.
+    offers("n2", &[]);
+    assert_eq!(made("c", &["n2"], 1 << 30).0, "ext4");
+    let named = Some(SpaceWish { fs: Some("ext4".into()), ..SpaceWish::default() });
+    let asked = NewInstance { space: named, bytes: 1 << 30, ..wish("d", Mode::Private, &["n1"]) };
+    assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().fs.unwrap(), "ext4");
+    drop(two);
+}
+
+#[test]
 fn a_user_has_so_many_transfers_that_have_not_ended() {
     let bed = Bed::new();
     let mut config = bed.config("n1", "");

@@ -155,6 +155,7 @@ mod tests {
             capacity,
             grain,
             means: Vec::new(),
+            systems: Vec::new(),
             lacks: Vec::new(),
             swap: false,
             leftover_bytes: 0,

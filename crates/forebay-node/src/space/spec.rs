@@ -78,8 +78,8 @@ impl fmt::Display for Id {
     }
 }
 
-/// The file system of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The file system of an image; the greater is taken where there is a choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fs {
     Ext4,
@@ -92,6 +92,10 @@ impl Fs {
             Fs::Ext4 => "ext4",
             Fs::Xfs => "xfs",
         }
+    }
+
+    pub fn named(name: &str) -> Option<Fs> {
+        [Fs::Ext4, Fs::Xfs].into_iter().find(|fs| fs.name() == name)
     }
 }
 
@@ -172,10 +176,15 @@ impl SpaceSpec {
         Ok(())
     }
 
+    /// Whether an image of so much can hold XFS.
+    pub fn suits_xfs(capacity: u64) -> bool {
+        capacity >= XFS_CAPACITY_MIN
+    }
+
     /// What only an image of XFS demands.
     pub(super) fn check_image(&self) -> Result<()> {
         match self.fs {
-            Fs::Xfs if self.capacity < XFS_CAPACITY_MIN => Err(usage_error(format!(
+            Fs::Xfs if !SpaceSpec::suits_xfs(self.capacity) => Err(usage_error(format!(
                 "{}: {} is too small for XFS: ask for {}, or for ext4",
                 self.id,
                 human_size(self.capacity),

@@ -123,7 +123,7 @@ struct Create {
     #[arg(long)]
     means: Option<String>,
 
-    /// The file system of an image.
+    /// The file system of an image; XFS from 300 MiB on where mkfs.xfs is on all nodes, else ext4.
     #[arg(long, value_parser = ["ext4", "xfs"])]
     fs: Option<String>,
 

@@ -130,6 +130,7 @@ mod tests {
             capacity,
             grain: 1 << 30,
             means: vec!["tmpfs".into()],
+            systems: Vec::new(),
             lacks: Vec::new(),
             swap: false,
             leftover_bytes: 0,
