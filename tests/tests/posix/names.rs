@@ -318,13 +318,13 @@ fn many(dir: &Path, count: usize) -> BTreeSet<String> {
 }
 
 fn a_large_directory_is_listed_completely(dir: &Path) {
-    let names = many(dir, 5000);
+    let names = many(dir, 2500);
     for _ in 0..2 {
         let list: Vec<String> = fs::read_dir(dir)
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
-        assert_eq!(list.len(), 5000, "no name twice");
+        assert_eq!(list.len(), 2500, "no name twice");
         assert!(list.into_iter().collect::<BTreeSet<_>>() == names);
     }
 }
@@ -390,7 +390,7 @@ fn piece(dir: &Path, from: u64) -> Option<(Vec<String>, u64)> {
 
 /// Names that stay are all listed, and once, whatever else comes and goes between the pieces.
 fn listing_is_resumed_by_another_descriptor(dir: &Path) {
-    let names: Vec<String> = many(dir, 3000).into_iter().collect();
+    let names: Vec<String> = many(dir, 1600).into_iter().collect();
     let (stay, go): (Vec<_>, Vec<_>) = names.chunks(2).map(|two| (&two[0], &two[1])).unzip();
     let mut go = go.into_iter();
     let (mut listed, mut from, mut pieces) = (Vec::new(), 0, 0);
@@ -412,7 +412,7 @@ fn listing_is_resumed_by_another_descriptor(dir: &Path) {
 }
 
 fn removing_piece_by_piece_removes_all(dir: &Path) {
-    many(dir, 3000);
+    many(dir, 1600);
     let (mut from, mut pieces) = (0, 0);
     while let Some((names, end)) = piece(dir, from) {
         for name in names.iter().filter(|name| !name.starts_with('.')) {
