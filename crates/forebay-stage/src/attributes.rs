@@ -44,10 +44,7 @@ impl Attributes<'_> {
             let (uid, gid) = owner(stat);
             fs::fchown(dst, Some(uid), Some(gid)).map_err(destination("setting the owner"))?;
         }
-        let lost = match self.options.preserve.xattrs || self.options.preserve.acls {
-            true => self.xattrs(src, dst)?,
-            false => Vec::new(),
-        };
+        let lost = self.xattrs(src, dst)?;
         let has_list =
             self.options.preserve.acls && !lost.iter().any(|name| name.as_c_str() == ACL);
         let mode = if has_list { self.mode(stat) } else { self.mode_without_list(src, dst, stat)? };
@@ -60,6 +57,11 @@ impl Attributes<'_> {
 
     pub fn gives_owner(&self) -> bool {
         self.options.preserve.owner && self.rights == Rights::Root
+    }
+
+    /// Only its owner and root may.
+    pub fn may_change(&self, there: &Stat) -> bool {
+        self.rights == Rights::Root || owner(there).0 == rustix::process::geteuid()
     }
 
     pub fn mode(&self, stat: &Stat) -> Mode {
@@ -90,24 +92,31 @@ impl Attributes<'_> {
     }
 
     fn xattrs(&self, src: &impl AsFd, dst: &impl AsFd) -> Tried<Vec<CString>> {
-        let (mut names, mut lost) = (Vec::new(), Vec::new());
-        let len = match fs::flistxattr_query(src) {
-            Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(lost),
-            Ok(len) => len,
-            Err(errno) => return Err(source("listing extended attributes")(errno)),
-        };
-        names.resize(len.max(XATTR_MAX), 0u8);
-        let len = fs::flistxattr(src, &mut names[..]);
-        let len = len.map_err(source("listing extended attributes"))?;
-        for name in names[..len].split_inclusive(|&byte| byte == 0) {
-            if let Ok(name) = CStr::from_bytes_with_nul(name)
-                && self.takes(name)
-                && self.xattr(src, dst, name)? == Kept::No
-            {
-                lost.push(name.into());
+        let mut lost = Vec::new();
+        for name in self.taken(src)? {
+            if self.xattr(src, dst, &name)? == Kept::No {
+                lost.push(name);
             }
         }
         Ok(lost)
+    }
+
+    /// The extended attributes that come along.
+    pub fn taken(&self, src: &impl AsFd) -> Tried<Vec<CString>> {
+        if !self.options.preserve.xattrs && !self.options.preserve.acls {
+            return Ok(Vec::new());
+        }
+        let len = match fs::flistxattr_query(src) {
+            Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
+            Ok(len) => len,
+            Err(errno) => return Err(source("listing extended attributes")(errno)),
+        };
+        let mut names = vec![0u8; len.max(XATTR_MAX)];
+        let len = fs::flistxattr(src, &mut names[..]);
+        let len = len.map_err(source("listing extended attributes"))?;
+        let names = names[..len].split_inclusive(|&byte| byte == 0);
+        let names = names.filter_map(|name| CStr::from_bytes_with_nul(name).ok());
+        Ok(names.filter(|name| self.takes(name)).map(CString::from).collect())
     }
 
     /// Labels of a security module are the destination's business.

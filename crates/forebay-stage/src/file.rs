@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{self, AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::attributes::owner;
 use crate::beneath::{Near, Pair, State, find, look, open_name};
 use crate::bytes::{Mover, Shape, Verify};
 use crate::journal::{Key, Version, pieces_name, temp_name};
@@ -17,7 +18,7 @@ use crate::publish::Ready;
 use crate::queue::{FileTask, Nature, Task};
 use crate::report::{Reason, Tried, Trouble, destination, opened, source};
 use crate::spec::Overwrite;
-use crate::sync::{Since, Sync};
+use crate::sync::{self, Since, Sync};
 use crate::transfer::Engine;
 
 /// What the destination has under a file's name.
@@ -51,6 +52,7 @@ impl Engine<'_> {
             return self.special(task, &pair);
         }
         let src = open_name(&pair.src, &task.name, OFlags::RDONLY).map_err(source("opening"))?;
+        sync::watch_mappings(&src);
         let stat = fs::fstat(&src).map_err(source("looking"))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Trouble::new(Reason::Changed, "it became something else meanwhile"));
@@ -60,6 +62,7 @@ impl Engine<'_> {
         match self.standing(task, &pair, &stat)? {
             Standing::Same => {
                 self.note_lost(&task.from(), self.journal.lost(Key::of(&task.to())));
+                self.complete(task, &pair, &src, &stat)?;
                 self.keep(task, &pair, &stat)
             }
             Standing::Stays => {
@@ -170,6 +173,27 @@ impl Engine<'_> {
             // Nobody has compared the content of this one.
             None => alike && self.spec.options.preserve.times && !self.spec.options.checksum,
         }
+    }
+
+    /// A file that somebody else put there, and that may be changed, gets its source's owner and extended
+    /// attributes, too.
+    fn complete(&self, task: &FileTask, pair: &Pair, src: &OwnedFd, stat: &Stat) -> Tried<()> {
+        let is_own = self.journal.published(Key::of(&task.to())).is_some();
+        if is_own || self.spec.options.overwrite == Overwrite::Never {
+            return Ok(());
+        }
+        let attributes = self.attributes();
+        let there = look(&pair.dst, task.to_name()).map_err(destination("looking"))?;
+        let is_owned = !attributes.gives_owner() || owner(&there) == owner(stat);
+        if (is_owned && attributes.taken(src)?.is_empty()) || !attributes.may_change(&there) {
+            return Ok(());
+        }
+        let fd = open_name(&pair.dst, task.to_name(), OFlags::RDONLY);
+        let fd = fd.map_err(destination("opening"))?;
+        let lost = attributes.apply(src, &fd, stat)?;
+        self.note_lost(&task.from(), &lost);
+        self.sync.file(&fd).map_err(destination("syncing"))?;
+        Ok(())
     }
 
     fn keep(&self, task: &FileTask, pair: &Pair, stat: &Stat) -> Tried<()> {

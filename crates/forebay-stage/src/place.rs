@@ -23,7 +23,7 @@ use crate::queue::{Named, Task};
 use crate::report::{Reason, Tried, Trouble, destination};
 use crate::spec::{Existing, Place, Spec, What, tidy, usage};
 use crate::sync::{self, How};
-use crate::transfer::Engine;
+use crate::transfer::{Engine, Name};
 use crate::walk::Stream;
 
 /// Names of a list that one thread looks at.
@@ -191,7 +191,11 @@ impl Engine<'_> {
             Some(_) if self.spec.options.existing == Existing::Replace => {
                 Placed::Instead(name.into())
             }
-            Some(_) => Placed::There,
+            Some(_) => {
+                // Of an earlier run, which did not find the name taken when it began.
+                remove_tree(&self.base.dst, &tree).map_err(destination("removing its own tree"))?;
+                Placed::There
+            }
         };
         let to = if placed == Placed::There { name.into() } else { tree };
         self.queue.push(Task::Walk(Stream::new(PathBuf::new(), PathBuf::from(to))));
@@ -232,13 +236,18 @@ impl Engine<'_> {
     }
 
     /// Step 6.
-    pub fn put_in_place(&self, placed: &Placed) -> Tried<()> {
+    pub fn put_in_place(&self, placed: &Placed) -> Tried<Name> {
         let dir = &self.base.dst;
         let tree = tree_name(&self.spec.id);
         match placed {
-            Placed::There => return Ok(()),
-            Placed::Beside(name) => {
-                rename_to_new(dir, &tree, name).map_err(destination("giving the tree its name"))?;
+            Placed::There => return Ok(Name::Given),
+            Placed::Beside(name) => match rename_to_new(dir, &tree, name) {
+                Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(Name::Taken),
+                given => given.map_err(destination("giving the tree its name"))?,
+            },
+            Placed::Instead(_) if self.ledger.failed() > 0 => {
+                let text = "what is there stays, since not all of the new is: resume the transfer, or cancel it";
+                return Err(Trouble::new(Reason::HeldBack, text));
             }
             Placed::Instead(name) => {
                 let inode = beneath::look(dir, &tree).map_err(destination("looking"))?.st_ino;
@@ -249,7 +258,8 @@ impl Engine<'_> {
             }
         }
         sync::dir(dir).map_err(destination("syncing the directory"))?;
-        self.remove_old()
+        self.remove_old()?;
+        Ok(Name::Given)
     }
 
     fn remove_old(&self) -> Tried<()> {

@@ -4,7 +4,7 @@
 //! honor it. Elsewhere every file and directory is synced alone, by all threads. So is what is in
 //! another file system, mounted below the destination.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -112,6 +112,16 @@ pub fn file(fd: &impl AsFd) -> rustix::io::Result<()> {
 
 pub fn data(fd: &impl AsFd) -> rustix::io::Result<()> {
     again(|| fs::fdatasync(fd))
+}
+
+/// From here on a store through a mapping moves the times of the file: the kernel takes the right to write
+/// from pages that it sends to the device, and the next store into one of them asks for it anew. Pages
+/// that are on their way are waited for, since they would be passed over; nothing else is. A tmpfs sends none
+/// (sync_file_range(2)).
+pub fn watch_mappings(fd: &OwnedFd) {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: an open descriptor. What cannot be sent fails for the program that wrote it.
+    _ = unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, flags) };
 }
 
 pub fn dir(fd: &impl AsFd) -> rustix::io::Result<()> {

@@ -6,7 +6,7 @@
 //! 3. Further names of files are linked.
 //! 4. What has these names is synced; then the files that come last go the same way.
 //! 5. Directories get their attributes, and everything is synced once more.
-//! 6. A new tree, which was made beside its place, takes its place.
+//! 6. A new tree, which was made beside its place, takes its place; that of an old one only if nothing failed.
 //! 7. The journal goes, if nothing failed.
 //!
 //! A loss of power at any time leaves under final names whole files only, old or new. A tree that was
@@ -44,6 +44,15 @@ pub struct Aside {
     pub last_links: Vec<FileTask>,
 }
 
+/// The name of a tree that was made beside its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// It is there, or nothing is to have it.
+    Given,
+    /// Somebody else made a directory of that name meanwhile: the transfer begins anew, and adds to that.
+    Taken,
+}
+
 /// A transfer that is under way.
 pub struct Engine<'a> {
     pub spec: &'a Spec,
@@ -77,15 +86,19 @@ pub fn run(
     spec: &Spec,
     control: &Control,
     every: Duration,
-    tell: impl FnMut(&Progress) + Send,
+    mut tell: impl FnMut(&Progress) + Send,
 ) -> Result<Report> {
     spec.check()?;
-    let (top, base) = place::find(spec)?;
-    let engine = Engine::new(spec, control, base, &top)?;
-    let meter = Meter::new();
     let seconds = std::time::Instant::now();
-    engine.told(meter, every, tell, || engine.all(&top));
-    Ok(engine.report(seconds.elapsed().as_secs_f64()))
+    loop {
+        let (top, base) = place::find(spec)?;
+        let engine = Engine::new(spec, control, base, &top)?;
+        let mut name = Name::Given;
+        engine.told(Meter::new(), every, &mut tell, || name = engine.all(&top));
+        if name == Name::Given {
+            return Ok(engine.report(seconds.elapsed().as_secs_f64()));
+        }
+    }
 }
 
 impl<'a> Engine<'a> {
@@ -115,10 +128,13 @@ impl<'a> Engine<'a> {
         })
     }
 
-    fn all(&self, top: &Top) {
+    fn all(&self, top: &Top) -> Name {
         let placed = match self.prepare(top) {
             Ok(placed) => placed,
-            Err(trouble) => return self.fail_path(Path::new(""), trouble),
+            Err(trouble) => {
+                self.fail_path(Path::new(""), trouble);
+                return Name::Given;
+            }
         };
         self.pool();
         self.tally.counted.store(self.queue.counted(), Ordering::Relaxed);
@@ -132,12 +148,17 @@ impl<'a> Engine<'a> {
         if let Err(errno) = self.sync.all() {
             self.fail_path(Path::new(""), destination("making durable")(errno));
         }
-        if !self.queue.stops()
-            && let Err(trouble) = self.put_in_place(&placed)
-        {
-            self.fail_path(Path::new(""), trouble);
+        let name = match self.queue.stops() {
+            true => Ok(Name::Given),
+            false => self.put_in_place(&placed),
+        };
+        match name {
+            Ok(Name::Taken) => return Name::Taken,
+            Ok(Name::Given) => {}
+            Err(trouble) => self.fail_path(Path::new(""), trouble),
         }
         self.end();
+        Name::Given
     }
 
     fn link_all(&self, links: Vec<FileTask>) {

@@ -184,6 +184,32 @@ fn a_tree_is_merged_into_one_that_is_there_or_takes_its_place() {
     assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
 }
 
+/// The bytes are the same: what `--preserve` names comes along all the same.
+#[test]
+fn a_file_that_is_there_already_gets_what_its_source_has_got_since() {
+    use std::os::unix::fs::MetadataExt;
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    file(&from.join("f"), b"bytes");
+    done(&spec("one", &from, &to, What::Directory));
+    let name = c"user.sum";
+    let src = std::fs::File::open(from.join("f")).unwrap();
+    rustix::fs::fsetxattr(&src, name, b"17", rustix::fs::XattrFlags::empty()).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(from.join("f"), Some(47110), Some(47110)).unwrap();
+    }
+    let report = done(&spec("two", &from, &to, What::Directory));
+    assert_eq!((report.kept, report.bytes_copied), (1, 0), "{report:#?}");
+    let dst = std::fs::File::open(to.join("f")).unwrap();
+    let mut value = [0u8; 8];
+    assert_eq!(rustix::fs::fgetxattr(&dst, name, &mut value[..]), Ok(2));
+    if is_root {
+        assert_eq!(dst.metadata().unwrap().uid(), 47110);
+    }
+}
+
 /// As the root of an instance, whose owner may write into it and not beside it.
 #[test]
 fn a_tree_is_added_to_a_root_that_keeps_its_mode() {

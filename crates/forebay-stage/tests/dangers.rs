@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bed::{Rng, done, file, left_over, run, spec};
-use forebay_stage::{Control, Outcome, Reason, What};
+use bed::{Rng, assert_same, done, file, left_over, picture, run, spec};
+use forebay_stage::{Control, Existing, Outcome, Reason, What};
 use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 
 /// Ends the other threads also when an assertion fails.
@@ -123,6 +123,156 @@ fn a_source_that_changes_is_not_published() {
         spec.options.rate = 0;
         assert_eq!(done(&spec).files, 2);
     }
+}
+
+/// A tree takes the place of an old one as a whole or not at all: what failed may be the old one's best.
+#[test]
+fn a_tree_of_which_something_failed_replaces_none() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    file(&from.join("checkpoint"), &vec![1; 8 << 20]);
+    file(&from.join("still"), b"still");
+    file(&to.join("checkpoint"), b"the last good one");
+    file(&to.join("old"), b"old");
+    let mut spec = spec("whole", &from, &to, What::Directory);
+    (spec.options.rate, spec.options.existing) = (4 << 20, Existing::Replace);
+    let over = AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::File::options().write(true).open(from.join("checkpoint")).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                file.write_all_at(b"changed", 100).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let _until = Until(&over);
+        run(&spec)
+    });
+    let reasons: Vec<Reason> = report.failures.iter().map(|failure| failure.reason).collect();
+    assert_eq!(reasons, [Reason::Changed, Reason::HeldBack], "{report:#?}");
+    assert_eq!(std::fs::read(to.join("checkpoint")).unwrap(), b"the last good one");
+    assert_eq!(picture(&to).len(), 3, "{:?}", picture(&to));
+    // Once it can be had as a whole it takes the place.
+    spec.options.rate = 0;
+    done(&spec);
+    assert_same(&from, &to);
+    assert_eq!(left_over(top.path()), Vec::<PathBuf>::new());
+}
+
+/// Stores through a mapping move no time of a file whose pages are dirty already.
+#[test]
+fn a_source_that_changes_through_a_mapping_is_not_published() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    file(&from.join("changing"), &vec![1; 8 << 20]);
+    if !keeps_no_times_of_mappings(&from) {
+        println!("SKIPPED: this file system moves times at each store, or never sends a page");
+        return;
+    }
+    let mut spec = spec("mapped", &from, &to, What::Directory);
+    spec.options.rate = 4 << 20;
+    let changing = std::fs::File::options().read(true).write(true).open(from.join("changing"));
+    let map = Mapping::of(&changing.unwrap(), 8 << 20);
+    map.fill(2);
+    let over = AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for generation in 3.. {
+                map.fill(generation);
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let _until = Until(&over);
+        run(&spec)
+    });
+    assert_eq!((report.outcome, report.failed), (Outcome::Failed, 1), "{report:#?}");
+    assert_eq!(report.failures[0].reason, Reason::Changed, "{report:#?}");
+    assert!(!to.join("changing").exists());
+}
+
+/// A writable shared mapping of a whole file.
+struct Mapping(*mut u8, usize);
+
+// SAFETY: plain memory; each test has one thread that stores into it.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn of(file: &std::fs::File, len: usize) -> Mapping {
+        use std::os::fd::AsRawFd;
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping of a file that stays as long.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Mapping(at.cast(), len)
+    }
+
+    /// One byte of each page.
+    fn fill(&self, byte: u8) {
+        for at in (0..self.1).step_by(4096) {
+            // SAFETY: inside of the mapping.
+            unsafe { self.0.add(at).write_volatile(byte) };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours alone.
+        unsafe { libc::munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// Whether a second store into a page moves no time here, and one after the page was sent does.
+fn keeps_no_times_of_mappings(dir: &Path) -> bool {
+    use std::os::fd::AsRawFd;
+    let path = dir.join("probe");
+    file(&path, &[0; 4096]);
+    let probe = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let map = Mapping::of(&probe, 4096);
+    let time = || {
+        std::thread::sleep(Duration::from_millis(20));
+        let before = probe.metadata().unwrap().modified().unwrap();
+        map.fill(1);
+        probe.metadata().unwrap().modified().unwrap() != before
+    };
+    time();
+    let at_each = time();
+    // SAFETY: an open descriptor.
+    unsafe { libc::fdatasync(probe.as_raw_fd()) };
+    let after_sync = time();
+    std::fs::remove_file(&path).unwrap();
+    !at_each && after_sync
+}
+
+/// Of two transfers to one new directory the second finds the name taken, and adds to it.
+#[test]
+fn two_transfers_to_one_new_directory_become_one() {
+    let top = tempfile::tempdir().unwrap();
+    let to = top.path().join("to");
+    let mut specs = Vec::new();
+    for name in ["a", "b"] {
+        let from = top.path().join(name);
+        std::fs::create_dir(&from).unwrap();
+        file(&from.join(format!("of-{name}")), &vec![1; 2 << 20]);
+        let mut spec = spec(name, &from, &to, What::Directory);
+        spec.options.rate = 2 << 20;
+        specs.push(spec);
+    }
+    std::thread::scope(|scope| {
+        specs.iter().for_each(|spec| _ = scope.spawn(|| done(spec)));
+    });
+    let mut names: Vec<_> =
+        std::fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["of-a", "of-b"]);
+    assert_eq!(left_over(top.path()), Vec::<PathBuf>::new());
 }
 
 /// A file that is exchanged or removed while it is read is not published either.
