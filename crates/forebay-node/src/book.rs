@@ -164,10 +164,14 @@ fn pause(turn: u32) -> Duration {
 impl Draft<'_> {
     pub fn read<T: DeserializeOwned>(&mut self, key: &str) -> Result<Option<T>> {
         let (entry, _) = self.book.registry.get(key)?;
-        self.compares.push(match &entry {
+        let compare = match &entry {
             Some(entry) => Compare::Revision(key.into(), entry.revision),
             None => Compare::Absent(key.into()),
-        });
+        };
+        // What is read twice is compared once; two that differ let the commit fail.
+        if !self.compares.contains(&compare) {
+            self.compares.push(compare);
+        }
         entry.map(|entry| read(key, &entry.value)).transpose()
     }
 

@@ -163,10 +163,12 @@ impl Desk {
     }
 
     fn granted(&self, draft: &mut Draft<'_>, id: &str, asked: &NewInstance) -> Result<Instance> {
+        for node in &asked.nodes {
+            self.require_node(draft, node)?;
+        }
         let asked = &self.settled(draft, asked)?;
         let mut granted = None;
         for node in &asked.nodes {
-            self.require_node(draft, node)?;
             let name = self.pool_of(node, asked)?;
             let bytes = grant(draft, id, asked, node, &name)?;
             if *granted.get_or_insert((name.clone(), bytes)) != (name.clone(), bytes) {
@@ -361,7 +363,9 @@ impl Desk {
             let key = keys::wanted_instance(id);
             let Some(mut instance) = draft.read::<Instance>(&key)? else { return Ok(false) };
             let Life::Job(job) = &instance.life else { return Ok(false) };
-            if instance.want != Want::Here || draft.read::<Job>(&keys::job(job))?.is_some() {
+            if instance.want != Want::Here
+                || draft.read::<serde_json::Value>(&keys::job(job))?.is_some()
+            {
                 return Ok(false);
             }
             instance.want = Want::Gone;
@@ -506,6 +510,7 @@ pub fn would_grant(
     pool: &PoolRecord,
 ) -> Result<u64> {
     require_means(pool, name, node, asked)?;
+    require_system(pool, name, node, asked)?;
     let room = room_for(id, asked, pool)?;
     in_grains(room, pool.grain).ok_or_else(|| usage(format!("{room} bytes are more than there is")))
 }
@@ -518,9 +523,31 @@ fn system_for(asked: &NewInstance, pool: &PoolRecord) -> Option<Fs> {
     if !is_open || *means != Means::Image.to_string() {
         return None;
     }
-    let of_size = |fs: &Fs| *fs == Fs::Ext4 || SpaceSpec::suits_xfs(asked.bytes);
+    // ext4 alone holds an exact number of inodes.
+    let is_exact = wish.is_some_and(|wish| wish.inodes.is_some());
+    let of_size = |fs: &Fs| *fs == Fs::Ext4 || !is_exact && SpaceSpec::suits_xfs(asked.bytes);
     let mut known = pool.systems.iter().filter_map(|name| Fs::named(name));
     known.find(of_size).or(Some(Fs::Ext4))
+}
+
+/// Also of a file system that nobody has named: a small image is one of ext4.
+fn require_system(pool: &PoolRecord, name: &str, node: &str, asked: &NewInstance) -> Result<()> {
+    let named = asked.space.as_ref().and_then(|wish| Fs::named(wish.fs.as_deref()?));
+    let image = Means::Image.to_string();
+    let means = asked.space.as_ref().and_then(|wish| wish.means.as_ref()).or(pool.means.first());
+    let is_image = asked.mode == Mode::Private && means == Some(&image);
+    match named.or(system_for(asked, pool)) {
+        // A node daemon of before does not say which it has.
+        Some(fs) if is_image && !pool.systems.is_empty() => {
+            let has = pool.systems.iter().any(|has| has == fs.name());
+            let (fs, all) = (fs.name(), pool.systems.join(", "));
+            let why = || {
+                usage(format!("pool {name} of node {node}: no images of {fs} there, but of {all}"))
+            };
+            if has { Ok(()) } else { Err(why()) }
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a pool has to have for an instance: a file system of its own needs some room for itself.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use forebay_base::Result;
 use forebay_base::units::{counted, human_secs};
+use serde_json::Value;
 
+use crate::book::Listed;
 use crate::desk::now;
 use crate::hands::Moved;
 use crate::job::{Job, Phase};
@@ -110,12 +112,18 @@ impl Node {
         if !matches!(instance.life, Life::Named { .. }) || instance.want == Want::GoneInHurry {
             return Ok(Vec::new());
         }
-        let all: Vec<(String, Job)> = self.book.list(keys::JOBS)?;
-        let waits = all.iter().map(|(_, job)| job).filter(|job| {
+        let all: Listed<Job> = self.book.list_some(keys::JOBS)?;
+        let waits = all.read.iter().map(|(_, job)| job).filter(|job| {
             let here = job.nodes.contains(&self.config.name);
             here && job.phase < Phase::Ended && job.stages_out_of(&instance.id)
         });
-        Ok(waits.map(|job| format!("job {} stages out of it when it ends", job.key.id)).collect())
+        let waits = waits.map(|job| format!("job {} stages out of it when it ends", job.key.id));
+        // Of what a newer daemon wrote this much is sure: what it does not name it does not stage out of.
+        let may = |job: &Value| job.to_string().contains(&instance.id);
+        let unread = all.unread.iter().filter(|(_, job)| may(job));
+        let unread =
+            unread.map(|(job, _)| format!("job {job}, which a newer forebay wrote, names it"));
+        Ok(waits.chain(unread).collect())
     }
 
     /// What a stage-out that ended without being done holds the instance for. Nothing if it was revoked,

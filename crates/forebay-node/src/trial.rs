@@ -648,10 +648,59 @@ fn an_image_holds_xfs_where_all_its_nodes_have_it() {
     // A node daemon of before says nothing of it.
     offers("n2", &[]);
     assert_eq!(made("c", &["n2"], 1 << 30).0, "ext4");
+    // ext4 alone has an exact number of inodes.
+    let counted = Some(SpaceWish { inodes: Some(1000), ..SpaceWish::default() });
+    let asked = NewInstance { space: counted, bytes: 1 << 30, ..wish("e", Mode::Private, &["n1"]) };
+    assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().fs.unwrap(), "ext4");
+    offers("n2", &["xfs"]);
+    let asked = NewInstance { bytes: 64 << 20, ..wish("f", Mode::Private, &["n2"]) };
+    let refused = one.desk().create(&asked).unwrap_err().to_string();
+    assert!(refused.contains("no images of ext4"), "{refused}");
     let named = Some(SpaceWish { fs: Some("ext4".into()), ..SpaceWish::default() });
     let asked = NewInstance { space: named, bytes: 1 << 30, ..wish("d", Mode::Private, &["n1"]) };
     assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().fs.unwrap(), "ext4");
     drop(two);
+}
+
+/// A commit has at most 120 compares.
+#[test]
+fn an_instance_may_be_on_thirty_nodes_and_more() {
+    let bed = Bed::new();
+    let node = bed.node("n0");
+    let pool: crate::records::PoolRecord = node.book.read(&keys::pool("n0", "p")).unwrap().unwrap();
+    let names: Vec<String> = (0..38).map(|number| format!("n{number}")).collect();
+    for name in &names {
+        node.book.put(&keys::node(name), &record(now())).unwrap();
+        node.book.put(&keys::pool(name, "p"), &pool).unwrap();
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let made = node.desk().create(&wish("many", Mode::Private, &names)).unwrap();
+    assert_eq!(made.nodes.len(), 38);
+}
+
+#[test]
+fn a_job_of_a_newer_version_stops_no_other_one_and_nothing_that_it_does_not_name() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let (one, two) = (bed_instance(&node, "one"), bed_instance(&node, "two"));
+    let job = serde_json::json!({
+        "key": { "cluster": "c", "id": "9", "incarnation": 1 }, "tomorrow": true, "nodes": ["n1"],
+        "plan": { "stage_out_of": "two" },
+    });
+    node.book.put(&format!("{}c/9/000001", keys::JOBS), &job).unwrap();
+    assert_eq!(node.before_leaving(&one).unwrap(), Before::Nothing);
+    let Before::Wait(why, _) = node.before_leaving(&two).unwrap() else { panic!("it goes") };
+    assert!(why.contains("newer forebay"), "{why}");
+    let release = |id: &str| {
+        let patience = crate::job::Patience::Wait;
+        crate::job::release(&node.book, "n1", id, patience, |_: &Path| Vec::new()).unwrap_err()
+    };
+    assert_eq!(release("9").kind(), Kind::Unavailable);
+    assert_eq!(release("8").kind(), Kind::Usage, "it has nothing there");
+}
+
+fn bed_instance(node: &Node, name: &str) -> Instance {
+    node.desk().create(&wish(name, Mode::Private, &["n1"])).unwrap()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use forebay_job::plan::{Destroy, Direction, Of, On, Plan, Staging};
 use super::order::{Eyes, Leg, Orders};
 use super::record::{Ended, Job, Phase, Released};
 use crate::Book;
+use crate::book::Listed;
 use crate::config::SchedulerConfig;
 use crate::desk::{Asker, Desk, now};
 use crate::failpoint;
@@ -63,8 +64,8 @@ impl Jobs<'_> {
     /// All jobs of the cluster, each incarnation for itself.
     pub fn all(&self) -> Result<Vec<Job>> {
         let prefix = format!("{}{}/", keys::JOBS, self.scheduler.cluster);
-        let found: Vec<(String, Job)> = self.book.list(&prefix)?;
-        Ok(found.into_iter().map(|(_, job)| job).collect())
+        let found: Listed<Job> = self.book.list_some(&prefix)?;
+        Ok(found.read.into_iter().map(|(_, job)| job).collect())
     }
 
     /// The last incarnation of a job.
@@ -163,14 +164,17 @@ impl Jobs<'_> {
     /// to bring.
     fn unused(&self, id: &str, after: u32) -> Result<JobKey> {
         let transfers = self.desk.transfers()?;
-        let jobs: Vec<(String, Job)> = self.book.list(keys::JOBS)?;
+        let jobs: Listed<Job> = self.book.list_some(keys::JOBS)?;
+        let unread = jobs.unread.iter();
+        let unread = unread.filter_map(|(_, job)| serde_json::from_value(job["key"].clone()).ok());
+        let taken: Vec<JobKey> =
+            jobs.read.iter().map(|(_, job)| job.key.clone()).chain(unread).collect();
         let cluster = &self.scheduler.cluster;
         let key = |incarnation| JobKey { cluster: cluster.clone(), id: id.into(), incarnation };
         let is_free = |key: &JobKey| {
             let prefix = format!("{}-t", key.name());
-            let named = |other: &Job| other.key.name() == key.name();
             !transfers.iter().any(|(transfer, _)| transfer.id.starts_with(&prefix))
-                && !jobs.iter().any(|(_, job)| named(job))
+                && !taken.iter().any(|other| other.name() == key.name())
         };
         let mut free = (after + 1..).map(key).filter(is_free);
         Ok(free.next().expect("there are fewer transfers than numbers"))

@@ -7,6 +7,7 @@ use forebay_base::{Error, Kind, Result};
 use super::phases::Answer;
 use super::record::{Job, Phase, Released};
 use crate::Book;
+use crate::book::Listed;
 use crate::desk::now;
 use crate::records::{Instance, Life, check_name, keys};
 
@@ -28,12 +29,13 @@ pub fn release(
     users: impl Fn(&Path) -> Vec<String>,
 ) -> Result<Answer> {
     check_name("job", id)?;
-    let all: Vec<(String, Job)> = book.list(keys::JOBS)?;
-    let here = all.into_iter().map(|(_, job)| job).filter(|job| {
+    let all: Listed<Job> = book.list_some(keys::JOBS)?;
+    let is_newer = all.unread.iter().any(|(_, job)| job["key"]["id"] == id);
+    let here = all.read.into_iter().map(|(_, job)| job).filter(|job| {
         job.key.id == id && job.phase < Phase::TornDown && job.nodes.iter().any(|name| name == node)
     });
     let jobs: Vec<Job> = here.collect();
-    let instances: Vec<(String, Instance)> = book.list(keys::WANTED_INSTANCES)?;
+    let instances: Vec<(String, Instance)> = book.list_some(keys::WANTED_INSTANCES)?.read;
     for job in &jobs {
         let of_it = instances
             .iter()
@@ -48,6 +50,11 @@ pub fn release(
         book.put(&keys::released(&job.key, node), &released)?;
     }
     match jobs.is_empty() {
+        true if is_newer => {
+            let why =
+                format!("job {id} is of a newer forebay than that of node {node}: upgrade it");
+            Err(Error::new(Kind::Unavailable, why))
+        }
         true => Err(Error::new(Kind::Usage, format!("job {id} has nothing on node {node}"))),
         false => Ok(Answer::Done("released".into())),
     }

@@ -188,6 +188,8 @@ fn arguments(spec: &SpaceSpec) -> Vec<String> {
             let percent = (spec.inodes() * INODE_XFS * 100).div_ceil(size(spec)).clamp(1, 100);
             // What would keep blocks back for itself is off.
             let mut args = owned(&["-q", "-f", "-K", "-b", "size=4096", "-l", "size=64m"]);
+            // Loop devices have the sectors of the disk that the tier lies on, at most so large ones.
+            args.extend(owned(&["-s", "size=4096"]));
             args.extend(owned(&["-m", "crc=1,finobt=0,rmapbt=0,reflink=0"]));
             args.extend(owned(&["-i", &format!("size={INODE_XFS},maxpct={percent}")]));
             args
@@ -252,6 +254,12 @@ mod tests {
         image.set_len(size(spec)).unwrap();
         format(&path, spec).unwrap();
         let image = File::options().read(true).write(true).open(&path).unwrap();
+        if spec.fs == Fs::Xfs {
+            // `sb_sectsize` (xfs_format.h): less is not mounted where the tier's disk has sectors of 4096 bytes.
+            let mut sector = [0; 2];
+            std::os::unix::fs::FileExt::read_exact_at(&image, &mut sector, 102).unwrap();
+            assert_eq!(u16::from_be_bytes(sector), 4096);
+        }
         let device = Loop::attach(&image, &path).unwrap();
         let settings: &[_] = match spec.fs {
             Fs::Ext4 => &[mount::Setting::Flag("noinit_itable")],
