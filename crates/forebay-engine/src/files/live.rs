@@ -74,15 +74,22 @@ pub(crate) struct Live {
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.
     pub named: bool,
-    /// What was on record when all of it was last found durable is durable, too.
-    pub ready: bool,
-    /// Somebody makes it so.
-    pub being_readied: bool,
+    pub readiness: Readiness,
     /// The shadow was made for a writer past us, and nothing was ever written to it.
     pub blank: bool,
     /// The bytes are of a version that the backing store no longer has; they are dropped once
     /// nobody reads them past us.
     pub stale: bool,
+}
+
+/// Whether what was on record when all of a file was last found durable is durable, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    #[default]
+    Unknown,
+    /// Somebody makes it so.
+    Sought,
+    Known,
 }
 
 /// Whether clean bytes may be evicted while the shadow is read, copied or synced.

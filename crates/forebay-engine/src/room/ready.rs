@@ -20,7 +20,8 @@ use crate::core::ranges::{Mark, State};
 use crate::core::state::Change;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
-use crate::files::live::{Around, Meanwhile};
+use crate::files::live::{Around, Meanwhile, Readiness};
+use crate::lock::MutexGuard;
 use crate::room::Room;
 use crate::tier::media::MediaFile;
 
@@ -35,24 +36,25 @@ pub(super) struct Ready {
     room: Arc<Room>,
 }
 
-/// The right to make a file ready.
+/// The right to make a file ready: not to be dropped under its lock.
 struct Turn<'a>(&'a File);
 
 impl<'a> Turn<'a> {
-    /// `None`: whoever has it takes too long.
-    fn take(files: &Files, file: &'a File) -> Option<Turn<'a>> {
-        let taken = |inner: &mut Inner| inner.live().being_readied;
-        let (mut inner, _) = files.time().wait_while(&file.changed, file.lock(), PATIENCE, taken);
-        match std::mem::replace(&mut inner.live().being_readied, true) {
-            true => None,
-            false => Some(Turn(file)),
-        }
+    /// `None`: another has it.
+    fn take(file: &'a File, inner: &mut Inner) -> Option<Turn<'a>> {
+        let readiness = &mut inner.live().readiness;
+        let before = std::mem::replace(readiness, Readiness::Sought);
+        (before != Readiness::Sought).then(|| Turn(file))
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.lock().live().being_readied = false;
+        let mut inner = self.0.lock();
+        let readiness = &mut inner.live().readiness;
+        if *readiness == Readiness::Sought {
+            *readiness = Readiness::Unknown;
+        }
         self.0.changed.notify_all();
     }
 }
@@ -63,19 +65,26 @@ impl Ready {
     }
 
     /// Makes a complete file ready (R1), if it may be; one thread at a time, or the record of the next would
-    /// be one that is not durable yet when the first opens the file.
+    /// be one that is not durable yet when the first opens the file. Whoever calls holds nothing that others need:
+    /// the tier may take its time.
     pub fn make(&self, file: &Arc<File>) -> Result<bool> {
-        match Turn::take(&self.files, file) {
-            Some(_turn) => self.make_alone(file),
+        let sought = |inner: &mut Inner| inner.live().readiness == Readiness::Sought;
+        let (mut inner, _) =
+            self.files.time().wait_while(&file.changed, file.lock(), PATIENCE, sought);
+        if self.is_ready(&mut inner) {
+            return Ok(self.may_be_compared(&mut inner));
+        }
+        match Turn::take(file, &mut inner) {
+            Some(_turn) => self.make_alone(file, inner),
             None => Ok(false),
         }
     }
 
-    fn make_alone(&self, file: &Arc<File>) -> Result<bool> {
-        let mut inner = file.lock();
-        if self.is_ready(&mut inner) {
-            return Ok(self.may_be_compared(&mut inner));
-        }
+    fn make_alone<'a>(
+        &self,
+        file: &'a Arc<File>,
+        mut inner: MutexGuard<'a, Inner>,
+    ) -> Result<bool> {
         let may = |inner: &mut Inner| self.may_be_ready(inner) && self.may_be_compared(inner);
         if !may(&mut inner) {
             return Ok(false);
@@ -125,7 +134,7 @@ impl Ready {
         drop(inner);
         self.files.note_tier(self.files.index().sync())?;
         let mut inner = file.lock();
-        inner.live().ready = true;
+        inner.live().readiness = Readiness::Known;
         Ok(self.is_ready(&mut inner))
     }
 
@@ -134,7 +143,7 @@ impl Ready {
         let outlasts = inner.state.outlasts_power() && self.may_be_ready(inner);
         let live = inner.live();
         let synced = live.logged_seq.is_none_or(|seq| self.files.index().is_synced(seq));
-        outlasts && live.ready && synced
+        outlasts && live.readiness == Readiness::Known && synced
     }
 
     fn may_be_ready(&self, inner: &mut Inner) -> bool {

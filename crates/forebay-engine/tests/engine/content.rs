@@ -20,7 +20,7 @@ use crate::losses::file_of;
 use crate::media::{CrashMedia, Disk};
 use crate::rng::Rng;
 use crate::start::{
-    NEW, abandon, counter, named, patient, read_all, simulated, start, time, within,
+    NEW, abandon, beside, counter, named, patient, read_all, simulated, start, time, within,
 };
 use crate::store::{MemStore, Tree};
 
@@ -671,6 +671,31 @@ fn all_who_open_a_file_at_once_have_it_past_us() {
             .for_each(|past| past.end().expect("a tier"));
     }
     engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
+}
+
+/// Who opens a file that another has made ready for long is served by the daemon, and the other has it past us in the end.
+// S-10
+#[test]
+fn who_waits_for_a_file_to_be_made_ready_does_not_wait_for_ever() {
+    let _time = simulated();
+    let bed = Bed::new();
+    let file = bed.cached("f", 10);
+    let (clock, syncs) = (time(), Arc::new(AtomicBool::new(false)));
+    let begun = syncs.clone();
+    bed.media.at_shadow_sync(move || {
+        begun.store(true, Relaxed);
+        clock.sleep(Duration::from_secs(60));
+    });
+    let (engine, other) = (bed.engine.clone(), file.clone());
+    let first = beside(move || engine.passed.make_ready(&other).expect("a tier that works"));
+    within("it is synced", || syncs.load(Relaxed));
+    let began = time().now();
+    for _ in 0..2 {
+        assert!(!bed.engine.passed.make_ready(&file).expect("a tier that works"));
+    }
+    assert!(time().since(began) < Duration::from_secs(20) && !first.is_finished());
+    assert!(first.join(), "nobody has taken its turn away");
+    assert!(bed.engine.passed.write_ready(&file, false).expect("room").is_some());
 }
 
 /// A time that is set through us does not make others' bytes ours.

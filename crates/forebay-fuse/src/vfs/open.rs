@@ -101,7 +101,7 @@ impl Vfs {
         if write || truncate {
             self.refuse_read_only()?;
         }
-        let _tree = self.tree();
+        let tree = self.tree();
         if self.is_far(id) {
             return self.open_there(id, flags, who);
         }
@@ -125,6 +125,8 @@ impl Vfs {
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
+        // The path has served. A file that is made ready waits for the tier, and no rename is to wait with it.
+        drop(tree);
         let ready = write && !truncate && self.make_ready(&file, flags, &admission);
         let wish = Opens { flags, fresh: truncate, ready, admission, held };
         let opened = self.open_as(id, file, wish)?;
@@ -277,7 +279,7 @@ impl Vfs {
     }
 
     /// Makes a complete file ready to be written past us, if the mount passes such writers through. This may
-    /// take a flush of the device: who opens the same file waits for it, too.
+    /// take a flush of the device, for which those who open the same file wait as well: no lock of ours is held.
     fn make_ready(&self, file: &Arc<File>, flags: i32, admission: &Admission) -> bool {
         if !matches!(self.passthrough, Passthrough::Auto | Passthrough::Always) {
             return false;

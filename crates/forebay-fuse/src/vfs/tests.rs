@@ -5,6 +5,7 @@ mod far;
 mod granted;
 mod passed;
 mod patience;
+mod slow;
 mod unfit;
 
 use std::collections::{HashMap, HashSet};
@@ -20,7 +21,7 @@ use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Question, Refusal};
 use forebay_engine::governor::law::Preset;
-use forebay_engine::media::DirMedia;
+use forebay_engine::media::{DirMedia, Media};
 use forebay_engine::rules::Origin;
 use forebay_engine::{Config, Engine, KeepDirty, Progress, Tier, Tunables};
 
@@ -368,11 +369,15 @@ impl Bed {
     fn vfs(root: &Path, name: &str, passthrough: Passthrough) -> Vfs {
         let tier = root.join(name);
         std::fs::create_dir_all(&tier).expect("the directory is writable");
-        let tier = DirMedia::open(&tier).and_then(|media| Tier::on(Arc::new(media)));
+        Bed::vfs_on(root, Arc::new(DirMedia::open(&tier).expect("it is there")), passthrough)
+    }
+
+    fn vfs_on(root: &Path, media: Arc<dyn Media>, passthrough: Passthrough) -> Vfs {
         let backing: Arc<dyn BackingStore> =
             Arc::new(DirStore::open(&root.join("backing")).expect("it is there"));
         let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
-        let engine = Engine::start(tier.expect("empty"), backing, Config::default(), tunables);
+        let tier = Tier::on(media).expect("empty");
+        let engine = Engine::start(tier, backing, Config::default(), tunables);
         let control = Arc::new(NoControls);
         let times = Times { entry: Duration::ZERO, attr: Duration::ZERO };
         let vfs = Vfs::new(engine.expect("new"), control, passthrough, times);
