@@ -44,6 +44,8 @@ pub(crate) struct Ages {
 pub(crate) struct Look {
     pub instant: Instant,
     pub max_age: Duration,
+    /// From one look at a file that is written past us to the next.
+    pub look_rest: Duration,
     /// The time of day, in milliseconds.
     pub now: u64,
     pub width: u64,
@@ -68,8 +70,8 @@ impl Look {
             true => Way::Flying,
             false => Way::Here,
         };
-        let stays =
-            !is_flushable(&inner, self.instant) || inner.was_looked_at(self.instant, self.max_age);
+        let was_looked_at = inner.was_looked_at(self.instant, self.look_rest, self.max_age);
+        let stays = !is_flushable(&inner, self.instant) || was_looked_at;
         if (way == Way::Here && stays) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged();
             return;

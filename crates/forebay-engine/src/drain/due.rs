@@ -56,6 +56,7 @@ impl Drain {
             false => now.saturating_sub(decision.from_age.as_millis() as u64),
         };
         let max_age = self.files.tune(|t| t.max_age);
+        let rest = self.files.totals().look_rest(self.files.time(), max_age);
         let by_age = matches!(decision.term, Term::Age | Term::Idle);
         let mut bytes = 0;
         let mut candidates = Vec::new();
@@ -64,7 +65,7 @@ impl Drain {
         for file in files {
             let instant = self.files.time().now();
             let stays = |inner: &Inner| {
-                self.holds.covers(inner) || (by_age && inner.was_looked_at(instant, max_age))
+                self.holds.covers(inner) || (by_age && inner.was_looked_at(instant, rest, max_age))
             };
             if stays(&file.lock()) {
                 continue;

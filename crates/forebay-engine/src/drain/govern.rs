@@ -193,6 +193,7 @@ impl Drain {
         let mut look = Look {
             instant: began,
             max_age: tunables.max_age,
+            look_rest: self.files.totals().look_rest(self.files.time(), tunables.max_age),
             now: self.files.time().ms(),
             width,
             settle: tunables.settle.as_millis() as u64,

@@ -348,9 +348,9 @@ impl Inner {
     }
 
     /// Whether it was compared a moment ago, and is written past us still: its age alone asks for no look yet (R5).
-    pub fn was_looked_at(&self, now: Instant, max_age: Duration) -> bool {
+    pub fn was_looked_at(&self, now: Instant, rest: Duration, max_age: Duration) -> bool {
         let looks = self.looks.as_deref();
-        self.state.is_unseen() && looks.is_some_and(|looks| looks.is_recent(now, max_age))
+        self.state.is_unseen() && looks.is_some_and(|looks| looks.is_recent(now, rest, max_age))
     }
 
     /// Whether it rests after a flush that failed.

@@ -72,6 +72,9 @@ pub(crate) struct LookPace {
 /// Until enough was compared to know: what a processor does.
 const LOOKS_PER_SEC: u64 = 4 << 30;
 
+/// Of so many parts of the time looks have one.
+const PARTS: f64 = 10.0;
+
 /// So much tells.
 const LOOKED_MIN: u64 = 64 << 20;
 
@@ -91,12 +94,20 @@ impl LookPace {
 
     /// Bytes that are compared within a tenth of that time.
     pub fn bytes_within(&self, clock: &Time, time: Duration) -> u64 {
+        (self.per_sec(clock) * time.as_secs_f64() / PARTS) as u64
+    }
+
+    /// So many bytes are compared within a tenth of the time that is returned.
+    pub fn time_for(&self, clock: &Time, bytes: u64) -> Duration {
+        Duration::from_secs_f64(bytes as f64 * PARTS / self.per_sec(clock))
+    }
+
+    fn per_sec(&self, clock: &Time) -> f64 {
         let (bytes, took) = (self.bytes.load(Relaxed), self.busy.total(clock));
-        let per_sec = match bytes < LOOKED_MIN || took.is_zero() {
+        match bytes < LOOKED_MIN || took.is_zero() {
             true => LOOKS_PER_SEC as f64,
             false => bytes as f64 / took.as_secs_f64(),
-        };
-        (per_sec * time.as_secs_f64() / 10.0) as u64
+        }
     }
 }
 

@@ -80,6 +80,12 @@ impl Totals {
         &self.looks
     }
 
+    /// How long a file that is written past us rests at least from one look to the next: all that are in doubt, looked at so
+    /// often, take a tenth of the time (R5).
+    pub fn look_rest(&self, clock: &Time, max_age: Duration) -> Duration {
+        self.looks.time_for(clock, self.doubted()).clamp(max_age / 2, max_age)
+    }
+
     pub fn pace(&self) -> &Pace {
         &self.pace
     }

@@ -98,9 +98,9 @@ const LOOK_SHORT: Duration = Duration::from_millis(100);
 
 impl Looks {
     /// Whether the last one is too short a time ago for one more that only its age asks for, while somebody
-    /// writes it past us (R5).
-    pub fn is_recent(&self, now: Instant, max_age: Duration) -> bool {
-        let rest = |took: Duration| (took * LOOK_PARTS).max(max_age / 2).min(max_age);
+    /// writes it past us (R5). `rest` is what each file has.
+    pub fn is_recent(&self, now: Instant, rest: Duration, max_age: Duration) -> bool {
+        let rest = |took: Duration| (took * LOOK_PARTS).max(rest).min(max_age);
         self.last.is_some_and(|(ended, took)| now < ended + rest(took))
     }
 

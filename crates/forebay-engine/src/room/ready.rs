@@ -223,7 +223,7 @@ mod tests {
         let open_long = Looks { written_for: 10 * second, ..long };
         assert!(!open_long.rests(now + second), "it has paid for the look");
         let max_age = 30 * second;
-        let recent = |looks: &Looks, at| looks.is_recent(now + at, max_age);
+        let recent = |looks: &Looks, at| looks.is_recent(now + at, max_age / 2, max_age);
         assert!(recent(&long, 14 * second) && !recent(&long, 16 * second), "half of max-age");
         let longer = after(2 * second);
         assert!(recent(&longer, 19 * second) && !recent(&longer, 21 * second), "ten times");

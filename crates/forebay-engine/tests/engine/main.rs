@@ -20,6 +20,7 @@ mod in_memory;
 mod journal;
 mod kept;
 mod leaving;
+mod looks;
 mod losses;
 mod media;
 mod model;

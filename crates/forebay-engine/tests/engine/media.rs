@@ -113,6 +113,7 @@ struct Inner {
     fault: Option<Fault>,
     faults_given: u64,
     hook: Option<Hook>,
+    at_shadow_read: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     at_shadow_write: Option<Arc<dyn Fn(u64) + Send + Sync>>,
     at_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
     after_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -124,6 +125,7 @@ struct Inner {
     seals: u64,
     sealless: bool,
     clock: u32,
+    hours_back: i64,
 }
 
 #[derive(Clone, Default)]
@@ -158,6 +160,11 @@ impl CrashMedia {
     pub fn set_hook(&self, hook: Option<Hook>) {
         let old = std::mem::replace(&mut self.lock().hook, hook);
         drop(old);
+    }
+
+    /// Calls `act` with the length of every read of a shadow file, before it, without a lock of ours.
+    pub fn at_shadow_read(&self, act: impl Fn(usize) + Send + Sync + 'static) {
+        self.lock().at_shadow_read = Some(Arc::new(act));
     }
 
     /// Calls `act` with the place of every write to a shadow file, before it, without a lock of ours.
@@ -201,6 +208,11 @@ impl CrashMedia {
     /// It keeps none from here on.
     pub fn forbid_seals(&self) {
         self.lock().sealless = true;
+    }
+
+    /// The clock that its times come from is set back by an hour.
+    pub fn set_clock_back(&self) {
+        self.lock().hours_back += 1;
     }
 
     pub fn set_fault(&self, fault: Option<Fault>) {
@@ -441,7 +453,7 @@ impl Inner {
 
     fn now(&mut self) -> Timestamp {
         self.clock += 1;
-        Timestamp { sec: 1_700_000_000, nsec: self.clock }
+        Timestamp { sec: 1_700_000_000 - 3600 * self.hours_back, nsec: self.clock }
     }
 }
 
@@ -595,6 +607,10 @@ impl MediaFile for CrashFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let act = self.media.lock().at_shadow_read.clone();
+        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
+            act(buf.len());
+        }
         let mut inner = self.media.lock();
         inner.begin(Verb::Read)?;
         Ok(inner.disk.node(self.ino).cached.read(buf, offset))
