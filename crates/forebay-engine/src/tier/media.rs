@@ -131,6 +131,10 @@ pub trait MediaFile: Send + Sync {
     }
     /// Puts a seal beside the file, in the place of the one before. It is durable after the next
     /// [`MediaFile::sync_sealed`], or before.
+    ///
+    /// # Errors
+    ///
+    /// Also if of this file none would count, whatever [`Media::keeps_seals`] says.
     fn seal(&self, _seal: &[u8]) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
@@ -274,7 +278,8 @@ impl Media for DirMedia {
         } else {
             fd
         };
-        Ok(Arc::new(DirMediaFile { fd, leases: self.leases.clone(), ops: self.ops.clone() }))
+        let (leases, ops) = (self.leases.clone(), self.ops.clone());
+        Ok(Arc::new(DirMediaFile { fd, leases, ops, seals: OnceLock::new() }))
     }
 
     fn stat(&self, name: &str) -> io::Result<MediaStat> {
@@ -376,6 +381,8 @@ struct DirMediaFile {
     /// Whether there are any, once that was tried.
     leases: Arc<OnceLock<bool>>,
     ops: Arc<Ops>,
+    /// Whether seals of it count, once it was to get one.
+    seals: OnceLock<bool>,
 }
 
 impl MediaFile for DirMediaFile {
@@ -415,6 +422,9 @@ impl MediaFile for DirMediaFile {
     }
 
     fn seal(&self, seal: &[u8]) -> io::Result<()> {
+        if !self.seals.get_or_init(|| mark::is_flushed_by_commits(self.fd.as_fd())) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         sealing::seal(self.fd.as_fd(), seal).map_err(full)
     }
 
@@ -528,5 +538,27 @@ fn kind(stat: &fs::Stat) -> FileKind {
         fs::FileType::Socket => FileKind::Socket,
         fs::FileType::CharacterDevice => FileKind::Char,
         _ => FileKind::Block,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use forebay_backing::suite::TempDir;
+
+    use super::{DirMedia, DirMediaFile, Media, MediaFile};
+
+    /// On a device that no commit flushes.
+    // S-3
+    #[test]
+    fn a_file_of_which_no_seal_counts_gets_none() {
+        let dir = TempDir::new();
+        let file = std::fs::File::create_new(dir.path().join("f")).expect("room");
+        let media = DirMedia::open(dir.path()).expect("it is there");
+        let (leases, ops) = (media.leases.clone(), media.ops.clone());
+        let file = DirMediaFile { fd: file.into(), leases, ops, seals: OnceLock::from(false) };
+        file.seal(&[1; 28]).expect_err("it would say what is not so");
+        assert_eq!(media.seal_of("f").expect("it is there"), None);
     }
 }

@@ -103,6 +103,15 @@ pub enum Leases {
     Unknown,
 }
 
+/// Where no seal counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sealless {
+    /// On the whole medium.
+    All,
+    /// Of its files, which say so when they are to get one.
+    Each,
+}
+
 #[derive(Default)]
 struct Inner {
     disk: Disk,
@@ -123,7 +132,7 @@ struct Inner {
     log_syncs: u64,
     shadow_syncs: u64,
     seals: u64,
-    sealless: bool,
+    sealless: Option<Sealless>,
     clock: u32,
     hours_back: i64,
 }
@@ -206,8 +215,8 @@ impl CrashMedia {
     }
 
     /// It keeps none from here on.
-    pub fn forbid_seals(&self) {
-        self.lock().sealless = true;
+    pub fn forbid_seals(&self, how: Sealless) {
+        self.lock().sealless = Some(how);
     }
 
     /// The clock that its times come from is set back by an hour.
@@ -463,7 +472,7 @@ impl Media for CrashMedia {
     }
 
     fn keeps_seals(&self) -> bool {
-        !self.lock().sealless
+        self.lock().sealless != Some(Sealless::All)
     }
 
     fn seal_of(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
@@ -687,6 +696,9 @@ impl MediaFile for CrashFile {
 
     fn seal(&self, seal: &[u8]) -> io::Result<()> {
         let mut inner = self.media.lock();
+        if inner.sealless.is_some() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         inner.begin(Verb::Write)?;
         inner.seals += 1;
         let ctime = inner.now();

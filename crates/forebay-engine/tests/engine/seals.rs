@@ -9,7 +9,7 @@ use forebay_engine::{OpenFile, Past};
 
 use crate::content::shadow_in;
 use crate::losses::{BOOT, Bed, file_of, open};
-use crate::media::{CrashMedia, Disk, Fault, Lie};
+use crate::media::{CrashMedia, Disk, Fault, Lie, Sealless};
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, read_all};
 use crate::store::MemStore;
@@ -115,18 +115,20 @@ fn a_file_that_grows_past_us_needs_one_flush_for_each_sync() {
 // S-3
 #[test]
 fn without_seals_each_sync_has_its_record_flushed() {
-    let mut grown = Grown::new();
-    grown.bed.media.forbid_seals();
-    let before = grown.bed.media.syncs();
-    for _ in 0..5 {
-        grown.append(300);
-        grown.sync();
+    for how in [Sealless::All, Sealless::Each] {
+        let mut grown = Grown::new();
+        grown.bed.media.forbid_seals(how);
+        let before = grown.bed.media.syncs();
+        for _ in 0..5 {
+            grown.append(300);
+            grown.sync();
+        }
+        let after = grown.bed.media.syncs();
+        assert_eq!((after.0 - before.0, after.1 - before.1), (5, 5));
+        assert_eq!(grown.bed.media.seals(), 0);
+        grown.append(5);
+        grown.survives();
     }
-    let after = grown.bed.media.syncs();
-    assert_eq!((after.0 - before.0, after.1 - before.1), (5, 5));
-    assert_eq!(grown.bed.media.seals(), 0);
-    grown.append(5);
-    grown.survives();
 }
 
 /// A seal speaks of bytes that were cut off since, and others are in their place.
@@ -242,7 +244,7 @@ fn a_seal_of_before_a_loss_does_not_count_after_it() {
     // The least that a cut may leave.
     let image = disk.crash_images(&mut Rng::new(7), 1).swap_remove(0);
     let media = CrashMedia::on(image);
-    media.forbid_seals();
+    media.forbid_seals(Sealless::All);
     let engine = open(&media, &store, "second");
     let file = engine.io.open(Path::new("f"), None).expect("it is there");
     assert_eq!(engine.verbs.stat(Path::new("f")).expect("there").size, 6100);

@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs;
-use rustix::fs::{Mode, OFlags};
 
 /// The mark of the file system that `fd` is on; `None` where the kernel has none to show (tmpfs,
 /// which loses everything with its last unmount, overlays, network file systems, no sysfs).
@@ -35,8 +34,7 @@ pub(super) fn commits_in_order(fd: BorrowedFd<'_>) -> bool {
     let Some(dir) = sysfs_dir(fd).filter(|dir| dir.is_dir()) else { return false };
     let Some(device) = dir.file_name().and_then(|name| name.to_str()) else { return false };
     if dir.starts_with("/sys/fs/xfs") {
-        // A commit has no flush of the realtime device with it.
-        return is_on_data_device(fd);
+        return true;
     }
     let options = std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options"));
     let has = |wanted: &str| options.iter().flat_map(|all| all.lines()).any(|one| one == wanted);
@@ -60,19 +58,22 @@ fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     Some(Path::new("/sys/fs").join(driver).join(device.file_name()?))
 }
 
-/// Whether files that are made in a directory of XFS are on the device that its log goes with.
-fn is_on_data_device(fd: BorrowedFd<'_>) -> bool {
+/// Whether a commit has a flush of the device with it that the file's bytes are on: not of XFS's realtime device. A file has the
+/// flag from the directory that it was made in, wherever it is now, and keeps it once there are bytes in it.
+pub(super) fn is_flushed_by_commits(fd: BorrowedFd<'_>) -> bool {
     /// `FS_IOC_FSGETXATTR` of linux/fs.h: `_IOR('X', 31, struct fsxattr)`.
     const FS_GET_XATTR: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
-    /// `FS_XFLAG_REALTIME` and `FS_XFLAG_RTINHERIT`.
-    const REALTIME: u32 = 0x1 | 0x100;
-    // A descriptor that only names it is asked nothing.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(dir) = fs::openat(fd, c".", flags, Mode::empty()) else { return false };
     let mut found = [0_u32; 7];
     // SAFETY: the call writes 28 bytes, which is what `found` has, and reads none of our memory.
-    let told = unsafe { libc::ioctl(dir.as_raw_fd(), FS_GET_XATTR, found.as_mut_ptr()) };
-    told == 0 && found[0] & REALTIME == 0
+    let told = unsafe { libc::ioctl(fd.as_raw_fd(), FS_GET_XATTR, found.as_mut_ptr()) };
+    told == 0 && !is_realtime(found[0])
+}
+
+/// By a file's flags (`fsx_xflags`).
+fn is_realtime(flags: u32) -> bool {
+    /// `FS_XFLAG_REALTIME`.
+    const REALTIME: u32 = 0x1;
+    flags & REALTIME != 0
 }
 
 /// Its devices are not what `st_dev` says.
@@ -90,4 +91,28 @@ fn btrfs_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     let hex: String = bytes[FSID].iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     Some(parts.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use forebay_backing::suite::TempDir;
+
+    use super::{is_flushed_by_commits, is_realtime};
+
+    #[test]
+    fn a_file_is_flushed_by_commits_unless_it_is_a_realtime_one() {
+        // Preallocated, and for it to be inherited.
+        assert!(!is_realtime(0) && !is_realtime(0x2 | 0x100) && is_realtime(0x3));
+        let dir = TempDir::new();
+        let file = std::fs::File::create(dir.path().join("f")).expect("room");
+        let magic = rustix::fs::fstatfs(&file).expect("a file system").f_type;
+        // Of others no seal is asked for.
+        if [0xef53, 0x5846_5342].contains(&magic) {
+            assert!(is_flushed_by_commits(file.as_fd()), "nobody made it one");
+        }
+        let null = std::fs::File::open("/dev/null").expect("a device");
+        assert!(!is_flushed_by_commits(null.as_fd()), "what cannot tell is none");
+    }
 }
