@@ -68,7 +68,7 @@ pub use start::check::{CheckReport, check, check_data};
 pub use start::contents::Contents;
 pub use start::manifest::{Unflushed, manifest};
 pub use start::report::RecoveryReport;
-pub use start::salvage::{Salvaged, salvage};
+pub use start::salvage::{Salvaged, salvage, salvage_on};
 pub use tier::dir::{Tier, TierOwner};
 pub use tier::media;
 pub use verbs::Verbs;

@@ -24,7 +24,7 @@ use crate::start::salvage::source::{Source, Theirs};
 use crate::tier::dir as tier;
 use crate::tier::dir::SHADOW_DIRS;
 use crate::tier::index::Loaded;
-use crate::tier::media::{DirMedia, Media, Open};
+use crate::tier::media::{Media, Open};
 use crate::tier::shadows::Found;
 use crate::tier::witness::{Since, Witness};
 use crate::tier::{index, shadows};
@@ -59,7 +59,7 @@ struct Piece<'a> {
 type Fetched = std::result::Result<u64, String>;
 
 struct Salvage<'a> {
-    media: DirMedia,
+    media: &'a dyn Media,
     from: Option<Source<'a>>,
     to: &'a dyn BackingStore,
     progress: &'a Progress,
@@ -97,7 +97,7 @@ impl Salvage<'_> {
     fn dirty_file(&mut self, id: FileId, mut record: Record, boot: Boot) {
         let path = record.display_path();
         let before = record.clone();
-        let found = match shadows::look(&self.media, id, &record, boot) {
+        let found = match shadows::look(self.media, id, &record, boot) {
             Ok(found) => found,
             Err(e) => return self.failed(&path, format!("its shadow file: {e}")),
         };
@@ -316,10 +316,24 @@ pub fn salvage(
     progress: &Progress,
 ) -> Result<Salvaged> {
     let (media, _lock) = tier::open_existing(dir)?;
+    salvage_on(&media, from, to, progress)
+}
+
+/// The same of a tier on any medium that nobody uses.
+///
+/// # Errors
+///
+/// If it cannot be listed.
+pub fn salvage_on(
+    media: &dyn Media,
+    from: Option<&dyn BackingStore>,
+    to: &dyn BackingStore,
+    progress: &Progress,
+) -> Result<Salvaged> {
     let from = from.map(Source::of);
     let mut salvage = Salvage { media, from, to, progress, done: Salvaged::default() };
-    let now = Witness::here(&salvage.media);
-    match index::load_read_only(&salvage.media, &now) {
+    let now = Witness::here(media);
+    match index::load_read_only(media, &now) {
         Ok(loaded) if loaded.damage.is_empty() => salvage.named(loaded, &now),
         Ok(loaded) => {
             let known = loaded.files.keys().copied().collect();
@@ -329,7 +343,7 @@ pub fn salvage(
         Err(e) => {
             let text = format!("the index cannot be read ({e}): names come from its log alone");
             salvage.done.found.problems.push(text);
-            let loaded = index::load_logs(&salvage.media, &now);
+            let loaded = index::load_logs(media, &now);
             let known = loaded.files.keys().copied().collect();
             salvage.named(loaded, &now);
             salvage.nameless(&known)?;

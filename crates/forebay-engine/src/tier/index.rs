@@ -189,7 +189,7 @@ impl Index {
             media,
             tree: loaded.tree.clone(),
             losses: loaded.losses(now),
-            start: loaded.start + 1,
+            start: loaded.start.unwrap_or(0) + 1,
             log: Mutex::new(Rank::Log, log),
             syncing: Mutex::new(Rank::LogSync, ()),
             compact: Mutex::new(Rank::Compaction, Some(db)),

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use forebay_engine::media::MediaFile;
-use forebay_engine::{OpenFile, Past};
+use forebay_engine::media::{Media, MediaFile};
+use forebay_engine::{OpenFile, Past, Progress, salvage_on};
 
 use crate::content::shadow_in;
 use crate::losses::{BOOT, Bed, file_of, open};
@@ -295,4 +295,28 @@ fn a_process_that_dies_leaves_its_file_as_it_is() {
     let engine = open(&CrashMedia::on(disk.process_crash_image()), &store, BOOT);
     assert_eq!(engine.verbs.stat(Path::new("f")).expect("there").size, 6150);
     abandon(engine);
+}
+
+/// The index is lost with the power: what was synced last is saved all the same, and told to be in doubt.
+// S-3
+#[test]
+fn a_rescue_without_the_index_saves_what_a_seal_speaks_of() {
+    let mut grown = Grown::new();
+    grown.append(6000);
+    grown.sync();
+    grown.append(3000);
+    let images = grown.bed.media.snapshot().crash_images(&mut Rng::new(7), 60);
+    let mut by_seal = 0;
+    for image in images {
+        let media = CrashMedia::on(image);
+        media.remove("index.redb").expect("it was there");
+        let target = MemStore::new();
+        let done = salvage_on(&media, None, &target, &Progress::default()).expect("a tier");
+        let found = file_of(&target, "f");
+        assert!(found.len() >= grown.synced, "{} bytes: {done:?}", found.len());
+        assert!(found == grown.bytes[..found.len()], "bytes that nobody wrote");
+        let in_doubt = |text: &String| text.starts_with("f: ") && text.contains("100..6100");
+        by_seal += usize::from(done.found.problems.iter().any(in_doubt));
+    }
+    assert!(by_seal > 0, "each image had the record of the sync");
 }

@@ -33,8 +33,8 @@ pub struct Loaded {
     pub clean_shutdown: bool,
     /// How often what was never synced was lost, before the last use of the tier.
     losses: u64,
-    /// How often the tier was used.
-    pub(super) start: u64,
+    /// How often the tier was used; `None` if nobody knows.
+    pub(super) start: Option<u64>,
     /// What could not be read, in words.
     pub problems: Vec<String>,
     /// Where records of the log are missing that were there, in words: nobody knows what they said.
@@ -198,7 +198,11 @@ impl Loaded {
                 }
             };
             let file = self.files.get_mut(&id).expect("listed above");
-            if file.durable_size().is_none_or(|durable| durable < len) {
+            let durable = file.durable_size();
+            if durable.is_none_or(|durable| durable < len) {
+                if self.start.is_none() {
+                    self.problems.push(in_doubt(file, durable.unwrap_or(0), len));
+                }
                 file.apply(&Change::Synced { size: len, ranges: (&[(0, len)]).into() });
                 // It changes the store, too.
                 self.touched.entry(id).or_insert(self.applied_seq);
@@ -207,9 +211,18 @@ impl Loaded {
         failed
     }
 
-    /// Whether the seal of a file counts.
+    /// The same for who changes nothing: what cannot be asked is told.
+    fn hear_seals(&mut self, media: &dyn Media, now: &Witness) {
+        for (name, error) in self.believe_seals(media, now) {
+            let text = format!("{name}: up to where it was synced last is not known: {error}");
+            self.problems.push(text);
+        }
+    }
+
+    /// Whether the seal of a file counts. Where nobody knows which use of the tier was the last, it may be of any.
     pub(super) fn counts(&self, seal: Seal, id: FileId) -> bool {
-        seal.counts(self.start, self.applied_seq, self.touched.get(&id).copied())
+        let start = self.start.unwrap_or(seal.start);
+        seal.counts(start, self.applied_seq, self.touched.get(&id).copied())
     }
 
     /// Up to where the shadow says that it is durable, if that counts.
@@ -293,11 +306,16 @@ pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
         .map_err(other)?;
     load_store(&db, &mut loaded)?;
     loaded.replay_logs(media, now)?;
-    for (name, error) in loaded.believe_seals(media, now) {
-        let text = format!("{name}: up to where it was synced last is not known: {error}");
-        loaded.problems.push(text);
-    }
+    loaded.hear_seals(media, now);
     Ok(loaded)
+}
+
+/// Of a file whose seal may be of an earlier use of the tier.
+fn in_doubt(file: &Record, durable: u64, len: u64) -> String {
+    format!(
+        "{}: its bytes {durable}..{len} were synced by the word of its shadow file alone, which may be of an earlier use of the tier: they are in doubt",
+        file.display_path().display()
+    )
 }
 
 /// What the logs alone say, for when the store cannot be read: the files that changed since the
@@ -308,15 +326,19 @@ pub fn load_logs(media: &dyn Media, now: &Witness) -> Loaded {
     loaded.witness.boot = "unknown".into();
     let first = media.list("log").unwrap_or_default().into_iter().min();
     loaded.next_seq = first.and_then(|name| u64::from_str_radix(&name, 16).ok()).unwrap_or(0);
+    // What the store had from behind that the logs say again (I2).
+    loaded.applied_seq = loaded.next_seq;
     let read = loaded.replay_logs(media, now);
     // Every change of a file from before the first log is told as a problem; the caller knows.
     loaded.problems.clear();
     loaded.problems.extend(read.err().map(|e| format!("the log cannot be read to its end: {e}")));
+    loaded.hear_seals(media, now);
     loaded
 }
 
 pub(super) fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     let txn = db.begin_read().map_err(other)?;
+    loaded.start = Some(0);
     let Ok(meta) = txn.open_table(META) else {
         return Ok(()); // A new tier.
     };
@@ -329,7 +351,7 @@ pub(super) fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     loaded.next_id = number("next_id")?;
     loaded.clean_shutdown = number("clean_shutdown")? == 1;
     loaded.losses = number("losses")?;
-    loaded.start = number("starts")?;
+    loaded.start = Some(number("starts")?);
     let boot = txn.open_table(BOOT).map_err(other)?;
     let text = |key: &str| -> io::Result<Option<String>> {
         Ok(boot.get(key).map_err(other)?.map(|v| v.value().into()))
