@@ -109,3 +109,54 @@ impl Files {
         (!is_over).then_some(seal.len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use forebay_backing::New;
+
+    use crate::bed::bed;
+    use crate::core::id::FileId;
+    use crate::core::state::Change;
+    use crate::files::file::Inner;
+
+    /// Whether a sync of a file that has a seal needs its record to be synced if another file is recorded, and the index
+    /// compacted, when the seal was looked at, and before the record of the sync: the store may have more of the file
+    /// than the seal knows.
+    fn needs_its_record(name: &str, compacts: bool) -> bool {
+        let bed = bed(name);
+        let (files, verbs, io) = (&bed.engine.files, &bed.engine.verbs, &bed.engine.io);
+        let (id, state) = (bed.file.id, files.state_of(bed.file.id));
+        let owner = verbs.stat_open(&bed.file);
+        let new = New { mode: 0o644, umask: 0, uid: owner.uid, gid: owner.gid };
+        let (other, _) = verbs.create(Path::new("other"), &new).expect("no such file yet");
+        let mut inner = bed.file.lock();
+        files.index.sync().expect("a tier that works");
+        let seal = files.index.seal(100);
+        let meanwhile = || {
+            io.write(&other, 0, &[1; 10]).expect("room");
+            let state_of = |it: FileId| if it == id { state.clone() } else { files.state_of(it) };
+            let compact = || files.index.compact(files.next_id(), &state_of);
+            if compacts { compact() } else { Ok(()) }
+        };
+        let record = |inner: &mut Inner| {
+            let done = std::thread::scope(|scope| scope.spawn(meanwhile).join());
+            done.expect("no panic inside").expect("a tier that works");
+            let synced = Change::Synced { size: 100, ranges: (&[(0, 100)]).into() };
+            files.commit(&bed.file, inner, synced).map(|()| true)
+        };
+        assert!(files.record_sealed(&mut inner, Some(seal), record).expect("a tier that works"));
+        let logged = inner.live().logged_seq.expect("it was made here");
+        drop(inner);
+        drop(other);
+        !files.index.is_synced(logged)
+    }
+
+    // S-3
+    #[test]
+    fn a_compaction_before_the_record_of_a_sync_takes_its_seal_away() {
+        assert!(needs_its_record("seal-compacted", true));
+        assert!(!needs_its_record("seal-kept", false), "the seal says it");
+    }
+}
