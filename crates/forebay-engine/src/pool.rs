@@ -86,7 +86,9 @@ impl Pool {
     /// For work that nobody waits for: it is left undone if there is no thread for it.
     pub fn offer(&self, work: impl FnOnce() + Send + 'static) {
         if let Some(mut queue) = self.enqueue(Box::new(work)) {
-            queue.work.pop_back();
+            let undone = queue.work.pop_back();
+            drop(queue);
+            drop(undone); // What goes with it may need locks of its own.
         }
     }
 
@@ -344,6 +346,23 @@ mod tests {
         pool.offer(|| panic!("nobody has time for it"));
         let queue = pool.shared.queue.lock();
         assert_eq!((queue.threads, queue.idle, queue.work.len()), (0, 0, 0));
+    }
+
+    /// What was to be done may be waited for: who drops it tells, under a lock of his own.
+    #[test]
+    fn an_offer_without_a_thread_is_dropped_without_the_lock() {
+        struct Tells(Arc<Mutex<u32>>);
+        impl Drop for Tells {
+            fn drop(&mut self) {
+                *self.0.lock() += 1;
+            }
+        }
+        let pool = Pool::new("test", 4, Time::default());
+        pool.shared.queue.lock().refused = true;
+        let told = Arc::new(Mutex::new(Rank::Fetched, 0));
+        let tells = Tells(told.clone());
+        pool.offer(move || drop(tells));
+        assert_eq!(*told.lock(), 1);
     }
 
     #[test]
