@@ -1,7 +1,7 @@
 //! The locks of the engine and of the front-ends above it, each with its place in one order.
 //!
 //! Debug builds check the order as it is used: a lock that is waited for out of turn, and a call to the
-//! backing store under a lock that others need, panic and name both places. Release builds have the
+//! backing store or to another member under a lock that others need, panic and name both places. Release builds have the
 //! standard library's locks and nothing besides.
 //!
 //! Invariants:
@@ -9,8 +9,8 @@
 //!   Two locks of one rank are never waited for at once: who has one file's only tries another's.
 //! - L2: a leaf is held for one look or one append, and nothing is waited for under it but
 //!   the simulated clock.
-//! - L3: the store is called, and conditions are waited for, under those locks alone of which
-//!   [`Rank::lasts`] says so.
+//! - L3: the store is called, other members are asked, and conditions are waited for, under those locks
+//!   alone of which [`Rank::lasts`] says so.
 //!
 //! Trying a lock waits for nobody, so any lock may be tried in any order. A lock that was held by who
 //! panicked is lost: who waits for it panics too, rather than believe what it guards, and who tries it
@@ -33,12 +33,24 @@ pub(crate) mod explored;
 /// The order of locks: who holds one may wait for those after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
+    /// One append at a time through an open file that another member serves: held until its home has answered.
+    FarAppend,
+    /// Who asks for locks of a file shares it, who reclaims them has it alone: until the file's home has answered.
+    LockTurn,
+    /// One at a time tells a home which locks of a file it is owed.
+    LockDebts,
     /// The front-end's tree of names: held for reading by every verb that turns a node into a path,
     /// until the store has acted on the path; for writing while a directory is renamed.
     Tree,
+    /// One append at a time by another member's program that has the file open: held until its bytes are in the file.
+    GuestAppend,
+    /// One append at a time to a file, whoever asks, and no open for writing meanwhile.
+    Append,
     /// The front-end's table of open inodes: held while an open or a release decides an inode's mode,
     /// the opening of its shadow and the record of that included.
     Open,
+    /// Whether another member may have this one's place, and the drain stands still.
+    Suspended,
     /// One at a time finishes files on a store without room.
     Turn,
     /// One at a time writes the log into the index; it asks for each file's state, one after the other.
@@ -68,8 +80,60 @@ pub enum Rank {
     Dir,
     /// What is left of directories that nobody knows any more.
     DirEnds,
+    /// A request of the kernel's: whether it is answered, and where it is worked on.
+    Request,
+    /// Threads that hang with a request that is answered, and how many others have come for them.
+    Hanging,
+    /// The programs that wait for locks of files.
+    Waits,
+    /// What programs have open.
+    Handles,
+    /// The files of which programs here have locks.
+    Locked,
+    /// Who has which locks of the files that this mount is the home of.
+    Desk,
+    /// The files of which homes have acknowledged what is not synced.
+    Unsynced,
+    /// Changes that homes have not answered.
+    Doubts,
+    /// What is fetched ahead for one open file that another member serves.
+    Ahead,
     /// Files with dirty bytes, by age. The first leaf.
     Dirty,
+    /// The names that the kernel knows, with their files.
+    Nodes,
+    /// What the store has said of names lately.
+    Answers,
+    /// How long requests are under way.
+    Requests,
+    /// Who asks for how much.
+    Usage,
+    /// One program's wait for a lock.
+    Wait,
+    /// The entries of one open directory.
+    Listing,
+    /// Whether a rename of a directory holds other verbs back.
+    TreeHeld,
+    /// What is known of files because other members share the store, and what their programs have open here.
+    Members,
+    /// Where one open file is served.
+    Seat,
+    /// What of one file homes have acknowledged that is not synced.
+    Pending,
+    /// What programs here have of one file's locks, and which open files have lost some.
+    Locks,
+    /// What other members asked to be changed, and whether they have given it up.
+    Fences,
+    /// Handles at homes that nobody uses any more.
+    Left,
+    /// Where pages of a mapping would come over what is written for others.
+    Laundry,
+    /// What the kernel has as zeros of files that other members serve.
+    Blanks,
+    /// Buffers for what is fetched ahead.
+    Spare,
+    /// Whether the session with the kernel has ended.
+    Ended,
     /// Settings in force.
     Tunables,
     /// Who keeps copies of files here, and which of them are over.
@@ -123,10 +187,19 @@ impl Rank {
         self >= Rank::Dirty
     }
 
-    /// Whether it may be held for as long as the store takes (L3).
+    /// Whether it may be held for as long as the store takes, or another member (L3).
     #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
     fn lasts(self) -> bool {
-        matches!(self, Rank::Tree | Rank::Turn)
+        matches!(
+            self,
+            Rank::FarAppend
+                | Rank::LockTurn
+                | Rank::LockDebts
+                | Rank::Tree
+                | Rank::GuestAppend
+                | Rank::Append
+                | Rank::Turn
+        )
     }
 }
 
@@ -135,6 +208,13 @@ impl Rank {
 #[track_caller]
 pub(crate) fn calls_the_store() {
     order::lasts("the store is called");
+}
+
+/// Says that another member is asked now (L3).
+#[inline]
+#[track_caller]
+pub fn asks_a_member() {
+    order::lasts("a member is asked");
 }
 
 /// Says that the thread sleeps now (L3).

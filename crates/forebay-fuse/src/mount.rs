@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
@@ -14,6 +14,7 @@ use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
 use forebay_engine::Engine;
+use forebay_engine::lock::{Condvar, Mutex, Rank};
 
 use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
@@ -173,7 +174,7 @@ impl Mount {
             member.serve(front, returning::sort(engine, member)?);
             compare_superseded(&shared, &stop)?;
         }
-        let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let ended = Arc::new((Mutex::new(Rank::Ended, false), Condvar::new()));
         let (signal, serving, requests) = (ended.clone(), crew.clone(), shared.clone());
         let serve = move || {
             if let Err(e) = session.run(&requests) {
@@ -182,7 +183,7 @@ impl Mount {
             if serving.is_none_or(|crew| crew.settles()) {
                 requests.settle();
             }
-            *signal.0.lock().expect("no panic inside") = true;
+            *signal.0.lock() = true;
             signal.1.notify_all();
         };
         std::thread::Builder::new()
@@ -244,10 +245,9 @@ impl Mount {
     pub fn unmount(&self, lazy: bool) -> Result<()> {
         self.take_away(lazy)?;
         if !lazy {
-            let ended = self.ended.0.lock().expect("no panic inside");
+            let ended = self.ended.0.lock();
             // The kernel waits for nobody.
-            let waited = self.ended.1.wait_timeout_while(ended, 2 * SETTLE_MAX, |ended| !*ended);
-            drop(waited.expect("no panic inside"));
+            drop(self.ended.1.wait_timeout_while(ended, 2 * SETTLE_MAX, |ended| !*ended));
         }
         Ok(())
     }
@@ -280,10 +280,8 @@ impl Mount {
 
     /// Returns when the kernel has ended the session, by whomever it was unmounted.
     pub fn wait(&self) {
-        let mut ended = self.ended.0.lock().expect("no panic inside");
-        while !*ended {
-            ended = self.ended.1.wait(ended).expect("no panic inside");
-        }
+        let ended = self.ended.0.lock();
+        drop(self.ended.1.wait_timeout_while(ended, Duration::MAX, |ended| !*ended));
     }
 }
 

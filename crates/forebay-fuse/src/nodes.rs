@@ -17,9 +17,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use std::sync::Arc;
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
+use forebay_engine::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use hashbrown::{Equivalent, HashMap};
 
 use links::{Link, Links};
@@ -174,15 +175,17 @@ impl Nodes {
                 acl: None,
             },
         );
-        Nodes { table: RwLock::new(table), root: root.key, max, pins: Arc::default() }
+        Nodes { table: RwLock::new(Rank::Nodes, table), root: root.key, max, pins: Arc::default() }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
-        self.table.read().expect("no panic inside")
+    #[track_caller]
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read()
     }
 
+    #[track_caller]
     fn write(&self) -> Changing<'_> {
-        Changing(Some(self.table.write().expect("no panic inside")))
+        Changing(Some(self.table.write()))
     }
 
     /// The node id of a file. 1 is the root's alone; a store that uses small numbers itself gets

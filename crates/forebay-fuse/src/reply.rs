@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
+use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, Requester};
 
@@ -109,7 +110,8 @@ impl<T: 'static> Slot<T> {
         fallback: Option<Work<T>>,
     ) -> Arc<Slot<T>> {
         let pending: Option<Pending<T>> = Some((Box::new(answer), fallback));
-        Arc::new(Slot(Mutex::new(Asked { pending, at: At::Elsewhere })))
+        let asked = Asked { pending, at: At::Elsewhere };
+        Arc::new(Slot(Mutex::new(Rank::Request, asked)))
     }
 
     /// Gives the answer, or gives the result back if it was given already.
@@ -137,8 +139,9 @@ impl<T: 'static> Slot<T> {
 }
 
 impl<T> Slot<T> {
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, Asked<T>> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 }
 
@@ -210,7 +213,7 @@ pub struct Watch {
 impl Default for Watch {
     fn default() -> Watch {
         let finders = Pool::new("fb-find", FINDERS, Time::default());
-        Watch { open: Mutex::default(), finders }
+        Watch { open: Mutex::new(Rank::Requests, Requests::default()), finders }
     }
 }
 
@@ -242,7 +245,7 @@ impl Watch {
     pub fn begin<T: 'static>(&self, slot: &Arc<Slot<T>>, patience: Patience) -> u64 {
         let slot: Arc<dyn Expire> = slot.clone();
         let began = Instant::now();
-        let mut open = self.open.lock().expect("no panic inside");
+        let mut open = self.open.lock();
         open.next += 1;
         let n = open.next;
         open.running.insert(n, Running { began, patience, slot });
@@ -250,7 +253,7 @@ impl Watch {
     }
 
     pub fn end(&self, n: u64) {
-        let removed = self.open.lock().expect("no panic inside").running.remove(&n);
+        let removed = self.open.lock().running.remove(&n);
         drop(removed); // Outside the lock.
     }
 
@@ -258,7 +261,7 @@ impl Watch {
     /// `away`. Returns how many.
     pub fn expire(&self, shared: &Arc<Shared>, limit: Duration, away: bool) -> usize {
         let mut late = Vec::new();
-        self.open.lock().expect("no panic inside").running.retain(|_, running| {
+        self.open.lock().running.retain(|_, running| {
             let may = running.patience == Patience::Short || away;
             let expired = may && running.began.elapsed() > limit;
             if expired {

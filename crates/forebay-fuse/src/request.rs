@@ -6,14 +6,15 @@
 //! io_uring whoever takes a request runs it, since somebody else is always free.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
 use forebay_cluster::front::{Front, Home, Keeper, Kept, Told};
 use forebay_cluster::words::{Answer as Answered, Question};
+use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, Teller, Told as AsTold, on_behalf_of};
 
@@ -59,7 +60,7 @@ impl Shared {
             waits: Waits::default(),
             entry_ttl,
             pool: Pool::new("fb-request", POOL_THREADS, Time::default()),
-            hanging: Mutex::new(0),
+            hanging: Mutex::new(Rank::Hanging, 0),
             pooled: AtomicUsize::new(0),
             threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),
@@ -79,7 +80,7 @@ impl Shared {
 
     /// A thread of the pool hangs: what waits there does not wait for it.
     pub(crate) fn replace_hanging(&self) {
-        let mut hanging = self.hanging.lock().expect("no panic inside");
+        let mut hanging = self.hanging.lock();
         *hanging += 1;
         self.pool.set_max(POOL_THREADS + *hanging);
         self.pool.tend();
@@ -87,7 +88,7 @@ impl Shared {
 
     /// It hangs no more.
     pub(crate) fn came_back(&self) {
-        let mut hanging = self.hanging.lock().expect("no panic inside");
+        let mut hanging = self.hanging.lock();
         *hanging -= 1;
         self.pool.set_max(POOL_THREADS + *hanging);
     }

@@ -5,9 +5,9 @@
 //! with its user.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Instant;
 
+use forebay_engine::lock::{Mutex, Rank};
 use hashbrown::HashMap;
 use serde::Serialize;
 
@@ -84,7 +84,8 @@ struct Thread {
 
 impl Default for Usage {
     fn default() -> Usage {
-        Usage { began: Instant::now(), shards: std::array::from_fn(|_| Mutex::default()) }
+        let shard = |_| Mutex::new(Rank::Usage, Shard::default());
+        Usage { began: Instant::now(), shards: std::array::from_fn(shard) }
     }
 }
 
@@ -92,7 +93,7 @@ impl Usage {
     pub fn note(&self, who: Who, moved: Moved) {
         let now = self.began.elapsed().as_secs_f64();
         let shard = &self.shards[who.thread as usize % SHARDS];
-        let mut shard = shard.lock().expect("no panic inside");
+        let mut shard = shard.lock();
         // A number that comes with another user is another program's.
         if shard.threads.get(&who.thread).is_none_or(|thread| thread.uid != who.uid) {
             shard.enter(who, now);
@@ -105,7 +106,7 @@ impl Usage {
         let now = self.began.elapsed().as_secs_f64();
         let mut users: BTreeMap<u32, Used> = BTreeMap::new();
         for shard in &self.shards {
-            let shard = shard.lock().expect("no panic inside");
+            let shard = shard.lock();
             for (uid, sums) in &shard.gone {
                 users.entry(*uid).or_default().sums.add(*sums);
             }
@@ -121,7 +122,7 @@ impl Usage {
         let now = self.began.elapsed().as_secs_f64();
         let mut found: HashMap<(u32, u32), Process> = HashMap::new();
         for shard in &self.shards {
-            for thread in shard.lock().expect("no panic inside").threads.values() {
+            for thread in shard.lock().threads.values() {
                 let (pid, uid) = (thread.pid, thread.uid);
                 let new = || Process { pid, uid, name: thread.name.clone(), used: Used::default() };
                 thread.add_to(&mut found.entry((pid, uid)).or_insert_with(new).used, now);

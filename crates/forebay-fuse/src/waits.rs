@@ -7,13 +7,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
 use forebay_cluster::locks::{HeldBy, Lock, Of, Range, Waiter};
 use forebay_engine::Pool;
+use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::time::Time;
 
 use crate::reply::{Answer, Tell};
@@ -43,7 +44,7 @@ pub struct Waits {
 impl Default for Waits {
     fn default() -> Waits {
         let pool = Pool::new("fb-locks", THREADS, Time::default());
-        Waits { table: Mutex::default(), pool }
+        Waits { table: Mutex::new(Rank::Waits, Table::default()), pool }
     }
 }
 
@@ -75,33 +76,29 @@ struct Stage {
     failing: Option<Instant>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic inside")
-}
-
 impl Waits {
     /// `false` if too many wait already.
     fn enter(&self, wait: &Arc<Wait>) -> bool {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table.waits.len() >= WAITS_MAX {
             return false;
         }
         if let Some(at) = table.early.iter().position(|unique| *unique == wait.unique) {
             table.early.remove(at);
-            lock(&wait.stage).is_interrupted = true;
+            wait.stage.lock().is_interrupted = true;
         }
         table.waits.insert(wait.unique, wait.clone());
         true
     }
 
     fn all(&self) -> Vec<Arc<Wait>> {
-        lock(&self.table).waits.values().cloned().collect()
+        self.table.lock().waits.values().cloned().collect()
     }
 
     /// The request that an interrupt names, if it waits here. One that comes before its request is
     /// remembered.
     fn interrupted(&self, unique: u64) -> Option<Arc<Wait>> {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if let Some(wait) = table.waits.get(&unique) {
             return Some(wait.clone());
         }
@@ -117,7 +114,7 @@ impl Wait {
     /// What this wait came to, or when to look again.
     fn step(&self, shared: &Shared) -> Option<Result<()>> {
         let (is_interrupted, has_asked) = {
-            let mut stage = lock(&self.stage);
+            let mut stage = self.stage.lock();
             stage.again = false;
             let has_asked = stage.has_asked;
             stage.has_asked |= !stage.is_interrupted;
@@ -137,13 +134,13 @@ impl Wait {
         match shared.vfs.set_lock(&self.wanted, Some(&self.number)) {
             Ok(Came::Granted) => Some(Ok(())),
             Ok(Came::Waits | Came::Cancelled) => {
-                let mut stage = lock(&self.stage);
+                let mut stage = self.stage.lock();
                 stage.failing = None;
                 stage.due = Instant::now() + AGAIN;
                 None
             }
             Err(error) if matches!(error.errno(), libc::EIO | libc::ETIMEDOUT) => {
-                let mut stage = lock(&self.stage);
+                let mut stage = self.stage.lock();
                 stage.due = Instant::now() + RETRY;
                 let since = *stage.failing.get_or_insert_with(Instant::now);
                 drop(stage);
@@ -162,7 +159,7 @@ impl Wait {
     /// Takes the wait as far as it goes now; one thread at a time.
     fn drive(&self, shared: &Shared) {
         {
-            let mut stage = lock(&self.stage);
+            let mut stage = self.stage.lock();
             stage.again = true;
             if std::mem::replace(&mut stage.is_driven, true) {
                 return;
@@ -170,7 +167,7 @@ impl Wait {
         }
         loop {
             let came = self.step(shared);
-            let mut stage = lock(&self.stage);
+            let mut stage = self.stage.lock();
             match came {
                 None if stage.again => {}
                 None => {
@@ -183,7 +180,7 @@ impl Wait {
                     // It stays driven: nobody takes it further.
                     let answer = stage.answer.take();
                     drop(stage);
-                    lock(&shared.waits.table).waits.remove(&self.unique);
+                    shared.waits.table.lock().waits.remove(&self.unique);
                     if let Some(answer) = answer {
                         answer(shared, result);
                     }
@@ -246,14 +243,14 @@ impl Shared {
         };
         let number = AtomicU64::new(self.vfs.lock_number());
         let wanted = Wanted { handle, of, lock: wish };
-        let wait = Wait { unique, wanted, number, stage: Mutex::new(stage) };
+        let wait = Wait { unique, wanted, number, stage: Mutex::new(Rank::Wait, stage) };
         let wait = Arc::new(wait);
         match (self.waits.enter(&wait), self.seat()) {
             (true, Some(_seat)) => wait.drive(self),
             (true, None) => self.drive_in_pool(wait),
             (false, _) => {
                 tracing::warn!(waits = WAITS_MAX, "too many programs wait for locks: ENOLCK");
-                let answer = lock(&wait.stage).answer.take();
+                let answer = wait.stage.lock().answer.take();
                 let full = Error::os(libc::ENOLCK, "too many programs wait for locks");
                 if let Some(answer) = answer {
                     answer(self, Err(full));
@@ -270,7 +267,7 @@ impl Shared {
     /// Nobody waits for a request any more.
     pub fn interrupt(self: &Arc<Shared>, unique: u64) {
         if let Some(wait) = self.waits.interrupted(unique) {
-            lock(&wait.stage).is_interrupted = true;
+            wait.stage.lock().is_interrupted = true;
             self.drive_in_pool(wait);
         }
     }
@@ -313,7 +310,7 @@ impl Shared {
         let now = Instant::now();
         let mut next = None::<Instant>;
         for wait in self.waits.all() {
-            let stage = lock(&wait.stage);
+            let stage = wait.stage.lock();
             let (due, is_driven) = (stage.due, stage.is_driven);
             drop(stage);
             match !is_driven && due <= now {
