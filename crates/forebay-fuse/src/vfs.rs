@@ -42,12 +42,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_cluster::front::Guard;
-use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
+use forebay_engine::lock::{Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
@@ -154,7 +154,7 @@ enum Handle {
     },
     Dir {
         id: u64,
-        list: std::sync::Mutex<Option<Arc<Listing>>>,
+        list: Mutex<Option<Arc<Listing>>>,
     },
 }
 
@@ -216,7 +216,7 @@ impl Vfs {
             attr_ttl: times.attr,
             registrar: OnceLock::new(),
             notify: OnceLock::new(),
-            handles: RwLock::default(),
+            handles: RwLock::new(Rank::Handles, HashMap::new()),
             next_handle: AtomicU64::new(1),
             open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
@@ -289,12 +289,12 @@ impl Vfs {
 
     fn keep(&self, handle: Handle) -> u64 {
         let n = self.next_handle.fetch_add(1, Relaxed);
-        self.handles.write().expect("no panic inside").insert(n, Arc::new(handle));
+        self.handles.write().insert(n, Arc::new(handle));
         n
     }
 
     fn handle(&self, handle: u64) -> Result<Arc<Handle>> {
-        let found = self.handles.read().expect("no panic inside").get(&handle).cloned();
+        let found = self.handles.read().get(&handle).cloned();
         found.ok_or_else(|| Error::os(libc::EBADF, "a closed handle"))
     }
 

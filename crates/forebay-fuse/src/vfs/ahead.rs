@@ -5,13 +5,14 @@
 //! write to the file is not passed over: it stirs the file, and what was fetched before is worth nothing.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{FileKey, Result};
 use forebay_cluster::words::{Answer, Question};
 use forebay_engine::Pool;
+use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_engine::time::Time;
 
 /// As much is fetched at once.
@@ -77,7 +78,7 @@ impl Fetching {
 
     /// For what comes from a home.
     pub fn buffer(&self) -> Fetched {
-        let bytes = self.spare.0.lock().expect("no panic inside").pop().unwrap_or_default();
+        let bytes = self.spare.0.lock().pop().unwrap_or_default();
         Fetched { bytes, spare: self.spare.clone() }
     }
 
@@ -91,12 +92,17 @@ impl Fetching {
 }
 
 /// Buffers for the next pieces.
-#[derive(Default)]
 struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Default for Spare {
+    fn default() -> Spare {
+        Spare(Mutex::new(Rank::Spare, Vec::new()))
+    }
+}
 
 impl Spare {
     fn give_back(&self, buffer: Vec<u8>) {
-        let mut spare = self.0.lock().expect("no panic inside");
+        let mut spare = self.0.lock();
         if spare.len() < SPARE && buffer.capacity() > 0 {
             spare.push(buffer);
         }
@@ -157,10 +163,15 @@ impl Drop for Room {
 #[derive(Clone, Default)]
 pub struct Ahead(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     came: Condvar,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared { state: Mutex::new(Rank::Ahead, State::default()), came: Condvar::new() }
+    }
 }
 
 #[derive(Default)]
@@ -197,8 +208,9 @@ pub struct Wanted {
 }
 
 impl Ahead {
+    #[track_caller]
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().expect("no panic inside")
+        self.0.state.lock()
     }
 
     /// What was fetched is worth nothing any more.
@@ -223,8 +235,7 @@ impl Ahead {
             }
             match &piece.bytes {
                 Bytes::Asked => {
-                    let waited = self.0.came.wait_timeout(state, left);
-                    state = waited.expect("no panic inside").0;
+                    state = self.0.came.wait_timeout(state, left).0;
                 }
                 Bytes::Here(of) if from < of.bytes.len() => {
                     let len = most.min(of.bytes.len() - from);
@@ -433,7 +444,7 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_once_nobody_needs_it() {
         let all = Fetching::default();
-        let spare = || all.spare.0.lock().unwrap().len();
+        let spare = || all.spare.0.lock().len();
         let mut first = all.buffer();
         first.bytes.extend_from_slice(&[1; 100]);
         let of = Arc::new(first);

@@ -16,11 +16,11 @@ mod xattrs;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, FileKey, FileKind, Timestamp};
 use forebay_engine::DatedAttr;
+use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 use walk::Walk;
 pub use walk::{Ahead, Wanted};
@@ -165,11 +165,12 @@ impl Answers {
             absences: Absences::default(),
             swept: now,
         };
-        Answers { memory: Mutex::new(memory), came: Condvar::new() }
+        Answers { memory: Mutex::new(Rank::Answers, memory), came: Condvar::new() }
     }
 
+    #[track_caller]
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().expect("no panic inside")
+        self.memory.lock()
     }
 
     /// Whether a directory's times are to be reckoned after a change in it.
@@ -191,7 +192,7 @@ impl Answers {
             if left.is_zero() {
                 return Recalled::Unknown;
             }
-            memory = self.came.wait_timeout(memory, left).expect("no panic inside").0;
+            memory = self.came.wait_timeout(memory, left).0;
         }
         memory.recall(path)
     }

@@ -6,19 +6,30 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use forebay_backing::FileKey;
+use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 
 /// Of all files that are open.
-#[derive(Default)]
 pub struct Blanks(Arc<Table>);
+
+impl Default for Blanks {
+    fn default() -> Blanks {
+        Blanks(Arc::new(Mutex::new(Rank::Blanks, HashMap::new())))
+    }
+}
 
 type Table = Mutex<HashMap<FileKey, Weak<Blank>>>;
 
 /// Of one file: where each range of zeros begins and ends. They do not meet.
-#[derive(Default)]
 pub struct Blank(Mutex<BTreeMap<u64, u64>>);
+
+impl Default for Blank {
+    fn default() -> Blank {
+        Blank(Mutex::new(Rank::Blanks, BTreeMap::new()))
+    }
+}
 
 /// An open file's share in it. While there is none the kernel has no page mapped, and with the next open it drops all.
 pub struct Share {
@@ -29,7 +40,7 @@ pub struct Share {
 
 impl Blanks {
     pub fn open(&self, key: FileKey) -> Share {
-        let mut all = self.0.lock().expect("no panic inside");
+        let mut all = self.0.lock();
         let known = all.get(&key).and_then(Weak::upgrade);
         let of = known.unwrap_or_else(|| {
             let new = Arc::default();
@@ -50,7 +61,7 @@ impl Deref for Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut all = self.all.lock().expect("no panic inside");
+        let mut all = self.all.lock();
         self.of = None;
         if all.get(&self.key).is_some_and(|of| of.strong_count() == 0) {
             all.remove(&self.key);
@@ -81,8 +92,9 @@ fn take_out(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
 }
 
 impl Blank {
+    #[track_caller]
     fn ranges(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     /// The kernel has read pages: so many bytes came of those that it asked for.
@@ -188,7 +200,7 @@ mod tests {
         drop(one);
         assert_eq!(other.stored(0, &page(&[])), [(0, 100)]);
         drop(other);
-        assert!(all.0.lock().unwrap().is_empty());
+        assert!(all.0.lock().is_empty());
         assert_eq!(all.open(KEY).stored(0, &page(&[])), [(0, 4096)]);
     }
 }

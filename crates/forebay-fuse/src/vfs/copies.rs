@@ -1,13 +1,13 @@
 //! Copies: what this mount keeps of other members' newer bytes, and what becomes of files when a member dies
 //! or comes back.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, Error, FileKey, Kind, Result};
 use forebay_cluster::core::Access as How;
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
+use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::{SupersededFile, Suspension};
 
 use super::Vfs;
@@ -35,8 +35,13 @@ impl Default for Succession {
 }
 
 /// Present while nothing may be brought home.
-#[derive(Default)]
 pub struct Suspended(Mutex<Option<Suspension>>);
+
+impl Default for Suspended {
+    fn default() -> Suspended {
+        Suspended(Mutex::new(Rank::Suspended, None))
+    }
+}
 
 /// Whether a home that was asked did not answer, or could not answer for what it has.
 pub fn is_silence(error: &Error) -> bool {
@@ -84,7 +89,7 @@ impl Vfs {
     }
 
     pub fn suspend(&self, is_suspended: bool) {
-        let mut suspended = self.suspended.0.lock().expect("no panic inside");
+        let mut suspended = self.suspended.0.lock();
         match is_suspended {
             true => drop(suspended.get_or_insert_with(|| self.engine.drain.suspend())),
             false => drop(suspended.take()),

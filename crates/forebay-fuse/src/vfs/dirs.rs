@@ -1,8 +1,9 @@
 //! Listing directories.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use forebay_backing::{DirEntry, Error, FileKey, FileKind, Result};
+use forebay_engine::lock::{Mutex, Rank};
 
 use super::{Handle, Listing, Vfs};
 use crate::control;
@@ -11,7 +12,7 @@ use crate::nodes::ROOT;
 
 impl Vfs {
     pub fn opendir(&self, id: u64) -> Result<u64> {
-        Ok(self.keep(Handle::Dir { id, list: Mutex::new(None) }))
+        Ok(self.keep(Handle::Dir { id, list: Mutex::new(Rank::Listing, None) }))
     }
 
     /// The entries of an open directory; read anew when asked from the beginning.
@@ -20,12 +21,12 @@ impl Vfs {
         let Handle::Dir { id, list } = &*found else {
             return Err(Error::os(libc::ENOTDIR, "readdir"));
         };
-        let known = list.lock().expect("no panic inside").clone();
+        let known = list.lock().clone();
         if let Some(known) = known.filter(|_| !rewind) {
             return Ok((*id, known));
         }
         let entries = Arc::new(Listing::new(self.read_dir(*id)?));
-        *list.lock().expect("no panic inside") = Some(entries.clone());
+        *list.lock() = Some(entries.clone());
         Ok((*id, entries))
     }
 

@@ -1,11 +1,11 @@
 //! Changes that homes have not answered: they may make them yet, which is fenced off ([`fence`](super::fence)) before
 //! the file is changed again.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, FileKey, Kind, Result};
 use forebay_cluster::words::{Answer, By, Question};
+use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
 
 use super::Vfs;
@@ -64,10 +64,15 @@ struct Doubt {
 }
 
 /// Changes of this mount's that homes have not answered.
-#[derive(Default)]
 pub struct Doubts {
     all: Mutex<HashMap<Of, Doubt>>,
     settled: Condvar,
+}
+
+impl Default for Doubts {
+    fn default() -> Doubts {
+        Doubts { all: Mutex::new(Rank::Doubts, HashMap::new()), settled: Condvar::new() }
+    }
 }
 
 /// Which doubts of a file are settled.
@@ -125,8 +130,9 @@ impl Drop for Settling<'_> {
 }
 
 impl Doubts {
+    #[track_caller]
     fn all(&self) -> MutexGuard<'_, HashMap<Of, Doubt>> {
-        self.all.lock().expect("no panic inside")
+        self.all.lock()
     }
 
     fn add(&self, home: &str, epoch: u64, file: FileKey, number: u64, asked: Asked) {
@@ -159,7 +165,7 @@ impl Doubts {
             all.iter().any(|(of, doubt)| doubt.is_settling && is_due(of, doubt))
         };
         if let Whose::Before(..) = whose {
-            all = self.settled.wait_timeout_while(all, RAISED, busy).expect("no panic inside").0;
+            all = self.settled.wait_timeout_while(all, RAISED, busy).0;
         }
         let must_stand = |of: &Of| match whose {
             Whose::Before(..) => true,

@@ -5,13 +5,14 @@
 //! it comes, and what of it is under way changes nothing from then on, and is waited for. A member that has begun anew
 //! raises one with its first change.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::words::By;
 use forebay_engine::Requester;
+use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
 
 /// So long a change that is given up is waited for: less than who raises the fence waits for the answer.
@@ -88,10 +89,15 @@ struct All {
 }
 
 /// What all members have asked for.
-#[derive(Default)]
 pub struct Fences {
     all: Mutex<All>,
     ended: Condvar,
+}
+
+impl Default for Fences {
+    fn default() -> Fences {
+        Fences { all: Mutex::new(Rank::Fences, All::default()), ended: Condvar::new() }
+    }
 }
 
 /// A change that may be made until this is dropped.
@@ -119,8 +125,9 @@ fn late() -> Error {
 }
 
 impl Fences {
+    #[track_caller]
     fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().expect("no panic inside")
+        self.all.lock()
     }
 
     fn asked<'a>(&self, all: &'a mut All, who: &(String, FileKey), epoch: u64) -> &'a mut Asked {
@@ -149,8 +156,8 @@ impl Fences {
         let busy = |all: &mut All| {
             all.asked.get(who).is_some_and(|asked| asked.under_way.iter().any(&is_old))
         };
-        let waited = self.ended.wait_timeout_while(all, ENDS, busy).expect("no panic inside");
-        match waited.1.timed_out() {
+        let waited = self.ended.wait_timeout_while(all, ENDS, busy);
+        match waited.1 {
             true => {
                 let why = "a change that whoever asks had given up is under way still";
                 Err(Error::os(libc::ETIMEDOUT, why))

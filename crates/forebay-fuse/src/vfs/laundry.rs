@@ -4,16 +4,23 @@
 //! changed. If it comes after a write for another member and was read before that, it takes that write back: so
 //! who writes looks whether such a page came, and writes again.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::FileKey;
+use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 
 /// The ranges that are being written for others.
-#[derive(Default)]
 pub struct Laundry {
     count: AtomicUsize,
     ranges: Mutex<Vec<Arc<Watched>>>,
+}
+
+impl Default for Laundry {
+    fn default() -> Laundry {
+        let ranges = Mutex::new(Rank::Laundry, Vec::new());
+        Laundry { count: AtomicUsize::new(0), ranges }
+    }
 }
 
 struct Watched {
@@ -29,8 +36,9 @@ pub struct Watch<'a> {
 }
 
 impl Laundry {
+    #[track_caller]
     fn ranges(&self) -> MutexGuard<'_, Vec<Arc<Watched>>> {
-        self.ranges.lock().expect("no panic inside")
+        self.ranges.lock()
     }
 
     pub fn watch(&self, key: FileKey, offset: u64, len: u64) -> Watch<'_> {

@@ -1,9 +1,8 @@
 //! Handles at homes that nobody here uses any more, until their homes know.
 
-use std::sync::{Mutex, MutexGuard};
-
 use forebay_cluster::front::Cluster;
 use forebay_cluster::words::Question;
+use forebay_engine::lock::{Mutex, MutexGuard, Rank, asks_a_member};
 
 use super::Vfs;
 use super::copies::is_silence;
@@ -13,12 +12,18 @@ use super::unsynced::Life;
 /// So many are remembered; beyond, the oldest stay open at their homes until this process ends.
 const REMEMBERED: usize = 65_536;
 
-#[derive(Default)]
 pub struct Left(Mutex<Vec<(Life, u64)>>);
 
+impl Default for Left {
+    fn default() -> Left {
+        Left(Mutex::new(Rank::Left, Vec::new()))
+    }
+}
+
 impl Left {
+    #[track_caller]
     fn all(&self) -> MutexGuard<'_, Vec<(Life, u64)>> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     pub fn add(&self, life: Life, handle: u64) {
@@ -43,6 +48,7 @@ impl Left {
                 continue;
             }
             if !silent.contains(&home) {
+                asks_a_member();
                 let asked = cluster.ask(&home, &Question::Close { handle }, &[], &mut Vec::new());
                 match asked {
                     Err(error) if is_silence(&error) => silent.push(home),

@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
@@ -13,6 +13,7 @@ use forebay_cluster::core::{Access, Holder, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, NameChange, Question};
 use forebay_engine::Named;
+use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank, asks_a_member};
 use forebay_engine::rules::Origin;
 use hashbrown::{HashMap, HashSet};
 
@@ -49,7 +50,6 @@ const NAMING: Duration = Duration::from_secs(2);
 /// So many locks of appends are kept at least before those that nobody has are dropped.
 const PLACES: usize = 64;
 
-#[derive(Default)]
 pub struct Members {
     pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(super) fetching: Arc<Fetching>,
@@ -75,6 +75,29 @@ pub struct Members {
     places: Mutex<HashMap<FileKey, Arc<Mutex<()>>>>,
     /// Files whose names are being changed, by programs here or of other members.
     naming: (Mutex<HashSet<FileKey>>, Condvar),
+}
+
+impl Default for Members {
+    fn default() -> Members {
+        Members {
+            cluster: OnceLock::new(),
+            fetching: Arc::default(),
+            unsynced: Unsynced::default(),
+            left: Arc::default(),
+            laundry: Laundry::default(),
+            blanks: Blanks::default(),
+            fences: Fences::default(),
+            doubts: Doubts::default(),
+            numbers: Numbers::default(),
+            heard: Mutex::new(Rank::Members, HashMap::new()),
+            foreseen: Mutex::new(Rank::Members, HashMap::new()),
+            told: Mutex::new(Rank::Members, HashMap::new()),
+            guests: Mutex::new(Rank::Members, HashMap::new()),
+            last_guest: AtomicU64::new(0),
+            places: Mutex::new(Rank::Members, HashMap::new()),
+            naming: (Mutex::new(Rank::Members, HashSet::new()), Condvar::new()),
+        }
+    }
 }
 
 /// A change that may be another's to make.
@@ -129,8 +152,9 @@ impl Drop for Naming<'_> {
     }
 }
 
+#[track_caller]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic inside")
+    mutex.lock()
 }
 
 pub(super) fn moved() -> Error {
@@ -383,9 +407,8 @@ impl Vfs {
         };
         let (busy, ended) = &self.members.naming;
         let is_busy = |busy: &mut HashSet<FileKey>| files.iter().any(|file| busy.contains(file));
-        let waited = ended.wait_timeout_while(lock(busy), NAMING, is_busy);
-        let (mut busy, waited) = waited.expect("no panic inside");
-        if waited.timed_out() {
+        let (mut busy, is_late) = ended.wait_timeout_while(lock(busy), NAMING, is_busy);
+        if is_late {
             return Err(moved());
         }
         busy.extend(&files);
@@ -516,6 +539,7 @@ impl Vfs {
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         let cluster = self.cluster().ok_or_else(moved)?;
+        asks_a_member();
         cluster.ask(home, question, bytes, out)
     }
 
@@ -610,7 +634,8 @@ impl Vfs {
         if places.len() >= PLACES {
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }
-        places.entry(key).or_default().clone()
+        let place = || Arc::new(Mutex::new(Rank::Append, ()));
+        places.entry(key).or_insert_with(place).clone()
     }
 
     /// The kernel's pages of `len` bytes from `offset` on, or all from there on if that is 0, are not what

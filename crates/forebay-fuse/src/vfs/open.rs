@@ -168,7 +168,7 @@ impl Vfs {
     pub(super) fn open_as(&self, id: u64, file: OpenFile, wish: Opens) -> Result<Opened> {
         let write = wish.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let placing = (write && self.cluster().is_some()).then(|| self.placing(file.key));
-        let _one = placing.as_ref().map(|placing| placing.lock().expect("no panic inside"));
+        let _one = placing.as_ref().map(|placing| placing.lock());
         let open = self.open.lock();
         self.open_under(open, id, file, wish)
     }
@@ -349,7 +349,7 @@ impl Vfs {
         if self.grants_locks() {
             self.release_locks(handle);
         }
-        let found = self.handles.write().expect("no panic inside").remove(&handle);
+        let found = self.handles.write().remove(&handle);
         let Some(found) = found else { return };
         if let Handle::There(remote) = &*found {
             return self.close_there(remote);
@@ -364,7 +364,7 @@ impl Vfs {
 
     /// A new file of this mount is another member's after all: who has it open to write goes on with neither.
     pub fn lose_file(&self, key: FileKey) {
-        let handles = self.handles.read().expect("no panic inside");
+        let handles = self.handles.read();
         let is_lost = |handle: &Handle| matches!(handle, Handle::File { file, _held: Some(_), .. } if file.key == key);
         let lost: Vec<u64> =
             handles.iter().filter(|(_, handle)| is_lost(handle)).map(|(n, _)| *n).collect();
@@ -383,7 +383,7 @@ impl Vfs {
         for node in self.open.lock().values() {
             node.past.iter().filter(|past| past.writes()).for_each(Past::may_go_on);
         }
-        let left = std::mem::take(&mut *self.handles.write().expect("no panic inside"));
+        let left = std::mem::take(&mut *self.handles.write());
         for handle in left.into_values() {
             self.end_handle(&handle);
         }

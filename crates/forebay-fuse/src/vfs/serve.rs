@@ -5,14 +5,15 @@
 //! over a file of a third one, which asks nobody.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
+use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
@@ -47,7 +48,8 @@ pub struct Guest {
 impl Guest {
     pub fn new(from: (&str, u64), file: OpenFile, held: Option<Guard>) -> Guest {
         let (from, epoch) = (from.0.to_string(), from.1);
-        Guest { from, epoch, file, writes: held.is_some(), _held: held, appended: Mutex::default() }
+        let appended = Mutex::new(Rank::GuestAppend, (0, 0));
+        Guest { from, epoch, file, writes: held.is_some(), _held: held, appended }
     }
 
     fn may_write(&self) -> Result<()> {
@@ -95,7 +97,7 @@ impl Guest {
     /// At the end of the file; returns where that is then. One that comes twice is done once.
     pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8], sync: bool) -> Result<u64> {
         self.may_write()?;
-        let mut last = self.appended.lock().expect("no panic inside");
+        let mut last = self.appended.lock();
         if number < last.0 {
             return Err(Error::os(libc::EIO, "an append came after a later one"));
         }
@@ -197,7 +199,7 @@ impl Vfs {
         data: &[u8],
     ) -> Result<u64> {
         let placing = self.placing(file.key);
-        let one = placing.lock().expect("no panic inside");
+        let one = placing.lock();
         let is_unseen = self.engine.verbs.facts(file).fingerprint.is_none();
         let past = match is_unseen {
             true => self.engine.passed.write(file, false)?,
@@ -247,7 +249,7 @@ impl Vfs {
 
     /// By what a program of another member has the file open here.
     fn opened_for(&self, from: &str, file: FileKey) -> Option<Arc<Guest>> {
-        let guests = self.members.guests.lock().expect("no panic inside");
+        let guests = self.members.guests.lock();
         let found = guests.values().find(|guest| guest.from == from && guest.file.key == file);
         found.cloned()
     }
@@ -320,7 +322,7 @@ impl Vfs {
         let mut guest = Guest::new(from, opened, held);
         guest.writes = write;
         let handle = self.members.next_guest();
-        self.members.guests.lock().expect("no panic inside").insert(handle, Arc::new(guest));
+        self.members.guests.lock().insert(handle, Arc::new(guest));
         Ok(Answer::Opened { handle, attrs })
     }
 
@@ -333,7 +335,7 @@ impl Vfs {
     }
 
     fn guest(&self, (from, epoch): (&str, u64), handle: u64) -> Option<Arc<Guest>> {
-        let guests = self.members.guests.lock().expect("no panic inside");
+        let guests = self.members.guests.lock();
         guests.get(&handle).filter(|guest| guest.from == from && guest.epoch == epoch).cloned()
     }
 
@@ -406,7 +408,7 @@ impl Vfs {
         };
         match question {
             Question::Close { .. } => {
-                self.members.guests.lock().expect("no panic inside").remove(&handle);
+                self.members.guests.lock().remove(&handle);
                 guest.flush(self).map(|()| Answer::Done)
             }
             Question::Read { offset, len, .. } => {
@@ -555,7 +557,7 @@ impl Vfs {
         let is_alive = cluster.is_some_and(|cluster| cluster.others().iter().any(|m| m == member));
         let lives = |epoch: u64| newest.is_some_and(|n| epoch > n || (epoch == n && is_alive));
         let mut ended = Vec::new();
-        self.members.guests.lock().expect("no panic inside").retain(|_, guest| {
+        self.members.guests.lock().retain(|_, guest| {
             let stays = guest.from != member || lives(guest.epoch);
             if !stays {
                 ended.push(guest.clone());

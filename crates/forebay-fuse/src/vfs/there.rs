@@ -5,13 +5,14 @@
 //! were not synced ([`unsynced`](super::unsynced)), its next fsync or close says EIO, once.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Opener, Question};
+use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use forebay_engine::rules::Origin;
 
 use super::ahead::{Ahead, Asking, Part, Wanted};
@@ -83,8 +84,9 @@ impl Remote {
         self.id
     }
 
+    #[track_caller]
     pub fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().expect("no panic inside")
+        self.seat.lock()
     }
 
     /// Its handle there is worth nothing any more. Whether nobody has left it before.
@@ -166,8 +168,8 @@ impl Vfs {
             key,
             write: write || truncate,
             append: write && flags & libc::O_APPEND != 0,
-            seat: Mutex::new(seat),
-            appended: Mutex::default(),
+            seat: Mutex::new(Rank::Seat, seat),
+            appended: Mutex::new(Rank::FarAppend, ()),
             account: self.members.unsynced.open(key),
             has_written: AtomicBool::new(truncate),
             ahead: Ahead::default(),
@@ -517,7 +519,7 @@ impl Vfs {
 
     fn append_there(&self, remote: &Remote, data: &[u8], sync: bool) -> Result<()> {
         // One after the other, as they are numbered.
-        let _one = remote.appended.lock().expect("no panic inside");
+        let _one = remote.appended.lock();
         let there = |there: &There| {
             let append = |number| Question::Append { handle: there.handle, number, sync };
             match self.ask_to_change(
@@ -599,7 +601,7 @@ impl Vfs {
 
     /// Of a file that nobody has claimed any more: what it is where programs here have it open.
     fn attrs_at_seats(&self, key: FileKey) -> Option<Attrs> {
-        let handles = self.handles.read().expect("no panic inside");
+        let handles = self.handles.read();
         let seat = |handle: &Arc<Handle>| match &**handle {
             Handle::There(remote) if remote.key == key => Some(remote.seat().clone()),
             _ => None,

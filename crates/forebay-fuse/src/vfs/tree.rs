@@ -1,10 +1,9 @@
 //! The lock between the verbs that turn a node into a path and the rename of a directory.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_engine::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use forebay_engine::lock::{Condvar, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// So long a rename waits for a moment without readers before it holds new ones back.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -26,7 +25,7 @@ impl Default for Tree {
         Tree {
             lock: RwLock::new(Rank::Tree, ()),
             held_by: AtomicU32::new(0),
-            holding: Mutex::default(),
+            holding: Mutex::new(Rank::TreeHeld, ()),
             go: Condvar::new(),
         }
     }
@@ -42,10 +41,9 @@ impl Tree {
 
     /// Waits until no rename holds readers back; not for ever, however many come after each other.
     fn stand_back(&self) {
-        let holding = self.holding.lock().expect("no panic inside");
+        let holding = self.holding.lock();
         let held = |_: &mut ()| self.held_by.load(SeqCst) > 0;
-        let waited = self.go.wait_timeout_while(holding, TURN, held);
-        drop(waited.expect("no panic inside"));
+        drop(self.go.wait_timeout_while(holding, TURN, held));
     }
 
     /// The whole tree, or `None` if it cannot be had within `limit`. Waiting in the lock itself
@@ -90,7 +88,7 @@ impl Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        let holding = self.0.holding.lock().expect("no panic inside");
+        let holding = self.0.holding.lock();
         self.0.held_by.fetch_sub(1, SeqCst);
         drop(holding);
         self.0.go.notify_all();

@@ -2,11 +2,12 @@
 //! that is open of the file here hears of it once, at its next fsync or close; if nothing is, who opens it next does.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::words::Question;
+use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
 
 use super::Vfs;
@@ -29,12 +30,22 @@ impl Life {
 }
 
 /// Of all files of which there is something to remember.
-#[derive(Default)]
 pub struct Unsynced(Mutex<HashMap<FileKey, Arc<Pending>>>);
 
+impl Default for Unsynced {
+    fn default() -> Unsynced {
+        Unsynced(Mutex::new(Rank::Unsynced, HashMap::new()))
+    }
+}
+
 /// Of one file.
-#[derive(Default)]
 pub struct Pending(Mutex<State>);
+
+impl Default for Pending {
+    fn default() -> Pending {
+        Pending(Mutex::new(Rank::Pending, State::default()))
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -55,8 +66,9 @@ impl State {
 }
 
 impl Pending {
+    #[track_caller]
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     /// The losses that who opens the file now is not told of.
@@ -139,8 +151,9 @@ impl Account {
 }
 
 impl Unsynced {
+    #[track_caller]
     fn all(&self) -> MutexGuard<'_, HashMap<FileKey, Arc<Pending>>> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     pub fn open(&self, key: FileKey) -> Account {

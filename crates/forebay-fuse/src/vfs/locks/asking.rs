@@ -13,7 +13,7 @@ use forebay_cluster::locks::{HeldBy, Lock, LockAnswer, LockAsk, Of, Range, Space
 use forebay_cluster::words::{Answer, Question};
 
 use super::mine::{Mine, Owed, PAUSE, Seat};
-use super::{Came, Told, Wanted, lock};
+use super::{Came, Told, Wanted};
 use crate::vfs::Vfs;
 use crate::vfs::members::{moved, odd};
 
@@ -36,16 +36,16 @@ struct Way {
 impl Vfs {
     /// What this mount's programs have of a file's locks.
     fn mine(&self, key: FileKey, id: u64) -> Arc<Mine> {
-        lock(&self.locks.mine).entry(key).or_insert_with(|| Arc::new(Mine::new(id))).clone()
+        self.locks.mine.lock().entry(key).or_insert_with(|| Arc::new(Mine::new(id))).clone()
     }
 
     fn known_mine(&self, key: FileKey) -> Option<Arc<Mine>> {
-        lock(&self.locks.mine).get(&key).cloned()
+        self.locks.mine.lock().get(&key).cloned()
     }
 
     /// Forgets a file of which nothing is left to know.
     pub(super) fn drop_if_idle(&self, key: FileKey, mine: Arc<Mine>) {
-        let mut all = lock(&self.locks.mine);
+        let mut all = self.locks.mine.lock();
         // The table's, and this one.
         if Arc::strong_count(&mine) <= 2 && mine.is_idle() {
             all.remove(&key);
@@ -54,7 +54,7 @@ impl Vfs {
 
     /// All files of which programs here have locks.
     pub(super) fn all_mine(&self) -> Vec<(FileKey, Arc<Mine>)> {
-        lock(&self.locks.mine).iter().map(|(key, mine)| (*key, mine.clone())).collect()
+        self.locks.mine.lock().iter().map(|(key, mine)| (*key, mine.clone())).collect()
     }
 
     /// Asks for a lock. `waiter` is the number of who waits until it is granted, and keeps it from try to try.
@@ -256,7 +256,7 @@ impl Vfs {
     ) -> Result<T> {
         let until = Instant::now() + FOLLOW;
         loop {
-            let turn = mine.turn.read().expect("no panic inside");
+            let turn = mine.turn.read();
             let asking = mine.ask();
             let came = self.settle_owed(key, mine).and_then(|()| ask());
             drop(asking);
@@ -360,7 +360,7 @@ impl Vfs {
         let me = cluster.name();
         let own = cluster.epoch(me).unwrap_or(0);
         let Seat::There { home, epoch, .. } = seat else {
-            let guest = lock(&self.locks.desk).arrive(me, own);
+            let guest = self.locks.desk.lock().arrive(me, own);
             return self.at_desk(&guest, key, ask, held).ok_or_else(moved);
         };
         let path = self.nodes.path(id).unwrap_or_default();
@@ -413,7 +413,7 @@ impl Vfs {
         if mine.state().owed.is_empty() {
             return Ok(());
         }
-        let _one = lock(&mine.owing);
+        let _one = mine.owing.lock();
         loop {
             let first = mine.state().owed.first().cloned();
             let Some(owed) = first else { return Ok(()) };
@@ -450,7 +450,7 @@ impl Vfs {
     /// Tries to tell homes what they are owed.
     pub fn pay_owed_locks(&self) {
         for (key, mine) in self.all_mine() {
-            let turn = mine.turn.read().expect("no panic inside");
+            let turn = mine.turn.read();
             if let Err(error) = self.settle_owed(key, &mine) {
                 tracing::debug!(%error, "a home is still owed a lock");
             }

@@ -10,7 +10,7 @@ use forebay_cluster::locks::desk::Guest;
 use forebay_cluster::locks::{LockAnswer, LockAsk, Waiter};
 use forebay_cluster::words::Question;
 
-use super::{Told, lock};
+use super::Told;
 use crate::vfs::Vfs;
 use crate::vfs::members::moved;
 
@@ -23,7 +23,7 @@ impl Vfs {
         path: &Path,
         ask: &LockAsk,
     ) -> Result<(LockAnswer, u64)> {
-        let guest = lock(&self.locks.desk).arrive(from, epoch);
+        let guest = self.locks.desk.lock().arrive(from, epoch);
         let cluster = self.cluster().filter(|_| self.is_held(file)).ok_or_else(moved)?;
         if let Some(answer) = self.at_desk(&guest, file, ask, None) {
             return Ok(answer);
@@ -37,7 +37,7 @@ impl Vfs {
 
     /// Whether the answer to [`Vfs::at_desk`] needs no guard.
     pub(super) fn has_desk(&self, file: FileKey) -> bool {
-        lock(&self.locks.desk).has(file)
+        self.locks.desk.lock().has(file)
     }
 
     /// With how often the guest's locks were given back; `None` if the file is to be held for it, and no
@@ -50,7 +50,7 @@ impl Vfs {
         guard: Option<Option<Guard>>,
     ) -> Option<(LockAnswer, u64)> {
         let is_early = self.waits_for_reclaims(file);
-        let done = lock(&self.locks.desk).ask(Instant::now(), guest, file, ask, guard, is_early)?;
+        let done = self.locks.desk.lock().ask(Instant::now(), guest, file, ask, guard, is_early)?;
         tracing::trace!(?guest, ?ask, answer = ?done.answer, woken = ?done.woken, "of a file's locks");
         drop(done.over);
         self.tell_woken(done.woken);
@@ -59,7 +59,7 @@ impl Vfs {
 
     fn waits_for_reclaims(&self, file: FileKey) -> bool {
         let others = || self.cluster().map(|cluster| cluster.others()).unwrap_or_default();
-        lock(&self.locks.desk).waits_for_reclaims(Instant::now(), file, others)
+        self.locks.desk.lock().waits_for_reclaims(Instant::now(), file, others)
     }
 
     /// Whether a file's claim can go as far as its locks are concerned: those of before a restart may yet be
@@ -101,7 +101,7 @@ impl Vfs {
         if cluster.epoch(cluster.name()) != Some(epoch) {
             return Err(moved());
         }
-        lock(&self.locks.desk).reclaimed(member);
+        self.locks.desk.lock().reclaimed(member);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Vfs {
         if member != cluster.name() {
             let is_alive = cluster.others().iter().any(|other| other == member);
             let oldest = cluster.epoch(member).filter(|_| is_alive);
-            let (woken, over) = lock(&self.locks.desk).end(Instant::now(), member, oldest);
+            let (woken, over) = self.locks.desk.lock().end(Instant::now(), member, oldest);
             tracing::debug!(member, ?oldest, ?woken, "a member's locks are given back");
             drop(over);
             self.tell_woken(woken);

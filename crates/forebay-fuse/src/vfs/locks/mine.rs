@@ -1,10 +1,10 @@
 //! What this mount's own programs have of one file's locks.
 
-use std::sync::{Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use forebay_backing::Result;
 use forebay_cluster::locks::{Lock, Of, Range};
+use forebay_engine::lock::{Mutex, MutexGuard, Rank, RwLock};
 use hashbrown::HashMap;
 
 use crate::vfs::members::moved;
@@ -147,11 +147,17 @@ pub const PAUSE: Duration = Duration::from_millis(50);
 
 impl Mine {
     pub fn new(id: u64) -> Mine {
-        Mine { id, state: Mutex::default(), turn: RwLock::default(), owing: Mutex::default() }
+        Mine {
+            id,
+            state: Mutex::new(Rank::Locks, State::default()),
+            turn: RwLock::new(Rank::LockTurn, ()),
+            owing: Mutex::new(Rank::LockDebts, ()),
+        }
     }
 
+    #[track_caller]
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic inside")
+        self.state.lock()
     }
 
     pub fn ask(&self) -> Asking<'_> {

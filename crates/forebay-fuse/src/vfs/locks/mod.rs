@@ -17,13 +17,14 @@ mod reclaim;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::front::Guard;
 use forebay_cluster::locks::desk::Desk;
 use forebay_cluster::locks::{Lock, Of, Waiter};
+use forebay_engine::lock::{Mutex, Rank};
 use hashbrown::HashMap;
 
 use self::mine::Mine;
@@ -60,7 +61,6 @@ pub enum Told {
     Look,
 }
 
-#[derive(Default)]
 pub struct Locks {
     /// Of the files that this mount is the home of.
     desk: Mutex<Desk<Option<Guard>>>,
@@ -75,8 +75,18 @@ pub struct Locks {
     tells: OnceLock<Sender<Told>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic inside")
+impl Default for Locks {
+    fn default() -> Locks {
+        Locks {
+            desk: Mutex::new(Rank::Desk, Desk::default()),
+            mine: Mutex::new(Rank::Locked, HashMap::new()),
+            lost: Mutex::new(Rank::Locks, HashSet::new()),
+            lost_count: AtomicUsize::new(0),
+            number: AtomicU64::new(0),
+            are_kernels: AtomicBool::new(false),
+            tells: OnceLock::new(),
+        }
+    }
 }
 
 impl Locks {
@@ -95,7 +105,7 @@ impl Locks {
 
     /// EIO if locks of this handle are gone, or its claim: nobody may go on as if it had them.
     pub(super) fn check(&self, handle: u64) -> Result<()> {
-        match self.lost_count.load(Relaxed) > 0 && lock(&self.lost).contains(&handle) {
+        match self.lost_count.load(Relaxed) > 0 && self.lost.lock().contains(&handle) {
             true => Err(Error::os(
                 libc::EIO,
                 "a lock of this open file, or the file itself, is lost to another member",
@@ -105,14 +115,14 @@ impl Locks {
     }
 
     pub(super) fn lose(&self, handle: u64) {
-        let mut lost = lock(&self.lost);
+        let mut lost = self.lost.lock();
         lost.insert(handle);
         self.lost_count.store(lost.len(), Relaxed);
     }
 
     fn closed(&self, handle: u64) {
         if self.lost_count.load(Relaxed) > 0 {
-            let mut lost = lock(&self.lost);
+            let mut lost = self.lost.lock();
             lost.remove(&handle);
             self.lost_count.store(lost.len(), Relaxed);
         }
@@ -134,7 +144,7 @@ impl Vfs {
     pub fn tell_of_locks(&self, tells: Sender<Told>) {
         let _ = self.locks.tells.set(tells);
         if let Some(cluster) = self.cluster() {
-            lock(&self.locks.desk).begin(std::time::Instant::now(), cluster.held());
+            self.locks.desk.lock().begin(std::time::Instant::now(), cluster.held());
         }
     }
 

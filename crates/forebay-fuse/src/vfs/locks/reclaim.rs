@@ -31,7 +31,7 @@ impl Vfs {
     ///
     /// ESTALE if the home does not hold the file yet; what kept it from being asked.
     pub(super) fn reclaim_file(&self, key: FileKey, mine: &Mine) -> Result<()> {
-        let _alone = mine.turn.write().expect("no panic inside");
+        let _alone = mine.turn.write();
         let cluster = self.cluster().ok_or_else(moved)?;
         let (seat, held) = {
             let state = mine.state();

@@ -157,7 +157,7 @@ fn the_size_of_a_busy_file_is_never_taken_from_the_store() {
 }
 
 fn guests(mount: &Mount) -> usize {
-    lock(&mount.vfs.members.guests).len()
+    mount.vfs.members.guests.lock().len()
 }
 
 /// A handle that was left for an error is closed at its home, however late that hears of it: it would keep the claim.
@@ -195,7 +195,8 @@ fn of_handles_that_were_opened_at_once_one_stays() {
     let (_, far) = shared(&bed, "old text");
     let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
     // The home has begun anew: it knows none of them.
-    lock(&a.vfs.members.guests).clear();
+    let forgotten = std::mem::take(&mut *a.vfs.members.guests.lock());
+    drop(forgotten);
     let opens = Arc::new(AtomicU64::new(0));
     let (counts, all) = (opens.clone(), Arc::new(std::sync::Barrier::new(4)));
     bed.net.fated(move |_, question| {
