@@ -426,7 +426,7 @@ impl Files {
     pub(crate) fn state_of(&self, id: FileId) -> Option<Record> {
         let file = self.by_id(id)?;
         let inner = file.lock();
-        inner.recorded.then(|| Record { key: file.key, state: inner.state.clone() })
+        inner.recorded().then(|| Record { key: file.key, state: inner.state.clone() })
     }
 }
 

@@ -238,6 +238,41 @@ fn time_is_asked_of_who_was_given_it() {
     assert!(all_do, "one of them asks no clock any more");
 }
 
+/// What of a file's state is assigned to after `before`.
+fn assigned<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
+    let after = |name: &str| {
+        let end = name.as_ptr() as usize - text.as_ptr() as usize + name.len();
+        text[end..].trim_start().trim_start_matches(['+', '-', '|', '&', '*'])
+    };
+    let is_assigned = |name: &&str| {
+        let after = after(name);
+        after.starts_with('=') && !after.starts_with("==") && !after.starts_with("=>")
+    };
+    let names = following(text, before, |c| is_word(c) || c == '.');
+    names.into_iter().filter(is_assigned).collect()
+}
+
+/// A file's state is its room's. Others say what has happened to the file. What the compiler does not see to is here.
+#[test]
+fn a_files_state_is_changed_in_its_room_alone() {
+    let befores = ["live().", "live.", "unseen.", "inner.live", "inner.clock", "inner.state"];
+    let found = |text: &str| -> Vec<String> {
+        let all = befores.iter().flat_map(|before| {
+            assigned(text, before).into_iter().map(move |name| format!("{before}{name}"))
+        });
+        all.collect()
+    };
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (module, text) in modules() {
+        match module.split('/').next() {
+            Some("files") => seen += found(&text).len(),
+            _ => wrong.extend(found(&text).into_iter().map(|what| format!("{module}: {what}"))),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(seen > 10, "assignments are not seen: {seen}");
+}
+
 /// Whoever made one of his own would be in no order, and nobody would look whether he waits in turn.
 #[test]
 fn locks_go_through_their_module() {

@@ -36,21 +36,23 @@ impl Drop for Going {
 pub(super) fn begins(inner: &mut Inner, bytes: u64, from: u64) -> bool {
     let is_dirty = inner.state.is_dirty();
     let live = inner.live();
-    live.fresh += bytes;
+    live.note_fresh(bytes);
     if live.fresh < from || live.goes_ahead || !is_dirty {
         return false;
     }
     // Whatever becomes of it now: it is not thought of again before as much more is written.
-    (live.fresh, live.goes_ahead) = (0, true);
+    live.take_fresh();
+    live.go_ahead(true);
     true
 }
 
 /// Whether a file that has gone ahead goes on, since it is written as fast; its mark goes if not.
 pub(super) fn goes_on(inner: &mut Inner, may: bool, from: u64) -> bool {
     let Some(live) = inner.live.as_mut() else { return false };
-    live.goes_ahead = may && live.fresh >= from;
-    if live.goes_ahead {
-        live.fresh = 0;
+    let goes = may && live.fresh >= from;
+    live.go_ahead(goes);
+    if goes {
+        live.take_fresh();
     }
-    live.goes_ahead
+    goes
 }

@@ -109,7 +109,7 @@ impl Outbox {
                 true => Untold::of_before(self.files.copying().next_number()),
                 false => Untold::none(),
             };
-            inner.live().copied = Some(Box::new(untold));
+            inner.live().begin_copies(untold);
         }
         self.follows.store(true, SeqCst);
     }
@@ -165,7 +165,7 @@ impl Outbox {
         }
         let going = self.may_go_ahead(file.key).then(|| self.ahead.enter()).flatten();
         let Some(going) = going else {
-            file.lock().live().goes_ahead = false;
+            file.lock().live().go_ahead(false);
             return;
         };
         let (outbox, file) = (self.clone(), file.clone());
@@ -239,7 +239,7 @@ impl Outbox {
         {
             let mut inner = file.lock();
             let live = inner.live.as_mut();
-            let Some(copied) = live.and_then(|live| live.copied.as_mut()) else { return Ok(()) };
+            let Some(copied) = live.and_then(|live| live.copied_mut()) else { return Ok(()) };
             copied.also = also.map(Path::to_path_buf);
             copied.note_anew();
         }
@@ -277,7 +277,7 @@ impl Outbox {
         let mut inner = self.wait_for_round(file);
         let ends = !is_to_be_known(&inner);
         let live = inner.live.as_mut();
-        let Some(copied) = live.and_then(|live| live.copied.as_mut()).filter(|_| ends) else {
+        let Some(copied) = live.and_then(|live| live.copied_mut()).filter(|_| ends) else {
             drop(inner);
             return self.forget_durably(file.key, lasting);
         };
@@ -290,15 +290,15 @@ impl Outbox {
         let live = inner.live();
         match &told {
             // Dirty again meanwhile, it is told anew.
-            Ok(()) => live.copied = None,
+            Ok(()) => live.end_copies(),
             Err(_) => {
-                let copied = live.copied.as_mut().expect("nobody ends it but who is at it");
+                let copied = live.copied_mut().expect("nobody ends it but who is at it");
                 copied.note_anew(); // Nobody knows who has forgotten it.
                 self.files.copying().is_over(file.clone());
             }
         }
-        if inner.gone {
-            inner.live = None;
+        if inner.gone() {
+            inner.end_use();
         } else {
             self.files.retire(file, inner);
         }
@@ -397,7 +397,7 @@ impl Outbox {
         }
         let mut inner = self.wait_for_round(file);
         if inner.is_copied() {
-            inner.live().copied = None;
+            inner.live().end_copies();
             self.files.retire(file, inner);
         }
     }
@@ -418,5 +418,5 @@ impl Outbox {
 pub(super) fn is_to_be_known(inner: &Inner) -> bool {
     let ours = inner.state.conflict() != Conflict::Superseded;
     let is_newer = inner.state.is_dirty() || inner.state.is_held();
-    ours && is_newer && !inner.is_unlinked() && !inner.gone
+    ours && is_newer && !inner.is_unlinked() && !inner.gone()
 }

@@ -121,7 +121,7 @@ impl<'a> Sending<'a> {
 
     fn give_back<'i>(&self, inner: &'i mut Inner) -> Option<&'i mut Untold> {
         self.file.changed.notify_all();
-        let copied = inner.live().copied.as_deref_mut()?;
+        let copied = inner.live().copied_mut()?;
         copied.sending = false;
         Some(copied)
     }
@@ -198,8 +198,10 @@ impl<'a> Round<'a> {
         let shadow = post.files.shadow(file, &mut inner)?;
         let (size, mtime, unseen) = (inner.size(), inner.mtime(), inner.state.is_unseen());
         let moved_at = inner.state.paths.moved_at();
-        let fresh = || Box::new(Untold::none());
-        let copied = inner.live().copied.get_or_insert_with(fresh);
+        if !inner.is_copied() {
+            inner.live().begin_copies(Untold::none());
+        }
+        let copied = inner.live().copied_mut().expect("begun above");
         if unseen {
             copied.note_written(0, u64::MAX);
             copied.note_anew();
@@ -215,7 +217,7 @@ impl<'a> Round<'a> {
         let (after, also) = (copied.number, copied.also.clone());
         let owed = |&(start, end): &(u64, u64)| inner.state.owed_of(start, end);
         let mut unsent: Vec<_> = unsent.iter().flat_map(owed).collect();
-        let copied = inner.live.as_mut().and_then(|live| live.copied.as_mut()).expect("as above");
+        let copied = inner.live().copied_mut().expect("as above");
         let (took, whole, rest) = match post.to {
             To::All => {
                 let (taken, whole) = copied.begin(moved_at);
@@ -241,7 +243,7 @@ impl<'a> Round<'a> {
             false => (Then::Grown { size, mtime }, Vec::new()),
         };
         if post.to == To::All {
-            inner.live().fresh = 0;
+            inner.live().take_fresh();
         }
         let number = post.files.copying().next_number();
         let seen = inner.clock.look();
@@ -277,7 +279,7 @@ impl<'a> Round<'a> {
         let Round { post, file, sending, work, number, took, .. } = self;
         let mut inner = sending.end();
         work.end(&mut inner);
-        let copied = inner.live().copied.as_mut().expect("nobody ends it but who began it");
+        let copied = inner.live().copied_mut().expect("nobody ends it but who began it");
         let went_well = matches!(sent, Ok(Ended::Well(_) | Ended::Part(_)));
         match took {
             Took::OfAll(_) if went_well => copied.ended(number),

@@ -179,7 +179,7 @@ pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
     let state = &inner.state;
     let runs = state.tracked().into_iter().flat_map(Ranges::iter);
     let dirty = runs.filter(|run| run.state.is_dirty());
-    let stamps = inner.dirt.as_ref().map_or(&NONE, |dirt| &dirt.stamps);
+    let stamps = inner.stamps().unwrap_or(&NONE);
     stamps.parts(dirty, state.dirty_bytes(), state.dirty_since())
 }
 

@@ -163,7 +163,7 @@ impl Drain {
         let base = inner.state.base();
         if let Some(seen) = seen.filter(|_| inner.state.is_unseen()) {
             // Who has it open may have the old bytes until he writes.
-            inner.live().stale = true;
+            inner.live().outdate();
             self.files.rests_untouched(&mut inner, seen);
             self.files.close_table_unchanged(open);
             let failed = Change::FlushFailed { base };
@@ -181,7 +181,7 @@ impl Drain {
         if self.files.commit(&parcel.file, &mut inner, Change::Settled(settled)).is_err() {
             return false;
         }
-        inner.dirt().doubt = None;
+        inner.doubt_it(None);
         self.files.unqueue(&mut inner);
         self.files.account(&parcel.file, &mut inner);
         true

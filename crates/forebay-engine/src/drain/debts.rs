@@ -93,7 +93,6 @@ mod tests {
 
     use super::*;
     use crate::bed::bed;
-    use crate::core::clock::Watch;
     use crate::core::state::Change;
     use crate::files::file::Trouble;
     use crate::{Order, Progress};
@@ -109,7 +108,7 @@ mod tests {
             let since = bed.engine.files.time().ms() + hour.as_millis() as u64;
             bed.engine.files.commit(&bed.file, &mut inner, Change::Aged { since }).unwrap();
             let (error, retry_at) = ("a flush failed".into(), Instant::now() + hour);
-            inner.dirt().trouble = Some(Trouble { error, count: 1, retry_at });
+            inner.note_trouble(Some(Trouble { error, count: 1, retry_at }));
         }
         let by = Some(Instant::now() + Duration::from_millis(400));
         let report =
@@ -133,10 +132,10 @@ mod tests {
         debts.incur(first, id, &inner, &[(0, 100)]);
         debts.pay(id, &[(0, 50)], &Ranges::None);
         assert!(!paid(&inner, first), "half of it");
-        inner.live().flight = Some(Watch::begin());
+        inner.live().begin_flight();
         let second = debts.begin();
         debts.incur(second, id, &inner, &[(0, 100)]);
-        inner.live().flight = None;
+        inner.live().end_flight();
         debts.pay(id, &[(0, 100)], &rewritten(10, 20));
         assert!(paid(&inner, first), "written since, it is no part of the order");
         assert!(!paid(&inner, second), "written before");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
 
 use crate::copies::Lasting;
-use crate::core::clock::{Watch, What};
+use crate::core::clock::What;
 use crate::core::counters::add;
 use crate::core::portion::{DOUBT_BYTES, FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
@@ -90,7 +90,7 @@ impl Drain {
             (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
-        inner.live().flight = Some(Watch::begin());
+        inner.live().begin_flight();
         // Of one that is held others' writes are to be written over.
         let resumed = inner.state.flush_is_open() || inner.state.is_held();
         let digests = self.files.open_table(file, &mut inner, size, resumed);
@@ -295,7 +295,7 @@ impl Drain {
         let error = self.land_failed(parcel);
         // Its last name went during the flight: nobody is owed its bytes.
         let inner = parcel.file.lock();
-        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        if inner.gone() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Outcome::Nothing;
         }
         drop(inner);
@@ -348,13 +348,13 @@ impl Drain {
             }
         }
         self.debts.pay(file.id, &parcel.captured, &rewritten);
-        inner.dirt().trouble = None;
+        inner.note_trouble(None);
         let asked = Asked { at: looked, look: inner.clock.look() };
         note_seen(&mut inner, asked, &found);
         self.files.account(file, &mut inner);
         add(&self.files.counters().flushed_files, 1);
         add(&self.files.counters().flushed_bytes, parcel.moved());
-        inner.live().flight = None;
+        inner.live().end_flight();
         self.files.drop_unsynced(file, &mut inner, &found);
         self.leave(parcel, inner);
         Ok(())
@@ -389,13 +389,13 @@ impl Drain {
         let lasts = settled.lasts;
         self.files.commit(file, inner, Change::Settled(settled))?;
         if lasts {
-            inner.live().landed = Some(parcel.seen);
+            inner.live().note_landed(parcel.seen);
         }
         if let Some(at) = still {
             let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
             // What a sync has not written out may change without a further sign.
             let synced = !inner.state.is_unsynced();
-            if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
+            if let Some(unseen) = inner.live().unseen_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.outlives_close && self.files.media().is_memory();
                 // A write moves the time when it begins: what it brings after the look a second one finds. Without
                 // digests that would be a copy of all of it; there the last flush does.
@@ -405,22 +405,18 @@ impl Drain {
                 let looked_again = same.is_some() && still.is_none() || parcel.digests.is_none();
                 let proven = looked_again && !may_be_mapped;
                 let doubted_from = if proven { None } else { still.or(Some(doubt)) };
-                unseen.copied = Some(Copied { at, doubted_from });
-                // What comes now is found by the next look.
-                if let Some(doubt) = &mut unseen.doubt {
-                    (doubt.dirty, doubt.allocated, doubt.unmoved) = (0, at.allocated, false);
-                }
+                unseen.note_copied(Copied { at, doubted_from });
             }
             return Ok(());
         }
         // Who wrote past us and closed it while it was copied has left what nobody has looked at yet. So has a
         // flight that took a part.
         let left = parcel.upto != u64::MAX || rewritten.gaps(0, inner.state.size()).is_empty();
-        inner.dirt().doubt = inner.doubt().filter(|_| left).map(|it| Doubt {
+        inner.doubt_it(inner.doubt().filter(|_| left).map(|it| Doubt {
             dirty: it.dirty.saturating_sub(parcel.moved()),
             unmoved: it.unmoved && parcel.moved() == 0 && *rewritten == Ranges::None,
             ..it
-        });
+        }));
         self.restamp(parcel, inner, rewritten);
         // Of a write behind others nobody has told the evictor. Large holes need not go.
         self.files.admit(file, parcel.data.iter().copied());
@@ -435,7 +431,7 @@ impl Drain {
         let (keeps, old) = keeps(inner, now);
         if !keeps || old {
             self.files.let_go_of(file, inner, 0, u64::MAX)?;
-            inner.live().keeps_since = keeps.then_some(now);
+            inner.live().keep_anew(keeps.then_some(now));
         }
         Ok(keeps)
     }
@@ -473,7 +469,7 @@ impl Drain {
 
     /// A large file is as old now as the oldest of what is left, and waits in the queue accordingly.
     fn restamp(&self, parcel: &Parcel, inner: &mut Inner, rewritten: &Ranges) {
-        inner.dirt().stamps.settle(&parcel.captured, rewritten, parcel.began_ms);
+        inner.settle_stamps(&parcel.captured, rewritten, parcel.began_ms);
         if goes_whole(inner) {
             return;
         }
@@ -484,7 +480,7 @@ impl Drain {
     }
 
     pub(crate) fn leave(&self, parcel: &Parcel, mut inner: MutexGuard<'_, Inner>) {
-        inner.live().flight = None;
+        inner.live().end_flight();
         parcel.file.changed.notify_all();
         self.files.retire(&parcel.file, inner);
     }
@@ -518,11 +514,8 @@ impl Drain {
             tracing::warn!(path = %path.display(), error = %error, "flush failed; the bytes stay dirty and it is tried again");
         }
         let pause = (RETRY_MIN * 2u32.saturating_pow(count.min(7) - 1)).min(RETRY_MAX);
-        inner.dirt().trouble = Some(Trouble {
-            error: error.to_string(),
-            count,
-            retry_at: self.files.time().now() + pause,
-        });
+        let retry_at = self.files.time().now() + pause;
+        inner.note_trouble(Some(Trouble { error: error.to_string(), count, retry_at }));
     }
 
     /// Takes over what a failed flight has made of the backing file, so that what others do to it
@@ -636,7 +629,6 @@ mod tests {
     use crate::bed::{Bed, bed};
     use crate::core::ranges::{Mark, State};
     use crate::core::state::Conflict;
-    use crate::files::live::Around;
 
     fn change(bed: &Bed, inner: &mut Inner, change: Change<'_>) {
         bed.engine.files.commit(&bed.file, inner, change).unwrap();
@@ -656,7 +648,7 @@ mod tests {
             let mut inner = bed.file.lock();
             let now = start + after;
             if synced {
-                inner.live().synced_at = Some(now);
+                inner.live().note_syncing(now);
             }
             let keeps = bed.engine.drain.keeps_flushed(&bed.file, &mut inner, now).unwrap();
             let left = inner.state.keeps();
@@ -697,10 +689,10 @@ mod tests {
         let (base, mtime) = (inner.state.base(), inner.state.mtime());
         change(&bed, &mut inner, Change::FlushBegan { mtime });
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
-        inner.live().flight = Some(Watch::begin());
+        inner.live().begin_flight();
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
-        inner.live().flight = None;
+        inner.live().end_flight();
         change(&bed, &mut inner, Change::FlushFailed { base });
         let age = inner.state.age_at(1);
         for (set, back, why) in [
@@ -712,9 +704,10 @@ mod tests {
             assert!(inner.still_clean(&before).is_empty(), "{why} since");
             change(&bed, &mut inner, back);
         }
-        inner.live().around = Around::Over;
+        inner.live().begin_around();
+        inner.live().end_around();
         assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
-        inner.live().around = Around::None;
+        inner.live().forget_around();
         inner.note_gone(10, 20);
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
         change(&bed, &mut inner, Change::Unsynced);

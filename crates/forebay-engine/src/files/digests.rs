@@ -129,7 +129,7 @@ impl Files {
             return Some(table.clone());
         }
         let table = Arc::new(self.digests.table(file.id).ok()?);
-        inner.live().digests = Some(table.clone());
+        inner.live().mine().digests = Some(table.clone());
         Some(table)
     }
 
@@ -190,7 +190,7 @@ impl Files {
         };
         if opened.is_err() {
             self.digests.remove(file.id);
-            inner.live().digests = None;
+            inner.live().mine().digests = None;
             return None;
         }
         let (looked, looking) = (AtomicU64::new(0), Busy::default());
@@ -257,7 +257,7 @@ impl Files {
             return;
         }
         if let Some(live) = &mut inner.live {
-            live.digests = None;
+            live.mine().digests = None;
         }
         self.digests.remove(file.id);
     }

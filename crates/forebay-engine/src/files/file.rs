@@ -20,7 +20,7 @@ use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
 use crate::core::paths::{Paths, Weight};
-use crate::core::ranges::State;
+use crate::core::ranges::{Ranges, State};
 use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
@@ -49,24 +49,24 @@ pub(crate) struct Inner {
     /// Present while something is open or in flight.
     pub live: Option<Box<Live>>,
     /// Present from the first dirty byte to the last.
-    pub dirt: Option<Box<Dirt>>,
+    pub(super) dirt: Option<Box<Dirt>>,
     /// Bytes of the tier charged to this file.
-    pub charged: u64,
+    pub(super) charged: u64,
     /// The file has a record in the index.
-    pub recorded: bool,
+    pub(super) recorded: bool,
     /// The shadow is what the record says: it is ours, or was compared.
-    pub proven: bool,
+    pub(super) proven: bool,
     /// It is about to leave the table: who found it there looks again.
-    pub gone: bool,
+    pub(super) gone: bool,
     /// What its directories know of it.
     weight: Weight,
     /// The log's position right after bytes of this file last became clean.
-    pub settled_seq: u64,
+    pub(super) settled_seq: u64,
     pub clock: Clock,
     /// What looks at it have found.
-    pub looks: Option<Box<Looks>>,
+    pub(super) looks: Option<Box<Looks>>,
     /// The admission rule by which it was opened last.
-    pub rule: Option<Arc<crate::core::rules::Active>>,
+    pub(super) rule: Option<Arc<crate::core::rules::Active>>,
 }
 
 /// The state of a file. All may read it; this room alone changes it, on record first.
@@ -206,7 +206,7 @@ impl Inner {
     /// Partners, if they know it, are to be told.
     #[inline]
     pub(super) fn note_untold(&mut self, note: impl FnOnce(&mut Untold)) {
-        if let Some(copied) = self.live.as_mut().and_then(|live| live.copied.as_mut()) {
+        if let Some(copied) = self.live.as_mut().and_then(|live| live.copied_mut()) {
             note(copied);
         }
     }
@@ -285,7 +285,7 @@ impl Inner {
     /// Bytes were thrown away, or changed around the tier.
     pub fn note_gone(&mut self, start: u64, end: u64) {
         let live = self.live.get_or_insert_default();
-        self.clock.note_bytes(&mut live.gone_lately, start, end);
+        self.clock.note_bytes(&mut live.mine().gone_lately, start, end);
     }
 
     /// Who writes it past us, if anybody does.
@@ -302,7 +302,7 @@ impl Inner {
     /// It is about to be given such a bit, or has changed as no write does.
     pub fn note_set_id(&mut self) {
         let now = self.shadow_stat().map(|stat| stat.ctime);
-        if let Some(unseen) = self.live.as_mut().and_then(|live| live.unseen.as_mut()) {
+        if let Some(unseen) = self.live.as_mut().and_then(|live| live.unseen_mut()) {
             unseen.set_id_at = now;
         }
     }
@@ -324,7 +324,78 @@ impl Inner {
         self.live.get_or_insert_default()
     }
 
-    pub fn dirt(&mut self) -> &mut Dirt {
+    pub fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    pub fn recorded(&self) -> bool {
+        self.recorded
+    }
+
+    pub fn gone(&self) -> bool {
+        self.gone
+    }
+
+    pub fn settled_seq(&self) -> u64 {
+        self.settled_seq
+    }
+
+    pub fn rule(&self) -> Option<&Arc<crate::core::rules::Active>> {
+        self.rule.as_ref()
+    }
+
+    pub fn looks(&self) -> Looks {
+        self.looks.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Nobody uses it any more, and nothing is to be remembered of who did.
+    pub fn end_use(&mut self) {
+        self.live = None;
+    }
+
+    /// It leaves the table, or was never to come there.
+    pub fn leave(&mut self) {
+        self.gone = true;
+    }
+
+    /// It belongs to another admission rule, or to none.
+    pub fn follow(&mut self, rule: Option<Arc<crate::core::rules::Active>>) {
+        self.rule = rule;
+    }
+
+    /// What is dirty of it is to be found by content, or is known.
+    pub fn doubt_it(&mut self, doubt: Option<Doubt>) {
+        self.dirt().doubt = doubt;
+    }
+
+    /// Its last flush failed, or the trouble is over.
+    pub fn note_trouble(&mut self, trouble: Option<Trouble>) {
+        self.dirt().trouble = trouble;
+    }
+
+    /// It is tried again from now on, whatever its last flush came to.
+    pub fn end_pause(&mut self, now: Instant) {
+        if let Some(trouble) = self.dirt.as_mut().and_then(|dirt| dirt.trouble.as_mut()) {
+            trouble.retry_at = now;
+        }
+    }
+
+    /// Bytes of it were written, or count as written.
+    pub fn touch(&mut self, start: u64, end: u64, now_ms: u64) {
+        self.dirt().stamps.touch(start, end, now_ms);
+    }
+
+    /// A flight that began then has landed.
+    pub fn settle_stamps(&mut self, captured: &[(u64, u64)], rewritten: &Ranges, began_ms: u64) {
+        self.dirt().stamps.settle(captured, rewritten, began_ms);
+    }
+
+    /// For so long it was written past us.
+    pub fn note_written_for(&mut self, time: Duration) {
+        self.looks.get_or_insert_default().written_for = time;
+    }
+
+    pub(super) fn dirt(&mut self) -> &mut Dirt {
         self.dirt.get_or_insert_default()
     }
 
@@ -341,6 +412,11 @@ impl Inner {
     /// When anything dirty of it was last written; 0 if that is not known.
     pub fn last_write(&self) -> u64 {
         self.dirt.as_ref().map_or(0, |dirt| dirt.stamps.last())
+    }
+
+    /// Since when which of its blocks are dirty.
+    pub fn stamps(&self) -> Option<&Stamps> {
+        self.dirt.as_ref().map(|dirt| &dirt.stamps)
     }
 
     pub fn trouble(&self) -> Option<&Trouble> {
@@ -451,9 +527,11 @@ impl Inner {
 
     /// Closes what nobody uses of a file that is here only for what partners know of it.
     pub fn close_for_partners(&mut self) {
-        let Some(copied) = self.live.as_mut().and_then(|live| live.copied.take()) else { return };
+        let Some(copied) = self.live.as_mut().and_then(|live| live.mine().copied.take()) else {
+            return;
+        };
         let closes = self.is_idle() && !self.only_descriptor();
-        let live = self.live();
+        let live = self.live().mine();
         live.copied = Some(copied);
         if closes {
             (live.shadow, live.backing, live.target) = (None, None, None);
@@ -477,7 +555,7 @@ impl Inner {
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
         self.note_untold(|copied| copied.note_written(start, end));
-        if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
+        if let Some(flight) = self.live.as_mut().and_then(|live| live.mine().flight.as_mut()) {
             flight.note(start, end);
         }
     }
@@ -486,7 +564,7 @@ impl Inner {
     pub fn forget_seen(&mut self) {
         self.clock.note_asked();
         if let Some(live) = &mut self.live {
-            live.seen = None;
+            live.mine().seen = None;
         }
     }
 
@@ -574,7 +652,7 @@ pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
     if look.is_untouched() {
         note_seen(inner, Asked { at, look }, attr);
     }
-    let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+    let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
     if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
         seen.no_capability = Some(at);
         seen.made = true;
@@ -591,6 +669,7 @@ pub(crate) fn note_seen(inner: &mut Inner, asked: Asked, attr: &Attr) -> bool {
     if live.seen.as_ref().is_some_and(|seen| seen.asked.at > asked.at) {
         return false; // Somebody asked later, and was answered sooner.
     }
+    let live = live.mine();
     let before = live.seen.take();
     let unmoved = before.as_ref().is_some_and(|seen| seen.attr.version() == attr.version());
     let known = before.as_ref().and_then(|seen| seen.no_capability);

@@ -20,7 +20,7 @@ impl Files {
         }
         let target = self.open_home(file, Access::ReadWrite)?;
         let mut inner = file.lock();
-        let live = inner.live();
+        let live = inner.live().mine();
         if live.is_open() {
             live.target.get_or_insert(target.clone());
         }
@@ -35,7 +35,7 @@ impl Files {
         let backing = self.open_home(file, Access::Read)?;
         let mut inner = file.lock();
         if inner.live().is_open() || !inner.live().fills.is_empty() {
-            inner.live().backing = Some(backing.clone());
+            inner.live().mine().backing = Some(backing.clone());
         }
         Ok(backing)
     }

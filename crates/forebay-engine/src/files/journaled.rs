@@ -56,7 +56,7 @@ impl Names {
         let seq = self.files.note_tier(self.files.index.conclude(n, at, way))?;
         for file in files {
             if let Some(live) = &mut file.lock().live {
-                live.logged_seq = live.logged_seq.max(Some(seq));
+                live.needs_logged(live.logged_seq.max(Some(seq)));
             }
         }
         Ok(())

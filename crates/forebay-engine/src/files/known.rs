@@ -31,12 +31,12 @@ impl Files {
             // Its former home may still write to it: what that leaves is written over.
             || inner.state.is_held()
             || inner.clock.is_under_way();
-        inner.live().checked = Some(self.time.now());
+        inner.live().mine().checked = Some(self.time.now());
         if busy || outdated {
             return false;
         }
         if inner.state.base() == attr.version() {
-            inner.live().around = Around::None;
+            inner.live().mine().around = Around::None;
             // Of what could not be synced a page may have become an old one.
             let suspect = inner.live().stale || inner.state.is_unsynced();
             if suspect && !inner.state.is_dirty() {
@@ -46,7 +46,7 @@ impl Files {
         }
         if inner.state.is_unseen() && self.untouched(&mut inner).is_some() {
             // Who has it open to write has written nothing: he may have the old bytes until he does.
-            inner.live().stale = true;
+            inner.live().mine().stale = true;
             return false;
         }
         if inner.state.is_dirty() {
@@ -82,7 +82,7 @@ impl Files {
     /// for, where it moves the shadow's times.
     pub(crate) fn rests_untouched(&self, inner: &mut Inner, now: MediaStat) {
         let copied = self.home_as(now);
-        if let Some(unseen) = &mut inner.live().unseen {
+        if let Some(unseen) = inner.live().unseen_mut() {
             unseen.copied = copied;
         }
     }
@@ -100,7 +100,7 @@ impl Files {
         // Else a loss of power would bring back the flush that these bytes came from, to be done
         // again with the holes made below.
         if self.let_go(file, inner).is_err() || !inner.may_punch() {
-            inner.live().stale = true;
+            inner.live().mine().stale = true;
             return;
         }
         let had = inner.state.has_bytes()
@@ -109,12 +109,12 @@ impl Files {
         let (base, owner, pinned) = (attr.version(), Owner::of(attr), inner.state.is_pinned());
         let emptied = Change::Emptied { base, owner, pinned };
         if self.commit_if_known(file, inner, emptied).is_err() {
-            inner.live().stale = true;
+            inner.live().mine().stale = true;
             return;
         }
         inner.clock.note_base();
         inner.note_gone(0, u64::MAX);
-        let live = inner.live();
+        let live = inner.live().mine();
         live.stale = false;
         live.around = Around::None;
         live.stream = crate::files::live::Stream::default();
@@ -122,7 +122,7 @@ impl Files {
             let emptied = self.note_tier(self.empty(file, inner, &*shadow, attr.size));
             // Nobody may find the old bytes in it: who needs a shadow gets a fresh one.
             if emptied.is_err() {
-                inner.live().shadow = None;
+                inner.live().mine().shadow = None;
             }
         }
         self.account(file, inner);
@@ -176,7 +176,7 @@ impl Files {
         // At the end nobody sweeps any more.
         let waits = || self.graveyard.lock().holds(file);
         if unlinked && !self.stopping.load(Relaxed) && waits() {
-            let live = inner.live();
+            let live = inner.live().mine();
             (live.shadow, live.backing, live.target) = (None, live.backing.take(), None);
             return;
         }
@@ -209,11 +209,16 @@ impl Files {
         failpoint::pass("erase.logged");
         // There may be none: of a file that was only looked at nothing was ever made.
         // Partners are told later, but before they are told of another file with its key.
-        let copied = inner.live.as_mut().and_then(|live| live.copied.take());
+        let copied = inner.live.as_mut().and_then(|live| live.mine().copied.take());
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
         {
-            match inner.live.take().filter(|live| live.blank).and_then(|live| live.shadow) {
+            match inner
+                .live
+                .take()
+                .filter(|live| live.blank)
+                .and_then(|mut live| live.mine().shadow.take())
+            {
                 Some(blank) if is_blank(&*blank) => self.keep_blank(file.id, blank),
                 _ => self.trash.lock().push(file.id),
             }
@@ -221,7 +226,7 @@ impl Files {
         inner.live = None;
         if let Some(mut copied) = copied {
             copied.ends_as(self.copying.next_number());
-            inner.live().copied = Some(copied);
+            inner.live().mine().copied = Some(copied);
             self.copying.is_over(file.clone());
         }
         let (base, owner) = (inner.state.base(), inner.state.owner());
@@ -241,7 +246,7 @@ impl Files {
         inner.apply(&Change::Emptied { base, owner, pinned: false });
         inner.note_gone(0, u64::MAX);
         inner.apply(&Change::Held(false));
-        inner.live().stale = true;
+        inner.live().mine().stale = true;
         self.account(file, &mut inner);
         drop(inner);
         self.forget_key(file);

@@ -84,7 +84,7 @@ impl Files {
             return None;
         }
         if let Some((backing, _)) = held {
-            inner.live().backing.get_or_insert(backing);
+            inner.live().mine().backing.get_or_insert(backing);
         }
         if !is_near(&inner) {
             return None;
@@ -98,7 +98,7 @@ impl Files {
         let state = FileState::absent(Paths::default(), attr);
         let id = FileId(self.next_id.fetch_add(1, Relaxed));
         let file = File::new(id, Record { key: attr.key, state }, false);
-        file.lock().live().unlinked = true;
+        file.lock().live().mine().unlinked = true;
         let since = self.time.now();
         let mut graves = self.graveyard.lock();
         if graves.lost.contains_key(&attr.key) {

@@ -1,5 +1,6 @@
 //! What is known of a file only while it is in use.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,14 +9,25 @@ use forebay_backing::{Attr, BackingFile};
 use crate::core::clock::{Gone, Look, Watch};
 use crate::core::copied::{Rounds, Untold};
 use crate::core::seal::Seal;
-use crate::files::fetch::Fetch;
+use crate::files::fetch::{Fetch, Said};
 use crate::files::unseen::Unseen;
 use crate::tier::digests::Table;
 use crate::tier::media::MediaFile;
 
-/// What exists only while a file is in use.
+/// What exists only while a file is in use. All may read it; who changes it says what has happened.
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct Live(InUse);
+
+impl Deref for Live {
+    type Target = InUse;
+
+    fn deref(&self) -> &InUse {
+        &self.0
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct InUse {
     pub shadow: Option<Arc<dyn MediaFile>>,
     pub backing: Option<Arc<dyn BackingFile>>,
     /// The backing file open for writing, where writes go around the tier.
@@ -129,8 +141,8 @@ impl Around {
     }
 }
 
-impl Live {
-    pub fn at_work(&mut self, evictions: Meanwhile) -> &mut u32 {
+impl InUse {
+    pub(super) fn at_work(&mut self, evictions: Meanwhile) -> &mut u32 {
         match evictions {
             Meanwhile::Allowed => &mut self.io_that_looks,
             Meanwhile::Refused => &mut self.io,
@@ -148,13 +160,208 @@ impl Live {
 
     /// What is worth remembering when nobody uses the file any more.
     pub fn remains(&self) -> Live {
-        let Live { checked, named, around, last_seq, seal, .. } = *self;
-        Live { checked, named, around, last_seq, seal, ..Live::default() }
+        let InUse { checked, named, around, last_seq, seal, .. } = *self;
+        Live(InUse { checked, named, around, last_seq, seal, ..InUse::default() })
     }
 
     /// Whether anything of the shadow is read, copied or synced.
     pub fn is_at_work(&self) -> bool {
         self.io + self.io_that_looks > 0 || self.flight.is_some()
+    }
+}
+
+/// What happens to a file in use, as other rooms tell it.
+impl Live {
+    pub(super) fn mine(&mut self) -> &mut InUse {
+        &mut self.0
+    }
+
+    /// Takes memory for `len` bytes behind `end`. Of a courtesy that fails nobody has to know.
+    pub fn reserve(&mut self, end: u64, len: u64) {
+        if let Some(shadow) = &self.0.shadow
+            && shadow.reserve(end, len).is_ok()
+        {
+            self.0.reserved = end + len;
+        }
+    }
+
+    /// The shadow is opened anew before it is used again.
+    pub fn close_shadow(&mut self) {
+        self.0.shadow = None;
+    }
+
+    pub fn keep_backing(&mut self, backing: Arc<dyn BackingFile>) {
+        self.0.backing.get_or_insert(backing);
+    }
+
+    /// A program reads past us.
+    pub fn pin(&mut self) {
+        self.0.pins += 1;
+    }
+
+    pub fn unpin(&mut self) {
+        self.0.pins -= 1;
+    }
+
+    /// The first writer past us comes.
+    pub fn begin_unseen(&mut self, unseen: Unseen) {
+        self.0.unseen = Some(Box::new(unseen));
+    }
+
+    pub fn unseen_mut(&mut self) -> Option<&mut Unseen> {
+        self.0.unseen.as_deref_mut()
+    }
+
+    /// The last one has gone.
+    pub fn end_unseen(&mut self) -> Option<Box<Unseen>> {
+        self.0.unseen.take()
+    }
+
+    /// Something was written to a shadow that may have been made for that.
+    pub fn note_touched(&mut self) {
+        self.0.blank = false;
+    }
+
+    /// The bytes here are of a version that the store has no longer.
+    pub fn outdate(&mut self) {
+        self.0.stale = true;
+    }
+
+    pub fn begin_flight(&mut self) {
+        self.0.flight = Some(Watch::begin());
+    }
+
+    /// What the store says of it while the flight is on may be its doing.
+    pub fn disown_answers(&mut self) {
+        if let Some(flight) = &mut self.0.flight {
+            flight.disown_answers();
+        }
+    }
+
+    pub fn end_flight(&mut self) {
+        self.0.flight = None;
+    }
+
+    /// A flush that had begun then has landed.
+    pub fn note_landed(&mut self, began: Look) {
+        self.0.landed = Some(began);
+    }
+
+    pub fn begin_around(&mut self) {
+        self.0.around.begin();
+    }
+
+    /// The backing file is another than we know.
+    pub fn end_around(&mut self) {
+        self.0.around.end();
+        self.0.checked = None;
+    }
+
+    /// What went around is of no concern any more.
+    pub fn forget_around(&mut self) {
+        self.0.around = Around::None;
+    }
+
+    pub fn begin_fill(&mut self, fetch: Fetch) {
+        self.0.fills.push(fetch);
+    }
+
+    /// Whether the bytes of a fill are being put into the tier.
+    pub fn note_landing(&mut self, said: &Arc<Said>, lands: bool) {
+        let mine = |fetch: &&mut Fetch| Arc::ptr_eq(&fetch.said, said);
+        if let Some(fetch) = self.0.fills.iter_mut().find(mine) {
+            fetch.lands = lands;
+        }
+    }
+
+    pub fn end_fill(&mut self, said: &Arc<Said>) {
+        self.0.fills.retain(|fetch| !Arc::ptr_eq(&fetch.said, said));
+    }
+
+    pub fn follow_stream(&mut self, stream: Stream) {
+        self.0.stream = stream;
+    }
+
+    /// Whether a read goes on where the last one ended.
+    pub fn read_on(&mut self, offset: u64, len: u64) -> bool {
+        std::mem::replace(&mut self.0.read_to, offset + len) == offset
+    }
+
+    pub fn note_written_to(&mut self, end: u64) {
+        self.0.written_to = end;
+    }
+
+    /// It is synced, up to where the last write ended.
+    pub fn note_syncing(&mut self, now: Instant) {
+        self.0.synced_to = self.0.written_to;
+        self.0.synced_at = Some(now);
+    }
+
+    /// A sync of the file waits for the log up to there, and not for records after it.
+    pub fn needs_logged(&mut self, seq: Option<u64>) {
+        self.0.logged_seq = seq;
+    }
+
+    /// What is flushed from then on is kept, unless some has been kept for longer.
+    pub fn keep_from(&mut self, now: Instant) {
+        self.0.keeps_since.get_or_insert(now);
+    }
+
+    /// The same, now that nothing is kept.
+    pub fn keep_anew(&mut self, since: Option<Instant>) {
+        self.0.keeps_since = since;
+    }
+
+    pub fn note_checked(&mut self, now: Instant) {
+        self.0.checked = Some(now);
+    }
+
+    /// `false`: somebody makes it ready already.
+    pub fn begin_readying(&mut self) -> bool {
+        std::mem::replace(&mut self.0.readiness, Readiness::Sought) != Readiness::Sought
+    }
+
+    pub fn end_readying(&mut self) {
+        if self.0.readiness == Readiness::Sought {
+            self.0.readiness = Readiness::Unknown;
+        }
+    }
+
+    pub fn note_ready(&mut self) {
+        self.0.readiness = Readiness::Known;
+    }
+
+    pub fn seen_mut(&mut self) -> Option<&mut Seen> {
+        self.0.seen.as_deref_mut()
+    }
+
+    /// Partners know of it, or are about to.
+    pub fn begin_copies(&mut self, untold: Untold) {
+        self.0.copied = Some(Box::new(untold));
+    }
+
+    pub fn copied_mut(&mut self) -> Option<&mut Untold> {
+        self.0.copied.as_deref_mut()
+    }
+
+    /// They have forgotten it.
+    pub fn end_copies(&mut self) {
+        self.0.copied = None;
+    }
+
+    /// So many bytes were written that no round has.
+    pub fn note_fresh(&mut self, bytes: u64) {
+        self.0.fresh += bytes;
+    }
+
+    /// A round takes what is fresh.
+    pub fn take_fresh(&mut self) {
+        self.0.fresh = 0;
+    }
+
+    /// Whether partners are told of it ahead of any sync.
+    pub fn go_ahead(&mut self, goes: bool) {
+        self.0.goes_ahead = goes;
     }
 }
 

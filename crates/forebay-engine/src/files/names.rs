@@ -68,7 +68,7 @@ impl Names {
             };
         }
         self.files.drop_record(file, &mut inner)?;
-        inner.live().unlinked = true;
+        inner.live().mine().unlinked = true;
         self.files.unqueue(&mut inner);
         let mut graves = self.files.graveyard.lock();
         let before = graves.waiting.insert(file.key, (self.files.time.now(), file.clone()));
@@ -154,7 +154,7 @@ impl Names {
     ) -> Result<()> {
         let theirs = set.is_some_and(|set| set.theirs);
         // Who opens it next compares it.
-        inner.live().checked = (!theirs).then(|| self.files.time.now());
+        inner.live().mine().checked = (!theirs).then(|| self.files.time.now());
         inner.clock.note_base();
         inner.forget_seen();
         let before = inner.state.base();

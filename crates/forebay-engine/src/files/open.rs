@@ -21,7 +21,7 @@ impl Files {
         file: &Arc<File>,
         mut inner: MutexGuard<'_, Inner>,
     ) -> OpenFile {
-        inner.live().opens += 1;
+        inner.live().mine().opens += 1;
         drop(inner);
         OpenFile { files: self.clone(), file: file.clone() }
     }
@@ -39,12 +39,12 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         let OpenFile { files, file } = self;
         let mut inner = file.lock();
-        let live = inner.live();
+        let live = inner.live().mine();
         live.opens -= 1;
         if live.opens == 0 {
             live.backing = None;
             if !inner.only_descriptor() {
-                inner.live().target = None;
+                inner.live().mine().target = None;
             }
             files.give_back(&mut inner);
             // Nobody syncs it any more. Lost with the power, the record is made anew.

@@ -146,7 +146,7 @@ impl Files {
 
     fn note_logged(&self, inner: &mut Inner, appended: std::io::Result<u64>) -> Result<()> {
         let seq = self.note_tier(appended)?;
-        if let Some(live) = &mut inner.live {
+        if let Some(live) = inner.live.as_mut().map(|live| live.mine()) {
             live.logged_seq = Some(seq);
             live.last_seq = seq;
         }
@@ -189,7 +189,7 @@ impl Files {
         if !kept.is_empty()
             && self.commit(file, inner, Change::Kept { ranges: kept.into() }).is_ok()
         {
-            inner.live().keeps_since.get_or_insert_with(|| self.time.now());
+            inner.live().mine().keeps_since.get_or_insert_with(|| self.time.now());
         }
         Ok(true)
     }

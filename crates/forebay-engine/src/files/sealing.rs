@@ -71,7 +71,7 @@ impl Files {
         inner.live().logged_seq.filter(|seq| self.index.is_synced(*seq))?;
         let seal = self.index.seal(len);
         shadow.seal(&seal.to_bytes()).ok()?;
-        inner.live().seal = Some(seal);
+        inner.live().mine().seal = Some(seal);
         Some(seal)
     }
 
@@ -89,7 +89,7 @@ impl Files {
         // Behind the record: whatever compaction begins now knows of it.
         let counts = |seal: Seal| last <= seal.seq && self.index.is_within_log(seal);
         if recorded && seal.is_some_and(counts) {
-            inner.live().logged_seq = logged;
+            inner.live().mine().logged_seq = logged;
             add(&self.counters().sealed_syncs, 1);
         }
         Ok(recorded)

@@ -17,7 +17,7 @@ impl Files {
     /// Gives back what is reserved beyond the end of a file that nobody has open any more.
     pub(crate) fn give_back(&self, inner: &mut Inner) {
         let Some(live) = &mut inner.live else { return };
-        let reserved = std::mem::take(&mut live.reserved);
+        let reserved = std::mem::take(&mut live.mine().reserved);
         // Who writes past us may go on by a mapping.
         if reserved == 0 || live.unseen.is_some() || inner.state.is_unseen() {
             return;
@@ -43,7 +43,7 @@ impl Files {
             return shadow.set_len(0).and_then(|()| shadow.set_len(size));
         }
         self.media().remove(&tier::shadow_name(file.id))?;
-        inner.live().shadow = None;
+        inner.live().mine().shadow = None;
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl Files {
     /// The open shadow file, made if it does not exist.
     pub(crate) fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         let shadow = self.shadow_unwritten(file, inner)?;
-        inner.live().blank = false;
+        inner.live().mine().blank = false;
         Ok(shadow)
     }
 
@@ -115,7 +115,7 @@ impl Files {
             }
             return Err(error);
         }
-        let live = inner.live();
+        let live = inner.live().mine();
         live.shadow = Some(shadow.clone());
         live.named &= holds; // It may have taken another's place.
         live.blank = !holds && size == 0;

@@ -41,7 +41,7 @@ impl Files {
         let mut inner = file.lock();
         inner.forget_seen();
         if let Some(live) = &mut inner.live {
-            live.checked = None;
+            live.mine().checked = None;
         }
     }
 

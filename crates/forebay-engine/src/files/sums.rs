@@ -151,7 +151,7 @@ impl Files {
         let Some(stat) = seen else { return };
         // Blocks that the file system takes ahead of a writer are not written.
         let there = stat.len.min(stat.allocated);
-        let Some(unseen) = inner.live.as_mut().and_then(|live| live.unseen.as_mut()) else {
+        let Some(unseen) = inner.live.as_mut().and_then(|live| live.unseen_mut()) else {
             return;
         };
         // The first look has nothing to compare with.

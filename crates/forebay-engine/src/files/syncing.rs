@@ -43,7 +43,7 @@ impl Files {
         synced: io::Result<()>,
     ) -> Result<()> {
         match &synced {
-            Ok(()) => inner.live().named = true,
+            Ok(()) => inner.live().mine().named = true,
             // On record: the kernel will not tell of it again, whoever asks after a restart.
             Err(_) if !inner.state.is_unsynced() => {
                 let _ = self.commit_anyway(file, inner, Change::Unsynced);

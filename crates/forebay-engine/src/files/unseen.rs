@@ -58,6 +58,23 @@ impl Unseen {
         }
     }
 
+    /// What is thought to be dirty then, and which copy of it is known.
+    pub fn of(self, doubt: Option<Doubt>, copied: Option<Copied>) -> Unseen {
+        Unseen { doubt, copied, ..self }
+    }
+
+    pub fn may_outlive_close(&mut self, may: bool) {
+        self.outlives_close |= may;
+    }
+
+    /// All of it was found, or copied, as it is now: what comes from here on is for the next look.
+    pub fn note_copied(&mut self, copied: Copied) {
+        if let Some(doubt) = &mut self.doubt {
+            (doubt.dirty, doubt.allocated, doubt.unmoved) = (0, copied.at.allocated, false);
+        }
+        self.copied = Some(copied);
+    }
+
     /// Whether the shadow was not changed since they began, as far as its times tell.
     pub fn is_unmoved(&self, now: &MediaStat) -> bool {
         let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);

@@ -23,7 +23,7 @@ impl Files {
         mut inner: MutexGuard<'_, Inner>,
         evictions: Meanwhile,
     ) -> AtWork<'a> {
-        *inner.live().at_work(evictions) += 1;
+        *inner.live().mine().at_work(evictions) += 1;
         AtWork { files: self, file, evictions }
     }
 }
@@ -36,7 +36,7 @@ impl AtWork<'_> {
     }
 
     fn give_back(&self, inner: &mut Inner) {
-        *inner.live().at_work(self.evictions) -= 1;
+        *inner.live().mine().at_work(self.evictions) -= 1;
         self.file.changed.notify_all();
     }
 }

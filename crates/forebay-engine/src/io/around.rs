@@ -59,9 +59,7 @@ impl Drop for GoingAround<'_> {
         let mut inner = self.file.lock();
         // A look at the backing file from before says nothing of what it is now.
         inner.clock.note_base();
-        let live = inner.live();
-        live.around.end();
-        live.checked = None;
+        inner.live().end_around();
         self.file.changed.notify_all();
         self.io.files.retire(self.file, inner);
     }
@@ -241,11 +239,11 @@ impl Io {
                 self.files.note_tier(self.files.index().sync())?;
             }
             let mut inner = file.lock();
-            let settled = !inner.state.keeps() && self.files.index().is_synced(inner.settled_seq);
+            let settled = !inner.state.keeps() && self.files.index().is_synced(inner.settled_seq());
             if may_go_around(&mut inner) && settled {
                 requester::check()?;
                 self.files.forget_digests(file, &mut inner);
-                inner.live().around.begin();
+                inner.live().begin_around();
                 return Ok(Some(GoingAround { io: self, file, backing }));
             }
         }
@@ -352,7 +350,7 @@ impl Io {
             return Ok(());
         }
         if live.unlinked {
-            live.around = Around::None; // Nothing of it is ever flushed.
+            live.forget_around(); // Nothing of it is ever flushed.
             return Ok(());
         }
         let held = live.target.clone().or_else(|| live.backing.clone());

@@ -214,7 +214,7 @@ impl Io {
     /// For eviction. Who reads on within a unit uses it once.
     fn note_use(&self, file: &File, inner: &mut Inner, offset: u64, len: u64) {
         let unit = self.files.grain().unit();
-        let goes_on = std::mem::replace(&mut inner.live().read_to, offset + len) == offset;
+        let goes_on = inner.live().read_on(offset, len);
         if inner.state.size() <= unit {
             return file.hit();
         }
@@ -448,7 +448,7 @@ impl Io {
             self.files.note_tier(act(&*shadow, (start, end)))?;
             return Ok((before, end));
         }
-        inner.dirt().stamps.touch(start, end, now_ms);
+        inner.touch(start, end, now_ms);
         let mut plan = inner.state.plan_write(start, end);
         plan.before.extend(ahead(&mut inner, start, end));
         if !plan.before.is_empty() {
@@ -479,7 +479,7 @@ impl Io {
         if fresh || !plan.before.is_empty() {
             self.files.admit(file, [(start, end)]);
             self.files.account(file, &mut inner);
-        } else if inner.charged + HOLES_MIN <= inner.state.present_bytes() {
+        } else if inner.charged() + HOLES_MIN <= inner.state.present_bytes() {
             // It may fill what was a dirty hole.
             self.files.account(file, &mut inner);
         }
@@ -499,7 +499,7 @@ impl Io {
         self.files.commit(file, inner, Change::Marked { marks: marks.into(), age })?;
         if marks.iter().all(|mark| mark.state == Some(State::Durable)) {
             // Of what was kept the older record says as much, to who comes after a loss of power.
-            inner.live().logged_seq = logged;
+            inner.live().needs_logged(logged);
         }
         Ok(())
     }
@@ -569,7 +569,7 @@ impl Io {
                 self.files.note_tier(self.files.index().sync())?;
             } else if size < old {
                 // Nor may it take away the record of a flush that made them clean.
-                self.files.note_tier(self.files.index().sync_to(inner.settled_seq))?;
+                self.files.note_tier(self.files.index().sync_to(inner.settled_seq()))?;
             }
             failpoint::pass("truncate.logged");
             if size > old { Ok(()) } else { self.files.note_tier(shadow.set_len(size)) }
@@ -577,7 +577,7 @@ impl Io {
         let cut = cut();
         if cut.is_err() {
             // It is on record; who opens the shadow next cuts it.
-            inner.live().shadow = None;
+            inner.live().close_shadow();
         }
         failpoint::pass("truncate.done");
         self.files.account(file, &mut inner);
@@ -690,7 +690,7 @@ impl Io {
 
 fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Mark> {
     let live = inner.live();
-    live.written_to = end;
+    live.note_written_to(end);
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
     // Where somebody else's bytes may lie behind, they are not ours to write.
     let alone = live.flight.is_none() && !live.stale;

@@ -22,6 +22,7 @@ use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::fetch::{Fetch, Fetched, Said};
 use crate::files::file::{File, Inner};
+use crate::files::live::Stream;
 use crate::io::{Io, Why};
 use crate::tier::media::MediaFile;
 
@@ -68,10 +69,7 @@ struct Filling<'a> {
 impl Filling<'_> {
     /// Whether the bytes are being put into the tier.
     fn lands(&self, inner: &mut Inner, lands: bool) {
-        let mine = |fetch: &&mut Fetch| Arc::ptr_eq(&fetch.said, &self.said);
-        if let Some(fetch) = inner.live().fills.iter_mut().find(mine) {
-            fetch.lands = lands;
-        }
+        inner.live().note_landing(&self.said, lands);
         if !lands {
             self.file.changed.notify_all();
         }
@@ -82,7 +80,7 @@ impl Drop for Filling<'_> {
     fn drop(&mut self) {
         self.said.say(None);
         let mut inner = self.file.lock();
-        inner.live().fills.retain(|fetch| !Arc::ptr_eq(&fetch.said, &self.said));
+        inner.live().end_fill(&self.said);
         self.file.changed.notify_all();
         self.io.files.retire(self.file, inner);
     }
@@ -120,31 +118,10 @@ impl Io {
             return;
         }
         let size = inner.state.size();
-        let stream = &mut inner.live().stream;
-        let len = end - start;
-        let goes_on = start.abs_diff(stream.next) <= (len * SLACK_READS).min(SLACK);
-        if !goes_on || (start == 0 && stream.next > 2 * SLACK) {
-            // Who begins at the beginning goes on; a database that reads a few neighbors does not.
-            let window = if start == 0 { WINDOW_MIN.min(max) } else { 0 };
-            *stream = crate::files::live::Stream { next: end, run: len, window, asked: end };
-            return;
-        }
-        // Reading the same again leads nowhere, and who skips as much as he reads wants no neighbors.
-        let skipped = start.saturating_sub(stream.next);
-        stream.run = stream.run.saturating_sub(skipped) + end.saturating_sub(stream.next).min(len);
-        stream.next = stream.next.max(end);
-        if stream.run < STREAM_MIN && start > 0 && stream.window == 0 {
-            return;
-        }
-        stream.window = (stream.run * 2).clamp(WINDOW_MIN, max.max(WINDOW_MIN)).min(max);
-        let until = (stream.next + stream.window).min(size);
-        // Ask in whole chunks, and only once half a window is used up: fewer, larger requests.
-        let from = stream.asked.max(end).next_multiple_of(CHUNK);
-        if until <= from || (until - from < CHUNK.max(stream.window / 4) && until < size) {
-            return;
-        }
-        stream.asked = until;
-        let mut at = from;
+        let mut stream = inner.live().stream;
+        let wanted = goes_on(&mut stream, (start, end), size, max);
+        inner.live().follow_stream(stream);
+        let Some((mut at, until)) = wanted else { return };
         while at < until {
             self.fill_later(file, at, (at + CHUNK).min(size));
             at += CHUNK;
@@ -156,7 +133,7 @@ impl Io {
         self.fills.offer(move || {
             let gap = {
                 let inner = file.lock();
-                inner.state.first_gap(start, end).filter(|_| !inner.gone)
+                inner.state.first_gap(start, end).filter(|_| !inner.gone())
             };
             if let Some(gap) = gap {
                 add(&io.files.counters().readahead_fills, 1);
@@ -234,7 +211,7 @@ impl Io {
     ) -> Result<Turn<'a>> {
         let deadline = self.files.time().now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
-        if inner.gone {
+        if inner.gone() {
             return Ok(Turn::Again); // Nobody has it open: it was read ahead.
         }
         let overlaps =
@@ -245,7 +222,7 @@ impl Io {
             }
             let (seen, said) = (inner.clock.look(), Arc::<Said>::default());
             let range = (start, end);
-            inner.live().fills.push(Fetch { range, seen, lands: false, said: said.clone() });
+            inner.live().begin_fill(Fetch { range, seen, lands: false, said: said.clone() });
             return Ok(Turn::Mine(Filling { io: self, file, range, seen, said }));
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
@@ -408,4 +385,37 @@ pub(crate) fn make_hole(shadow: &dyn MediaFile, offset: u64, len: u64) -> std::i
 fn is_zero(bytes: &[u8]) -> bool {
     // Most data differs in its first bytes. What equals itself one byte further on has one value.
     bytes.iter().take(16).all(|b| *b == 0) && bytes.get(1..) == bytes.get(..bytes.len() - 1)
+}
+
+/// A stream after one more read, and what is worth asking for ahead of the next.
+fn goes_on(
+    stream: &mut Stream,
+    (start, end): (u64, u64),
+    size: u64,
+    max: u64,
+) -> Option<(u64, u64)> {
+    let len = end - start;
+    let goes_on = start.abs_diff(stream.next) <= (len * SLACK_READS).min(SLACK);
+    if !goes_on || (start == 0 && stream.next > 2 * SLACK) {
+        // Who begins at the beginning goes on; a database that reads a few neighbors does not.
+        let window = if start == 0 { WINDOW_MIN.min(max) } else { 0 };
+        *stream = Stream { next: end, run: len, window, asked: end };
+        return None;
+    }
+    // Reading the same again leads nowhere, and who skips as much as he reads wants no neighbors.
+    let skipped = start.saturating_sub(stream.next);
+    stream.run = stream.run.saturating_sub(skipped) + end.saturating_sub(stream.next).min(len);
+    stream.next = stream.next.max(end);
+    if stream.run < STREAM_MIN && start > 0 && stream.window == 0 {
+        return None;
+    }
+    stream.window = (stream.run * 2).clamp(WINDOW_MIN, max.max(WINDOW_MIN)).min(max);
+    let until = (stream.next + stream.window).min(size);
+    // Ask in whole chunks, and only once half a window is used up: fewer, larger requests.
+    let from = stream.asked.max(end).next_multiple_of(CHUNK);
+    if until <= from || (until - from < CHUNK.max(stream.window / 4) && until < size) {
+        return None;
+    }
+    stream.asked = until;
+    Some((from, until))
 }

@@ -64,7 +64,7 @@ impl Io {
         let other = || Error::os(libc::ESTALE, "the file is another version here");
         let is_it = |file: &Arc<File>| {
             let inner = file.lock();
-            inner.state.base() == *version && !inner.state.is_dirty() && !inner.gone
+            inner.state.base() == *version && !inner.state.is_dirty() && !inner.gone()
         };
         let known = self.files.find(version.key).filter(is_it);
         let covers = |file: &Arc<File>| {

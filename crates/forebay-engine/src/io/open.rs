@@ -30,7 +30,7 @@ impl Io {
             let inner = file.lock();
             let is_known =
                 || self.files.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file));
-            if !inner.gone && is_known() {
+            if !inner.gone() && is_known() {
                 return self.files.open(&file, inner);
             }
             drop(inner);
@@ -67,7 +67,7 @@ impl Io {
             && self.is_fresh(&file)
         {
             let mut inner = file.lock();
-            if !inner.gone && !inner.live().unlinked {
+            if !inner.gone() && !inner.live().unlinked {
                 return self.hold_if_leaving(self.files.open(&file, inner), None);
             }
         }
@@ -77,7 +77,7 @@ impl Io {
             Ok((mut attr, backing)) => {
                 let file = self.enter(path, &attr);
                 if let Some(backing) = backing {
-                    file.lock().live().backing.get_or_insert(backing);
+                    file.lock().live().keep_backing(backing);
                 }
                 let _ = self.files.prove_shadow(&file);
                 let mut seen = before;
@@ -111,7 +111,7 @@ impl Io {
     fn look_at(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<Looked> {
         let is_complete = |file: Arc<File>| {
             let inner = file.lock();
-            inner.recorded && inner.state.is_complete()
+            inner.recorded() && inner.state.is_complete()
         };
         let is_complete = || known.and_then(|key| self.files.find(key)).is_some_and(is_complete);
         if next == Next::Reads && !is_complete() {
@@ -137,7 +137,7 @@ impl Io {
         let file = self.files.find(key)?;
         let mut inner = Glance::new(self.files.time()).at(&file)?;
         let _ = self.files.prove_locked(&file, &mut inner);
-        if inner.gone {
+        if inner.gone() {
             return None; // Nothing of it is cached.
         }
         Some(self.files.open(&file, inner))
@@ -163,7 +163,7 @@ impl Io {
         self.names.note_made(path, attr);
         let file = self.enter(path, attr);
         let mut inner = file.lock();
-        inner.live().checked = Some(self.files.time().now());
+        inner.live().note_checked(self.files.time().now());
         drop(inner);
         file
     }

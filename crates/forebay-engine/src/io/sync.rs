@@ -98,8 +98,7 @@ impl Io {
         let ranges = inner.state.unsynced(size);
         let beside = inner.beside(&ranges);
         let live = inner.live();
-        live.synced_to = live.written_to;
-        live.synced_at = Some(self.files.time().now());
+        live.note_syncing(self.files.time().now());
         let named = live.named;
         let seen = inner.clock.look();
         let seals = self.files.may_seal(&inner, size);
@@ -147,7 +146,7 @@ impl Io {
     /// It was flushed: the record that says so must not be lost, or recovery would take an older durable
     /// state for the newest.
     fn sync_settled(&self, inner: MutexGuard<'_, Inner>) -> Result<()> {
-        let seq = inner.settled_seq;
+        let seq = inner.settled_seq();
         drop(inner);
         self.files.note_tier(self.files.index().sync_to(seq))
     }

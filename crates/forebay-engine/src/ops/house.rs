@@ -275,11 +275,7 @@ impl Ops {
         let now = self.files.time().ms();
         let dirty = self.files.dirty().older(now, u64::MAX);
         for file in dirty {
-            if let Some(dirt) = &mut file.lock().dirt
-                && let Some(trouble) = &mut dirt.trouble
-            {
-                trouble.retry_at = self.files.time().now();
-            }
+            file.lock().end_pause(self.files.time().now());
         }
         self.files.nudge();
     }

@@ -97,7 +97,7 @@ impl Ops {
     /// Returns what it holds of the tier; `None` if there was nothing to change.
     pub(crate) fn pin_file(&self, file: &Arc<File>, pinned: bool) -> Result<Option<u64>> {
         let mut inner = file.lock();
-        let bytes = inner.charged;
+        let bytes = inner.charged();
         let changed = self.files.mark_pinned(file, &mut inner, pinned);
         self.files.retire(file, inner);
         changed.map(|changed| changed.then_some(bytes))
@@ -107,7 +107,7 @@ impl Ops {
     pub fn purge(&self, scope: &[PathBuf]) -> Report {
         let mut report = Report::default();
         for file in self.files.select(scope) {
-            let bytes = file.lock().charged;
+            let bytes = file.lock().charged();
             match self.purge_file(&file) {
                 Ok(()) => {
                     report.files += 1;

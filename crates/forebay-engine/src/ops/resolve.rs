@@ -7,7 +7,6 @@ use forebay_backing::{
     BackingFile, Error, FileKey, FileKind, Kind, New, RenameMode, Result, Timestamp,
 };
 
-use crate::core::clock::Watch;
 use crate::core::ranges::Ranges;
 use crate::core::state::Change;
 use crate::files::file::{File, Inner};
@@ -69,7 +68,7 @@ impl Still<'_> {
     }
 
     fn let_go(&self, inner: &mut Inner) {
-        inner.live().flight = None;
+        inner.live().end_flight();
         self.file.changed.notify_all();
     }
 }
@@ -135,9 +134,9 @@ impl Ops {
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
                 // What can be read here counts, whatever it was: it goes home as it is.
-                inner.dirt().doubt = None;
+                inner.doubt_it(None);
                 for (start, end) in clean {
-                    inner.dirt().stamps.touch(start, end, now_ms);
+                    inner.touch(start, end, now_ms);
                 }
                 self.files.account(file, &mut inner);
                 drop(inner);
@@ -197,7 +196,7 @@ impl Ops {
         for _ in 0..SAVES_MAX {
             let mut inner = file.lock();
             if inner.live().flight.is_none() {
-                inner.live().flight = Some(Watch::begin());
+                inner.live().begin_flight();
                 let reads = Some(self.files.work_on(file, inner, Meanwhile::Refused));
                 return Ok(Still { ops: self, file, reads });
             }

@@ -24,7 +24,7 @@ impl Ops {
         for file in self.files.candidates(&[prefix.into()]) {
             let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");
             let inner = glance.at(&file).ok_or_else(busy)?;
-            let known = inner.charged > 0 || inner.state.is_dirty() || inner.state.is_pinned();
+            let known = inner.charged() > 0 || inner.state.is_dirty() || inner.state.is_pinned();
             let everything = prefix.as_os_str().is_empty();
             let within = || inner.state.paths.any_within(prefix);
             if known && (everything || within()) {
@@ -86,12 +86,12 @@ impl Ops {
     }
 
     fn count_file(&self, inner: &Inner, status: &mut Status) {
-        status.files += u64::from(inner.charged > 0 || inner.state.is_dirty());
+        status.files += u64::from(inner.charged() > 0 || inner.state.is_dirty());
         status.dirty_files += u64::from(inner.state.is_dirty());
         status.open_files += u64::from(inner.live.as_ref().is_some_and(|live| live.is_open()));
         if inner.is_pinned() {
             status.pinned_files += 1;
-            status.pinned_bytes += inner.charged;
+            status.pinned_bytes += inner.charged();
         }
         let trouble = match (inner.trouble(), inner.state.conflict().stands()) {
             (_, true) => {
@@ -157,7 +157,7 @@ fn file_info(file: &File, inner: &Inner, now_ms: u64) -> FileInfo {
     };
     let age = || now_ms.saturating_sub(state.dirty_since()) as f64 / 1000.0;
     let (cached_bytes, dirty_bytes) = match state.is_unseen() {
-        true => (inner.charged, inner.charged),
+        true => (inner.charged(), inner.charged()),
         false => (state.present_bytes(), state.dirty_bytes()),
     };
     FileInfo {

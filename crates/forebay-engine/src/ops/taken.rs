@@ -142,7 +142,7 @@ impl Ops {
         let put = self.files.put(&file, &mut inner);
         let put = put.and_then(|()| self.files.note_tier(self.files.index().sync()));
         if let Err(error) = put {
-            inner.gone = true;
+            inner.leave();
             drop(inner);
             self.files.forget(&file);
             return Err(error);
@@ -169,7 +169,7 @@ impl Ops {
             return Ok(());
         }
         self.files.drop_record(known, &mut inner)?;
-        inner.live().stale = true;
+        inner.live().outdate();
         drop(inner);
         self.files.forget_key(known);
         Ok(())
@@ -258,7 +258,7 @@ impl Ops {
             inner.clock.note_base();
             self.files.commit(&file, &mut inner, Change::Again { base, age })?;
             for (start, end) in kept {
-                inner.dirt().stamps.touch(start, end, now_ms);
+                inner.touch(start, end, now_ms);
             }
             self.files.account(&file, &mut inner);
         }

@@ -120,7 +120,7 @@ impl Room {
         for file in self.files.all_files() {
             let mut inner = file.lock();
             let known = |rule: &Arc<Active>| list.iter().any(|active| Arc::ptr_eq(active, rule));
-            if inner.rule.as_ref().is_some_and(known) {
+            if inner.rule().is_some_and(known) {
                 continue;
             }
             let path = inner.state.paths.first();
@@ -146,7 +146,7 @@ impl Room {
     /// Whether `len` new bytes of the file are within the quota of its rule, which gives up clean
     /// bytes of its own for them.
     pub(crate) fn has_quota_for(&self, file: &File, len: u64) -> bool {
-        let Some(rule) = file.lock().rule.clone() else { return true };
+        let Some(rule) = file.lock().rule().cloned() else { return true };
         let Some(quota) = rule.rule.quota else { return true };
         let excess = rule.excess(len);
         if excess > 0 && len <= quota {
@@ -174,15 +174,15 @@ impl Room {
 }
 
 fn assign(inner: &mut Inner, rule: Option<Arc<Active>>) {
-    if let Some(rule) = &inner.rule {
-        rule.used.fetch_sub(inner.charged, Relaxed);
+    if let Some(rule) = inner.rule() {
+        rule.used.fetch_sub(inner.charged(), Relaxed);
         rule.dirty.fetch_sub(inner.dirty_charged(), Relaxed);
     }
     if let Some(rule) = &rule {
-        rule.used.fetch_add(inner.charged, Relaxed);
+        rule.used.fetch_add(inner.charged(), Relaxed);
         rule.dirty.fetch_add(inner.dirty_charged(), Relaxed);
     }
-    inner.rule = rule;
+    inner.follow(rule);
 }
 
 /// Looks a process up if one of the rules asks for it.

@@ -34,12 +34,8 @@ impl Room {
         if inner.state.size() != end || !is_here {
             return;
         }
-        let Some(live) = &mut inner.live else { return };
-        // Of a courtesy that fails nobody has to know.
-        if let Some(shadow) = &live.shadow
-            && shadow.reserve(end, len).is_ok()
-        {
-            live.reserved = end + len;
+        if let Some(live) = &mut inner.live {
+            live.reserve(end, len);
         }
     }
 }

@@ -37,7 +37,7 @@ impl Room {
             {
                 left.push(failure(&inner, &error));
             }
-            named_bytes += inner.charged;
+            named_bytes += inner.charged();
             self.files.retire(&file, inner);
         }
         self.files.empty_trash();

@@ -70,8 +70,8 @@ impl Past {
 
     /// The kernel told of no close, but that it asks no more: the program may have the file open still.
     pub fn may_go_on(&self) {
-        if let Some(unseen) = &mut self.file.lock().live().unseen {
-            unseen.outlives_close = true;
+        if let Some(unseen) = self.file.lock().live().unseen_mut() {
+            unseen.may_outlive_close(true);
         }
     }
 
@@ -89,7 +89,7 @@ impl Past {
 
     fn finish(&mut self) -> Result<()> {
         match self.way.take() {
-            Some(Way::Reads) => self.file.lock().live().pins -= 1,
+            Some(Way::Reads) => self.file.lock().live().unpin(),
             Some(Way::Writes) => self.passed.end_unseen(&self.file)?,
             None => {}
         }
@@ -161,7 +161,7 @@ impl Passed {
         let fresh = !inner.state.has_bytes() && inner.shadow_stat().is_none();
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
         let mut seen = None;
-        if let Some(unseen) = &mut inner.live().unseen {
+        if let Some(unseen) = inner.live().unseen_mut() {
             unseen.join();
         } else {
             if !fresh {
@@ -181,14 +181,13 @@ impl Passed {
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
             let now = self.files.time().now();
-            let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(now, seen)));
-            unseen.doubt = doubt;
-            unseen.copied = seen.filter(|_| is_home).and_then(|seen| self.files.home_as(seen));
+            let copied = seen.filter(|_| is_home).and_then(|seen| self.files.home_as(seen));
+            inner.live().begin_unseen(Unseen::begin(now, seen).of(doubt, copied));
             self.files.note_growth_seen(file, &mut inner, seen);
             self.files.totals().grows_unseen(file);
         }
         failpoint::pass("create.done");
-        inner.live().unseen.as_mut().expect("made so above").outlives_close |= maps;
+        inner.live().unseen_mut().expect("made so above").may_outlive_close(maps);
         self.files.totals().begin_writer();
         self.files.counters().passthrough_writes.fetch_add(1, Relaxed);
         self.files.account_as_seen(file, &mut inner, seen);
@@ -208,17 +207,16 @@ impl Passed {
             return Ok(());
         }
         self.files.totals().end_writer();
-        let unseen = inner.live().unseen.as_mut().expect("looked at above");
+        let unseen = inner.live().unseen_mut().expect("looked at above");
         if !unseen.is_last() {
             unseen.part();
             return Ok(());
         }
         let seen = inner.shadow_stat();
         self.files.note_growth_seen(file, &mut inner, seen);
-        let unseen = inner.live().unseen.take().expect("looked at above");
+        let unseen = inner.live().end_unseen().expect("looked at above");
         if unseen.doubt.is_some() {
-            let looks = inner.looks.get_or_insert_default();
-            looks.written_for = self.files.time().since(unseen.since);
+            inner.note_written_for(self.files.time().since(unseen.since));
         }
         self.files.totals().is_seen(file);
         self.sluice.leave(file.id);
@@ -236,7 +234,6 @@ impl Passed {
             || unseen.doubt.is_none() && empty && !inner.state.is_dirty_besides();
         // What a flush that failed has left of the store is for the next one to see to.
         let untouched = unwritten && !inner.state.flush_is_open();
-        inner.live().blank &= untouched;
         if untouched {
             // Lost, recovery finds an empty file that may be dirty, which is harmless.
             let _ = self.files.commit_at_close(file, &mut inner, Change::Untouched);
@@ -245,15 +242,16 @@ impl Passed {
             self.files.account(file, &mut inner);
             return Ok(());
         }
+        inner.live().note_touched();
         inner.note_rewritten(0, u64::MAX);
         let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(self.files.time().ms()));
         let change = Change::Absorbed { len, mtime, age };
         let absorbed = self.files.commit_anyway(file, &mut inner, change);
-        inner.dirt().doubt = unseen.doubt.map(|doubt| Doubt {
+        inner.doubt_it(unseen.doubt.map(|doubt| Doubt {
             dirty: doubt.dirty(stat.allocated).max(1),
             allocated: stat.allocated,
             unmoved: unseen.is_unmoved(&stat) && doubt.unmoved,
-        });
+        }));
         self.files.admit(file, [(0, stat.len)]);
         self.files.account(file, &mut inner);
         absorbed
@@ -281,7 +279,7 @@ impl Passed {
             return Ok(None);
         }
         let shadow = self.files.shadow(file, &mut inner)?;
-        inner.live().pins += 1;
+        inner.live().pin();
         file.hit();
         self.files.counters().passthrough_reads.fetch_add(1, Relaxed);
         drop(inner);
@@ -297,8 +295,9 @@ impl Passed {
         let shadow = self.files.shadow(&file, &mut inner)?;
         let now = self.files.time().now();
         // Each is found once, before anybody else can write it.
-        let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(now, None)));
-        unseen.outlives_close = true;
+        let mut unseen = Unseen::begin(now, None);
+        unseen.may_outlive_close(true);
+        inner.live().begin_unseen(unseen);
         self.files.totals().begin_writer();
         self.files.account(&file, &mut inner);
         self.sluice.watch(&file, &shadow);

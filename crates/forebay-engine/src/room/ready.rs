@@ -42,19 +42,13 @@ struct Turn<'a>(&'a File);
 impl<'a> Turn<'a> {
     /// `None`: another has it.
     fn take(file: &'a File, inner: &mut Inner) -> Option<Turn<'a>> {
-        let readiness = &mut inner.live().readiness;
-        let before = std::mem::replace(readiness, Readiness::Sought);
-        (before != Readiness::Sought).then(|| Turn(file))
+        inner.live().begin_readying().then(|| Turn(file))
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut inner = self.0.lock();
-        let readiness = &mut inner.live().readiness;
-        if *readiness == Readiness::Sought {
-            *readiness = Readiness::Unknown;
-        }
+        self.0.lock().live().end_readying();
         self.0.changed.notify_all();
     }
 }
@@ -130,11 +124,11 @@ impl Ready {
         self.files.commit(file, &mut inner, marked)?;
         self.files.commit(file, &mut inner, Change::Synced { size, ranges: ranges.into() })?;
         let now = self.files.time().now();
-        inner.live().keeps_since.get_or_insert(now);
+        inner.live().keep_from(now);
         drop(inner);
         self.files.note_tier(self.files.index().sync())?;
         let mut inner = file.lock();
-        inner.live().readiness = Readiness::Known;
+        inner.live().note_ready();
         Ok(self.is_ready(&mut inner))
     }
 
@@ -149,7 +143,7 @@ impl Ready {
     fn may_be_ready(&self, inner: &mut Inner) -> bool {
         let state = &inner.state;
         let sound = state.tracked().is_some() && state.is_complete() && !inner.state.is_unsynced();
-        let ours = !state.conflict().stands() && !state.is_held() && inner.recorded;
+        let ours = !state.conflict().stands() && !state.is_held() && inner.recorded();
         let copied = self.files.copying().is_wanted();
         let passes = self.files.may_pass(inner);
         let broken_off = inner.state.flush_is_open() && inner.live().flight.is_none();
@@ -187,7 +181,7 @@ impl Ready {
     fn may_be_compared(&self, inner: &mut Inner) -> bool {
         let max_age = self.files.tune(|t| t.max_age);
         let budget = self.files.totals().looks().bytes_within(self.files.time(), max_age);
-        let looks = inner.looks.as_deref().copied().unwrap_or_default();
+        let looks = inner.looks();
         let worth = looks.looked > 0 && looks.copied.saturating_mul(4) >= looks.looked;
         if !worth && looks.rests(self.files.time().now()) {
             return false;

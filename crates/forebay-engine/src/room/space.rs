@@ -72,7 +72,7 @@ impl<'a> Patience<'a> {
 
 /// Whether it was opened by this rule last.
 fn is_of(inner: &Inner, rule: &Arc<Active>) -> bool {
-    inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule))
+    inner.rule().is_some_and(|active| Arc::ptr_eq(active, rule))
 }
 
 impl Room {
@@ -352,7 +352,7 @@ impl Room {
     ) -> Result<u64> {
         // It goes as a whole, and only its live part says so: whoever evicts may have found it
         // before.
-        let leaves = inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked);
+        let leaves = inner.gone() || inner.live.as_ref().is_some_and(|live| live.unlinked);
         if leaves || inner.state.is_held() {
             return Ok(0);
         }
@@ -373,7 +373,7 @@ impl Room {
         let stretch = (8 * self.files.grain().unit()).min(UNIT_MAX);
         let let_go_to = end.checked_next_multiple_of(stretch).unwrap_or(end);
         self.files.let_go_of(file, inner, start / stretch * stretch, let_go_to)?;
-        self.files.note_tier(self.files.index().sync_to(inner.settled_seq))?;
+        self.files.note_tier(self.files.index().sync_to(inner.settled_seq()))?;
         let marks = clean.iter().copied().map(Mark::absent).collect();
         let age = inner.state.age_at(0);
         self.files.commit(file, inner, Change::Marked { marks, age })?;
@@ -397,7 +397,7 @@ impl Room {
         failpoint::pass("evict.punched");
         let moved = inner.live().around != Around::None;
         if inner.is_idle() && !moved && !inner.only_descriptor() {
-            inner.live = None;
+            inner.end_use();
         }
         add(&self.files.counters().evicted_bytes, freed);
         add(&self.files.counters().evicted_units, 1);

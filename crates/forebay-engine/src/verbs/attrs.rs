@@ -194,7 +194,7 @@ impl Verbs {
     pub fn note_no_capability(&self, file: &File, asked: Asked) {
         let mut inner = file.lock();
         let holds = !inner.changed(asked.look, What::Home);
-        let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+        let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
         if let Some(seen) = seen.filter(|_| holds) {
             seen.no_capability = Some(asked.at);
         }
@@ -203,7 +203,7 @@ impl Verbs {
     /// Asks the backing store about an open file in the background.
     fn look_again(self: &Arc<Self>, file: &Arc<File>, inner: &mut Inner) {
         let path = inner.state.paths.first();
-        let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+        let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
         // What a batch waits for goes first.
         if self.home.errands().queued() > 0 {
@@ -506,7 +506,7 @@ fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
 fn note_set(inner: &mut Inner, at: Instant, told: &Attr, before: (Option<Instant>, bool)) {
     let asked = Asked { at, look: inner.clock.look() };
     note_seen(inner, asked, told);
-    let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+    let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
     if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
         (seen.no_capability, seen.made) = before;
     }
@@ -539,7 +539,7 @@ pub(crate) fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
         gid: owner.gid,
         rdev: 0,
         size: inner.size(),
-        blocks: inner.charged / 512,
+        blocks: inner.charged() / 512,
         blksize: 4096,
         atime: inner.mtime(),
         mtime: inner.mtime(),

@@ -81,7 +81,7 @@ impl Verbs {
         let (recorded, known, other) = {
             let inner = file.lock();
             let other = inner.state.paths.iter().find(|path| *path != at.path);
-            (inner.recorded, inner.state.base().ctime, other)
+            (inner.recorded(), inner.state.base().ctime, other)
         };
         let announced = match recorded {
             true => Some(self.names.announce(unlinked(at), [&file], &Moving::default())?),
@@ -248,7 +248,7 @@ impl Verbs {
             // Somebody else may have renamed it before: `from` was none of the names that are known.
             paths.learn_first(tree, to);
         });
-        if inner.recorded { self.files.put(file, &mut inner) } else { Ok(()) }
+        if inner.recorded() { self.files.put(file, &mut inner) } else { Ok(()) }
     }
 }
 
