@@ -109,7 +109,7 @@ impl Engine {
     ) -> Result<(Arc<Engine>, Vec<Hold>, Suspension)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let time = config.time.clone();
-        let Contents { tier, index, mut loaded, witness, copies, digests, unheld } = contents;
+        let Contents { tier, index, mut loaded, witness, copies, digests } = contents;
         let health = Arc::new(Health::new(time.clone()));
         let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
@@ -126,7 +126,6 @@ impl Engine {
             (&config.owned, time.ms()),
         )?;
         recovered.report.problems.extend(copies.problems());
-        recovered.changed.extend(unheld);
         let states = &loaded.files;
         index
             .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())

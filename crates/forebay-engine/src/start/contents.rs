@@ -3,7 +3,6 @@
 use forebay_backing::{Error, Kind, Result};
 
 use crate::copies::Found;
-use crate::core::id::FileId;
 use crate::tier::digests::Digests;
 use crate::tier::dir::Tier;
 use crate::tier::index::{Index, Loaded};
@@ -17,8 +16,6 @@ pub struct Contents {
     pub(crate) witness: Witness,
     pub(crate) copies: Found,
     pub(crate) digests: Digests,
-    /// Files that seemed to be held, for the older format had another flag there.
-    pub(crate) unheld: Vec<FileId>,
 }
 
 impl Tier {
@@ -27,23 +24,21 @@ impl Tier {
     /// If the index cannot be read, or the copies for others.
     pub fn read(mut self) -> Result<Contents> {
         let witness = Witness::here(&*self.media);
-        let (index, mut loaded) = Index::open(self.media.clone(), &witness).map_err(|e| {
+        let (index, loaded) = Index::open(self.media.clone(), &witness).map_err(|e| {
             Error::new(
                 Kind::WrongTier,
                 "the tier's index is damaged, and nothing was changed: 'forebay check' says more; save what it holds with 'forebay recover TIER --to DIR', then move the tier away to start with a new one",
             )
             .with_source(e)
         })?;
-        let is_unjournaled = self.is_unjournaled();
-        self.take_over(loaded.old_names(&witness))?;
-        let unheld = if is_unjournaled { loaded.hold_none() } else { Vec::new() };
+        self.take_over()?;
         let boot = loaded.boot(&witness);
         let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
         let copies = Found::read(&*self.media, boot, &is_ours)
             .map_err(|e| Error::io(e, "reading the copies that are kept for other members"))?;
         let digests = Digests::open(self.media.clone(), boot)
             .map_err(|e| Error::io(e, "opening the tier's digests"))?;
-        Ok(Contents { tier: self, index, loaded, witness, copies, digests, unheld })
+        Ok(Contents { tier: self, index, loaded, witness, copies, digests })
     }
 }
 

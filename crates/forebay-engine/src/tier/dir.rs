@@ -27,12 +27,11 @@ use forebay_base::way::{Demand, End};
 use forebay_base::{folder, users, way};
 
 /// The format this program writes, and the newest it reads. A tier of an older one is one without
-/// what came later: 2 knows bytes that are kept, 3 files that lost bytes, and a journal of names, 4 seals of shadow files;
-/// it is taken over where its names need no recovery, or have a journal.
+/// what came later: 4 knows seals of shadow files. It is taken over.
 pub const FORMAT: u32 = 4;
 
-/// The first format with a journal of names.
-const NAMES_FROM: u32 = 3;
+/// The oldest that it reads: the first with a journal of names.
+const OLDEST: u32 = 3;
 
 const SUPERBLOCK: &str = "forebay.json";
 
@@ -61,13 +60,6 @@ struct Superblock {
     backing: TierOwner,
     /// Over the other fields: a damaged superblock is refused, not guessed at.
     crc: u32,
-}
-
-/// What is known of the names in a tier of an older format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Names {
-    Settled,
-    Unsettled,
 }
 
 /// A tier directory that is ours alone until dropped.
@@ -137,30 +129,9 @@ impl Tier {
         self.run.clone().expect("a tier in a directory has one")
     }
 
-    /// Whether it is of a format that had no journal of names.
-    pub(crate) fn is_unjournaled(&self) -> bool {
-        self.older.as_ref().is_some_and(|(_, found)| found.format < NAMES_FROM)
-    }
-
-    /// Makes a tier of an older format one of this, unless its names need the recovery of the program
-    /// that wrote it.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::WrongTier`] then. Nothing is changed.
-    pub(crate) fn take_over(&mut self, names: Names) -> Result<()> {
+    /// Makes a tier of an older format one of this.
+    pub(crate) fn take_over(&mut self) -> Result<()> {
         let Some((dir, found)) = self.older.take() else { return Ok(()) };
-        if names == Names::Unsettled && found.format < NAMES_FROM {
-            return Err(Error::new(
-                Kind::WrongTier,
-                format!(
-                    "the tier {} has format {} and was not left in order: let the forebay that wrote it drain it, with 'forebay recover {}'",
-                    dir.display(),
-                    found.format,
-                    dir.display()
-                ),
-            ));
-        }
         write_superblock(&own(&dir)?, found.backing, found.uuid)
     }
 
@@ -378,6 +349,14 @@ fn read_superblock(tier: &Folder) -> Result<Superblock> {
     if block.crc != block.checksum() {
         return Err(damaged("its checksum does not match".into()));
     }
+    if block.format < OLDEST {
+        return Err(Error::new(
+            Kind::WrongTier,
+            format!(
+                "the tier {dir} has format {format}, older than this forebay reads ({OLDEST}): let the forebay that wrote it drain it, with 'forebay recover {dir}'"
+            ),
+        ));
+    }
     Ok(block)
 }
 
@@ -412,7 +391,7 @@ mod tests {
     /// An older program must not read what this one writes to a tier that it knew.
     // S-11
     #[test]
-    fn a_tier_of_an_older_format_becomes_one_of_this_if_its_names_are_settled() {
+    fn a_tier_of_the_format_before_becomes_one_of_this_and_an_older_one_is_refused() {
         let dir = std::env::temp_dir().join(format!("forebay-format-{}", std::process::id()));
         let owner = TierOwner { path: "/slow".into(), identity: "dir:1:x".into() };
         drop(Tier::open(&dir, &owner).unwrap());
@@ -422,21 +401,17 @@ mod tests {
         old.format = 2;
         old.crc = old.checksum();
         std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
-        let refused = Tier::open(&dir, &owner).unwrap().take_over(Names::Unsettled).unwrap_err();
+        let refused = Tier::open(&dir, &owner).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), Kind::WrongTier);
         assert!(refused.to_string().contains("recover"), "{refused}");
-        assert_eq!(read_superblock(&own(&dir).unwrap()).unwrap().format, 2);
-        Tier::open(&dir, &owner).unwrap().take_over(Names::Settled).unwrap();
-        let new = read_superblock(&own(&dir).unwrap()).unwrap();
-        assert_eq!((new.format, &new.uuid, &new.backing), (FORMAT, &uuid, &owner));
-        // The names of format 3 are recovered by this program.
+        let text = std::fs::read_to_string(dir.join(SUPERBLOCK)).unwrap();
+        assert_eq!(text, serde_json::to_string(&old).unwrap(), "nothing is changed");
         old.format = 3;
         old.crc = old.checksum();
         std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
-        let mut tier = Tier::open(&dir, &owner).unwrap();
-        assert!(!tier.is_unjournaled());
-        tier.take_over(Names::Unsettled).unwrap();
-        assert_eq!(read_superblock(&own(&dir).unwrap()).unwrap().format, FORMAT);
-        drop(tier);
+        Tier::open(&dir, &owner).unwrap().take_over().unwrap();
+        let new = read_superblock(&own(&dir).unwrap()).unwrap();
+        assert_eq!((new.format, &new.uuid, &new.backing), (FORMAT, &uuid, &owner));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -584,18 +584,8 @@ fn by_id(dir: &Arc<Dir>) -> (DirId, Weak<Dir>) {
 impl Entry<'_> {
     fn file(&self) -> Option<FileId> {
         match self {
-            Entry::Put(id, _)
-            | Entry::Mark { id, .. }
-            | Entry::Resize { id, .. }
-            | Entry::Synced { id, .. }
-            | Entry::Kept { id, .. }
-            | Entry::Change(id, _)
-            | Entry::Drop(id) => Some(*id),
-            Entry::Intent { .. }
-            | Entry::Done { .. }
-            | Entry::Failed { .. }
-            | Entry::Name(_)
-            | Entry::Dirs(_) => None,
+            Entry::Put(id, _) | Entry::Change(id, _) | Entry::Drop(id) => Some(*id),
+            _ => None,
         }
     }
 }

@@ -13,17 +13,14 @@
 //! the highest bit of `len` is set, which older versions did not do.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_backing::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
 use crate::core::journal::NameRecord;
 use crate::core::paths::Placed;
-use crate::core::ranges::Mark;
 use crate::core::state::{Change, Record};
 use crate::tier::media::{Media, MediaFile, Open};
 
@@ -37,83 +34,21 @@ pub use tail::Tail;
 pub enum Entry<'a> {
     /// The whole state of a file.
     Put(FileId, Box<Record>),
-    /// Of format 2: [`Change::Marked`] with one mark.
-    Mark {
-        id: FileId,
-        run: Mark,
-        since: u64,
-    },
-    /// Of format 2: [`Change::Resized`].
-    Resize {
-        id: FileId,
-        size: u64,
-        mtime: Timestamp,
-        now_ms: u64,
-    },
-    /// Of format 2: [`Change::Synced`].
-    Synced {
-        id: FileId,
-        size: u64,
-        ranges: Vec<(u64, u64)>,
-    },
+    /// Numbers of entries that format 2 had, and this one not: they mean nothing else.
+    Old1,
+    Old2,
+    Old3,
     Drop(FileId),
-    /// Of format 2: a change of names on the backing store is about to happen.
-    Intent {
-        n: u64,
-        intent: Intent,
-    },
-    /// Of format 2: it happened, and so did what it means here.
-    Done {
-        n: u64,
-    },
-    /// Of format 2: it did not happen.
-    Failed {
-        n: u64,
-    },
-    /// Of format 2: [`Change::Kept`].
-    Kept {
-        id: FileId,
-        ranges: Vec<(u64, u64)>,
-    },
+    Old5,
+    Old6,
+    Old7,
+    Old8,
     /// A change of names on the backing store.
     Name(NameRecord),
     /// What is known of a file changed.
     Change(FileId, Change<'a>),
     /// Where directories are.
     Dirs(Vec<Placed>),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Intent {
-    /// `key` is the inode number of what moves: settles, after a crash, whether it did.
-    Rename {
-        from: RawPath,
-        to: RawPath,
-        ino: u64,
-        exchange: bool,
-    },
-    Unlink {
-        path: RawPath,
-        ino: u64,
-    },
-}
-
-/// A path as bytes, for the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RawPath(pub Vec<u8>);
-
-impl From<&std::path::Path> for RawPath {
-    fn from(path: &std::path::Path) -> RawPath {
-        use std::os::unix::ffi::OsStrExt;
-        RawPath(path.as_os_str().as_bytes().to_vec())
-    }
-}
-
-impl From<&RawPath> for PathBuf {
-    fn from(raw: &RawPath) -> PathBuf {
-        use std::os::unix::ffi::OsStringExt;
-        PathBuf::from(std::ffi::OsString::from_vec(raw.0.clone()))
-    }
 }
 
 const HEADER: usize = 24;
@@ -367,7 +302,7 @@ fn decode<E: DeserializeOwned>(bytes: &[u8]) -> Option<Found<E>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ranges::State;
+    use crate::core::ranges::{Mark, State};
     use crate::core::state::{Age, Boot, Loss};
     use crate::tier::media::DirMedia;
 
@@ -378,19 +313,16 @@ mod tests {
     fn entries_are_written_as_ever() {
         let id = FileId(7);
         let run = Mark { start: 1, end: 300, state: Some(State::Durable) };
-        let marks = vec![run].into();
+        let (marks, ranges) = (vec![run].into(), (&[(1, 2)]).into());
         let age = Age { since: 5, durable: Some(9).into() };
-        let entries: [(Entry<'_>, &[u8]); 11] = [
-            (Entry::Mark { id, run, since: 5 }, &[1, 7, 1, 0xac, 2, 1, 2, 5]),
-            (
-                Entry::Resize { id, size: 9, mtime: Timestamp { sec: 1, nsec: 2 }, now_ms: 3 },
-                &[2, 7, 9, 2, 2, 3],
-            ),
-            (Entry::Synced { id, size: 300, ranges: vec![(1, 2)] }, &[3, 7, 0xac, 2, 1, 1, 2]),
+        let entries: [(Entry<'_>, &[u8]); 8] = [
             (Entry::Drop(id), &[4, 7]),
-            (Entry::Done { n: 6 }, &[6, 6]),
-            (Entry::Failed { n: 6 }, &[7, 6]),
-            (Entry::Kept { id, ranges: vec![(1, 2)] }, &[8, 7, 1, 1, 2]),
+            (Entry::Name(NameRecord::Failed { n: 6 }), &[9, 2, 6]),
+            (
+                Entry::Change(id, Change::Synced { size: 300, ranges }),
+                &[10, 7, 2, 0xac, 2, 1, 1, 2],
+            ),
+            (Entry::Dirs(Vec::new()), &[11, 0]),
             (
                 Entry::Change(id, Change::Marked { marks, age }),
                 &[10, 7, 0, 1, 1, 0xac, 2, 1, 2, 5, 1, 9],

@@ -13,8 +13,8 @@ use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameRecord};
 use crate::core::paths::{Dir, Grown, Placed, Places, Tree};
 use crate::core::seal::Seal;
-use crate::core::state::{Age, Boot, Change, MaybeSize, Record};
-use crate::tier::dir::{Names, shadow_name};
+use crate::core::state::{Boot, Change, Record};
+use crate::tier::dir::shadow_name;
 use crate::tier::log;
 use crate::tier::log::Entry;
 use crate::tier::media::{Media, Open};
@@ -25,8 +25,6 @@ use crate::tier::witness::{Since, Witness};
 pub struct Loaded {
     pub files: BTreeMap<FileId, Record>,
     pub names: Journal,
-    /// Changes of names that were under way in a tier of format 2.
-    pub intents: HashSet<u64>,
     pub next_id: u64,
     /// Of the last use of the tier.
     pub witness: Witness,
@@ -64,27 +62,6 @@ impl Loaded {
     /// Whether records of this file may be missing.
     pub fn is_in_doubt(&self, id: FileId) -> bool {
         !self.damage.is_empty() && !self.sure.contains(&id)
-    }
-
-    /// Of a tier of an older format: whether its names are known.
-    pub fn old_names(&self, now: &Witness) -> Names {
-        let lost = self.boot(now) == Boot::Lost
-            && self.files.values().any(|file| file.may_be_dirty(Boot::Lost));
-        match lost || !self.intents.is_empty() {
-            true => Names::Unsettled,
-            false => Names::Settled,
-        }
-    }
-
-    /// Of a tier of an older format, which had another flag there: no file is held. Returns those that
-    /// seemed to be.
-    pub fn hold_none(&mut self) -> Vec<FileId> {
-        let seeming = self.files.iter_mut().filter(|(_, record)| record.is_held());
-        let cleared = seeming.map(|(id, record)| {
-            record.apply(&Change::Held(false));
-            *id
-        });
-        cleared.collect()
     }
 
     /// What of it may be trusted then.
@@ -256,18 +233,6 @@ impl Loaded {
             }
             Entry::Drop(id) => drop(self.files.remove(&id)),
             Entry::Change(id, change) => self.change(id, &change),
-            Entry::Mark { id, run, since } => {
-                let age = self.age_of(id, since);
-                self.change(id, &Change::Marked { marks: (&[run]).into(), age });
-            }
-            Entry::Resize { id, size, mtime, now_ms } => {
-                let age = self.age_of(id, now_ms);
-                self.change(id, &Change::Resized { size, mtime, age });
-            }
-            Entry::Synced { id, size, ranges } => {
-                self.change(id, &Change::Synced { size, ranges: ranges.into() });
-            }
-            Entry::Kept { id, ranges } => self.change(id, &Change::Kept { ranges: ranges.into() }),
             Entry::Name(record) => {
                 if let NameRecord::Done { places, .. } = &record {
                     places.iter().cloned().for_each(|placed| self.places.log_says(placed));
@@ -277,15 +242,8 @@ impl Loaded {
             Entry::Dirs(places) => {
                 places.into_iter().for_each(|placed| self.places.log_says(placed));
             }
-            Entry::Intent { n, .. } => drop(self.intents.insert(n)),
-            Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
+            old => self.problems.push(format!("log record of an older format: {old:?}")),
         }
-    }
-
-    /// Format 2 told the time alone.
-    fn age_of(&self, id: FileId, since: u64) -> Age {
-        let unknown = Age { since, durable: MaybeSize::NONE };
-        self.files.get(&id).map_or(unknown, |file| file.age_at(since))
     }
 
     fn change(&mut self, id: FileId, change: &Change<'_>) {

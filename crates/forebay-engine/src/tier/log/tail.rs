@@ -83,6 +83,7 @@ fn behind<E: DeserializeOwned>(bytes: &[u8], missing: u64) -> Vec<Found<E>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::state::{Change, Stretches};
     use crate::tier::log::{FileId, HAS_SYNCED};
 
     fn record(seq: u64, synced: u64) -> Vec<u8> {
@@ -152,8 +153,8 @@ mod tests {
         let (mut bytes, ends) = log();
         bytes.truncate(ends[4]);
         assert!(!tail(&bytes).is_damage(Boot::Kept));
-        let ranges = (1..500).map(|n| (n, n + 1)).collect();
-        bytes.extend(record_of(10, 8, &Entry::Kept { id: FileId(1), ranges }));
+        let ranges: Stretches<'_> = (1..500).map(|n| (n, n + 1)).collect();
+        bytes.extend(record_of(10, 8, &Entry::Change(FileId(1), Change::Kept { ranges })));
         let whole = bytes.len();
         bytes.resize(4096, 0);
         bytes[BLOCK] ^= 1;
