@@ -3,14 +3,15 @@
 //! - R3: a block is read once, and that buffer is compared, copied and noted: what a program writes
 //!   meanwhile is found by the next look. Nothing is cloned or spliced from a shadow.
 
-use forebay_backing::{BackingFile, Error, Kind, Result};
+use forebay_backing::{BackingFile, Result};
 
 use crate::core::clock::What;
 use crate::core::digest::{BLOCK, Digest, parts};
 use crate::core::ranges::Ranges;
 use crate::core::state::{Change, Settled};
 use crate::drain::Drain;
-use crate::drain::parcel::{ABANDONED, Parcel};
+use crate::drain::parcel::Parcel;
+use crate::drain::put::given_up;
 use crate::files::digests::OpenTable;
 use crate::files::file::Inner;
 
@@ -48,7 +49,7 @@ impl Drain {
         let mut buf = vec![0; LOOK.min(end - start) as usize];
         let mut at = start;
         while at < end {
-            if parcel.is(ABANDONED) || parcel.has_failed() {
+            if !parcel.is_wanted() {
                 return Err(given_up());
             }
             let data = self.files.note_tier(parcel.next_data(at))?;
@@ -231,14 +232,11 @@ impl Drain {
         bytes: &[u8],
         start: u64,
     ) -> Result<()> {
-        let wanted = || !parcel.is(ABANDONED) && !parcel.has_failed();
         let mut done = 0;
         while done < bytes.len() {
             let chunk = self.valve.chunk(LOOK) as usize;
             let part = &bytes[done..bytes.len().min(done + chunk)];
-            let Some(_pass) = self.valve.pass(part.len() as u64, wanted) else {
-                return Err(given_up());
-            };
+            let _pass = self.pass(parcel, part.len() as u64)?;
             self.send(parcel, target, part, start + done as u64)?;
             done += part.len();
         }
@@ -302,8 +300,4 @@ fn add_way(ways: &mut Vec<(u64, u64, Way)>, start: u64, end: u64, way: Way) {
         Some(last) if last.1 == start && last.2 == way => last.1 = end,
         _ => ways.push((start, end, way)),
     }
-}
-
-fn given_up() -> Error {
-    Error::new(Kind::TimedOut, "given up")
 }

@@ -104,7 +104,7 @@ impl Drain {
 
     /// Opens a file and has it copied.
     fn start_copy(self: &Arc<Self>, at: usize, parcel: &Arc<Parcel>, batch: &Arc<Batch>) {
-        let wanted = !parcel.has_failed() && !parcel.is(ABANDONED);
+        let wanted = parcel.is_wanted();
         let pieces = if wanted { self.hand_out(at, parcel, batch) } else { Ok(0) };
         let pieces = pieces.unwrap_or_else(|error| {
             parcel.fail(error);
@@ -273,7 +273,7 @@ impl Drain {
     }
 
     fn copy_piece(&self, parcel: &Parcel, target: &dyn BackingFile, piece: (u64, u64)) {
-        if parcel.has_failed() || parcel.is(ABANDONED) {
+        if !parcel.is_wanted() {
             return;
         }
         let copied = match &parcel.digests {
@@ -314,13 +314,10 @@ impl Drain {
     ) -> Result<()> {
         let mut buf = vec![0; COPY_BUFFER.min((end - start) as usize)];
         let mut at = start;
-        let wanted = || !parcel.is(ABANDONED) && !parcel.has_failed();
         while at < end {
             let chunk = self.valve.chunk(COPY_BUFFER as u64);
             let want = buf.len().min((end - at).min(chunk) as usize);
-            let Some(_pass) = self.valve.pass(want as u64, wanted) else {
-                return Err(Error::new(Kind::TimedOut, "given up"));
-            };
+            let _pass = self.pass(parcel, want as u64)?;
             let n = self.files.note_tier(parcel.shadow.read_at(&mut buf[..want], at))?;
             if n == 0 {
                 return self.may_be_cut(parcel);

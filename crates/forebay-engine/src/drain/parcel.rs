@@ -188,6 +188,11 @@ impl Parcel {
         self.error.lock().get_or_insert(error);
     }
 
+    /// Whether what is copied of it still counts.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.is(ABANDONED) && !self.has_failed()
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.error.lock().is_some()
     }

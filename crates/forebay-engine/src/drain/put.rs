@@ -7,10 +7,16 @@ use forebay_backing::{BackingFile, Error, Kind, Result};
 use crate::core::clock::What;
 use crate::core::counters::add;
 use crate::drain::Drain;
-use crate::drain::parcel::{ABANDONED, Parcel};
+use crate::drain::parcel::Parcel;
+use crate::drain::valve::Pass;
 use crate::tier::media::torn;
 
 impl Drain {
+    /// Waits until a copy of so many bytes may begin.
+    pub(super) fn pass(&self, parcel: &Parcel, bytes: u64) -> Result<Pass<'_>> {
+        self.valve.pass(bytes, || parcel.is_wanted()).ok_or_else(given_up)
+    }
+
     /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
     pub(super) fn copy_hole(
         &self,
@@ -20,12 +26,9 @@ impl Drain {
         end: u64,
     ) -> Result<()> {
         let end = if parcel.resumed { end } else { end.min(parcel.base.size) };
-        let wanted = || !parcel.is(ABANDONED) && !parcel.has_failed();
         let (mut at, holes) = (start, &self.holes);
         while at < end {
-            let Some(_pass) = self.valve.pass(0, wanted) else {
-                return Err(Error::new(Kind::TimedOut, "given up"));
-            };
+            let _pass = self.pass(parcel, 0)?;
             let began = self.files.time().now();
             let len = self.call_home(|| {
                 let size = target.stat()?.size;
@@ -71,4 +74,8 @@ impl Drain {
         }
         Ok(())
     }
+}
+
+pub(super) fn given_up() -> Error {
+    Error::new(Kind::TimedOut, "given up")
 }
