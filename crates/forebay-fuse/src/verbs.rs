@@ -210,7 +210,7 @@ impl Shared {
     ) {
         // What is in the tier cannot hang, so it needs no watching and no hand-over.
         let began = Instant::now();
-        match self.vfs.read_cached(at.handle, at.offset, reply.room(size as usize)) {
+        match self.vfs.read_cached(reader, at.handle, at.offset, reply.room(size as usize)) {
             Some(Ok(n)) => {
                 // As all verbs: not until we run again, after who was waiting for the answer.
                 let took = began.elapsed();

@@ -45,10 +45,18 @@ impl Reading {
 impl Vfs {
     /// Reads at most as much as the buffer has room for; what comes from another member is not put there.
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<Reading> {
+        self.read_as(Reader::Program, handle, offset, buf)
+    }
+
+    fn read_as(&self, reader: Reader, handle: u64, offset: u64, buf: &mut [u8]) -> Result<Reading> {
         self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
+                let range = (offset, buf.len() as u64);
+                let renews = || self.members.laundry.renews(file.key, range);
+                let pages = self.has_pages(reader).then(renews);
                 let n = self.engine.io.read_in(admission, file, offset, buf)?;
+                drop(pages);
                 self.wait_fit().map(|()| Reading::Here(n))
             }
             Handle::Control { text, .. } => {
@@ -70,18 +78,34 @@ impl Vfs {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<Reading> {
-        let came = self.read(handle, offset, buf)?;
+        let came = self.read_as(reader, handle, offset, buf)?;
         if let (Reader::Cache, Handle::There(remote)) = (reader, &*self.handle(handle)?) {
             remote.blank.was_read(offset, came.bytes(buf).len(), buf.len());
         }
         Ok(came)
     }
 
+    /// Whether what is read goes into pages that others' changes are to be kept apart from.
+    fn has_pages(&self, reader: Reader) -> bool {
+        reader == Reader::Cache && self.cluster().is_some()
+    }
+
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
-    pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+    pub fn read_cached(
+        &self,
+        reader: Reader,
+        handle: u64,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize>> {
         self.locks.check(handle).ok()?;
         match &*self.handle(handle).ok()? {
             Handle::File { file, admission, .. } if self.is_fit() => {
+                let range = (offset, buf.len() as u64);
+                let _pages = match self.has_pages(reader) {
+                    true => Some(self.members.laundry.renews_now(file.key, range)?),
+                    false => None,
+                };
                 self.engine.io.read_cached(admission, file, offset, buf)
             }
             _ => None,
@@ -100,11 +124,7 @@ impl Vfs {
                 self.wait_fit()
             }
             Handle::File { file, admission, .. } => {
-                let done = self.engine.io.write_in(admission, file, offset, data);
-                if manner.is_cached {
-                    self.members.laundry.came(file.key, offset, data.len() as u64);
-                }
-                done?;
+                self.write_here((file, admission), offset, data, manner)?;
                 self.wait_fit()
             }
             Handle::There(remote) if manner.is_cached => {
@@ -117,6 +137,28 @@ impl Vfs {
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
+    }
+
+    /// Of a page of the kernel's what has been changed for other members since is left as it is.
+    fn write_here(
+        &self,
+        (file, admission): (&Arc<File>, &Admission),
+        offset: u64,
+        data: &[u8],
+        manner: Manner,
+    ) -> Result<()> {
+        let write = |at, part: &[u8]| self.engine.io.write_in(admission, file, at, part);
+        if self.cluster().is_none() {
+            return write(offset, data);
+        }
+        let (laundry, range) = (&self.members.laundry, (offset, data.len() as u64));
+        if !manner.is_cached {
+            let _pages = laundry.renews(file.key, range);
+            return write(offset, data);
+        }
+        let (_pages, parts) = laundry.comes(file.key, range);
+        let part = |start: u64, end: u64| &data[(start - offset) as usize..(end - offset) as usize];
+        parts.into_iter().try_for_each(|(start, end)| write(start, part(start, end)))
     }
 
     /// Once a write has been answered.

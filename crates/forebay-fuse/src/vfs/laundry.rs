@@ -1,74 +1,276 @@
-//! Writes for other members beside programs here that have the file mapped.
+//! Changes for other members beside what the kernel here has of the file in its pages.
 //!
 //! A page that a program has changed through a mapping comes from the kernel whole, with the bytes of before beside what was
-//! changed. If it comes after a write for another member and was read before that, it takes that write back: so
-//! who writes looks whether such a page came, and writes again.
+//! changed. If it was read before a change for another member, and comes after it, it takes that change back. So
+//! pages come and go before such a change, or after it, and not meanwhile. Of one that comes after it the changed bytes
+//! are left out, until the kernel has dropped its pages; but for what it has read since, or has from a program here.
+//! The change is never made again: others may have written over it since, who have seen it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_engine::lock::{Mutex, MutexGuard, Rank};
+use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 
-/// The ranges that are being written for others.
+/// How long to sleep at most before looking again.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// The changes and the pages of all files.
 pub struct Laundry {
-    count: AtomicUsize,
-    ranges: Mutex<Vec<Arc<Watched>>>,
+    state: Mutex<State>,
+    turn: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    changes: Vec<Change>,
+    /// Pages that come or go.
+    passing: Vec<Span>,
+    last: u64,
+}
+
+impl State {
+    fn span(&mut self, key: FileKey, (offset, len): (u64, u64)) -> Span {
+        self.last += 1;
+        Span { number: self.last, key, start: offset, end: offset.saturating_add(len) }
+    }
+
+    fn over<'a>(&'a mut self, span: &'a Span) -> impl Iterator<Item = &'a mut Change> {
+        self.changes.iter_mut().filter(|change| change.of.meets(span))
+    }
+
+    fn is_changing(&self, span: &Span) -> bool {
+        self.changes.iter().any(|change| !change.is_made && change.of.meets(span))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    number: u64,
+    key: FileKey,
+    start: u64,
+    end: u64,
+}
+
+impl Span {
+    fn meets(&self, other: &Span) -> bool {
+        self.key == other.key && self.start < other.end && other.start < self.end
+    }
+}
+
+struct Change {
+    of: Span,
+    is_made: bool,
+    /// What the kernel has of these bytes is what they are since.
+    fresh: Vec<(u64, u64)>,
+}
+
+/// A change that is being made: no page of these bytes comes or goes.
+pub struct Changing<'a>(Changed<'a>);
+
+/// A change that was made, of which the kernel may have older bytes until it has dropped its pages.
+pub struct Changed<'a> {
+    laundry: &'a Laundry,
+    number: u64,
+}
+
+/// Pages that come or go: what is to be changed of them for others waits.
+pub struct Passing<'a> {
+    laundry: &'a Laundry,
+    number: u64,
 }
 
 impl Default for Laundry {
     fn default() -> Laundry {
-        let ranges = Mutex::new(Rank::Laundry, Vec::new());
-        Laundry { count: AtomicUsize::new(0), ranges }
+        Laundry { state: Mutex::new(Rank::Laundry, State::default()), turn: Condvar::new() }
     }
-}
-
-struct Watched {
-    key: FileKey,
-    start: u64,
-    end: u64,
-    is_covered: AtomicBool,
-}
-
-pub struct Watch<'a> {
-    laundry: &'a Laundry,
-    watched: Arc<Watched>,
 }
 
 impl Laundry {
     #[track_caller]
-    fn ranges(&self) -> MutexGuard<'_, Vec<Arc<Watched>>> {
-        self.ranges.lock()
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
-    pub fn watch(&self, key: FileKey, offset: u64, len: u64) -> Watch<'_> {
-        let (start, end) = (offset, offset.saturating_add(len));
-        let watched = Arc::new(Watched { key, start, end, is_covered: AtomicBool::new(false) });
-        self.ranges().push(watched.clone());
-        self.count.fetch_add(1, SeqCst);
-        Watch { laundry: self, watched }
-    }
-
-    /// Pages of the kernel's were written, before that is answered.
-    pub fn came(&self, key: FileKey, offset: u64, len: u64) {
-        if self.count.load(SeqCst) == 0 {
-            return;
+    /// Waits for as long as that is so.
+    #[track_caller]
+    fn wait_while<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        mut busy: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        while busy(&mut state) {
+            (state, _) = self.turn.wait_timeout_while(state, LOOK, &mut busy);
         }
-        let meets = |w: &&Arc<Watched>| w.key == key && offset < w.end && w.start < offset + len;
-        self.ranges().iter().filter(meets).for_each(|w| w.is_covered.store(true, SeqCst));
+        state
+    }
+
+    /// Before bytes are changed for another member; pages of them that are under way are waited for.
+    pub fn change(&self, key: FileKey, range: (u64, u64)) -> Changing<'_> {
+        let mut state = self.state();
+        let of = state.span(key, range);
+        state.changes.push(Change { of, is_made: false, fresh: Vec::new() });
+        let busy = |state: &mut State| state.passing.iter().any(|pages| pages.meets(&of));
+        drop(self.wait_while(state, busy));
+        Changing(Changed { laundry: self, number: of.number })
+    }
+
+    fn passes<'a>(&'a self, mut state: MutexGuard<'a, State>, span: Span) -> Passing<'a> {
+        state.passing.push(span);
+        Passing { laundry: self, number: span.number }
+    }
+
+    /// Before the kernel is given these bytes for its pages, or a program's that it has in its pages are written.
+    pub fn renews(&self, key: FileKey, range: (u64, u64)) -> Passing<'_> {
+        let mut state = self.state();
+        let span = state.span(key, range);
+        let waits = |state: &mut State| state.is_changing(&span);
+        let mut state = self.wait_while(state, waits);
+        state.over(&span).for_each(|change| change.fresh.push((span.start, span.end)));
+        self.passes(state, span)
+    }
+
+    /// The same for who may not wait.
+    pub fn renews_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
+        let mut state = self.state();
+        let span = state.span(key, range);
+        if state.is_changing(&span) {
+            return None;
+        }
+        state.over(&span).for_each(|change| change.fresh.push((span.start, span.end)));
+        Some(self.passes(state, span))
+    }
+
+    /// Before pages of the kernel's are written: which of their bytes are to be.
+    pub fn comes(&self, key: FileKey, range: (u64, u64)) -> (Passing<'_>, Vec<(u64, u64)>) {
+        let mut state = self.state();
+        let span = state.span(key, range);
+        let waits = |state: &mut State| state.is_changing(&span);
+        let mut state = self.wait_while(state, waits);
+        let mut parts = vec![(span.start, span.end)];
+        for change in state.over(&span) {
+            let mut old = vec![(change.of.start, change.of.end)];
+            change.fresh.iter().for_each(|fresh| old = without(&old, *fresh));
+            old.into_iter().for_each(|old| parts = without(&parts, old));
+        }
+        (self.passes(state, span), parts)
     }
 }
 
-impl Watch<'_> {
-    /// Whether a page came since this was asked last.
-    pub fn is_covered(&self) -> bool {
-        self.watched.is_covered.swap(false, SeqCst)
+/// What is left of the parts.
+fn without(parts: &[(u64, u64)], (start, end): (u64, u64)) -> Vec<(u64, u64)> {
+    let left = |(from, to): &(u64, u64)| [(*from, start.min(*to)), (end.max(*from), *to)];
+    parts.iter().flat_map(left).filter(|(from, to)| from < to).collect()
+}
+
+impl<'a> Changing<'a> {
+    /// It is made, of these bytes.
+    pub fn made(self, (offset, len): (u64, u64)) -> Changed<'a> {
+        let Changing(changed) = self;
+        let mut state = changed.laundry.state();
+        let number = changed.number;
+        let found = state.changes.iter_mut().find(|change| change.of.number == number);
+        let change = found.expect("there until it is dropped");
+        (change.of.start, change.of.end) = (offset, offset.saturating_add(len));
+        change.is_made = true;
+        drop(state);
+        changed.laundry.turn.notify_all();
+        changed
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Changed<'_> {
     fn drop(&mut self) {
-        self.laundry.ranges().retain(|watched| !Arc::ptr_eq(watched, &self.watched));
-        self.laundry.count.fetch_sub(1, SeqCst);
+        self.laundry.state().changes.retain(|change| change.of.number != self.number);
+        self.laundry.turn.notify_all();
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.laundry.state();
+        let at = state.passing.iter().position(|pages| pages.number == self.number);
+        state.passing.swap_remove(at.expect("there until it is dropped"));
+        let is_waited_for = !state.changes.is_empty();
+        drop(state);
+        if is_waited_for {
+            self.laundry.turn.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const KEY: FileKey = FileKey { ino: 7, generation: 1 };
+    const PAGE: (u64, u64) = (0, 4096);
+
+    fn parts(laundry: &Laundry) -> Vec<(u64, u64)> {
+        laundry.comes(KEY, PAGE).1
+    }
+
+    #[test]
+    fn what_was_changed_is_left_out_of_older_pages() {
+        let laundry = Laundry::default();
+        let changed = laundry.change(KEY, (100, 50)).made((100, 50));
+        assert_eq!(parts(&laundry), [(0, 100), (150, 4096)]);
+        let other = laundry.change(KEY, (4000, u64::MAX)).made((4000, u64::MAX));
+        assert_eq!(parts(&laundry), [(0, 100), (150, 4000)]);
+        let of_another = FileKey { ino: 8, ..KEY };
+        assert_eq!(laundry.comes(of_another, PAGE).1, [(0, 4096)]);
+        drop((changed, other));
+        assert_eq!(parts(&laundry), [(0, 4096)], "the kernel has dropped them");
+    }
+
+    #[test]
+    fn what_the_kernel_has_since_counts() {
+        let laundry = Laundry::default();
+        let _changed = laundry.change(KEY, (100, 50)).made((100, 50));
+        drop(laundry.renews(KEY, (120, 10)));
+        assert_eq!(parts(&laundry), [(0, 100), (120, 130), (150, 4096)]);
+        drop(laundry.renews_now(KEY, PAGE).expect("nothing is being changed"));
+        assert_eq!(parts(&laundry), [(0, 4096)]);
+        let _later = laundry.change(KEY, (0, 10)).made((0, 10));
+        assert_eq!(parts(&laundry), [(10, 4096)], "it was read before that");
+    }
+
+    #[test]
+    fn a_change_and_pages_wait_for_each_other() {
+        let (laundry, is_made) = (Laundry::default(), AtomicBool::new(false));
+        let reads = laundry.renews(KEY, PAGE);
+        thread::scope(|scope| {
+            let changes = scope.spawn(|| {
+                let changing = laundry.change(KEY, (100, 50));
+                is_made.store(true, SeqCst);
+                changing.made((100, 50))
+            });
+            while laundry.state().changes.is_empty() {
+                thread::yield_now();
+            }
+            assert!(laundry.renews_now(KEY, PAGE).is_none(), "a change waits already");
+            assert!(laundry.renews_now(KEY, (200, 50)).is_some(), "of other bytes");
+            let comes = scope.spawn(|| {
+                let (_passing, parts) = laundry.comes(KEY, PAGE);
+                assert!(is_made.load(SeqCst), "not before the change that waits");
+                parts
+            });
+            thread::sleep(Duration::from_millis(50));
+            assert!(!is_made.load(SeqCst), "what is under way comes first");
+            drop(reads);
+            let _changed = changes.join().expect("no panic");
+            comes.join().expect("no panic");
+        });
+    }
+
+    /// What it has changed of these bytes nobody knows: none is kept from the file.
+    #[test]
+    fn a_change_that_failed_keeps_no_page_away() {
+        let laundry = Laundry::default();
+        drop(laundry.change(KEY, (100, 50)));
+        assert_eq!(parts(&laundry), [(0, 4096)]);
     }
 }

@@ -18,7 +18,6 @@ use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
 use super::doubts::Whose;
-use super::laundry::Watch;
 use super::members::{moved, words_of};
 use super::unsynced::Life;
 use crate::nodes::Side;
@@ -28,9 +27,6 @@ const FLUSHES: usize = 8;
 
 /// Behind it the kernel has no pages.
 const PAGES_END: u64 = i64::MAX as u64;
-
-/// So often a change for another member is made while pages of before come over it.
-const WASHES: usize = 16;
 
 /// A file that a program of another member has open here.
 pub struct Guest {
@@ -131,7 +127,14 @@ impl Guest {
     pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
         self.may_write()?;
         let allocate = || vfs.allocate(&self.file, &Admission::default(), offset, len, mode);
-        vfs.over_pages(self.file.key, (offset, len), allocate)?;
+        // What is only reserved has the bytes that it had.
+        let size = vfs.engine.verbs.facts(&self.file).size;
+        let is_zeroed = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
+        let first = if is_zeroed { offset } else { offset.max(size) };
+        match offset.saturating_add(len).saturating_sub(first) {
+            0 => allocate()?,
+            changed => vfs.over_pages(self.file.key, (first, changed), allocate)?,
+        }
         self.strip(vfs);
         Ok(())
     }
@@ -155,34 +158,14 @@ impl Vfs {
         &self,
         key: FileKey,
         (offset, len): (u64, u64),
-        change: impl Fn() -> Result<()>,
+        change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
-        let watch = self.members.laundry.watch(key, offset, len);
-        let done = change();
-        // One that failed may have changed a part. A page that was read before comes now, if at all.
+        let changing = self.members.laundry.change(key, (offset, len));
+        // One that failed may have changed a part, of which the kernel may have older bytes all the same.
+        let made = change().map(|()| changing.made((offset, len)));
         self.tell_pages(key, offset, len);
-        done?;
-        self.wash(&watch, key, (offset, len), change)
-    }
-
-    /// Makes a change again for as long as pages of before have come over it.
-    fn wash(
-        &self,
-        watch: &Watch<'_>,
-        key: FileKey,
-        (offset, len): (u64, u64),
-        change: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        for _ in 0..WASHES {
-            if !watch.is_covered() {
-                return Ok(());
-            }
-            let done = change();
-            self.tell_pages(key, offset, len);
-            done?;
-        }
-        Err(Error::os(libc::EIO, "mapped pages are written over it all the time"))
+        made.map(drop)
     }
 
     /// Gives a file another size, for another member. A page that comes behind the new end would make it longer again.
@@ -209,8 +192,8 @@ impl Vfs {
         // The page of the end so far may be mapped here: it has zeros there, and comes with them if the kernel hears of the
         // new end first.
         let size = self.engine.verbs.facts(file).size;
-        let behind = PAGES_END.saturating_sub(size);
-        let watch = self.members.laundry.watch(file.key, size, behind);
+        let behind = (size, PAGES_END.saturating_sub(size));
+        let changing = self.members.laundry.change(file.key, behind);
         let end = match shadow {
             // Beside those who append past us only their kernel knows where the end is.
             Some(shadow) => {
@@ -219,12 +202,12 @@ impl Vfs {
             }
             None => self.engine.io.append_in(admission, file, data)?,
         };
+        let start = end.saturating_sub(data.len() as u64);
+        let made = changing.made((start, data.len() as u64));
         drop(past);
         drop(one);
-        let start = end.saturating_sub(data.len() as u64);
         self.tell_pages(file.key, start, 0);
-        let again = || self.engine.io.overwrite_in(admission, file, start, data);
-        self.wash(&watch, file.key, (start, 0), again)?;
+        drop(made);
         Ok(end)
     }
 
