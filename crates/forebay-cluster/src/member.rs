@@ -319,7 +319,11 @@ impl Member {
                 self.freshen(file)?;
                 Ok(Opening::Here(held))
             }
-            Way::There { home } | Way::Through { home } => Ok(Opening::There(home)),
+            Way::There { home } | Way::Through { home } => {
+                // What the former home took it has brought to the store, and nothing is owed for that any more.
+                self.forget_stale(file);
+                Ok(Opening::There(home))
+            }
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
         }
     }
@@ -688,13 +692,19 @@ impl Member {
                 }
             }
         }
-        let Some(said) = lock(&self.stale).get(&file).copied() else { return Ok(()) };
+        self.forget_stale(file);
+        Ok(())
+    }
+
+    /// The second half of it alone.
+    fn forget_stale(&self, file: FileKey) {
+        let Some(front) = self.front() else { return };
+        let Some(said) = lock(&self.stale).get(&file).copied() else { return };
         front.forget(file);
         let mut stale = lock(&self.stale);
         if stale.get(&file) == Some(&said) {
             stale.remove(&file);
         }
-        Ok(())
     }
 
     fn send(&self, to: &str, question: Peer) -> Result<Reply> {

@@ -47,8 +47,9 @@ pub(super) const FORESEEN: Duration = Duration::from_millis(500);
 /// So long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
 
-/// So many locks of appends are kept at least before those that nobody has are dropped.
-const PLACES: usize = 64;
+/// So many locks of appends, or homes that opens have told of, are kept at least before those of no use any more are
+/// dropped.
+const KEPT: usize = 64;
 
 pub struct Members {
     pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
@@ -215,9 +216,20 @@ impl Vfs {
     pub(super) fn heard(&self, key: FileKey, home: Option<&str>) {
         let mut heard = lock(&self.members.heard);
         match home {
-            Some(home) => drop(heard.insert(key, (home.to_string(), Instant::now()))),
+            Some(home) => {
+                if heard.len() >= KEPT {
+                    heard.retain(|_, (_, at)| at.elapsed() < HEARD);
+                }
+                heard.insert(key, (home.to_string(), Instant::now()));
+            }
             None => drop(heard.remove(&key)),
         }
+    }
+
+    /// A program here has opened the file there, or here: who has it open since before is not to go on elsewhere.
+    pub(super) fn opened_at(&self, key: FileKey, home: Option<&str>) {
+        let is_known = self.cluster().is_some_and(|cluster| cluster.holder(key) != Holder::Nobody);
+        self.heard(key, home.filter(|_| !is_known));
     }
 
     /// A file with the directory that it was found in.
@@ -631,7 +643,7 @@ impl Vfs {
     /// One append to the file at a time, and no writer begins to write past us meanwhile.
     pub(super) fn placing(&self, key: FileKey) -> Arc<Mutex<()>> {
         let mut places = lock(&self.members.places);
-        if places.len() >= PLACES {
+        if places.len() >= KEPT {
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }
         let place = || Arc::new(Mutex::new(Rank::Append, ()));

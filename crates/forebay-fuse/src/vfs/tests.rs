@@ -63,6 +63,8 @@ struct Net {
     granted: Mutex<HashSet<FileKey>>,
     /// Files whose homes nobody has heard of who did not ask.
     unheard: Mutex<HashSet<FileKey>>,
+    /// Members that hear of no other's claim, but by asking for the file.
+    deaf: Mutex<HashSet<String>>,
     /// Directories that files were to be made in.
     made_in: Mutex<Vec<FileKey>>,
     /// What a mount that is to make files in a directory waits for.
@@ -111,14 +113,24 @@ impl Played {
     }
 }
 
-impl Cluster for Played {
-    fn holder(&self, file: FileKey) -> Holder {
-        let is_unheard = lock(&self.net.unheard).contains(&file);
+impl Played {
+    /// Which may not be known to it.
+    fn true_holder(&self, file: FileKey) -> Holder {
         match lock(&self.net.homes).get(&file) {
             Some(home) if *home == self.name => Holder::Here,
-            Some(_) if is_unheard => Holder::Nobody,
             Some(home) => Holder::There(home.clone()),
             None => Holder::Nobody,
+        }
+    }
+}
+
+impl Cluster for Played {
+    fn holder(&self, file: FileKey) -> Holder {
+        let is_deaf = lock(&self.net.deaf).contains(&self.name);
+        let is_unheard = lock(&self.net.unheard).contains(&file) || is_deaf;
+        match self.true_holder(file) {
+            Holder::There(_) if is_unheard => Holder::Nobody,
+            holder => holder,
         }
     }
 
@@ -134,7 +146,9 @@ impl Cluster for Played {
         if !lock(&self.net.granted).contains(&dir) {
             lock(&self.net.unheard).remove(&file);
         }
-        Ok(match self.holder(file) {
+        let is_unheard = lock(&self.net.unheard).contains(&file);
+        let holder = if is_unheard { self.holder(file) } else { self.true_holder(file) };
+        Ok(match holder {
             Holder::There(home) | Holder::Dead(home) => Place::There(home),
             _ => Place::Here((how == Access::Write).then(|| self.hold(file))),
         })

@@ -133,7 +133,10 @@ impl Vfs {
                 Place::There(home) => {
                     let how = (write || truncate, Some(program.clone()));
                     match self.ask_open(&home, key, path.clone(), how) {
-                        Ok(there) => seat = Some(Seat::There(there)),
+                        Ok(there) => {
+                            self.opened_at(key, Some(&home));
+                            seat = Some(Seat::There(there));
+                        }
                         Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(&path));
@@ -151,6 +154,7 @@ impl Vfs {
                         return Err(self.replaced(&path));
                     };
                     self.allows_open(&program, &self.engine.verbs.stat_open(&file), &path)?;
+                    self.opened_at(key, None);
                     seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
             }
@@ -216,10 +220,13 @@ impl Vfs {
         let dir = self.as_found(dir, &path);
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
-                Seat::There(self.ask_open(&home, key, path, (remote.write, None))?)
+                let there = self.ask_open(&home, key, path, (remote.write, None))?;
+                self.opened_at(key, Some(&home));
+                Seat::There(there)
             }
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
+                self.opened_at(key, None);
                 Seat::Here(Arc::new(Guest::new(("", 0), file, held)))
             }
         };
@@ -255,6 +262,7 @@ impl Vfs {
         let mut looks = 0;
         while looks < LOOKS {
             looks += 1;
+            self.rise(remote);
             let seat = remote.seat().clone();
             let seat = match seat {
                 Seat::Nowhere => match self.sit_down(remote) {
@@ -333,7 +341,7 @@ impl Vfs {
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, len: usize) -> Result<Part> {
         let all = &self.members.fetching;
         let stirred = all.stirred(remote.key);
-        if !self.is_served_there(remote) {
+        if !self.is_served_at(remote.key, &remote.seat()) {
             // Programs here, or of a third member, may write to it and stir nothing.
             remote.ahead.forget();
         }
@@ -380,13 +388,33 @@ impl Vfs {
         Ok((joined.into_part(len), quiet))
     }
 
-    /// Whether no other home is known than the one that serves it.
-    fn is_served_there(&self, remote: &Remote) -> bool {
-        let holder = self.cluster().map(|cluster| cluster.holder(remote.key));
-        match (&*remote.seat(), holder) {
-            (Seat::There(at), Some(Holder::There(home))) => at.home() == home,
-            (_, Some(Holder::Here)) => false,
-            _ => true,
+    /// Whether no other home of the file is known than the one that has this seat. That one may have given the file back
+    /// long ago, and have heard nothing of the next.
+    fn is_served_at(&self, key: FileKey, seat: &Seat) -> bool {
+        let holder = self.cluster().map_or(Holder::Nobody, |cluster| cluster.holder(key));
+        let home = match holder {
+            Holder::Here => return !matches!(seat, Seat::There(_)),
+            Holder::There(home) | Holder::Dead(home) => Some(home),
+            Holder::Nobody => self.home_of(key),
+        };
+        match seat {
+            Seat::There(at) => home.is_none_or(|home| home == at.home()),
+            Seat::Here(_) => home.is_none(),
+            Seat::Nowhere => true,
+        }
+    }
+
+    /// Leaves a seat where the file is not served any more: the kernel's pages are those of all who have the file open
+    /// here, and some of them have opened it since.
+    fn rise(&self, remote: &Remote) {
+        let mut at = remote.seat();
+        if self.is_served_at(remote.key, &at) {
+            return;
+        }
+        let left = std::mem::replace(&mut *at, Seat::Nowhere);
+        drop(at);
+        if let Seat::There(there) = left {
+            self.close_later(&there);
         }
     }
 

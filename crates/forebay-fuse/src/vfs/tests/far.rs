@@ -469,6 +469,62 @@ fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     assert_eq!(read(7), "A LINE\n".repeat(100));
 }
 
+/// A file of A's that B has open for reading; A has brought it home since, and given it back.
+fn given_back(bed: &Bed) -> u64 {
+    let [a, b, _] = &bed.mounts[..] else { panic!("three mounts") };
+    let near = a.create("f");
+    a.write(near, 0, "old text").expect("it is A's");
+    let far = b.open("f", libc::O_RDONLY).expect("A serves it").handle;
+    assert_eq!(b.read(far), "old text");
+    a.vfs.release(near);
+    let known = a.vfs.engine.files.find(a.key("f")).expect("it is A's");
+    a.vfs.engine.drain.flush_file(&known).expect("the store works");
+    lock(&bed.net.homes).clear();
+    far
+}
+
+/// C claims the file and writes; who opens it at B after that sees it, and so does who reads a page there after that, with
+/// whichever descriptor: the kernel has one page for all.
+fn a_page_is_no_older_than_an_open(bed: &Bed, far: u64) {
+    let [_, b, c] = &bed.mounts[..] else { panic!("three mounts") };
+    c.write(c.opened("f"), 0, "NEW").expect("it is C's");
+    let mut since = None;
+    eventually("it is opened where it is served", || {
+        since = b.open("f", libc::O_RDONLY).ok();
+        since.is_some()
+    });
+    assert_eq!(b.read(since.expect("just opened").handle), "NEW text");
+    let mut page = [0; 8];
+    let came = b.vfs.read_by(Reader::Cache, far, 0, &mut page).expect("it is served");
+    assert_eq!(came.bytes(&page), b"NEW text");
+}
+
+/// Neither of A and B hears of C's claim, but B by opening the file.
+#[test]
+fn who_has_a_file_open_at_a_former_home_leaves_it_for_the_one_where_it_is_opened() {
+    let bed = Bed::new(3);
+    let far = given_back(&bed);
+    lock(&bed.net.deaf).extend(["a".into(), "b".into()]);
+    a_page_is_no_older_than_an_open(&bed, far);
+    assert_eq!(guests(&bed.mounts[2]), 2);
+    eventually("the former home knows", || guests(&bed.mounts[0]) == 0);
+}
+
+/// The handle has come here since nobody had claimed the file.
+#[test]
+fn who_has_a_file_of_another_member_open_here_leaves_it_for_the_one_where_it_is_opened() {
+    for is_deaf in [false, true] {
+        let bed = Bed::new(3);
+        let far = given_back(&bed);
+        let [a, b, _] = &bed.mounts[..] else { panic!("three mounts") };
+        lock(&a.vfs.members.guests).clear();
+        assert!(b.vfs.fsync(far).is_err(), "A has begun anew");
+        assert_eq!(b.read(far), "old text", "served at B");
+        lock(&bed.net.deaf).extend(is_deaf.then(|| "b".into()));
+        a_page_is_no_older_than_an_open(&bed, far);
+    }
+}
+
 /// One thread writes behind what it takes for the end, another appends. Where both meet the append comes behind what was
 /// acknowledged, and never over it; a write may come over an append that it did not see.
 #[test]
