@@ -3,6 +3,9 @@
 //!
 //! A program here may have such a page mapped, and change it; the kernel brings home all of it, as far as it takes the file
 //! to be long by then. What the file has got there since would be overwritten with zeros that nobody has stored.
+//!
+//! It is noted only while somebody has the file open for writing: who follows a file that grows reads its last page again
+//! and again. A writer's open has the kernel drop what it has read before, or is reading, before the writer can map a page.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -22,12 +25,19 @@ impl Default for Blanks {
 
 type Table = Mutex<HashMap<FileKey, Weak<Blank>>>;
 
-/// Of one file: where each range of zeros begins and ends. They do not meet.
-pub struct Blank(Mutex<BTreeMap<u64, u64>>);
+/// Of one file.
+pub struct Blank(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    writers: usize,
+    /// Where each range of zeros begins and ends. They do not meet.
+    ranges: BTreeMap<u64, u64>,
+}
 
 impl Default for Blank {
     fn default() -> Blank {
-        Blank(Mutex::new(Rank::Blanks, BTreeMap::new()))
+        Blank(Mutex::new(Rank::Blanks, Known::default()))
     }
 }
 
@@ -35,11 +45,12 @@ impl Default for Blank {
 pub struct Share {
     all: Arc<Table>,
     key: FileKey,
+    writes: bool,
     of: Option<Arc<Blank>>,
 }
 
 impl Blanks {
-    pub fn open(&self, key: FileKey) -> Share {
+    pub fn open(&self, key: FileKey, writes: bool) -> Share {
         let mut all = self.0.lock();
         let known = all.get(&key).and_then(Weak::upgrade);
         let of = known.unwrap_or_else(|| {
@@ -47,7 +58,9 @@ impl Blanks {
             all.insert(key, Arc::downgrade(&new));
             new
         });
-        Share { all: self.0.clone(), key, of: Some(of) }
+        drop(all);
+        of.known().writers += usize::from(writes);
+        Share { all: self.0.clone(), key, writes, of: Some(of) }
     }
 }
 
@@ -61,6 +74,9 @@ impl Deref for Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        if self.writes {
+            self.leaves();
+        }
         let mut all = self.all.lock();
         self.of = None;
         if all.get(&self.key).is_some_and(|of| of.strong_count() == 0) {
@@ -93,18 +109,27 @@ fn take_out(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
 
 impl Blank {
     #[track_caller]
-    fn ranges(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock()
+    }
+
+    /// A writer has closed it, and has nothing of it mapped.
+    fn leaves(&self) {
+        let mut known = self.known();
+        known.writers -= 1;
+        if known.writers == 0 {
+            known.ranges.clear();
+        }
     }
 
     /// The kernel has read pages: so many bytes came of those that it asked for.
     pub fn was_read(&self, offset: u64, came: usize, asked: usize) {
         let (middle, end) = (offset + came as u64, offset + asked as u64);
-        let mut ranges = self.ranges();
-        if ranges.is_empty() && middle == end {
+        let Known { writers, ranges } = &mut *self.known();
+        if *writers == 0 || (ranges.is_empty() && middle == end) {
             return;
         }
-        take_out(&mut ranges, offset, end);
+        take_out(ranges, offset, end);
         if middle < end {
             ranges.insert(middle, end);
         }
@@ -119,7 +144,7 @@ impl Blank {
             _ => parts.push((start, end)),
         };
         let (mut next, end) = (offset, offset + data.len() as u64);
-        for (start, stop) in within(&self.ranges(), offset, end) {
+        for (start, stop) in within(&self.known().ranges, offset, end) {
             add(next, start);
             let zeros = &data[(start - offset) as usize..(stop - offset) as usize];
             let is_stored = |byte: &u8| *byte != 0;
@@ -136,7 +161,7 @@ impl Blank {
 
     /// These bytes are brought home: zeros there are stored from now on.
     pub fn is_home(&self, start: u64, end: u64) {
-        take_out(&mut self.ranges(), start, end);
+        take_out(&mut self.known().ranges, start, end);
     }
 }
 
@@ -156,7 +181,7 @@ mod tests {
 
     #[test]
     fn zeros_behind_the_end_that_nobody_stored_stay_away() {
-        let blank = Blank::default();
+        let blank = Blanks::default().open(KEY, true);
         assert_eq!(blank.stored(0, &page(&[])), [(0, 4096)], "all of it was the file's");
         blank.was_read(0, 100, PAGE);
         assert_eq!(blank.stored(0, &page(&[(5, 1)])), [(0, 100)]);
@@ -167,7 +192,7 @@ mod tests {
     /// The file got longer here, so what is stored behind its former end counts, zeros over it as well.
     #[test]
     fn what_somebody_stored_behind_the_former_end_comes_home() {
-        let blank = Blank::default();
+        let blank = Blanks::default().open(KEY, true);
         blank.was_read(0, 100, PAGE);
         let stored = page(&[(100, 1), (200, 2), (210, 3)]);
         assert_eq!(blank.stored(0, &stored), [(0, 211)]);
@@ -179,7 +204,7 @@ mod tests {
 
     #[test]
     fn pages_that_are_read_anew_are_what_came() {
-        let blank = Blank::default();
+        let blank = Blanks::default().open(KEY, true);
         blank.was_read(4096, 100, 3 * PAGE);
         assert_eq!(blank.stored(4096, &page(&[])), [(4096, 4196)]);
         assert_eq!(blank.stored(8192, &page(&[])), []);
@@ -188,19 +213,37 @@ mod tests {
         assert_eq!(blank.stored(12_288, &page(&[])), []);
         blank.was_read(0, 3 * PAGE, 3 * PAGE);
         blank.was_read(12_288, 1, PAGE);
-        assert_eq!(*blank.ranges(), BTreeMap::from([(12_289, 16_384)]));
+        assert_eq!(blank.known().ranges, BTreeMap::from([(12_289, 16_384)]));
     }
 
     #[test]
     fn it_is_known_as_long_as_somebody_has_the_file_open() {
         let all = Blanks::default();
-        let one = all.open(KEY);
+        let one = all.open(KEY, true);
         one.was_read(0, 100, PAGE);
-        let other = all.open(KEY);
+        let other = all.open(KEY, true);
         drop(one);
         assert_eq!(other.stored(0, &page(&[])), [(0, 100)]);
         drop(other);
         assert!(all.0.lock().is_empty());
-        assert_eq!(all.open(KEY).stored(0, &page(&[])), [(0, 4096)]);
+        assert_eq!(all.open(KEY, true).stored(0, &page(&[])), [(0, 4096)]);
+    }
+
+    /// Each of its last pages would be kept, as long as it is open.
+    #[test]
+    fn who_only_follows_a_file_that_grows_leaves_nothing() {
+        let all = Blanks::default();
+        let follower = all.open(KEY, false);
+        let follows = |from: u64| {
+            (from..from + 1000).for_each(|n| follower.was_read(n << 12, 100, PAGE));
+            follower.known().ranges.len()
+        };
+        assert_eq!(follows(0), 0);
+        let writer = all.open(KEY, true);
+        assert_eq!(follows(1000), 1000, "the writer may have any of them mapped");
+        assert_eq!(writer.stored(1000 << 12, &page(&[])), [(1000 << 12, (1000 << 12) + 100)]);
+        drop(writer);
+        assert_eq!(follows(2000), 0);
+        assert_eq!(follower.known().ranges.len(), 0, "nor what was there before");
     }
 }

@@ -177,7 +177,7 @@ impl Vfs {
             account: self.members.unsynced.open(key),
             has_written: AtomicBool::new(truncate),
             ahead: Ahead::default(),
-            blank: self.members.blanks.open(key),
+            blank: self.members.blanks.open(key, write || truncate),
         };
         if truncate && let Err(error) = self.truncate_there(&remote) {
             self.close_there(&remote);
