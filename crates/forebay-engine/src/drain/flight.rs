@@ -704,7 +704,7 @@ mod tests {
             assert!(inner.still_clean(&before).is_empty(), "{why} since");
             change(&bed, &mut inner, back);
         }
-        inner.live().begin_around();
+        inner.live().begin_around(crate::files::live::End::IsNothing);
         inner.live().end_around();
         assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
         inner.live().forget_around();

@@ -119,18 +119,38 @@ pub(crate) enum Around {
     None,
     /// So many are in flight.
     UnderWay(u32),
+    /// One for which the file's end counts is in flight.
+    Alone,
     /// There were some: the backing file is another than we know.
     Over,
 }
 
+/// Whether a change around the tier goes by the file's end, or moves it: then none is made beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    IsNothing,
+    Counts,
+}
+
 impl Around {
     pub fn is_under_way(self) -> bool {
-        matches!(self, Around::UnderWay(_))
+        matches!(self, Around::UnderWay(_) | Around::Alone)
     }
 
-    pub fn begin(&mut self) {
-        let others = if let Around::UnderWay(others) = *self { others } else { 0 };
-        *self = Around::UnderWay(others + 1);
+    /// Whether one that begins now has to wait.
+    pub fn bars(self, end: End) -> bool {
+        match end {
+            End::IsNothing => self == Around::Alone,
+            End::Counts => self.is_under_way(),
+        }
+    }
+
+    pub fn begin(&mut self, end: End) {
+        *self = match (end, *self) {
+            (End::Counts, _) => Around::Alone,
+            (End::IsNothing, Around::UnderWay(others)) => Around::UnderWay(others + 1),
+            (End::IsNothing, _) => Around::UnderWay(1),
+        };
     }
 
     pub fn end(&mut self) {
@@ -247,8 +267,8 @@ impl Live {
         self.0.landed = Some(began);
     }
 
-    pub fn begin_around(&mut self) {
-        self.0.around.begin();
+    pub fn begin_around(&mut self, end: End) {
+        self.0.around.begin(end);
     }
 
     /// The backing file is another than we know.

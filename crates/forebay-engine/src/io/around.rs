@@ -11,6 +11,8 @@
 //!   next flush compares it with what it is then.
 //! - R3: what is cached of a range is thrown away before and after it is written around the tier;
 //!   a fill that read the old bytes does not land.
+//! - R4: what goes by the file's end, or moves it, is alone: what comes home cut at the end makes no file longer
+//!   that is truncated meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,7 @@ use crate::core::ranges::{Mark, Ranges};
 use crate::core::rules::{Admission, Admit};
 use crate::core::state::Change;
 use crate::files::file::{File, Inner};
-use crate::files::live::Around;
+use crate::files::live::{Around, End};
 use crate::io::unsynced::UNSYNCED_MAX;
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::lock::MutexGuard;
@@ -35,6 +37,34 @@ use crate::tier::media::is_alone;
 const TURNS: u32 = 200;
 
 const TURN: Duration = Duration::from_millis(50);
+
+/// Which bytes of a file are changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Span {
+    At(u64, u64),
+    /// The same, but for what lies behind where the file ends once nobody moves that.
+    Within(u64, u64),
+    /// So many from where the file ends once nobody moves that.
+    End(u64),
+}
+
+impl Span {
+    /// From where to where, in a file of this size; the former is not less where there is nothing.
+    pub fn at(self, size: u64) -> (u64, u64) {
+        match self {
+            Span::At(start, end) => (start, end),
+            Span::Within(start, end) => (start, end.min(size)),
+            Span::End(len) => (size, size.saturating_add(len)),
+        }
+    }
+
+    fn end(self) -> End {
+        match self {
+            Span::At(..) => End::IsNothing,
+            Span::Within(..) | Span::End(_) => End::Counts,
+        }
+    }
+}
 
 /// A change of the backing file around the tier, under way. Who comes back to the tier after it looks
 /// at the backing file again (R2).
@@ -110,28 +140,34 @@ impl Io {
         }
     }
 
-    /// Writes around the tier if the write is to go there and may; `false`: the tier takes it.
+    /// Writes around the tier if the write is to go there and may, and returns where that ended; `None`: the tier
+    /// takes it.
     pub(crate) fn wrote_around(
         self: &Arc<Self>,
         file: &Arc<File>,
         admission: &Admission,
-        offset: u64,
+        span: Span,
         data: &[u8],
-    ) -> Result<bool> {
-        let end = offset + data.len() as u64;
+    ) -> Result<Option<u64>> {
+        let (start, end) = span.at(file.lock().size());
         let why = match self.writes_around(admission) {
             Some(why) => why,
-            None if self.room.is_over_quota(file, admission, offset, end) => Why::Quota,
-            None if self.is_long_write(file, offset, end) => Why::Stream,
-            None => return Ok(false),
+            None if self.room.is_over_quota(file, admission, start, end) => Why::Quota,
+            None if self.is_long_write(file, start, end) => Why::Stream,
+            None => return Ok(None),
         };
-        let Some(change) = self.begin_around(file, why, end)? else { return Ok(false) };
-        self.replace(file, offset, end, || change.backing.write_at(data, offset))?;
+        let Some(change) = self.begin_around(file, why, end, span.end())? else { return Ok(None) };
+        let (start, end) = span.at(file.lock().size());
+        if start >= end {
+            return Ok(Some(start)); // It was cut meanwhile.
+        }
+        let data = &data[..(end - start) as usize];
+        self.replace(file, start, end, || change.backing.write_at(data, start))?;
         change.resized(|size| size.max(end));
         add(&self.files.counters().write_bytes, data.len() as u64);
         add(&self.files.counters().write_around_bytes, data.len() as u64);
         add(self.write_bypass(why), 1);
-        Ok(true)
+        Ok(Some(end))
     }
 
     fn is_long_write(&self, file: &File, start: u64, end: u64) -> bool {
@@ -170,7 +206,9 @@ impl Io {
         size: u64,
     ) -> Result<bool> {
         let Some(why) = self.writes_around(admission) else { return Ok(false) };
-        let Some(change) = self.begin_around(file, why, size)? else { return Ok(false) };
+        let Some(change) = self.begin_around(file, why, size, End::Counts)? else {
+            return Ok(false);
+        };
         let old = file.lock().state.size();
         if how.is_needed(old, size) {
             self.replace(file, old.min(size), u64::MAX, || change.backing.set_len(size))?;
@@ -196,7 +234,9 @@ impl Io {
                 if start >= end {
                     return Ok(true);
                 }
-                let Some(change) = self.begin_around(file, why, end)? else { return Ok(false) };
+                let Some(change) = self.begin_around(file, why, end, End::IsNothing)? else {
+                    return Ok(false);
+                };
                 let punch = || change.backing.punch(start, end - start);
                 self.replace(file, start, end, punch).map(|()| true)
             }
@@ -218,11 +258,12 @@ impl Io {
         self: &'a Arc<Self>,
         file: &'a Arc<File>,
         why: Why,
-        end: u64,
+        to: u64,
+        end: End,
     ) -> Result<Option<GoingAround<'a>>> {
         if self.flushes_before(why) && !self.is_clean_now(file) {
             if why == Why::Stream {
-                self.decline(file, end);
+                self.decline(file, to);
             }
             return Ok(None);
         }
@@ -238,19 +279,33 @@ impl Io {
             if first {
                 self.files.note_tier(self.files.index().sync())?;
             }
-            let mut inner = file.lock();
+            let mut inner = self.lock_beside(file, end)?;
             let settled = !inner.state.keeps() && self.files.index().is_synced(inner.settled_seq());
             if may_go_around(&mut inner) && settled {
                 requester::check()?;
                 self.files.forget_digests(file, &mut inner);
-                inner.live().begin_around();
+                inner.live().begin_around(end);
                 return Ok(Some(GoingAround { io: self, file, backing }));
             }
         }
         if why == Why::Stream {
-            self.decline(file, end);
+            self.decline(file, to);
         }
         Ok(None)
+    }
+
+    /// Locks a file once no change around the tier is under way beside which another may not be made (R4).
+    fn lock_beside<'a>(&self, file: &'a Arc<File>, end: End) -> Result<MutexGuard<'a, Inner>> {
+        let waits = |inner: &mut Inner| inner.live().around.bars(end);
+        for _ in 0..TURNS {
+            let inner = file.lock();
+            let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, waits);
+            if !waits(&mut inner) {
+                return Ok(inner);
+            }
+            requester::check()?;
+        }
+        Err(Error::os(libc::EBUSY, "the file is changed around the fast tier all the time"))
     }
 
     fn flushes_before(&self, why: Why) -> bool {

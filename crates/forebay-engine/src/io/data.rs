@@ -14,6 +14,7 @@ use crate::failpoint;
 use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
 use crate::files::sums::HOLES_MIN;
+use crate::io::around::Span;
 use crate::io::fill::{Filled, make_hole};
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::lock::MutexGuard;
@@ -30,16 +31,6 @@ const AHEAD: u64 = 256 << 10;
 
 /// Changes these bytes of a shadow, from one place to another.
 type Act<'a> = dyn Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()> + 'a;
-
-/// Which bytes of a file are changed.
-#[derive(Debug, Clone, Copy)]
-enum Span {
-    At(u64, u64),
-    /// The same, but for what lies behind where the file ends once its lock is had.
-    Within(u64, u64),
-    /// So many from where the file ends once its lock is had.
-    End(u64),
-}
 
 impl Io {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
@@ -308,8 +299,7 @@ impl Io {
         self.write_span(admission, file, Span::At(offset, end), data).map(drop)
     }
 
-    /// As [`Io::write_in`], but for what lies behind the file's end when its lock is had: the file gets no longer. (One
-    /// that goes around the tier while the file is truncated may.)
+    /// As [`Io::write_in`], but for what lies behind the file's end by then: the file gets no longer.
     pub fn overwrite_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -322,8 +312,7 @@ impl Io {
         self.write_span(admission, file, span, &data[..len as usize]).map(drop)
     }
 
-    /// Writes all of `data` at the end of the file, wherever that is when the file's lock is had, and returns
-    /// where it ends then. Among appends that go around the tier the caller lets one through at a time.
+    /// Writes all of `data` at the end of the file, wherever that is by then, and returns where it ends.
     pub fn append_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -343,16 +332,13 @@ impl Io {
     ) -> Result<u64> {
         self.files.refuse_read_only()?;
         let len = data.len() as u64;
-        let start = match span {
-            Span::At(start, _) | Span::Within(start, _) => start,
-            Span::End(_) => file.lock().size(),
-        };
+        let (start, _) = span.at(file.lock().size());
         if data.is_empty() {
             return Ok(start);
         }
         self.refuse_beyond(file, start.saturating_add(len))?;
         add(&self.files.counters().write_requests, 1);
-        let result = self.write_as(admission, file, (span, start), data);
+        let result = self.write_as(admission, file, span, data);
         // One that failed found no place.
         let served = result.as_ref().map_or(Served::Miss, |(served, _)| *served);
         self.files.counters().note_write(served);
@@ -362,17 +348,16 @@ impl Io {
         Ok(end)
     }
 
-    /// Around the tier from `start` on, or to the span in it.
     fn write_as(
         self: &Arc<Self>,
         admission: &Admission,
         file: &Arc<File>,
-        (span, start): (Span, u64),
+        span: Span,
         data: &[u8],
     ) -> Result<(Served, u64)> {
         let len = data.len() as u64;
-        if self.wrote_around(file, admission, start, data)? {
-            return Ok((Served::Bypassed, start + len));
+        if let Some(end) = self.wrote_around(file, admission, span, data)? {
+            return Ok((Served::Bypassed, end));
         }
         self.drain.slow_down(len);
         let act = |shadow: &dyn MediaFile, (start, end): (u64, u64)| {
@@ -431,11 +416,7 @@ impl Io {
             Span::End(_) => (u64::MAX, u64::MAX), // No fill lands behind the end.
         };
         let mut inner = self.lock_for_tier(file, landing)?;
-        let (start, end) = match span {
-            Span::At(start, end) => (start, end),
-            Span::Within(start, end) => (start, end.min(inner.size())),
-            Span::End(len) => (inner.size(), inner.size() + len),
-        };
+        let (start, end) = span.at(inner.size());
         if start >= end {
             return Ok((inner.before(start, start), start)); // It was cut meanwhile.
         }

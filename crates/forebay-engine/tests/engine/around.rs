@@ -1,11 +1,13 @@
 //! Reading around the tier while others write around it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Verb;
-use forebay_engine::{Allocate, Config, Tunables, WritePolicy};
+use forebay_engine::{Admission, Allocate, Config, Engine, File, Tunables, WritePolicy};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
@@ -73,4 +75,74 @@ fn what_grew_around_the_tier_reads_as_zeros() {
     assert_eq!(engine.io.read(&file, 190 * BLOCK as u64, &mut buf[..BLOCK]).expect("zeros"), BLOCK);
     drop(file);
     abandon(engine);
+}
+
+type Change = fn(&Engine, &Arc<File>);
+
+/// While a change of the file is on its way to the store around the tier, another one is asked for; how long the file is
+/// then, and what is in it.
+fn beside(change: Change, verb: Verb, other: Change) -> Vec<u8> {
+    let store = MemStore::new();
+    let (backing, hook) = Hook::on(store.clone());
+    let tunables = Tunables { policy: WritePolicy::WriteAround, ..Tunables::default() };
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, backing, "beside", Config::default(), tunables).expect("a new tier");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, b"old text").expect("a store that works");
+    let (asks, target, mut came) = (engine.clone(), file.clone(), None);
+    let others = Arc::new(Mutex::new(None));
+    let begun = others.clone();
+    hook.set(move |call| {
+        if call.verb != verb || came.replace(()).is_some() {
+            return;
+        }
+        let (engine, file) = (asks.clone(), target.clone());
+        let thread = thread::spawn(move || other(&engine, &file));
+        // As far as it comes: it may wait for what is under way.
+        let began = Instant::now();
+        while !thread.is_finished() && began.elapsed() < Duration::from_millis(300) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        *begun.lock().expect("no panic inside") = Some(thread);
+    });
+    change(&engine, &file);
+    let thread = others.lock().expect("no panic inside").take().expect("they met");
+    thread.join().expect("no error of anybody");
+    hook.set(|_| {});
+    let size = engine.verbs.facts(&file).size;
+    let bytes = store.snapshot().files().remove(Path::new("f")).expect("it is there");
+    assert_eq!(size, bytes.len() as u64);
+    drop(file);
+    abandon(engine);
+    bytes
+}
+
+fn overwrites(engine: &Engine, file: &Arc<File>) {
+    engine
+        .io
+        .overwrite_in(&Admission::default(), file, 0, b"OLD TEXT, more")
+        .expect("a store that works");
+}
+
+fn cuts(engine: &Engine, file: &Arc<File>) {
+    engine.io.set_len(file, 3).expect("a store that works");
+}
+
+fn appends(engine: &Engine, file: &Arc<File>) {
+    engine.io.append_in(&Admission::default(), file, b", more").expect("a store that works");
+}
+
+// S-14
+#[test]
+fn what_is_cut_at_the_end_makes_no_file_longer_that_is_truncated_meanwhile() {
+    assert_eq!(beside(overwrites, Verb::WriteAt, cuts), b"OLD");
+    assert_eq!(beside(cuts, Verb::SetLen, overwrites), b"OLD");
+}
+
+// S-14
+#[test]
+fn what_is_appended_around_the_tier_is_at_the_end() {
+    assert_eq!(beside(appends, Verb::WriteAt, cuts), b"old");
+    assert_eq!(beside(cuts, Verb::SetLen, appends), b"old, more");
+    assert_eq!(beside(appends, Verb::WriteAt, appends), b"old text, more, more");
 }
