@@ -41,7 +41,7 @@ mod xattrs;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -145,6 +145,8 @@ enum Handle {
         append: bool,
         /// The claim that a writer needs.
         _held: Option<Guard>,
+        /// Something since the last sync.
+        has_written: AtomicBool,
     },
     /// Of a file that another member serves.
     There(Remote),

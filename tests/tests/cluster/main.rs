@@ -9,7 +9,7 @@
 //! `quota` is what is so when the registry is full.
 //! `copies` says how many deaths acknowledged bytes outlive.
 //! `rights` says who may open and change a file there, `mappings` what a mapping there sees, and when its stores count.
-//! `acknowledged` is the same while programs run.
+//! `acknowledged` is the same while programs run, `superseded` what is so of a node that wakes after its place was taken.
 
 mod acknowledged;
 mod applications;
@@ -30,6 +30,7 @@ mod reads;
 mod refusals;
 mod rights;
 mod seats_of_locks;
+mod superseded;
 mod takeover;
 mod taking_out;
 

@@ -16,7 +16,7 @@ pub const COPIED: &[&str] =
     &["--preset", "hold", "--entry-ttl", "100ms", "--attr-ttl", "100ms", "--copies", "1"];
 
 /// From the death of a node to the end of its take-over: its lease, and work.
-const TAKEN: Duration = Duration::from_secs(60);
+pub const TAKEN: Duration = Duration::from_secs(60);
 
 fn sync(path: &std::path::Path) {
     File::open(path).unwrap().sync_all().unwrap();

@@ -1,6 +1,7 @@
 //! Verbs on open files.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use forebay_backing::{Error, Result};
 use forebay_engine::{Admission, Allocate, File};
@@ -114,7 +115,11 @@ impl Vfs {
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
         self.locks.check(handle)?;
-        match &*self.handle(handle)? {
+        let handle = self.handle(handle)?;
+        if let Handle::File { has_written, .. } = &*handle {
+            has_written.store(true, SeqCst);
+        }
+        match &*handle {
             // A page has its place, whatever it is that the descriptor writes.
             Handle::File { file, admission, append: true, .. } if !manner.is_cached => {
                 self.append(file, admission, data)?;
@@ -173,9 +178,12 @@ impl Vfs {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.locks.check(handle)?;
         match &*self.handle(handle)? {
-            Handle::File { file, admission, .. } => {
-                self.engine.io.sync_in(admission, file)?;
+            Handle::File { file, admission, has_written, .. } => {
                 self.wait_fit()?;
+                let had_written = has_written.swap(false, SeqCst);
+                let synced = self.engine.io.sync_in(admission, file).and_then(|()| self.wait_fit());
+                has_written.fetch_or(had_written && synced.is_err(), SeqCst);
+                synced?;
                 self.members.unsynced.synced_here(file.key)
             }
             Handle::There(remote) => self.sync_there(remote),
@@ -186,7 +194,11 @@ impl Vfs {
     /// A descriptor was closed. Where bytes are to be on the backing store by then, they are.
     pub fn flush(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, admission, .. } => self.engine.io.closing(file, admission),
+            Handle::File { file, admission, has_written, .. } => {
+                self.engine.io.closing(file, admission)?;
+                // Once another has this mount's place nobody serves what was not synced.
+                if has_written.load(SeqCst) { self.wait_fit() } else { Ok(()) }
+            }
             Handle::There(remote) => self.flush_there(remote),
             _ => Ok(()),
         }
@@ -195,6 +207,8 @@ impl Vfs {
     pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
+                // Partners would be told, and not answer who is not their home any more.
+                self.wait_fit()?;
                 self.allocate(file, admission, offset, len, mode)?;
                 self.wait_fit()
             }

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use forebay_backing::{Error, FileKey, New, Result};
 use forebay_cluster::core::Access;
@@ -253,7 +254,9 @@ impl Vfs {
         let set_id = facts.set_id;
         let append = append && planned == Plan::Cached;
         let plan = planned;
-        let handle = Handle::File { id, file, plan, set_id, admission, append, _held: held };
+        let has_written = AtomicBool::new(fresh);
+        let _held = held;
+        let handle = Handle::File { id, file, plan, set_id, admission, append, _held, has_written };
         let handle = self.keep(handle);
         Ok(Opened { handle, how, at_close })
     }
