@@ -1,6 +1,7 @@
 //! Files that another node serves, mapped: as of their faults, and what is stored comes home.
 
 use std::fs::File;
+use std::hint;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -170,6 +171,48 @@ fn a_page_of_the_former_end_does_not_come_over_what_was_appended() {
         is_everywhere(&cluster, name, &want);
     }
     proof!("nothing appended was lost");
+}
+
+/// One follows a file that grows through a mapping for reading, then another program of its node maps it to store in the page of
+/// its end, which the follower has read before.
+// S-25
+#[test]
+fn who_stores_beside_a_follower_leaves_what_was_appended() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, HOLD);
+    let mut want = random(100, 1);
+    write(&cluster.at(0, "f"), &want);
+    let file = File::open(cluster.at(1, "f")).unwrap();
+    let mut follows = Map::shared(&file, 1 << 20, false).unwrap();
+    let grow = |want: &mut Vec<u8>, round| {
+        let more = random(3000, round);
+        append(&cluster.at(0, "f"), &more).unwrap();
+        want.extend(more);
+    };
+    let shows = |want: &[u8]| {
+        within(PATIENCE, "its size shows", || {
+            std::fs::metadata(cluster.at(1, "f")).unwrap().len() == want.len() as u64
+        });
+    };
+    for round in 2..12 {
+        // The end's page, with zeros behind it; or as it was when it was read first.
+        hint::black_box(follows.bytes()[want.len() - 1]);
+        grow(&mut want, round);
+        shows(&want);
+    }
+    let mut map = mapped(&cluster.at(1, "f"), 1 << 20);
+    for round in 12..20 {
+        let at = want.len() - 10;
+        hint::black_box(follows.bytes()[at]);
+        map.bytes()[at] = b'S';
+        want[at] = b'S';
+        grow(&mut want, round);
+        shows(&want);
+        map.sync().unwrap();
+        is_everywhere(&cluster, "f", &want);
+    }
+    proof!("{} bytes were followed", want.len());
 }
 
 /// The home cuts the file, and makes it longer again: pages that were changed elsewhere before make it no longer, and
