@@ -132,7 +132,7 @@ impl Reading<'_> {
 
     fn nodes_of(&mut self, fields: &Fields<'_>) -> Option<Vec<String>> {
         /// A registry's commit grants the room on all of them at once.
-        const NODES_MAX: usize = 256;
+        const NODES_MAX: usize = 110;
         let Some(field) = fields.get("nodes") else { return Some(Vec::new()) };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let mut nodes: Vec<String> = Vec::new();

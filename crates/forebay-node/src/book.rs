@@ -175,6 +175,11 @@ impl Draft<'_> {
         entry.map(|entry| read(key, &entry.value)).transpose()
     }
 
+    /// Reads what the commit holds also without: it is as if it had come before whatever changes that meanwhile.
+    pub fn look<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        self.book.read(key)
+    }
+
     pub fn put(&mut self, key: &str, value: &impl Serialize) {
         self.changes.push(Change::Put { key: key.into(), value: written(value), lease: None });
     }

@@ -28,6 +28,9 @@ pub use orders::{NewTransfer, OfJob, Transfers};
 /// What names of instances and transfers of jobs begin with.
 pub const JOBS: &str = "job-";
 
+/// One commit grants the room on all of them: it compares and writes a ledger for each, and a few more keys.
+pub const NODES_MAX: usize = 110;
+
 /// Where a user's cache shows in the directory that is closed to others.
 const BELOW_CLOSED: &str = "files";
 
@@ -117,6 +120,12 @@ impl Desk {
         if asked.nodes.is_empty() {
             return Err(usage("an instance needs a node: give --node"));
         }
+        if asked.nodes.len() > NODES_MAX {
+            let count = asked.nodes.len();
+            return Err(usage(format!(
+                "{count} nodes: one instance has at most {NODES_MAX}: make one for each group of nodes"
+            )));
+        }
         let mut nodes: Vec<&String> = asked.nodes.iter().collect();
         nodes.sort_unstable();
         if let Some([twice, _]) = nodes.array_windows().find(|[one, other]| one == other) {
@@ -199,11 +208,11 @@ impl Desk {
     }
 
     /// The same with the file system named that an image of it will hold: the best that all its nodes have.
-    fn settled(&self, draft: &mut Draft<'_>, asked: &NewInstance) -> Result<NewInstance> {
+    fn settled(&self, draft: &Draft<'_>, asked: &NewInstance) -> Result<NewInstance> {
         let mut best = Vec::new();
         for node in &asked.nodes {
             let key = keys::pool(node, &self.pool_of(node, asked)?);
-            let pool: Option<PoolRecord> = draft.read(&key)?;
+            let pool: Option<PoolRecord> = draft.look(&key)?;
             best.push(pool.and_then(|pool| system_for(asked, &pool)));
         }
         let mut settled = asked.clone();
@@ -214,7 +223,7 @@ impl Desk {
         Ok(settled)
     }
 
-    fn require_node(&self, draft: &mut Draft<'_>, node: &str) -> Result<()> {
+    fn require_node(&self, draft: &Draft<'_>, node: &str) -> Result<()> {
         check_name("node", node)?;
         let there: Option<NodeRecord> = self.book.read(&keys::node(node))?;
         if there.is_none() {
@@ -227,7 +236,7 @@ impl Desk {
             let why = format!("node {node}: no node daemon of that name is there; {hint}");
             return Err(Error::new(Kind::Unavailable, why));
         }
-        match draft.read::<NodeDrain>(&keys::node_drain(node))? {
+        match draft.look::<NodeDrain>(&keys::node_drain(node))? {
             None => Ok(()),
             Some(_) => Err(Error::new(
                 Kind::Unavailable,
@@ -485,7 +494,7 @@ fn grant(
 ) -> Result<u64> {
     check_name("pool", name)?;
     let pool: PoolRecord = draft
-        .read(&keys::pool(node, name))?
+        .look(&keys::pool(node, name))?
         .ok_or_else(|| usage(format!("node {node} offers no pool {name}: see `forebay pools`")))?;
     if let Some(fault) = &pool.fault {
         let why = format!("pool {name} of node {node} cannot be used now: {fault}");

@@ -664,18 +664,20 @@ fn an_image_holds_xfs_where_all_its_nodes_have_it() {
 
 /// A commit has at most 120 compares.
 #[test]
-fn an_instance_may_be_on_thirty_nodes_and_more() {
+fn an_instance_may_be_on_a_hundred_nodes() {
     let bed = Bed::new();
     let node = bed.node("n0");
     let pool: crate::records::PoolRecord = node.book.read(&keys::pool("n0", "p")).unwrap().unwrap();
-    let names: Vec<String> = (0..38).map(|number| format!("n{number}")).collect();
+    let names: Vec<String> = (0..111).map(|number| format!("n{number}")).collect();
     for name in &names {
         node.book.put(&keys::node(name), &record(now())).unwrap();
         node.book.put(&keys::pool(name, "p"), &pool).unwrap();
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let made = node.desk().create(&wish("many", Mode::Private, &names)).unwrap();
-    assert_eq!(made.nodes.len(), 38);
+    let made = node.desk().create(&wish("many", Mode::Private, &names[..110])).unwrap();
+    assert_eq!(made.nodes.len(), 110);
+    let refused = node.desk().create(&wish("more", Mode::Private, &names)).unwrap_err().to_string();
+    assert!(refused.contains("at most 110"), "{refused}");
 }
 
 #[test]
