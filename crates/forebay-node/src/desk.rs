@@ -207,19 +207,31 @@ impl Desk {
         })
     }
 
-    /// The same with the file system named that an image of it will hold: the best that all its nodes have.
+    /// The same with everything said that the pools choose, so that what is granted is what is made: the means,
+    /// and the file system that an image will hold.
     fn settled(&self, draft: &Draft<'_>, asked: &NewInstance) -> Result<NewInstance> {
-        let mut best = Vec::new();
+        if asked.mode != Mode::Private {
+            return Ok(asked.clone());
+        }
+        let (mut means, mut systems) = (Vec::new(), Vec::new());
         for node in &asked.nodes {
-            let key = keys::pool(node, &self.pool_of(node, asked)?);
-            let pool: Option<PoolRecord> = draft.look(&key)?;
-            best.push(pool.and_then(|pool| system_for(asked, &pool)));
+            let name = self.pool_of(node, asked)?;
+            let Some(pool) = draft.look::<PoolRecord>(&keys::pool(node, &name))? else { continue };
+            means.extend(means_for(asked, &pool).cloned());
+            systems.push(system_for(asked, &pool));
+        }
+        means.dedup();
+        if let [one, other, ..] = &means[..] {
+            return Err(usage(format!(
+                "its nodes would hold the capacity by different means: name one with --means {one}|{other}"
+            )));
         }
         let mut settled = asked.clone();
+        let wish = settled.space.get_or_insert_default();
+        wish.means = wish.means.take().or(means.pop());
         // One node without XFS has all take ext4.
-        if let Some(fs) = best.into_iter().min().flatten() {
-            settled.space.get_or_insert_default().fs = Some(fs.name().into());
-        }
+        let fs = systems.into_iter().min().flatten();
+        wish.fs = wish.fs.take().or(fs.map(|fs| fs.name().into()));
         Ok(settled)
     }
 
@@ -524,12 +536,21 @@ pub fn would_grant(
     in_grains(room, pool.grain).ok_or_else(|| usage(format!("{room} bytes are more than there is")))
 }
 
+/// By what its capacity will hold there; `None` where a pool has nothing.
+fn means_for<'a>(asked: &'a NewInstance, pool: &'a PoolRecord) -> Option<&'a String> {
+    let wish = asked.space.as_ref();
+    wish.and_then(|wish| wish.means.as_ref()).or(pool.means.first())
+}
+
+fn is_image(asked: &NewInstance, pool: &PoolRecord) -> bool {
+    let image = Means::Image.to_string();
+    asked.mode == Mode::Private && means_for(asked, pool) == Some(&image)
+}
+
 /// What the image of an instance will hold there, if it is to be an image and nobody has said what.
 fn system_for(asked: &NewInstance, pool: &PoolRecord) -> Option<Fs> {
     let wish = asked.space.as_ref();
-    let means = wish.and_then(|wish| wish.means.as_ref()).or(pool.means.first())?;
-    let is_open = asked.mode == Mode::Private && wish.is_none_or(|wish| wish.fs.is_none());
-    if !is_open || *means != Means::Image.to_string() {
+    if !is_image(asked, pool) || wish.is_some_and(|wish| wish.fs.is_some()) {
         return None;
     }
     // ext4 alone holds an exact number of inodes.
@@ -542,12 +563,9 @@ fn system_for(asked: &NewInstance, pool: &PoolRecord) -> Option<Fs> {
 /// Also of a file system that nobody has named: a small image is one of ext4.
 fn require_system(pool: &PoolRecord, name: &str, node: &str, asked: &NewInstance) -> Result<()> {
     let named = asked.space.as_ref().and_then(|wish| Fs::named(wish.fs.as_deref()?));
-    let image = Means::Image.to_string();
-    let means = asked.space.as_ref().and_then(|wish| wish.means.as_ref()).or(pool.means.first());
-    let is_image = asked.mode == Mode::Private && means == Some(&image);
     match named.or(system_for(asked, pool)) {
         // A node daemon of before does not say which it has.
-        Some(fs) if is_image && !pool.systems.is_empty() => {
+        Some(fs) if is_image(asked, pool) && !pool.systems.is_empty() => {
             let has = pool.systems.iter().any(|has| has == fs.name());
             let (fs, all) = (fs.name(), pool.systems.join(", "));
             let why = || {
@@ -566,7 +584,7 @@ fn room_for(id: &str, asked: &NewInstance, pool: &PoolRecord) -> Result<u64> {
     }
     let mut wish = asked.space.clone().unwrap_or_default();
     wish.fs = wish.fs.or(system_for(asked, pool).map(|fs| fs.name().into()));
-    let means = wish.means.as_ref().or(pool.means.first()).expect("required before");
+    let means = means_for(asked, pool).expect("required before");
     let probe = Instance {
         id: id.into(),
         mode: asked.mode,

@@ -659,6 +659,16 @@ fn an_image_holds_xfs_where_all_its_nodes_have_it() {
     let named = Some(SpaceWish { fs: Some("ext4".into()), ..SpaceWish::default() });
     let asked = NewInstance { space: named, bytes: 1 << 30, ..wish("d", Mode::Private, &["n1"]) };
     assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().fs.unwrap(), "ext4");
+    // What the pool has chosen is written down: a node that could hold it by other means later does not.
+    let asked = NewInstance { bytes: 1 << 30, ..wish("g", Mode::Private, &["n1"]) };
+    assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().means.unwrap(), "image");
+    let key = keys::pool("n2", "p");
+    let told: crate::records::PoolRecord = one.book.read(&key).unwrap().unwrap();
+    let means = vec!["project-quota".into(), "image".into()];
+    one.book.put(&key, &crate::records::PoolRecord { means, ..told }).unwrap();
+    let asked = NewInstance { bytes: 1 << 30, ..wish("h", Mode::Private, &["n1", "n2"]) };
+    let refused = one.desk().create(&asked).unwrap_err().to_string();
+    assert!(refused.contains("--means image|project-quota"), "{refused}");
     drop(two);
 }
 
