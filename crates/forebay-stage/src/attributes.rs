@@ -4,7 +4,7 @@
 //! all of it changes the times.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{self, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
@@ -135,6 +135,24 @@ impl Attributes<'_> {
         }
     }
 
+    /// Sets an extended attribute that is another at the destination.
+    pub fn renew(&self, src: &OwnedFd, dst: &OwnedFd, name: &CStr) -> Tried<Renewed> {
+        let read = |of: &OwnedFd| -> Option<Vec<u8>> {
+            let len = fs::fgetxattr(of, name, &mut [0u8; 0][..]).ok()?;
+            let mut value = vec![0u8; len];
+            let len = fs::fgetxattr(of, name, &mut value[..]).ok()?;
+            value.truncate(len);
+            Some(value)
+        };
+        match (read(src), read(dst)) {
+            (Some(here), Some(there)) if here == there => Ok(Renewed::Same),
+            _ => Ok(match self.xattr(src, dst, name)? {
+                Kept::Yes => Renewed::Yes,
+                Kept::No => Renewed::Lost,
+            }),
+        }
+    }
+
     fn xattr(&self, src: &impl AsFd, dst: &impl AsFd, name: &CStr) -> Tried<Kept> {
         let mut value = vec![0u8; XATTR_MAX];
         let len = match fs::fgetxattr(src, name, &mut value[..]) {
@@ -169,6 +187,14 @@ fn group_of_list(src: &impl AsFd) -> Tried<Option<u32>> {
         entry.map(|&[_, _, a, b, ..]| u32::from(u16::from_le_bytes([a, b])))
     };
     Ok(bits(GROUP).map(|group| (group & bits(MASK).unwrap_or(0o7)) << 3))
+}
+
+/// What became of an attribute of a file that was there already.
+pub enum Renewed {
+    Same,
+    Yes,
+    /// The destination keeps none such.
+    Lost,
 }
 
 /// Whether the destination has an attribute by now.

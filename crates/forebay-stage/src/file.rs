@@ -5,10 +5,10 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{self, AtFlags, FileType, OFlags, Stat};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::attributes::owner;
+use crate::attributes::{Renewed, owner};
 use crate::beneath::{Near, Pair, State, find, look, open_name};
 use crate::bytes::{Mover, Shape, Verify};
 use crate::journal::{Key, Version, pieces_name, temp_name};
@@ -52,7 +52,6 @@ impl Engine<'_> {
             return self.special(task, &pair);
         }
         let src = open_name(&pair.src, &task.name, OFlags::RDONLY).map_err(source("opening"))?;
-        sync::watch_mappings(&src);
         let stat = fs::fstat(&src).map_err(source("looking"))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Trouble::new(Reason::Changed, "it became something else meanwhile"));
@@ -69,8 +68,14 @@ impl Engine<'_> {
                 self.links.part(task);
                 self.keep(task, &pair, &stat)
             }
-            Standing::Copy if large::is(&stat) => self.begin_large(task.clone(), pair, src, stat),
-            Standing::Copy => self.small(task, &pair, &src, &stat, own),
+            Standing::Copy => {
+                // After the look: a store that comes between has moved the times, and is seen at the end.
+                sync::watch_mappings(&src).map_err(source("sending its pages"))?;
+                match large::is(&stat) {
+                    true => self.begin_large(task.clone(), pair, src, stat),
+                    false => self.small(task, &pair, &src, &stat, own),
+                }
+            }
         }
     }
 
@@ -176,7 +181,8 @@ impl Engine<'_> {
     }
 
     /// A file that somebody else put there, and that may be changed, gets its source's owner and extended
-    /// attributes, too.
+    /// attributes, where they differ. Its mode is left to [`Engine::keep`]. One with further names is left as it is:
+    /// they are not this transfer's.
     fn complete(&self, task: &FileTask, pair: &Pair, src: &OwnedFd, stat: &Stat) -> Tried<()> {
         let is_own = self.journal.published(Key::of(&task.to())).is_some();
         if is_own || self.spec.options.overwrite == Overwrite::Never {
@@ -185,14 +191,30 @@ impl Engine<'_> {
         let attributes = self.attributes();
         let there = look(&pair.dst, task.to_name()).map_err(destination("looking"))?;
         let is_owned = !attributes.gives_owner() || owner(&there) == owner(stat);
-        if (is_owned && attributes.taken(src)?.is_empty()) || !attributes.may_change(&there) {
+        let names = attributes.taken(src)?;
+        if (is_owned && names.is_empty()) || there.st_nlink > 1 || !attributes.may_change(&there) {
             return Ok(());
         }
-        let fd = open_name(&pair.dst, task.to_name(), OFlags::RDONLY);
-        let fd = fd.map_err(destination("opening"))?;
-        let lost = attributes.apply(src, &fd, stat)?;
+        // Who may not read it keeps what is there.
+        let Ok(fd) = open_name(&pair.dst, task.to_name(), OFlags::RDONLY) else { return Ok(()) };
+        if !is_owned {
+            let (uid, gid) = owner(stat);
+            fs::fchown(&fd, Some(uid), Some(gid)).map_err(destination("setting the owner"))?;
+            let mode = Mode::from_raw_mode(there.st_mode);
+            fs::fchmod(&fd, mode).map_err(destination("setting the mode"))?;
+        }
+        let (mut lost, mut changed) = (Vec::new(), !is_owned);
+        for name in names {
+            match attributes.renew(src, &fd, &name)? {
+                Renewed::Same => {}
+                Renewed::Yes => changed = true,
+                Renewed::Lost => lost.push(name),
+            }
+        }
         self.note_lost(&task.from(), &lost);
-        self.sync.file(&fd).map_err(destination("syncing"))?;
+        if changed {
+            self.sync.file(&fd).map_err(destination("syncing"))?;
+        }
         Ok(())
     }
 

@@ -274,11 +274,11 @@ fn top_node(from: PathBuf, to: PathBuf) -> Arc<Node> {
     Arc::new(Node { from, to, state: State::Used })
 }
 
-/// Whoever took the name meanwhile keeps it.
+/// Whoever took the name meanwhile keeps it, unless it is an empty directory.
 fn rename_to_new(dir: &OwnedFd, from: &OsStr, to: &OsStr) -> rustix::io::Result<()> {
     match fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
-        // Without the flag, the kernel lets a directory replace an empty directory only.
-        Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(dir, from, dir, to),
+        // Without the flag, the kernel lets a directory replace an empty directory only, and that may go.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::EXIST) => fs::renameat(dir, from, dir, to),
         other => other,
     }
 }

@@ -118,10 +118,20 @@ pub fn data(fd: &impl AsFd) -> rustix::io::Result<()> {
 /// from pages that it sends to the device, and the next store into one of them asks for it anew. Pages
 /// that are on their way are waited for, since they would be passed over; nothing else is. A tmpfs sends none
 /// (sync_file_range(2)).
-pub fn watch_mappings(fd: &OwnedFd) {
+///
+/// # Errors
+///
+/// What befell pages that were sent before, which nobody else may hear of any more.
+pub fn watch_mappings(fd: &OwnedFd) -> rustix::io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE;
-    // SAFETY: an open descriptor. What cannot be sent fails for the program that wrote it.
-    _ = unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, flags) };
+    // SAFETY: an open descriptor.
+    match unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, flags) } {
+        0 => Ok(()),
+        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => Err(errno),
+            _ => Ok(()), // There are no such pages.
+        },
+    }
 }
 
 pub fn dir(fd: &impl AsFd) -> rustix::io::Result<()> {

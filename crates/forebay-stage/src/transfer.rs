@@ -95,7 +95,7 @@ pub fn run(
         let engine = Engine::new(spec, control, base, &top)?;
         let mut name = Name::Given;
         engine.told(Meter::new(), every, &mut tell, || name = engine.all(&top));
-        if name == Name::Given {
+        if name == Name::Given || control.stops() {
             return Ok(engine.report(seconds.elapsed().as_secs_f64()));
         }
     }
