@@ -118,8 +118,13 @@ impl Node {
             here && job.phase < Phase::Ended && job.stages_out_of(&instance.id)
         });
         let waits = waits.map(|job| format!("job {} stages out of it when it ends", job.key.id));
-        // Of what a newer daemon wrote this much is sure: what it does not name it does not stage out of.
-        let may = |job: &Value| job.to_string().contains(&instance.id);
+        // Of what a newer daemon wrote this much is sure: what it does not name it does not stage out of, and where
+        // its nodes can be read it is on these alone.
+        let is_elsewhere = |job: &Value| {
+            let nodes = job["nodes"].as_array();
+            nodes.is_some_and(|nodes| nodes.iter().all(|node| *node != *self.config.name))
+        };
+        let may = |job: &Value| !is_elsewhere(job) && names(job, &instance.id);
         let unread = all.unread.iter().filter(|(_, job)| may(job));
         let unread =
             unread.map(|(job, _)| format!("job {job}, which a newer forebay wrote, names it"));
@@ -256,5 +261,15 @@ impl Node {
 
     pub(crate) fn note_still(&self, id: &str, last: Moved) {
         self.lock_still().insert(id.into(), last);
+    }
+}
+
+/// Whether a text of it is this one.
+fn names(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(found) => found == text,
+        Value::Array(all) => all.iter().any(|one| names(one, text)),
+        Value::Object(all) => all.values().any(|one| names(one, text)),
+        _ => false,
     }
 }

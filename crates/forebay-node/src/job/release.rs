@@ -50,7 +50,7 @@ pub fn release(
         book.put(&keys::released(&job.key, node), &released)?;
     }
     match jobs.is_empty() {
-        true if is_newer => {
+        _ if is_newer => {
             let why =
                 format!("job {id} is of a newer forebay than that of node {node}: upgrade it");
             Err(Error::new(Kind::Unavailable, why))
