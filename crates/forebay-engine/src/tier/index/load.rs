@@ -242,7 +242,7 @@ impl Loaded {
             Entry::Dirs(places) => {
                 places.into_iter().for_each(|placed| self.places.log_says(placed));
             }
-            old => self.problems.push(format!("log record of an older format: {old:?}")),
+            old => self.gap(format!("a record of an older format: {old:?}")),
         }
     }
 
