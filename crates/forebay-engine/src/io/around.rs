@@ -58,6 +58,14 @@ impl Span {
         }
     }
 
+    /// The same of a file as it is now, which is asked only where its end counts.
+    pub fn of(self, file: &File) -> (u64, u64) {
+        match self {
+            Span::At(start, end) => (start, end),
+            Span::Within(..) | Span::End(_) => self.at(file.lock().size()),
+        }
+    }
+
     fn end(self) -> End {
         match self {
             Span::At(..) => End::IsNothing,
@@ -149,7 +157,7 @@ impl Io {
         span: Span,
         data: &[u8],
     ) -> Result<Option<u64>> {
-        let (start, end) = span.at(file.lock().size());
+        let (start, end) = span.of(file);
         let why = match self.writes_around(admission) {
             Some(why) => why,
             None if self.room.is_over_quota(file, admission, start, end) => Why::Quota,
@@ -157,7 +165,7 @@ impl Io {
             None => return Ok(None),
         };
         let Some(change) = self.begin_around(file, why, end, span.end())? else { return Ok(None) };
-        let (start, end) = span.at(file.lock().size());
+        let (start, end) = span.of(file);
         if start >= end {
             return Ok(Some(start)); // It was cut meanwhile.
         }

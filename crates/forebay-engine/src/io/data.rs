@@ -306,10 +306,10 @@ impl Io {
         file: &Arc<File>,
         offset: u64,
         data: &[u8],
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let len = file.lock().size().saturating_sub(offset).min(data.len() as u64);
         let span = Span::Within(offset, offset + len);
-        self.write_span(admission, file, span, &data[..len as usize]).map(drop)
+        self.write_span(admission, file, span, &data[..len as usize])
     }
 
     /// Writes all of `data` at the end of the file, wherever that is by then, and returns where it ends.
@@ -332,7 +332,7 @@ impl Io {
     ) -> Result<u64> {
         self.files.refuse_read_only()?;
         let len = data.len() as u64;
-        let (start, _) = span.at(file.lock().size());
+        let (start, _) = span.of(file);
         if data.is_empty() {
             return Ok(start);
         }

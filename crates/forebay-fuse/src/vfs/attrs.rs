@@ -44,9 +44,16 @@ impl Vfs {
         };
         if let Some((size, handle)) = size {
             let admission = handle.and_then(|handle| self.admission(handle));
-            self.set_size(id, path.as_deref(), size, |file| {
-                admission.unwrap_or_else(|| self.engine.room.admission_of(file, who))
-            })?;
+            let resize = || {
+                self.set_size(id, path.as_deref(), size, |file| {
+                    admission.unwrap_or_else(|| self.engine.room.admission_of(file, who))
+                })
+            };
+            // Programs here may have it open as a file of this node as well.
+            match self.nodes.key(id).filter(|_| self.is_far(id)) {
+                Some(key) => self.cut_pages(key, size, resize)?,
+                None => resize()?,
+            }
             self.strip_privilege(id, path.as_deref(), Some(who));
             if let Some(key) = self.nodes.key(id).filter(|_| self.is_far(id)) {
                 self.tell_pages(key, 0, 0);

@@ -43,6 +43,18 @@ impl Reading {
     }
 }
 
+impl Handle {
+    /// Once bytes are in, or a part of them, and before that is answered: a sync beside it may have missed them.
+    fn note_written(&self, vfs: &Vfs) {
+        if let Handle::File { has_written, .. } = self
+            && vfs.cluster().is_some()
+            && !has_written.load(SeqCst)
+        {
+            has_written.store(true, SeqCst);
+        }
+    }
+}
+
 impl Vfs {
     /// Reads at most as much as the buffer has room for; what comes from another member is not put there.
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<Reading> {
@@ -116,10 +128,13 @@ impl Vfs {
     pub fn write(&self, handle: u64, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
         self.locks.check(handle)?;
         let handle = self.handle(handle)?;
-        if let Handle::File { has_written, .. } = &*handle {
-            has_written.store(true, SeqCst);
-        }
-        match &*handle {
+        let written = self.write_to(&handle, offset, data, manner);
+        handle.note_written(self);
+        written
+    }
+
+    fn write_to(&self, handle: &Handle, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
+        match handle {
             // A page has its place, whatever it is that the descriptor writes.
             Handle::File { file, admission, append: true, .. } if !manner.is_cached => {
                 self.append(file, admission, data)?;
@@ -209,7 +224,9 @@ impl Vfs {
             Handle::File { file, admission, .. } => {
                 // Partners would be told, and not answer who is not their home any more.
                 self.wait_fit()?;
-                self.allocate(file, admission, offset, len, mode)?;
+                let allocated = self.allocate(file, admission, offset, len, mode);
+                self.handle(handle)?.note_written(self);
+                allocated?;
                 self.wait_fit()
             }
             Handle::There(remote) => self.allocate_there(remote, offset, len, mode),

@@ -34,12 +34,15 @@ impl State {
         Span { number: self.last, key, start: offset, end: offset.saturating_add(len) }
     }
 
+    /// What was changed of these bytes. A change that came later than they did waits for them.
     fn over<'a>(&'a mut self, span: &'a Span) -> impl Iterator<Item = &'a mut Change> {
-        self.changes.iter_mut().filter(|change| change.of.meets(span))
+        self.changes.iter_mut().filter(|change| change.is_made && change.of.meets(span))
     }
 
+    /// Whether a change that came first is still being made.
     fn is_changing(&self, span: &Span) -> bool {
-        self.changes.iter().any(|change| !change.is_made && change.of.meets(span))
+        let mut before = self.changes.iter().filter(|change| change.of.number < span.number);
+        before.any(|change| !change.is_made && change.of.meets(span))
     }
 }
 
@@ -109,24 +112,22 @@ impl Laundry {
         let mut state = self.state();
         let of = state.span(key, range);
         state.changes.push(Change { of, is_made: false, fresh: Vec::new() });
-        let busy = |state: &mut State| state.passing.iter().any(|pages| pages.meets(&of));
+        let busy = |state: &mut State| {
+            let mut before = state.passing.iter().filter(|pages| pages.number < of.number);
+            before.any(|pages| pages.meets(&of))
+        };
         drop(self.wait_while(state, busy));
         Changing(Changed { laundry: self, number: of.number })
-    }
-
-    fn passes<'a>(&'a self, mut state: MutexGuard<'a, State>, span: Span) -> Passing<'a> {
-        state.passing.push(span);
-        Passing { laundry: self, number: span.number }
     }
 
     /// Before the kernel is given these bytes for its pages, or a program's that it has in its pages are written.
     pub fn renews(&self, key: FileKey, range: (u64, u64)) -> Passing<'_> {
         let mut state = self.state();
         let span = state.span(key, range);
-        let waits = |state: &mut State| state.is_changing(&span);
-        let mut state = self.wait_while(state, waits);
+        state.passing.push(span);
+        let mut state = self.wait_while(state, |state| state.is_changing(&span));
         state.over(&span).for_each(|change| change.fresh.push((span.start, span.end)));
-        self.passes(state, span)
+        Passing { laundry: self, number: span.number }
     }
 
     /// The same for who may not wait.
@@ -137,22 +138,23 @@ impl Laundry {
             return None;
         }
         state.over(&span).for_each(|change| change.fresh.push((span.start, span.end)));
-        Some(self.passes(state, span))
+        state.passing.push(span);
+        Some(Passing { laundry: self, number: span.number })
     }
 
     /// Before pages of the kernel's are written: which of their bytes are to be.
     pub fn comes(&self, key: FileKey, range: (u64, u64)) -> (Passing<'_>, Vec<(u64, u64)>) {
         let mut state = self.state();
         let span = state.span(key, range);
-        let waits = |state: &mut State| state.is_changing(&span);
-        let mut state = self.wait_while(state, waits);
+        state.passing.push(span);
+        let mut state = self.wait_while(state, |state| state.is_changing(&span));
         let mut parts = vec![(span.start, span.end)];
         for change in state.over(&span) {
             let mut old = vec![(change.of.start, change.of.end)];
             change.fresh.iter().for_each(|fresh| old = without(&old, *fresh));
             old.into_iter().for_each(|old| parts = without(&parts, old));
         }
-        (self.passes(state, span), parts)
+        (Passing { laundry: self, number: span.number }, parts)
     }
 }
 

@@ -75,7 +75,9 @@ impl Guest {
 
     pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8], sync: bool) -> Result<()> {
         self.may_write()?;
-        let write = || vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
+        let end = offset.saturating_add(data.len() as u64);
+        let io = &vfs.engine.io;
+        let write = || io.write_in(&Admission::default(), &self.file, offset, data).map(|()| end);
         vfs.over_pages(self.file.key, (offset, data.len() as u64), write)?;
         self.strip(vfs);
         if sync { self.sync(vfs) } else { Ok(()) }
@@ -133,7 +135,11 @@ impl Guest {
         let first = if is_zeroed { offset } else { offset.max(size) };
         match offset.saturating_add(len).saturating_sub(first) {
             0 => allocate()?,
-            changed => vfs.over_pages(self.file.key, (first, changed), allocate)?,
+            // A zeroing ends where the file does.
+            changed => vfs.over_pages(self.file.key, (first, changed), || {
+                let end = first.saturating_add(changed);
+                allocate().map(|()| end.min(vfs.engine.verbs.facts(&self.file).size))
+            })?,
         }
         self.strip(vfs);
         Ok(())
@@ -154,24 +160,38 @@ impl Guest {
 impl Vfs {
     /// Changes `len` bytes of a file from `offset` on, for another member. What a mapping here has changed of these
     /// pages comes first, and not over what is changed now.
-    fn over_pages(
+    ///
+    /// `change` returns where it ended: what lies behind that is the pages' own.
+    pub(super) fn over_pages(
         &self,
         key: FileKey,
         (offset, len): (u64, u64),
-        change: impl FnOnce() -> Result<()>,
+        change: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
         let changing = self.members.laundry.change(key, (offset, len));
         // One that failed may have changed a part, of which the kernel may have older bytes all the same.
-        let made = change().map(|()| changing.made((offset, len)));
+        let made = change().map(|end| changing.made((offset, end.saturating_sub(offset))));
         self.tell_pages(key, offset, len);
         made.map(drop)
     }
 
-    /// Gives a file another size, for another member. A page that comes behind the new end would make it longer again.
+    /// Gives a file another size, for another member.
     pub(super) fn resize_for(&self, file: &OpenFile, size: u64) -> Result<()> {
-        let resize = || self.engine.io.set_len_in(&Admission::default(), file, size);
-        self.over_pages(file.key, (size, PAGES_END.saturating_sub(size)), resize)
+        self.cut_pages(file.key, size, || {
+            self.engine.io.set_len_in(&Admission::default(), file, size)
+        })
+    }
+
+    /// A page of before that comes behind the new end would make the file longer again.
+    pub(super) fn cut_pages(
+        &self,
+        key: FileKey,
+        size: u64,
+        resize: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let behind = (size, PAGES_END.saturating_sub(size));
+        self.over_pages(key, behind, || resize().map(|()| PAGES_END))
     }
 
     /// Writes at the end of a file, wherever that is by then, and returns where it ended.

@@ -109,6 +109,26 @@ impl Remote {
     }
 }
 
+/// Where a file is served, as far as is known here.
+enum Home {
+    Here,
+    At(String),
+    Unknown,
+}
+
+impl Home {
+    /// Whether no other is known than the one that has this seat. That one may have given the file back long ago, and
+    /// have heard nothing of the next.
+    fn is_at(&self, seat: &Seat) -> bool {
+        match (self, seat) {
+            (_, Seat::Nowhere) | (Home::Unknown, _) => true,
+            (Home::Here, Seat::Here(_)) => true,
+            (Home::At(home), Seat::There(at)) => home == at.home(),
+            (Home::Here, Seat::There(_)) | (Home::At(_), Seat::Here(_)) => false,
+        }
+    }
+}
+
 impl Vfs {
     pub(super) fn open_there(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
@@ -341,7 +361,7 @@ impl Vfs {
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, len: usize) -> Result<Part> {
         let all = &self.members.fetching;
         let stirred = all.stirred(remote.key);
-        if !self.is_served_at(remote.key, &remote.seat()) {
+        if !self.known_home(remote.key).is_at(&remote.seat()) {
             // Programs here, or of a third member, may write to it and stir nothing.
             remote.ahead.forget();
         }
@@ -388,27 +408,21 @@ impl Vfs {
         Ok((joined.into_part(len), quiet))
     }
 
-    /// Whether no other home of the file is known than the one that has this seat. That one may have given the file back
-    /// long ago, and have heard nothing of the next.
-    fn is_served_at(&self, key: FileKey, seat: &Seat) -> bool {
-        let holder = self.cluster().map_or(Holder::Nobody, |cluster| cluster.holder(key));
-        let home = match holder {
-            Holder::Here => return !matches!(seat, Seat::There(_)),
-            Holder::There(home) | Holder::Dead(home) => Some(home),
-            Holder::Nobody => self.home_of(key),
-        };
-        match seat {
-            Seat::There(at) => home.is_none_or(|home| home == at.home()),
-            Seat::Here(_) => home.is_none(),
-            Seat::Nowhere => true,
+    /// What is known of where a file is served, without asking: to be found out with no seat locked.
+    fn known_home(&self, key: FileKey) -> Home {
+        match self.cluster().map_or(Holder::Nobody, |cluster| cluster.holder(key)) {
+            Holder::Here => Home::Here,
+            Holder::There(home) | Holder::Dead(home) => Home::At(home),
+            Holder::Nobody => self.home_of(key).map_or(Home::Unknown, Home::At),
         }
     }
 
     /// Leaves a seat where the file is not served any more: the kernel's pages are those of all who have the file open
     /// here, and some of them have opened it since.
     fn rise(&self, remote: &Remote) {
+        let home = self.known_home(remote.key);
         let mut at = remote.seat();
-        if self.is_served_at(remote.key, &at) {
+        if home.is_at(&at) {
             return;
         }
         let left = std::mem::replace(&mut *at, Seat::Nowhere);
