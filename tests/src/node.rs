@@ -107,6 +107,12 @@ impl Node {
         self.after_hurry = "1h";
     }
 
+    /// Whether a node has written into the manifest that something was left.
+    pub fn has_left_something(&self) -> bool {
+        let lines = self.json(&["manifest"]);
+        lines.as_array().is_some_and(|lines| lines.iter().any(|line| line["known"] == "left"))
+    }
+
     /// The mounts that its daemon sees, as `/proc` tells them.
     pub fn mountinfo(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).unwrap_or_default()

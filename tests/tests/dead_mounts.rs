@@ -58,6 +58,14 @@ fn a_mount_is_cleared_in_the_moment_its_daemon_dies() {
         let mounted = dirty_mount(&bed);
         kill(mounted.pid, libc::SIGKILL);
         dying += usize::from(is_alive(mounted.pid));
+        if round == 0 {
+            // Who mounts again is told what is in the way, and how it goes.
+            within(PATIENCE, "it is dead", || !is_alive(mounted.pid));
+            let (slow, mnt, tier) = (text(&bed.backing), text(&bed.mnt), text(&bed.tier));
+            let said = bed.forebay(&["mount", slow, mnt, "--tier", tier]).expect(2).stderr;
+            let remedy = format!("`forebay umount --keep-dirty {mnt}` clears it, then mount again");
+            assert!(said.contains("daemon has died") && said.contains(&remedy), "{said}");
+        }
         let (flags, code) = if round % 2 == 0 { (&[][..], 4) } else { (&["--keep-dirty"][..], 0) };
         let out = mounted.try_umount(flags).expect(code);
         assert_cleared(&bed, &out);

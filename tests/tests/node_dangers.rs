@@ -154,9 +154,7 @@ fn hurry_waits_for_no_worker_that_was_stopped() {
     kill(worker, libc::SIGSTOP);
     node.forebay(&["instance", "destroy", "w", "--hurry", "--no-wait"]).ok();
     // Its patience is a second here.
-    within(Duration::from_secs(20), "the manifest has it", || {
-        node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
-    });
+    within(Duration::from_secs(20), "the manifest has it", || node.has_left_something());
     assert!(!is_alive(worker), "it was not killed");
     within(Duration::from_secs(20), "it says so", || state_of(&node, &id) == "cancelled");
     within(Duration::from_secs(40), "it is dropped in its time", || nothing_listed(&node));
@@ -180,9 +178,7 @@ fn hurry_waits_for_no_worker_that_hangs_in_the_kernel() {
     let id = begin(&node, &results, &store.at("r"), &[]);
     let worker = worker_of(&node, &id);
     node.forebay(&["instance", "destroy", "w", "--hurry", "--no-wait"]).ok();
-    within(Duration::from_secs(30), "the manifest has it", || {
-        node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
-    });
+    within(Duration::from_secs(30), "the manifest has it", || node.has_left_something());
     let lines = node.json(&["manifest"]);
     assert!(lines[0]["why"].as_str().unwrap().contains("does not answer"), "{lines}");
     let hangs = is_alive(worker);
@@ -314,9 +310,7 @@ fn a_tier_that_cannot_be_looked_at_keeps_its_grant_and_its_bytes() {
     std::fs::write(node.at("c").join("kept"), &bytes).unwrap();
     std::fs::write(small.path().join("filler"), random(15 << 20, 2)).unwrap();
     node.forebay(&["instance", "destroy", "c", "--hurry", "--no-wait"]).ok();
-    within(Duration::from_secs(30), "it waits", || {
-        node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
-    });
+    within(Duration::from_secs(30), "it waits", || node.has_left_something());
     // What is mounted over the tier answers every look with an error: its daemon is dead.
     let bed = Bed::new(Tier::Disk);
     let dead = bed.mount(&[]);

@@ -10,6 +10,7 @@ use forebay_tests::etcd::Etcd;
 use forebay_tests::images::{self, ImageFs, MountedFs, mounted_at};
 use forebay_tests::lives::{self, Cache, Life, Mounted, Swap};
 use forebay_tests::node::{Node, open_dir};
+use forebay_tests::procs::{is_alive, kill};
 use forebay_tests::{fill, needs_forebay, needs_tools, proof, text, within};
 use serde_json::Value;
 
@@ -144,6 +145,31 @@ fn a_cache_instance_survives_the_node_daemon_and_goes_when_all_is_home() {
     std::fs::write(node.at("c").join("after"), &bytes).unwrap();
     assert!(std::fs::read(proj.join("before")).unwrap().is_empty(), "it waits in the tier");
     node.up();
+    // A cache that lives holds what is not home, and so does one whose daemon has died.
+    let dirty = |when: &str| {
+        let lines = node.forebay(&["manifest", "--instance", "c", "--json"]).expect(1).json();
+        let lines = lines.as_array().unwrap();
+        let bytes: u64 = lines.iter().filter_map(|line| line["bytes"].as_u64()).sum();
+        assert!(lines.iter().all(|line| line["known"] == "dirty"), "{when}: {lines:?}");
+        assert_eq!((lines.len(), bytes), (2, 16 << 20), "{when}: {lines:?}");
+    };
+    dirty("it serves");
+    let table = node.forebay(&["manifest"]).expect(1).stdout;
+    assert!(table.contains("16.0 MiB in 2 lines are not home"), "{table}");
+    let shown = node.json(&["instance", "show", "c"]);
+    assert_eq!(shown["cache"]["dirty_bytes"], 16 << 20, "{shown}");
+    let unknown = node.forebay(&["manifest", "--instance", "nosuch"]).expect(2);
+    assert!(unknown.stderr.contains("no instance nosuch; `forebay instance list`"), "{unknown:?}");
+    let pid = node.json(&["status", text(&node.at("c"))])["pid"].as_i64().unwrap();
+    kill(pid as i32, libc::SIGKILL);
+    within(Duration::from_secs(10), "it is dead", || !is_alive(pid as i32));
+    dirty("its daemon has died");
+    let shown = node.forebay(&["instance", "show", "c"]).ok().stdout;
+    assert!(shown.contains("has died") || shown.contains("16.0 MiB dirty"), "{shown}");
+    within(Duration::from_secs(30), "it is mounted again", || {
+        node.json(&["instance", "show", "c"])["cache"]["daemon"] == "serving"
+    });
+    assert!(node.log().contains("its daemon has died"), "{}", node.log());
     assert_eq!(node.json(&["instance", "list"])[0]["actual"]["n1"]["state"], "ready");
     node.forebay(&["instance", "destroy", "c"]).ok();
     for name in ["before", "after"] {
@@ -331,10 +357,11 @@ fn what_was_told_to_hurry_is_kept_for_a_while_and_dropped_with_a_record() {
     let result = node.at("w").join("r");
     let args = ["stage", "out", text(&result), text(&nowhere), "--at-end", "--json"];
     let id = node.forebay(&args).ok().json()["id"].as_str().unwrap().to_string();
+    let ordered = node.forebay(&["manifest", "--json"]).expect(1).json();
+    let of = |key: &str| ordered[0][key].as_str().unwrap_or_default().to_string();
+    assert_eq!((of("known"), of("transfer")), ("ordered".into(), id.clone()), "{ordered}");
     node.forebay(&["instance", "destroy", "w", "--hurry", "--no-wait"]).ok();
-    within(Duration::from_secs(20), "the manifest has it", || {
-        node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
-    });
+    within(Duration::from_secs(20), "the manifest has it", || node.has_left_something());
     assert_eq!(node.json(&["manifest"])[0]["bytes"], 1 << 20);
     within(Duration::from_secs(30), "it is dropped", || {
         node.json(&["instance", "list"]) == serde_json::json!([])
@@ -411,6 +438,10 @@ fn a_drained_node_takes_nothing_new() {
     let mut node = Node::laid(256);
     node.name = format!("drained-{}", std::process::id());
     node.up();
+    for verb in ["drain", "undrain"] {
+        let refused = node.forebay(&["node", verb, "nosuch"]).expect(2);
+        assert!(refused.stderr.contains("no node nosuch; there are: n1"), "{refused:?}");
+    }
     node.forebay(&["node", "drain", &node.name]).ok();
     node.forebay(&["node", "health"]).expect(1);
     let args = ["instance", "create", "private", "w", "--capacity", "16MiB"];
@@ -697,7 +728,8 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     let results = Path::new(at).join("results/");
     let args = ["stage", "out", text(&results), "/nowhere", "--instance", "w", "--on", "n2"];
     let id = nodes[0].forebay(&[&args[..], &["--at-end"]].concat()).ok().stdout;
-    nodes[0].forebay(&["manifest"]).ok();
+    let ordered = nodes[0].forebay(&["manifest", "--json"]).expect(1).json();
+    assert_eq!((&ordered[0]["known"], &ordered[0]["node"]), (&"ordered".into(), &"n2".into()));
 
     // The registry dies: what is there stays, what is new says why it cannot be.
     etcd.kill();

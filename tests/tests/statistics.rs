@@ -252,6 +252,7 @@ fn a_reset_begins_anew_and_leaves_the_totals() {
     let window = stats(&mounted, &["--window", "1h"]);
     assert_eq!(window["counters"]["write_bytes"], 600_000, "the mount is younger");
     let out = mounted.forebay(&["stats", "--window", "1year", text(&mounted.path)]);
+    assert!(out.stderr.contains("--window 1year: choose 1min, 5min or 1h"), "{out:#?}");
     assert!(out.code == Some(2) && out.stderr.contains("5min"), "{out:#?}");
     let human = mounted.forebay(&["stats", text(&mounted.path)]).ok().stdout;
     assert!(human.contains("partial") && human.contains("absorbed_bytes"), "{human}");

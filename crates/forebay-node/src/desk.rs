@@ -1,12 +1,14 @@
 //! What is asked of the cluster: instances made and given up, nodes drained; of transfers, see [`orders`].
 //! Everything here only writes *wanted* and the ledger; the nodes make it so.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_base::nearest::nearest;
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
+use serde_json::Value;
 
 use crate::book::{Book, Draft};
 use crate::config::Limits;
@@ -22,7 +24,8 @@ use crate::space::{Fs, Means, SpaceSpec, room};
 mod absent;
 mod orders;
 
-pub use absent::{Absent, Held};
+pub(crate) use absent::unknown;
+pub use absent::{Absent, Held, Known, Told};
 pub use orders::{NewTransfer, OfJob, Transfers};
 
 /// What names of instances and transfers of jobs begin with.
@@ -401,10 +404,33 @@ impl Desk {
         if asker.uid != 0 {
             return Err(Error::os(libc::EPERM, "only root drains nodes"));
         }
+        self.require_known(node)?;
         match drain {
             Some(drain) => self.book.put(&keys::node_drain(node), &drain),
             None => self.book.delete(&keys::node_drain(node)),
         }
+    }
+
+    /// A node that is away may be drained, and one that was drained before may be taken back.
+    fn require_known(&self, node: &str) -> Result<()> {
+        let mut all: BTreeSet<String> = BTreeSet::new();
+        all.extend(
+            self.book.list_some::<Value>(keys::NODES)?.read.into_iter().map(|(name, _)| name),
+        );
+        all.extend(
+            self.book.list_some::<Value>(keys::HEARD)?.read.into_iter().map(|(name, _)| name),
+        );
+        let pools = self.book.list_some::<Value>(keys::POOLS)?.read.into_iter();
+        all.extend(pools.filter_map(|(key, _)| Some(key.split_once('/')?.0.to_string())));
+        let is_drained = self.book.read::<NodeDrain>(&keys::node_drain(node))?.is_some();
+        if is_drained || all.contains(node) {
+            return Ok(());
+        }
+        let hint = match nearest(node, all.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean {near}?"),
+            None => format!("there are: {}", all.into_iter().collect::<Vec<_>>().join(", ")),
+        };
+        Err(usage(format!("no node {node}; {hint}")))
     }
 }
 

@@ -173,6 +173,11 @@ pub trait Hands: Send + Sync {
     /// What is dirty in the tier of a mount that serves, or in one that does not.
     fn unflushed(&self, cache: &Cache) -> Result<Vec<Unflushed>>;
 
+    /// The same, for somebody who only looks: it disturbs nothing that is being done to the cache.
+    fn glance(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
+        self.unflushed(cache)
+    }
+
     /// Fetches or flushes, until it is done or `stop` says so.
     fn carry(&self, order: &Order<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved>;
 

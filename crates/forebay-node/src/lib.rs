@@ -4,6 +4,7 @@
 //! makes it so with its pools ([`space`], [`swap`]) and with other processes ([`hands`]), and writes what
 //! has become of it. The [`ledger`] sees that no room is granted twice.
 
+mod asked;
 pub mod audit;
 mod backing;
 mod book;

@@ -119,7 +119,7 @@ pub fn of_cache(instance: &Instance, found: &[Unflushed]) -> Vec<Missing> {
         since: now().saturating_sub(unflushed.age.as_secs()),
         expires: None,
     };
-    found.iter().map(line).collect()
+    bounded(&found.iter().map(line).collect::<Vec<_>>())
 }
 
 /// What a transfer left behind.

@@ -91,6 +91,9 @@ impl Node {
             Look::Serving => return Ok(None),
             // What is dirty is in the tier; the next mount goes on with it.
             Look::Dead => {
+                let why = "its daemon has died, and it is mounted again";
+                tracing::warn!("instance {}: {why}", instance.id);
+                self.tell(instance, State::Making, None, Some(why.into()))?;
                 self.hands.leave(&cache, Leave::Cleared, self.config.busy_patience)?;
             }
             Look::NotMounted => {}
@@ -115,7 +118,7 @@ impl Node {
         make_mount_point(at)
     }
 
-    fn cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Cache> {
+    pub(crate) fn cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Cache> {
         let (Some(asked), Some(at)) = (&instance.backing, &instance.mountpoint) else {
             let why = format!("instance {}: a cache without a backing store", instance.id);
             return Err(Error::new(Kind::Corrupt, why));

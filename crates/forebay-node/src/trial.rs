@@ -14,7 +14,7 @@ use forebay_registry::Registry;
 
 use crate::config::NodeConfig;
 use crate::crew::Next;
-use crate::desk::{Asker, Held, NewInstance, NewTransfer, OfJob, now};
+use crate::desk::{Asker, Held, NewInstance, NewTransfer, OfJob, Told, now};
 use crate::hands::{Cache, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed};
 use crate::job::{Answer, Hurry, Job, Phase, tidy};
 use crate::leaving::{Before, Needs};
@@ -272,7 +272,7 @@ fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
     let made = desk.create(&wish("w", Mode::Private, &["n1", "n2"])).unwrap();
     let on = |node: &str| NewTransfer { node: Some(node.into()), ..out_of(&made, "r") };
     let out = desk.transfer(&on("n2"), USER).unwrap();
-    desk.transfer(&on("n1"), USER).unwrap();
+    let here = desk.transfer(&on("n1"), USER).unwrap();
     for (id, mode) in [("idle", Mode::Private), ("c", Mode::Cache)] {
         desk.create(&wish(id, mode, &["n2"])).unwrap();
     }
@@ -280,20 +280,30 @@ fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
     for (id, node) in [("w", "n1"), ("w", "n2"), ("idle", "n2"), ("c", "n2")] {
         n1.book.put(&keys::actual_instance(id, node), &ready).unwrap();
     }
-    let held = |lines: &[(String, String)]| {
-        let held = desk.held_by(&desk.absent().unwrap(), lines).unwrap();
+    let held = |lines: &[Told]| {
+        let held = desk.held_by("n1", &desk.absent().unwrap(), lines).unwrap();
         let of = |held: Held| (held.node, held.instance, held.missing.transfer);
         held.into_iter().map(of).collect::<Vec<_>>()
     };
-    assert_eq!(held(&[]), [], "both are there");
+    // What is ordered is not home either where the daemon is there.
+    let mine = ("n1".to_string(), "w".to_string(), Some(here.id.clone()));
+    let theirs = ("n2".to_string(), "w".to_string(), Some(out.id.clone()));
+    let cache = ("n2".to_string(), "c".to_string(), None);
+    assert_eq!(held(&[]), [cache, mine, theirs], "both are there");
+    desk.call_off(&here.id, USER, TransferWant::Revoked).unwrap();
     n2.book.delete(&keys::node("n2")).unwrap();
     let line = |id: &str, transfer: Option<&Transfer>| {
         ("n2".to_string(), id.to_string(), transfer.map(|transfer| transfer.id.clone()))
     };
     assert_eq!(held(&[]), [line("c", None), line("w", Some(&out))]);
+    let told = |id: &str, transfer: Option<&Transfer>| {
+        let (node, instance, transfer) = line(id, transfer);
+        Told { node, instance, transfer }
+    };
+    assert_eq!(held(&[told("w", Some(&out))]), [line("c", None)], "it is told once");
     assert_eq!(desk.absent().unwrap().heard("n2"), None);
     // What it had said itself is there anyway.
-    assert_eq!(held(&[("n2".into(), "c".into())]), [line("w", Some(&out))]);
+    assert_eq!(held(&[told("c", None)]), [line("w", Some(&out))]);
     desk.destroy("idle", USER, Want::Gone).unwrap();
     desk.call_off(&out.id, USER, TransferWant::Revoked).unwrap();
     assert_eq!(held(&[]), [line("c", None), line("idle", None)]);

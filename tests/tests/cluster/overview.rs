@@ -68,6 +68,12 @@ fn status_cluster_tells_all_members_alike_on_each_node() {
     assert!(page.lines().any(|line| line.contains("n1") && line.contains("DEAD")), "{page}");
     cluster.umount(2);
     within(PATIENCE, "who has unmounted is not alive", || !cluster.is_alive(1, "n3"));
+    // A member that has left holds nothing, and is not one that died with what it held.
+    let mnt = text(&cluster.nodes[1].mnt).to_string();
+    let page = cluster.forebay(1, &["status", "--cluster", &mnt]).ok().stdout;
+    let line = |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap().to_string();
+    assert!(line("n3").contains("left") && line("n3").contains("0 B"), "{page}");
+    assert!(line("n1").contains("DEAD") && !line("n3").contains('?'), "{page}");
 }
 
 #[test]

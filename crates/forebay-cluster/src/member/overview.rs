@@ -51,6 +51,13 @@ pub struct Seen {
     pub taken: Option<keys::Taken>,
 }
 
+impl Seen {
+    /// Whether it is not there and holds nothing: it has left, and nobody waits for it.
+    pub fn has_left(&self) -> bool {
+        !self.alive && self.claims + self.creates == 0
+    }
+}
+
 impl Member {
     /// How far this member has followed the registry: never waits.
     pub fn followed(&self) -> u64 {

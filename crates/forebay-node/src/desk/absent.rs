@@ -1,8 +1,10 @@
-//! What is on nodes whose daemon is not there: nobody says whether it is home.
+//! What only records say is not home: stage-outs that were ordered and are not done, and what is on nodes
+//! whose daemon is not there, or is not the one that is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::Result;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Desk;
@@ -10,12 +12,35 @@ use crate::records::{
     Actual, Direction, Instance, Missing, Mode, Transfer, TransferActual, TransferWant, Want, keys,
 };
 
-/// A line that only the records of a node that is not there make.
+/// How it is known that something is not home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Known {
+    /// The node has said so when something ended without bringing it home.
+    Left,
+    /// A stage-out is ordered, or under way.
+    Ordered,
+    /// The cache was asked.
+    Dirty,
+    /// Nobody could be asked.
+    Unknown,
+}
+
+/// A line that no node has written into the manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub node: String,
     pub instance: String,
+    pub known: Known,
     pub missing: Missing,
+}
+
+/// A line that a node has written: what of it decides whether others say the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub node: String,
+    pub instance: String,
+    pub transfer: Option<String>,
 }
 
 /// Nodes that have instances or lines of the manifest, and no daemon.
@@ -44,25 +69,37 @@ impl Desk {
         Ok(Absent { there, heard: heard.into_iter().collect() })
     }
 
-    /// Stage-outs that are still to be done on absent nodes, and instances there that leave or may hold
-    /// dirty bytes. What has lines of its own in the manifest is not in it.
-    pub fn held_by(&self, absent: &Absent, lines: &[(String, String)]) -> Result<Vec<Held>> {
+    /// Stage-outs that are still to be done, and instances on nodes that cannot be asked here that leave or may
+    /// hold dirty bytes. What has lines of its own in the manifest is not in it; caches of `me` are asked.
+    pub fn held_by(&self, me: &str, absent: &Absent, lines: &[Told]) -> Result<Vec<Held>> {
         let transfers = self.transfers()?;
         let actual = self.book.list_some::<Actual>(keys::ACTUAL_INSTANCES)?.read;
         let actual: BTreeMap<String, Actual> = actual.into_iter().collect();
         let mut held = Vec::new();
         for instance in self.instances()? {
-            for node in instance.nodes.iter().filter(|node| absent.is(node)) {
+            for node in &instance.nodes {
+                let there = actual.get(&format!("{}/{node}", instance.id));
                 // Where nothing is left of it, nothing is told.
-                let Some(there) = actual.get(&format!("{}/{node}", instance.id)) else { continue };
-                let since = absent.heard(node).unwrap_or(there.since);
-                let mut found = outs(&instance, node, since, &transfers);
-                let told = lines.iter().any(|(n, i)| n == node && *i == instance.id);
-                if found.is_empty() && !told {
-                    found.extend(itself(&instance, since));
+                if there.is_none() && absent.is(node) {
+                    continue;
                 }
-                let line =
-                    |missing| Held { node: node.clone(), instance: instance.id.clone(), missing };
+                let since = absent.is(node).then(|| absent.heard(node)).flatten();
+                let told: Vec<&Told> =
+                    lines.iter().filter(|l| l.node == *node && l.instance == instance.id).collect();
+                let mut found = outs(&instance, node, since, &transfers);
+                found.retain(|(_, line)| told.iter().all(|told| told.transfer != line.transfer));
+                if let (true, true, Some(there)) = (found.is_empty(), told.is_empty(), there) {
+                    let since = since.unwrap_or(there.since);
+                    found.extend(match absent.is(node) {
+                        true => itself(&instance, since),
+                        false if node == me => None,
+                        false => elsewhere(&instance, node, since),
+                    });
+                }
+                let line = |(known, missing)| {
+                    let (node, instance) = (node.clone(), instance.id.clone());
+                    Held { node, instance, known, missing }
+                };
                 held.extend(found.into_iter().map(line));
             }
         }
@@ -74,9 +111,9 @@ impl Desk {
 fn outs(
     instance: &Instance,
     node: &str,
-    since: u64,
+    since: Option<u64>,
     transfers: &[(Transfer, Option<TransferActual>)],
-) -> Vec<Missing> {
+) -> Vec<(Known, Missing)> {
     let open = |(transfer, actual): &&(Transfer, Option<TransferActual>)| {
         let current = actual.as_ref().filter(|actual| actual.attempt == transfer.attempt);
         transfer.direction == Direction::Out
@@ -85,14 +122,22 @@ fn outs(
             && transfer.belongs_to(instance)
             && !current.is_some_and(|actual| actual.state.has_ended())
     };
-    let line = |(transfer, actual): &(Transfer, Option<TransferActual>)| Missing {
-        file: transfer.source.display().to_string(),
-        bytes: actual.as_ref().map_or(0, |told| told.bytes_total.saturating_sub(told.bytes)),
-        why: "it is still to be staged out".into(),
-        owner: transfer.owner,
-        transfer: Some(transfer.id.clone()),
-        since,
-        expires: None,
+    let line = |(transfer, actual): &(Transfer, Option<TransferActual>)| {
+        let counted = actual.as_ref().filter(|told| told.bytes_total > 0);
+        let why = match counted {
+            Some(_) => "it is still to be staged out",
+            None => "it is still to be staged out, and not counted yet",
+        };
+        let missing = Missing {
+            file: transfer.source.display().to_string(),
+            bytes: counted.map_or(0, |told| told.bytes_total.saturating_sub(told.bytes)),
+            why: why.into(),
+            owner: transfer.owner,
+            transfer: Some(transfer.id.clone()),
+            since: since.unwrap_or(transfer.created),
+            expires: None,
+        };
+        (Known::Ordered, missing)
     };
     match instance.mode {
         Mode::Private => transfers.iter().filter(open).map(line).collect(),
@@ -100,7 +145,7 @@ fn outs(
     }
 }
 
-fn itself(instance: &Instance, since: u64) -> Option<Missing> {
+fn itself(instance: &Instance, since: u64) -> Option<(Known, Missing)> {
     let leaves = instance.want != Want::Here;
     let why = match instance.mode {
         Mode::Swap => return None,
@@ -108,7 +153,18 @@ fn itself(instance: &Instance, since: u64) -> Option<Missing> {
         Mode::Private if leaves => "it is leaving, and whether anything is left is not known",
         Mode::Private => return None,
     };
-    Some(Missing {
+    Some(unknown(instance, why, since))
+}
+
+/// A cache of a node that is there and is not the one that is asked.
+fn elsewhere(instance: &Instance, node: &str, since: u64) -> Option<(Known, Missing)> {
+    let why = format!("what is dirty in it only node {node} says: ask there");
+    (instance.mode == Mode::Cache).then(|| unknown(instance, &why, since))
+}
+
+/// The line of an instance of which nobody says what it holds.
+pub(crate) fn unknown(instance: &Instance, why: &str, since: u64) -> (Known, Missing) {
+    let missing = Missing {
         file: format!("what {} {} holds", instance.mode.name(), instance.id),
         bytes: 0,
         why: why.into(),
@@ -116,5 +172,6 @@ fn itself(instance: &Instance, since: u64) -> Option<Missing> {
         transfer: None,
         since,
         expires: None,
-    })
+    };
+    (Known::Unknown, missing)
 }

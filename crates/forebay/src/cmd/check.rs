@@ -29,6 +29,9 @@ mounted, and fetched again.
 Nothing is changed. Exit code 1 if anything is wrong; `forebay recover` saves what is sound. The
 tier must not be mounted.";
 
+/// Dirty files listed one by one; the rest are counted.
+const DIRTY_SHOWN: usize = 20;
+
 /// Verify a tier that is not mounted, and list what is dirty in it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -98,7 +101,11 @@ pub fn run(args: &Args) -> Result<u8> {
             human_size(data.unreadable_bytes)
         ));
     }
-    report.dirty.iter().for_each(|path| say(format!("dirty: {}", path.display())));
+    let shown = report.dirty.iter().take(DIRTY_SHOWN);
+    shown.for_each(|path| say(format!("dirty: {}", path.display())));
+    if let Some(more) = report.dirty.len().checked_sub(DIRTY_SHOWN).filter(|more| *more > 0) {
+        say(format!("dirty: and {more} more; --json lists all"));
+    }
     report.problems.iter().for_each(|problem| say(format!("problem: {problem}")));
     let damaged = report.scrubbed.is_some_and(|data| data.damaged_bytes > 0);
     match exit_code {

@@ -12,12 +12,15 @@ use serde_json::json;
 
 use crate::config;
 use crate::node::client::{NodeArgs, NodeClient};
-use crate::node::wire::{Destroy, Extend, InstanceView, NewInstance};
+use crate::node::wire::{CacheDaemon, CacheView, Destroy, Extend, InstanceView, NewInstance};
 use crate::signals;
 use crate::ui::table::Align::{Left, Right};
 use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
-use crate::units::{human_secs, human_size, parse_duration, parse_size};
+use crate::units::{counted, human_secs, human_size, parse_duration, parse_size};
+
+/// Who waits for an instance to go hears as often what it waits for.
+const AGAIN: Duration = Duration::from_secs(30);
 
 const CREATE: &str = "\
 Examples:
@@ -422,7 +425,8 @@ fn life(wanted: &Instance) -> String {
 }
 
 fn show(args: &Show) -> Result<u8> {
-    let view: InstanceView = args.node.client().get(&format!("/v1/instances/{}", args.id))?;
+    let path = format!("/v1/instances/{}?cache=", args.id);
+    let view: InstanceView = args.node.client().get(&path)?;
     if args.json {
         say_json(&view);
         return Ok(0);
@@ -441,11 +445,28 @@ fn show(args: &Show) -> Result<u8> {
     for node in &wanted.nodes {
         say(format!("  {node:<9} {}", told(&view, node)));
     }
+    if let Some(cache) = &view.cache {
+        say(format!("  cache     {}", cache_told(cache)));
+    }
     if wanted.mode == Mode::Private {
         say("  what is in it is on these nodes alone, and goes with it");
     }
     warn_of_end(&view);
     Ok(0)
+}
+
+fn cache_told(cache: &CacheView) -> String {
+    let dirty = match (cache.dirty_bytes, cache.dirty_files) {
+        (Some(0), Some(0)) => "nothing is dirty".into(),
+        (Some(bytes), Some(files)) => {
+            format!("{} dirty in {}", human_size(bytes), counted(files, "file"))
+        }
+        _ => "what is dirty in it `forebay manifest` says".into(),
+    };
+    match cache.daemon {
+        CacheDaemon::Serving => dirty,
+        CacheDaemon::Dead => format!("its daemon has died, and it is mounted again soon; {dirty}"),
+    }
 }
 
 fn extend(args: &ExtendArgs) -> Result<u8> {
@@ -484,14 +505,18 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
         return Ok(0);
     }
     let deadline = Instant::now() + args.timeout;
-    let mut told = String::new();
+    let (mut told, mut said) = (String::new(), Instant::now());
     loop {
         let all: Vec<InstanceView> = client.get("/v1/instances")?;
         let Some(view) = all.into_iter().find(|other| other.wanted.id == *id) else { break };
         let waits = waits_for(&view);
-        if waits != told && view.actual.values().any(|actual| actual.why.is_some()) {
-            note!("{waits}");
+        let is_news = waits != told || said.elapsed() >= AGAIN;
+        if is_news && view.actual.values().any(|actual| actual.why.is_some()) {
+            let left =
+                human_secs(deadline.saturating_duration_since(Instant::now()).as_secs() as f64);
+            note!("{waits} (waited for {left} more)");
             told.clone_from(&waits);
+            said = Instant::now();
         }
         if signals::take_interrupt().is_some() {
             return Err(Error::new(Kind::Interrupted, format!("{id} goes on leaving: {waits}")));

@@ -68,6 +68,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct One {
     /// Number of the job.
+    #[arg(value_parser = job_number)]
     id: u64,
 
     /// A mount point, or any path in the mount [default: where we are, or the only mount].
@@ -145,6 +146,7 @@ fn row(job: &Job) -> Vec<String> {
 fn what(job: &Job) -> String {
     let mut text = match &job.paths[..] {
         [] => "everything".into(),
+        [one] if one.to_string().is_empty() => "everything".into(),
         [one] => one.to_string(),
         [first, rest @ ..] => format!("{first} and {} more", counted(rest.len() as u64, "path")),
     };
@@ -155,6 +157,10 @@ fn what(job: &Job) -> String {
         text += &format!(", by {}", moment::show(by));
     }
     text
+}
+
+fn job_number(text: &str) -> std::result::Result<u64, String> {
+    text.parse().map_err(|_| "give the number of a job; `forebay jobs` lists them".into())
 }
 
 fn wait(one: &One) -> Result<u8> {

@@ -77,7 +77,7 @@ pub fn fetch(client: &Client, path: &Path) -> Result<Vec<File>> {
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
 }
 
-fn encode(path: &Path) -> String {
+pub fn encode(path: &Path) -> String {
     let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./".contains(&b);
     let encoded = bytes.iter().map(|b| match plain(*b) {

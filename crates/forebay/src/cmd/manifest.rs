@@ -1,9 +1,12 @@
 //! `forebay manifest`.
 
+use std::path::Path;
+
 use forebay_base::Result;
 use forebay_node::desk::now;
 
 use super::instance::name_of;
+use super::ls::encode;
 use crate::node::client::NodeArgs;
 use crate::node::wire::MissingView;
 use crate::ui::table::Align::{Left, Right};
@@ -17,9 +20,13 @@ Examples:
   forebay manifest --instance ckpt
   forebay manifest --json
 
-Exit code 0 if everything is home, 1 if something is listed. `forebay stage resume TRANSFER` takes up
-what a transfer left; what is dirty in a cache goes home by itself when its backing store can be
-reached.";
+Exit code 0 if everything is home, 1 if something is listed: what a transfer or a cache that went has left
+(`known` in the JSON is \"left\"), a stage-out that is ordered and not done (\"ordered\"), what is dirty in a
+cache of this node (\"dirty\"), and a cache that could not be asked (\"unknown\"). Caches are asked by their
+own node's daemon alone.
+
+`forebay stage resume TRANSFER` takes up what a transfer left; what is dirty in a cache goes home by itself when
+it is due and its backing store can be reached, and at the latest by `forebay instance destroy`.";
 
 /// List what is not home: files, bytes, why, and until when they are kept.
 #[derive(Debug, clap::Args)]
@@ -38,7 +45,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let mut lines: Vec<MissingView> = args.node.client().get("/v1/manifest")?;
+    let query = args.instance.as_ref().map(|id| format!("?instance={}", encode(Path::new(id))));
+    let path = format!("/v1/manifest{}", query.unwrap_or_default());
+    let mut lines: Vec<MissingView> = args.node.client().get(&path)?;
     if let Some(instance) = &args.instance {
         lines.retain(|line| line.instance == *instance);
     }

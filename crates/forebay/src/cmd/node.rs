@@ -145,8 +145,11 @@ fn drain(named: &Named, verb: &str) -> Result<u8> {
                 named.name
             ));
             let nodes: Vec<NodeView> = named.node.client().get("/v1/nodes")?;
-            let of_it = nodes.iter().filter(|node| node.name == named.name);
-            of_it.flat_map(staying).for_each(say);
+            let of_it = || nodes.iter().filter(|node| node.name == named.name);
+            of_it().flat_map(staying).for_each(say);
+            if of_it().all(|node| node.record.is_none()) {
+                say(format!("node {} is away: it is drained when it comes back", named.name));
+            }
         }
         _ => say(format!("node {} takes new instances again", named.name)),
     }

@@ -131,9 +131,11 @@ pub fn run(args: &Args) -> Result<u8> {
         What::Add(args) => {
             args.rule.read()?;
             client(&args.mountpoint)?.0.post("/v1/rules", &json!(args.rule))?;
+            say(format!("rule {} is added; `forebay rules list` shows all", args.rule.name));
         }
         What::Remove(args) => {
             client(&args.mountpoint)?.0.delete(&format!("/v1/rules/{}", args.name))?;
+            say(format!("rule {} is removed", args.name));
         }
         What::Save(args) => save(args)?,
         What::Test(args) => test(args)?,

@@ -107,8 +107,8 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
             member.epoch.to_string(),
             member.claims.to_string(),
             member.creates.to_string(),
-            said.map_or("?".into(), dirty_there),
-            said.map_or("?".into(), |said| behind(said, view.newest)),
+            said.map_or_else(|| unsaid_dirty(member), dirty_there),
+            said.map_or_else(|| unsaid_lag(member), |said| behind(said, view.newest)),
             copies_at(member, said),
             member.address.clone(),
         ]
@@ -125,11 +125,21 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
 fn state(member: &Seen) -> String {
     match (member.alive, &member.taken) {
         (true, _) => "alive".into(),
+        (false, None) if member.has_left() => "left".into(),
         (false, None) => "DEAD".into(),
         (false, Some(taken)) if taken.done => format!("DEAD, taken over by {}", taken.by),
         (false, Some(taken)) if taken.by.is_empty() => "DEAD".into(),
         (false, Some(taken)) => format!("DEAD, {} takes over", taken.by),
     }
+}
+
+/// Who holds no file has no dirty bytes.
+fn unsaid_dirty(member: &Seen) -> String {
+    if member.has_left() { human_size(0) } else { "?".into() }
+}
+
+fn unsaid_lag(member: &Seen) -> String {
+    if member.has_left() { "-".into() } else { "?".into() }
 }
 
 fn dirty_there(said: &MemberView) -> String {

@@ -170,8 +170,9 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 /// Variables that mean something and are no settings: ours, those of tests and trials, and what a
 /// container is told of a service.
 fn is_known(name: &str) -> bool {
-    const OURS: [&str; 8] = [
+    const OURS: [&str; 9] = [
         "FOREBAY_CONFIG",
+        "FOREBAY_NODE_SOCKET",
         "FOREBAY_MOUNTPOINT",
         "FOREBAY_BIN",
         "FOREBAY_BOOT_ID",
@@ -286,6 +287,7 @@ mod tests {
             ("FOREBAY_PORT_80_TCP_ADDR", "10.0.0.1"),
             ("FOREBAY_SERVICE_HOST", "10.0.0.1"),
             ("FOREBAY_FAILPOINTS", "x"),
+            ("FOREBAY_NODE_SOCKET", "/run/node.sock"),
             ("FOREBAY_TEST_DIR", "/x"),
             ("FOREBAY_MAX_AEG", "1s"),
             ("FOREBAY_COLOUR", "red"),

@@ -232,10 +232,13 @@ const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 const TIER_SIZE_MIN: u64 = 16 << 20;
 
 fn check(tunables: &Tunables) -> Result<()> {
-    let small = tunables.tier_size.is_some_and(|size| size < TIER_SIZE_MIN);
+    let small = tunables.tier_size.filter(|size| *size < TIER_SIZE_MIN);
     let fine = match small {
-        true => Err("tier-size is too small: give at least 16MiB".into()),
-        false => tunables.validate(),
+        Some(size) => {
+            let size = crate::units::exact_size(size);
+            Err(format!("tier-size {size} is too small: give at least 16MiB"))
+        }
+        None => tunables.validate(),
     };
     fine.map_err(|reason: String| Error::new(Kind::Usage, reason))
 }

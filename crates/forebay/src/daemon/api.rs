@@ -436,7 +436,10 @@ fn job_id(text: &str) -> Result<u64> {
 }
 
 fn no_job(id: &str) -> Error {
-    Error::new(Kind::Usage, format!("job {id}: not known; only the last 64 are remembered"))
+    let what = format!(
+        "job {id}: not known; only the last 64 are remembered, and `forebay jobs` lists them"
+    );
+    Error::new(Kind::Usage, what)
 }
 
 fn http_status(error: &Error) -> u16 {

@@ -332,7 +332,7 @@ impl Daemon {
         }
         notes.extend(self.short_of(self.settings.tunables.tier_size));
         notes.extend(found.problems.iter().cloned());
-        if self.member.is_none() {
+        if self.member.is_none() && !self.settings.engine.read_only {
             notes.extend(strangers::notes(&self.places));
         }
         for note in &notes {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{Error, Kind, Result, SingleStore};
 use forebay_engine::Tier;
 
+use crate::http::{Client, Liveness};
 use crate::mounts::Mounts;
 
 /// Canonical paths, checked: none is inside another.
@@ -127,6 +128,12 @@ fn refuse_inside(what: &str, path: &Path, mounts: &Mounts) -> Result<()> {
 fn mountpoint_dir(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
     if let Ok(place) = mounts.find(path) {
         let at = place.mountpoint.display();
+        if Client::new(&place.tier).liveness() == Liveness::Dead {
+            return Err(usage(format!(
+                "mount point {at}: is a forebay mount whose daemon has died: `forebay umount --keep-dirty \
+                 {at}` clears it, then mount again; what is dirty stays in the tier until then"
+            )));
+        }
         let relation = if place.path.as_os_str().is_empty() { "already is" } else { "is inside" };
         return Err(usage(format!(
             "mount point {} {relation} a forebay mount: `forebay umount {at}` first, or choose \

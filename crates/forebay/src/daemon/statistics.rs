@@ -89,11 +89,12 @@ impl Daemon {
             (None, Some(name)) if let Some(window) = WINDOWS.iter().find(|w| w.name == name) => {
                 Ok(self.history.window(window, &now).to_json())
             }
-            _ => {
-                let names = WINDOWS.map(|window| window.name).join(", ");
-                let message = format!("query: since=reset, or window= one of {names}");
+            (None, Some(name)) => {
+                let [first, second, third] = WINDOWS.map(|window| window.name);
+                let message = format!("--window {name}: choose {first}, {second} or {third}");
                 Err(Error::new(Kind::Usage, message))
             }
+            _ => Err(Error::new(Kind::Usage, "query: since=reset alone, or window= alone")),
         }
     }
 

@@ -43,7 +43,7 @@ impl Daemon {
             return Err(Error::new(Kind::Usage, what));
         }
         let seen = look(&member, &name)?;
-        if !seen.alive && holds(&seen) == 0 {
+        if seen.has_left() {
             return Ok(json!({ "is_out": true }));
         }
         if !seen.alive {

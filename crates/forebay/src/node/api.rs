@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::{Error, Kind, Result};
-use forebay_node::desk::{self, Asker, Held, now};
+use forebay_node::desk::{self, Asker, now};
 use forebay_node::ledger::Ledger;
 use forebay_node::records::{
-    Actual, Backing, Direction, Instance, Missing, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
-    SpaceWish, Transfer, TransferActual, TransferWant, Want, What, keys,
+    Actual, Backing, Direction, Instance, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
+    SpaceWish, Transfer, TransferActual, TransferWant, Want, What, When, keys,
 };
 use forebay_node::{Node, file_system_of};
 use serde::Serialize;
@@ -20,12 +20,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::wire::{
-    Destroy, Extend, InstanceView, MissingView, NewInstance, NewTransfer, NodeView, PoolView,
-    Progress, TransferView,
+    Destroy, Extend, InstanceView, NewInstance, NewTransfer, NodeView, PoolView, Progress,
+    TransferView,
 };
 use super::{asker, jobs, members};
 use crate::http::{Peer, Reply, Request};
-use crate::moment::show_day;
 
 pub struct Door {
     pub node: Arc<Node>,
@@ -72,7 +71,8 @@ impl Door {
             ("GET", ["v1", "instances", id]) => {
                 let instance = desk.instance_for(id, asker(peer))?;
                 require_seen(peer, instance.owner, "instance", id)?;
-                answer(self.view(instance)?)
+                let cache = self.cache_view(&instance, &request.query);
+                answer(InstanceView { cache, ..self.view(instance)? })
             }
             ("POST", ["v1", "instances", id, "destroy"]) => {
                 let Destroy { hurry } = body(request.body)?;
@@ -103,7 +103,7 @@ impl Door {
             ("POST", ["v1", "transfers", id, "activate"]) => {
                 answer(desk.activate(id, asker(peer))?)
             }
-            ("GET", ["v1", "manifest"]) => answer(self.manifest(peer)?),
+            ("GET", ["v1", "manifest"]) => answer(self.manifest(peer, &request.query)?),
             (method, ["v1", rest @ ..]) if jobs::is_ours(rest) => {
                 jobs::route(self, peer, method, rest, request.body)
             }
@@ -176,7 +176,7 @@ impl Door {
         let actual = self.node.desk().actual(&wanted.id)?;
         let actual: BTreeMap<String, Actual> = actual.into_iter().collect();
         let ends_in_seconds = wanted.ends_soon(now());
-        Ok(InstanceView { wanted, ends_in_seconds, actual })
+        Ok(InstanceView { wanted, ends_in_seconds, actual, cache: None })
     }
 
     fn transfers(&self, peer: Peer) -> Result<Vec<TransferView>> {
@@ -202,34 +202,6 @@ impl Door {
             eta_seconds: moved.eta.map(|eta| eta.as_secs_f64()),
         });
         TransferView { wanted, actual, progress }
-    }
-
-    /// What nodes have said is not home, and what nodes cannot say whose daemon is not there.
-    fn manifest(&self, peer: Peer) -> Result<Vec<MissingView>> {
-        let all: Vec<(String, Missing)> = self.node.book().manifest()?;
-        let view = |(key, missing): (String, Missing)| {
-            let mut parts = key.split('/').map(String::from);
-            Some(MissingView { node: parts.next()?, instance: parts.next()?, missing })
-        };
-        let mut lines: Vec<MissingView> = all.into_iter().filter_map(view).collect();
-        let desk = self.node.desk();
-        let absent = desk.absent()?;
-        let told: Vec<_> =
-            lines.iter().map(|line| (line.node.clone(), line.instance.clone())).collect();
-        let held = desk.held_by(&absent, &told)?.into_iter();
-        lines.extend(held.map(|Held { node, instance, missing }| MissingView {
-            node,
-            instance,
-            missing,
-        }));
-        lines.retain(|line| may_see(peer, line.missing.owner));
-        for line in lines.iter_mut().filter(|line| absent.is(&line.node)) {
-            let since = absent.heard(&line.node).map(|at| format!(" since {}", show_day(at)));
-            let (why, node) = (&line.missing.why, &line.node);
-            line.missing.why =
-                format!("{why}; node {node} has not been heard of{}", since.unwrap_or_default());
-        }
-        Ok(lines)
     }
 
     fn new_instance(&self, peer: Peer, asked: NewInstance) -> Result<desk::NewInstance> {
@@ -354,8 +326,12 @@ impl Door {
             Err(_) if asked.direction == Direction::Out && slash => Ok(What::Directory),
             Err(e) => {
                 let what = asked.source.display().to_string();
-                let hint = "say what it will be with --type file|directory|list";
-                Err(usage(format!("{what}: {e}; {hint}")))
+                // Only what is carried later may come to be there.
+                let hint = match asked.when {
+                    When::AtEnd => "; say what it will be with --type file|directory|list",
+                    When::Now => "",
+                };
+                Err(usage(format!("{what}: {e}{hint}")))
             }
         }
     }
@@ -378,7 +354,7 @@ pub(super) fn usage(why: impl Into<String>) -> Error {
     Error::new(Kind::Usage, why)
 }
 
-fn asker(peer: Peer) -> Asker {
+pub(super) fn asker(peer: Peer) -> Asker {
     Asker { uid: peer.uid, gid: peer.gid }
 }
 
@@ -387,7 +363,7 @@ pub(super) fn may_see(peer: Peer, owner: Owner) -> bool {
     peer.uid == 0 || peer.uid == owner.uid
 }
 
-fn require_seen(peer: Peer, owner: Owner, what: &str, id: &str) -> Result<()> {
+pub(super) fn require_seen(peer: Peer, owner: Owner, what: &str, id: &str) -> Result<()> {
     match may_see(peer, owner) {
         true => Ok(()),
         false => Err(Error::os(libc::EPERM, format!("{what} {id} is not yours"))),

@@ -7,7 +7,7 @@ use forebay_node::config::SOCKET;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::http::Client;
+use crate::http::{Client, Liveness};
 
 /// Which node daemon to ask.
 #[derive(Debug, Clone, clap::Args)]
@@ -52,7 +52,7 @@ impl NodeClient {
     fn read<T: DeserializeOwned>(&self, answer: Result<Value>) -> Result<T> {
         let socket = self.socket.display();
         let answer = answer.map_err(|error| match error.kind() {
-            Kind::Unreachable if !self.socket.exists() => Error::new(
+            Kind::Unreachable if self.client.liveness() == Liveness::Dead => Error::new(
                 Kind::Unreachable,
                 format!(
                     "no node daemon at {socket}: `forebay node` starts one; if its socket is elsewhere, \

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::command::within;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::hands::{
     Cache, Failed, Hands, Leave, Look, Moved, Order, Stage, Staging, Stop, Unflushed,
@@ -25,6 +26,9 @@ use crate::wire::{File, Job, JobKind, JobState, NewJob, WirePath};
 
 /// A drain is taken up again after this; meanwhile what is not home is told.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Who only asks what is dirty waits so long for a tier that is not mounted.
+const GLANCE: Duration = Duration::from_secs(4);
 
 /// How often a job of a mount's daemon is asked how far it is.
 const POLL: Duration = Duration::from_millis(100);
@@ -128,9 +132,7 @@ impl Hands for Processes {
 
     fn bring_home(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
         // A tier that cannot be read is not one without dirty bytes.
-        let mark = cache.tier.join("forebay.json");
-        if !mark.try_exists().map_err(|e| Error::io(e, mark.display().to_string()))? {
-            // It was made and never mounted.
+        if !was_mounted(cache)? {
             return Ok(Vec::new());
         }
         let mut recover = ourselves("recover");
@@ -155,28 +157,17 @@ impl Hands for Processes {
         if self.look(cache)? == Look::Serving {
             return serving_unflushed(cache);
         }
-        let mut check = ourselves("check");
-        check.arg("--json").arg(&cache.tier);
-        let output = self.children.run(&cache.tier, check)?;
-        let found: Value = serde_json::from_slice(&output.stdout)
-            .map_err(|_| Error::new(Kind::Corrupt, last_line(&output.stderr)))?;
-        let names = found["dirty"].as_array().cloned().unwrap_or_default();
-        let bytes = found["dirty_bytes"].as_u64().unwrap_or(0);
-        let each = bytes.checked_div(names.len() as u64).unwrap_or(0);
-        let mut rest = bytes - each * names.len() as u64;
-        let name = |value: Value| {
-            serde_json::from_value::<WirePath>(value).map_or_else(|_| "?".into(), |p| p.to_string())
-        };
-        Ok(names
-            .into_iter()
-            .map(|value| Unflushed {
-                file: name(value),
-                // The tier tells the sum; what it is of each file, a mount would.
-                bytes: each + std::mem::take(&mut rest),
-                age: Duration::ZERO,
-                why: "waits for the backing store".into(),
-            })
-            .collect())
+        checked_unflushed(&self.children.run(&cache.tier, check_of(cache))?)
+    }
+
+    fn glance(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
+        if self.look(cache)? == Look::Serving {
+            return serving_unflushed(cache);
+        }
+        match was_mounted(cache)? {
+            true => checked_unflushed(&within(&mut check_of(cache), GLANCE)?),
+            false => Ok(Vec::new()),
+        }
     }
 
     fn carry(&self, order: &Order<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved> {
@@ -352,6 +343,41 @@ fn sized(client: &Client, failed: Vec<Failed>) -> Vec<Failed> {
         Failed { bytes, ..failed }
     };
     failed.into_iter().map(with).collect()
+}
+
+fn check_of(cache: &Cache) -> Command {
+    let mut check = ourselves("check");
+    check.arg("--json").arg(&cache.tier);
+    check
+}
+
+/// A tier that was made and never mounted holds nothing; one that cannot be read may.
+fn was_mounted(cache: &Cache) -> Result<bool> {
+    let mark = cache.tier.join("forebay.json");
+    mark.try_exists().map_err(|e| Error::io(e, mark.display().to_string()))
+}
+
+/// What `forebay check` has found in a tier that is not mounted.
+fn checked_unflushed(output: &Output) -> Result<Vec<Unflushed>> {
+    let found: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|_| Error::new(Kind::Corrupt, last_line(&output.stderr)))?;
+    let names = found["dirty"].as_array().cloned().unwrap_or_default();
+    let bytes = found["dirty_bytes"].as_u64().unwrap_or(0);
+    let each = bytes.checked_div(names.len() as u64).unwrap_or(0);
+    let mut rest = bytes - each * names.len() as u64;
+    let name = |value: Value| {
+        serde_json::from_value::<WirePath>(value).map_or_else(|_| "?".into(), |p| p.to_string())
+    };
+    Ok(names
+        .into_iter()
+        .map(|value| Unflushed {
+            file: name(value),
+            // The tier tells the sum; what it is of each file, a mount would.
+            bytes: each + std::mem::take(&mut rest),
+            age: Duration::ZERO,
+            why: "waits for the backing store".into(),
+        })
+        .collect())
 }
 
 fn serving_unflushed(cache: &Cache) -> Result<Vec<Unflushed>> {

@@ -12,6 +12,7 @@ mod running;
 pub mod settings;
 mod size;
 mod staging;
+mod unhome;
 pub mod wire;
 
 use std::os::unix::fs::DirBuilderExt;

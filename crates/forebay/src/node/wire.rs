@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay_job::plan::{Create, Plan};
+use forebay_node::desk::Known;
 use forebay_node::hands::Stage;
 use forebay_node::job::Job;
 use forebay_node::records::{
@@ -95,6 +96,27 @@ pub struct InstanceView {
     pub ends_in_seconds: Option<u64>,
     /// By node.
     pub actual: BTreeMap<String, Actual>,
+    /// Of a cache that the asked node has, when it alone was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheView>,
+}
+
+/// A cache as its own daemon tells of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheView {
+    pub daemon: CacheDaemon,
+    /// Absent if nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty_files: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheDaemon {
+    Serving,
+    Dead,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -159,8 +181,15 @@ pub struct PoolView {
 pub struct MissingView {
     pub node: String,
     pub instance: String,
+    /// What a node daemon of an earlier version lists, a node has said.
+    #[serde(default = "left")]
+    pub known: Known,
     #[serde(flatten)]
     pub missing: forebay_node::records::Missing,
+}
+
+fn left() -> Known {
+    Known::Left
 }
 
 /// Body of `POST /v1/jobs`.

@@ -1,0 +1,146 @@
+//! What is not home, for `forebay manifest`: what nodes have written, what is ordered and not done, and what the
+//! caches of this node say when they are asked.
+
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use forebay_base::Result;
+use forebay_node::desk::{Absent, Held, Known, Told};
+use forebay_node::records::{Instance, Missing, Mode, Want};
+
+use serde_json::Value;
+
+use super::api::{Door, asker, may_see, require_seen};
+use super::wire::{CacheDaemon, CacheView, MissingView};
+use crate::http::{Client, Liveness, Peer};
+use crate::moment::show_day;
+use crate::mounts::Mounts;
+
+/// A cache has so long to say how it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Door {
+    pub(super) fn manifest(
+        &self,
+        peer: Peer,
+        query: &[(String, String)],
+    ) -> Result<Vec<MissingView>> {
+        let only = query.iter().find(|(key, _)| key == "instance").map(|(_, id)| id.as_str());
+        let asked = |id: &str| only.is_none_or(|only| only == id);
+        let mut lines = self.written()?;
+        let absent = self.node.desk().absent()?;
+        let told: Vec<Told> = lines.iter().map(told).collect();
+        lines.extend(
+            self.node.desk().held_by(self.node.name(), &absent, &told)?.into_iter().map(view),
+        );
+        lines.retain(|line| asked(&line.instance) && may_see(peer, line.missing.owner));
+        let of_caches = self.node.ask_caches(self.caches(peer, &told, asked)?);
+        lines.extend(unnamed(&lines, of_caches));
+        if let (Some(id), true) = (only, lines.is_empty()) {
+            // One that has gone may have lines; one that has none is to be there.
+            let instance = self.node.desk().instance_for(id, asker(peer))?;
+            require_seen(peer, instance.owner, "instance", id)?;
+        }
+        lines.iter_mut().for_each(|line| tell_absent(line, &absent));
+        Ok(lines)
+    }
+
+    /// What a cache here tells of itself, if that is asked for; nothing of one that is not mounted.
+    pub(super) fn cache_view(
+        &self,
+        instance: &Instance,
+        query: &[(String, String)],
+    ) -> Option<CacheView> {
+        let me = self.node.name();
+        query.iter().find(|(key, _)| key == "cache")?;
+        if instance.mode != Mode::Cache || instance.nodes.iter().all(|node| node != me) {
+            return None;
+        }
+        let (at, tier) = self.node.cache_at(instance).ok()?;
+        let mounts = Mounts::read().ok()?;
+        mounts.ours().find(|(mounted, of)| *mounted == at && *of == tier)?;
+        let client = Client::new(&tier);
+        if client.liveness() == Liveness::Dead {
+            return Some(CacheView {
+                daemon: CacheDaemon::Dead,
+                dirty_bytes: None,
+                dirty_files: None,
+            });
+        }
+        let status = status_of(client);
+        let (dirty_bytes, dirty_files) =
+            (status["dirty_bytes"].as_u64(), status["dirty_files"].as_u64());
+        Some(CacheView { daemon: CacheDaemon::Serving, dirty_bytes, dirty_files })
+    }
+
+    /// What nodes have written into the registry.
+    fn written(&self) -> Result<Vec<MissingView>> {
+        let all: Vec<(String, Missing)> = self.node.book().manifest()?;
+        let view = |(key, missing): (String, Missing)| {
+            let mut parts = key.split('/').map(String::from);
+            let (node, instance) = (parts.next()?, parts.next()?);
+            Some(MissingView { node, instance, known: Known::Left, missing })
+        };
+        Ok(all.into_iter().filter_map(view).collect())
+    }
+
+    /// The caches here that are to be asked: one that leaves tells what is left by itself.
+    fn caches(
+        &self,
+        peer: Peer,
+        told: &[Told],
+        asked: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Instance>> {
+        let (mut all, me) = (self.node.desk().instances()?, self.node.name());
+        let has_told = |id: &str| {
+            told.iter()
+                .any(|told| told.node == me && told.instance == id && told.transfer.is_none())
+        };
+        all.retain(|instance| {
+            let here = instance.nodes.iter().any(|node| node == me);
+            let is_told = instance.want != Want::Here && has_told(&instance.id);
+            here && asked(&instance.id) && may_see(peer, instance.owner) && !is_told
+        });
+        Ok(all)
+    }
+}
+
+/// Nothing of a daemon that does not answer soon.
+fn status_of(client: Client) -> Value {
+    let (say, hear) = channel();
+    let ask = move || say.send(client.get("/v1/status").unwrap_or_default());
+    let asked = thread::Builder::new().name("ask".into()).spawn(ask);
+    asked.ok().and_then(|_| hear.recv_timeout(PATIENCE).ok()).unwrap_or_default()
+}
+
+fn told(line: &MissingView) -> Told {
+    let (node, instance) = (line.node.clone(), line.instance.clone());
+    Told { node, instance, transfer: line.missing.transfer.clone() }
+}
+
+fn view(held: Held) -> MissingView {
+    let Held { node, instance, known, missing } = held;
+    MissingView { node, instance, known, missing }
+}
+
+/// What a flush left is dirty, and counts once.
+fn unnamed(lines: &[MissingView], mut found: Vec<Held>) -> Vec<MissingView> {
+    found.retain(|held| {
+        lines.iter().all(|line| {
+            (&line.node, &line.instance, &line.missing.file)
+                != (&held.node, &held.instance, &held.missing.file)
+        })
+    });
+    found.into_iter().map(view).collect()
+}
+
+fn tell_absent(line: &mut MissingView, absent: &Absent) {
+    if !absent.is(&line.node) {
+        return;
+    }
+    let since = absent.heard(&line.node).map(|at| format!(" since {}", show_day(at)));
+    let (why, node) = (&line.missing.why, &line.node);
+    line.missing.why =
+        format!("{why}; node {node} has not been heard of{}", since.unwrap_or_default());
+}
