@@ -10,8 +10,7 @@ use forebay_tests::etcd::Etcd;
 use forebay_tests::images::{self, ImageFs, MountedFs, mounted_at};
 use forebay_tests::lives::{self, Cache, Life, Mounted, Swap};
 use forebay_tests::node::{Node, open_dir};
-use forebay_tests::procs::{is_alive, kill};
-use forebay_tests::{fill, needs_forebay, needs_tools, proof, text, within};
+use forebay_tests::{fill, is_alive, kill, needs_forebay, needs_tools, proof, text, within};
 use serde_json::Value;
 
 const USER: u32 = 47_110;
@@ -440,7 +439,8 @@ fn a_drained_node_takes_nothing_new() {
     node.up();
     for verb in ["drain", "undrain"] {
         let refused = node.forebay(&["node", verb, "nosuch"]).expect(2);
-        assert!(refused.stderr.contains("no node nosuch; there are: n1"), "{refused:?}");
+        let there = format!("no node nosuch; there are: {}", node.name);
+        assert!(refused.stderr.contains(&there), "{refused:?}");
     }
     node.forebay(&["node", "drain", &node.name]).ok();
     node.forebay(&["node", "health"]).expect(1);
