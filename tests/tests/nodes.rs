@@ -141,6 +141,12 @@ fn a_cache_instance_survives_the_node_daemon_and_goes_when_all_is_home() {
     let bytes = random(8 << 20, 3);
     std::fs::write(node.at("c").join("before"), &bytes).unwrap();
     node.crash();
+    // Its socket is there still, and nobody behind it.
+    let away = node.forebay(&["stage", "list"]).expect(3).stderr;
+    assert!(
+        away.contains("no node daemon at") && away.contains("`forebay node` starts one"),
+        "{away}"
+    );
     std::fs::write(node.at("c").join("after"), &bytes).unwrap();
     assert!(std::fs::read(proj.join("before")).unwrap().is_empty(), "it waits in the tier");
     node.up();
