@@ -371,9 +371,8 @@ pub const KEYS: &[Key] = &[
         Type::Registry,
         "",
         "The registry through which the mounts of this backing store on several nodes agree, such as \
-         etcd://10.0.0.1:2379,10.0.0.2:2379/forebay, or over TLS and as a user etcds://e1:2379/forebay?ca=/etc/ca.pem&\
-         cert=/etc/me.pem&key=/etc/me.key&user=fb&password-file=/etc/fb.pw; `forebay registry --help` tells of each. \
-         A directory, as a node daemon's may be, is none for mounts. Without it this mount is alone, and no other may \
+         etcd://10.0.0.1:2379,10.0.0.2:2379/forebay, or etcds:// for TLS, with ?ca=FILE and more that `forebay registry --help` tells, \
+         such as cert, key, user and password-file. It is no directory. Without it this mount is alone, and no other may \
          write to the same files",
     ),
     fixed(
