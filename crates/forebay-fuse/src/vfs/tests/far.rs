@@ -517,7 +517,8 @@ fn who_has_a_file_of_another_member_open_here_leaves_it_for_the_one_where_it_is_
         let bed = Bed::new(3);
         let far = given_back(&bed);
         let [a, b, _] = &bed.mounts[..] else { panic!("three mounts") };
-        drop(std::mem::take(&mut *a.vfs.members.guests.lock()));
+        let forgotten = std::mem::take(&mut *a.vfs.members.guests.lock());
+        drop(forgotten);
         assert!(b.vfs.fsync(far).is_err(), "A has begun anew");
         assert_eq!(b.read(far), "old text", "served at B");
         lock(&bed.net.deaf).extend(is_deaf.then(|| "b".into()));
