@@ -83,7 +83,13 @@ impl Totals {
     /// How long a file that is written past us rests at least from one look to the next: all that are in doubt, looked at so
     /// often, take a tenth of the time (R5).
     pub fn look_rest(&self, clock: &Time, max_age: Duration) -> Duration {
-        self.looks.time_for(clock, self.doubted()).clamp(max_age / 2, max_age)
+        self.looks.time_for(clock, self.doubted()).clamp(max_age / 2, Self::rest_max(max_age))
+    }
+
+    /// So long at most, and no more is written past us than can be looked at so often: what is written right after a look
+    /// is to be found in time to be home before it is `max_age` old.
+    pub fn rest_max(max_age: Duration) -> Duration {
+        max_age * 5 / 8
     }
 
     pub fn pace(&self) -> &Pace {

@@ -7,8 +7,8 @@
 //! - R4: nothing was written if the time of the shadow's last change is that of a look from before the
 //!   first writer; but for a mapping of a tier in memory, which moves none. Whatever else was, or may have
 //!   been, written is dirty as a whole until it was compared with what the store holds.
-//! - R5: what is compared in all within `max-age` takes a tenth of the time; beyond that only files of
-//!   which much was copied before.
+//! - R5: what is compared in all within the longest rest between two looks takes a tenth of the time; beyond that
+//!   only files of which much was copied before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use crate::core::state::Change;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::{Around, Meanwhile, Readiness};
+use crate::files::totals::Totals;
 use crate::lock::MutexGuard;
 use crate::room::Room;
 use crate::tier::media::MediaFile;
@@ -179,8 +180,8 @@ impl Ready {
 
     /// Whether its bytes may be compared once in `max-age` besides those of the others (R5).
     fn may_be_compared(&self, inner: &mut Inner) -> bool {
-        let max_age = self.files.tune(|t| t.max_age);
-        let budget = self.files.totals().looks().bytes_within(self.files.time(), max_age);
+        let rest = Totals::rest_max(self.files.tune(|t| t.max_age));
+        let budget = self.files.totals().looks().bytes_within(self.files.time(), rest);
         let looks = inner.looks();
         let worth = looks.looked > 0 && looks.copied.saturating_mul(4) >= looks.looked;
         if !worth && looks.rests(self.files.time().now()) {
