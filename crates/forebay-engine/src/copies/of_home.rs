@@ -412,7 +412,7 @@ impl OfHome {
             }
             Leaving::Bytes { id, size, gone } => {
                 let Ok(shadow) = media.open(&shadow_name(id), Open::Existing) else { return };
-                if shadow.stat().is_ok_and(|stat| stat.len > size) {
+                if shadow.size().is_ok_and(|now| now > size) {
                     let _ = shadow.set_len(size);
                 }
                 for (start, end) in gone {

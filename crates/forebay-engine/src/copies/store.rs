@@ -455,7 +455,7 @@ impl Copies {
 
     /// C1.
     fn make_durable(&self, turn: &mut Turn, shadow: &dyn MediaFile, size: u64) -> Result<()> {
-        if self.files.note_tier(shadow.stat())?.len < size {
+        if self.files.note_tier(shadow.size())? < size {
             turn.wrote = true;
             self.files.note_tier(shadow.set_len(size))?;
         }
@@ -511,7 +511,7 @@ impl Place {
 
 /// Makes `[start, end)` read as zeros, as far as the file reaches: beyond, it does.
 fn zero(shadow: &dyn MediaFile, start: u64, end: u64) -> io::Result<()> {
-    let end = end.min(shadow.stat()?.len);
+    let end = end.min(shadow.size()?);
     if start >= end {
         return Ok(());
     }

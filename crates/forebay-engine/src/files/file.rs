@@ -28,7 +28,7 @@ use crate::core::state::{Change, FileState, Record};
 use crate::files::live::{Around, Asked, Live, Seen};
 use crate::files::unseen::{Doubt, Looks, Unseen};
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
-use crate::tier::media::MediaStat;
+use crate::tier::media::{MediaFile, MediaStat};
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {
@@ -453,7 +453,10 @@ impl Inner {
     /// The size programs see.
     pub fn size(&self) -> u64 {
         match self.state.is_unseen() {
-            true => self.shadow_stat().map_or(self.state.size(), |stat| stat.len),
+            true => self
+                .open_shadow()
+                .and_then(|shadow| shadow.size().ok())
+                .unwrap_or(self.state.size()),
             false => self.state.size(),
         }
     }
@@ -471,7 +474,11 @@ impl Inner {
 
     /// The stat of the open shadow, if it is open.
     pub fn shadow_stat(&self) -> Option<MediaStat> {
-        self.live.as_ref()?.shadow.as_ref()?.stat().ok()
+        self.open_shadow()?.stat().ok()
+    }
+
+    fn open_shadow(&self) -> Option<&Arc<dyn MediaFile>> {
+        self.live.as_ref()?.shadow.as_ref()
     }
 
     /// Whether bytes may be taken out of the shadow now.

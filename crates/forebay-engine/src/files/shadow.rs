@@ -23,10 +23,10 @@ impl Files {
             return;
         }
         if let Some(shadow) = &live.shadow
-            && let Ok(stat) = shadow.stat()
-            && stat.len < reserved
+            && let Ok(size) = shadow.size()
+            && size < reserved
         {
-            let _ = shadow.punch(stat.len, reserved - stat.len);
+            let _ = shadow.punch(size, reserved - size);
         }
     }
 
@@ -106,7 +106,7 @@ impl Files {
         // are passed through to the shadow would read on.
         let size = inner.state.size();
         let fits = match holds {
-            true => inner.state.is_unseen() || self.note_tier(shadow.stat())?.len <= size,
+            true => inner.state.is_unseen() || self.note_tier(shadow.size())? <= size,
             false => size == 0,
         };
         if !fits && let Err(error) = self.note_tier(shadow.set_len(size)) {

@@ -376,7 +376,7 @@ fn write_in(shadow: &dyn MediaFile, bytes: &[u8], at: u64, grain: usize) -> std:
 /// it, or the shadow would be shorter than its record: the file may have grown around the tier.
 pub(crate) fn make_hole(shadow: &dyn MediaFile, offset: u64, len: u64) -> std::io::Result<()> {
     shadow.punch(offset, len)?;
-    match shadow.stat()?.len < offset + len {
+    match shadow.size()? < offset + len {
         true => shadow.set_len(offset + len),
         false => Ok(()),
     }

@@ -122,7 +122,7 @@ impl Ops {
     ) -> Result<Arc<File>> {
         let shadow = self.files.media().open(&shadow_name(id), Open::Existing);
         let shadow = shadow.and_then(|shadow| {
-            if shadow.stat()?.len != portrait.size {
+            if shadow.size()? != portrait.size {
                 shadow.set_len(portrait.size)?;
                 shadow.sync_data()?;
             }
