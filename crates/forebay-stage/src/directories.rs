@@ -42,6 +42,7 @@ impl Engine<'_> {
                 (State::Used, Whose::Others, stat.st_dev)
             }
         };
+        self.open_early(to);
         let node = Arc::new(Node { from: from.into(), to: to.into(), state });
         add(&self.tally.directories, 1);
         self.remember_dir(node.clone(), whose, self.sync.how(device));
@@ -124,7 +125,7 @@ impl Engine<'_> {
 }
 
 /// An earlier run may have closed one of ours, even to us.
-fn reopen(dir: &OwnedFd, name: &OsStr, there: &Stat) -> Tried<()> {
+pub fn reopen(dir: &OwnedFd, name: &OsStr, there: &Stat) -> Tried<()> {
     let own = Mode::RWXU.bits();
     match there.st_mode & own == own {
         true => Ok(()),

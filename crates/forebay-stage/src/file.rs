@@ -71,6 +71,9 @@ impl Engine<'_> {
             Standing::Copy => {
                 // After the look: a store that comes between has moved the times, and is seen at the end.
                 sync::watch_mappings(&src).map_err(source("sending its pages"))?;
+                if self.take_early(task, &pair, &src, &stat, own)? {
+                    return Ok(());
+                }
                 match large::is(&stat) {
                     true => self.begin_large(task.clone(), pair, src, stat),
                     false => self.small(task, &pair, &src, &stat, own),

@@ -55,7 +55,7 @@ impl Large {
     ) -> Tried<Option<Large>> {
         let key = Key::of(&task.to());
         let version = Version::of_source(&stat);
-        let (temp, nonce, have) = found_or_made(engine, &pair, key, version)?;
+        let (temp, nonce, have) = found_or_made(engine, &pair, &task, version)?;
         let own = AtomicU64::new(0);
         let size = stat.st_size as u64;
         if have.is_empty() && engine.mover(&own).reflink(&src, &temp.fd, size) {
@@ -176,25 +176,35 @@ impl Engine<'_> {
 fn found_or_made(
     engine: &Engine<'_>,
     pair: &Arc<Pair>,
-    key: Key,
+    task: &FileTask,
     version: Version,
 ) -> Tried<(Temp, Nonce, HashSet<u64>)> {
-    let name = |nonce| pieces_name(&engine.spec.id, key, nonce);
+    let key = Key::of(&task.to());
     let begun = engine.journal.begun(key).filter(|begun| begun.source == version);
     if let Some(begun) = begun
-        && let Ok(fd) = open_name(&pair.dst, &name(begun.nonce), OFlags::RDWR)
+        && let Some(temp) = found(engine, pair, key, begun.nonce)?
     {
-        let stat = fs::fstat(&fd).map_err(destination("looking"))?;
-        let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
-        let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if ours && file {
-            let temp = Temp::of(fd, &engine.sync, pair, name(begun.nonce));
-            return Ok((temp, begun.nonce, begun.pieces.clone()));
-        }
+        return Ok((temp, begun.nonce, begun.pieces.clone()));
     }
     engine.remove_left(&pair.dst, key);
+    if let Some(begun) = engine.take_begun(task, pair, version)?
+        && let Some(temp) = found(engine, pair, key, begun.nonce)?
+    {
+        return Ok((temp, begun.nonce, begun.pieces));
+    }
     let nonce = Nonce::new();
     let written = engine.journal.begin(key, version, nonce);
     written.map_err(destination("writing the transfer's journal"))?;
-    Ok((Temp::create(&engine.sync, pair, name(nonce))?, nonce, HashSet::new()))
+    let name = pieces_name(&engine.spec.id, key, nonce);
+    Ok((Temp::create(&engine.sync, pair, name)?, nonce, HashSet::new()))
+}
+
+/// The temporary file that has this name, if it is ours.
+fn found(engine: &Engine<'_>, pair: &Arc<Pair>, key: Key, nonce: Nonce) -> Tried<Option<Temp>> {
+    let name = pieces_name(&engine.spec.id, key, nonce);
+    let Ok(fd) = open_name(&pair.dst, &name, OFlags::RDWR) else { return Ok(None) };
+    let stat = fs::fstat(&fd).map_err(destination("looking"))?;
+    let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
+    let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    Ok((ours && file).then(|| Temp::of(fd, &engine.sync, pair, name)))
 }

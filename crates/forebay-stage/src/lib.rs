@@ -18,6 +18,7 @@ mod beneath;
 mod bytes;
 mod clean;
 mod directories;
+mod early;
 mod file;
 mod journal;
 mod large;

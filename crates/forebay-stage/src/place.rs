@@ -48,6 +48,8 @@ pub enum Top {
 pub enum Placed {
     /// It is where it shall be.
     There,
+    /// It is where it shall be, and what was made beside before somebody else took the place goes.
+    Merged,
     /// It is beside its place, which is empty.
     Beside(OsString),
     /// It is beside its place, and an old tree is in it.
@@ -191,13 +193,17 @@ impl Engine<'_> {
             Some(_) if self.spec.options.existing == Existing::Replace => {
                 Placed::Instead(name.into())
             }
-            Some(_) => {
-                // Of an earlier run, which did not find the name taken when it began.
-                remove_tree(&self.base.dst, &tree).map_err(destination("removing its own tree"))?;
-                Placed::There
+            // Of an earlier run, which did not find the name taken when it began.
+            Some(_) if look_for(&self.base.dst, &tree).is_ok_and(|tree| tree.is_some()) => {
+                self.early.get_or_init(|| tree.clone());
+                Placed::Merged
             }
+            Some(_) => Placed::There,
         };
-        let to = if placed == Placed::There { name.into() } else { tree };
+        let to = match placed {
+            Placed::There | Placed::Merged => name.into(),
+            Placed::Beside(_) | Placed::Instead(_) => tree,
+        };
         self.queue.push(Task::Walk(Stream::new(PathBuf::new(), PathBuf::from(to))));
         Ok(placed)
     }
@@ -241,6 +247,10 @@ impl Engine<'_> {
         let tree = tree_name(&self.spec.id);
         match placed {
             Placed::There => return Ok(Name::Given),
+            Placed::Merged => {
+                remove_tree(dir, &tree).map_err(destination("removing its own tree"))?;
+                return Ok(Name::Given);
+            }
             Placed::Beside(name) => match rename_to_new(dir, &tree, name) {
                 Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(Name::Taken),
                 given => given.map_err(destination("giving the tree its name"))?,

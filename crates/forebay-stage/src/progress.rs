@@ -117,6 +117,17 @@ impl Tally {
         self.published(bytes);
     }
 
+    /// What another run of the same transfer has moved counts, too.
+    pub fn add_moved(&self, other: &Tally) {
+        let of = |tally: &Tally| {
+            [&tally.bytes_copied, &tally.bytes_in_kernel, &tally.bytes_cloned].map(get)
+        };
+        let [copied, in_kernel, cloned] = of(other);
+        add(&self.bytes_copied, copied);
+        add(&self.bytes_in_kernel, in_kernel);
+        add(&self.bytes_cloned, cloned);
+    }
+
     fn phase(&self) -> Phase {
         let set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         match (set(&self.counted), set(&self.finishing)) {

@@ -6,16 +6,18 @@
 //! 3. Further names of files are linked.
 //! 4. What has these names is synced; then the files that come last go the same way.
 //! 5. Directories get their attributes, and everything is synced once more.
-//! 6. A new tree, which was made beside its place, takes its place; that of an old one only if nothing failed.
+//! 6. A new tree, which was made beside its place, takes its place; that of an old one only if nothing failed. If
+//!    somebody else took the place meanwhile, what was made is merged into that (`early`).
 //! 7. The journal goes, if nothing failed.
 //!
 //! A loss of power at any time leaves under final names whole files only, old or new. A tree that was
 //! made beside is not there or there as a whole.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use forebay_base::Result;
@@ -49,7 +51,7 @@ pub struct Aside {
 pub enum Name {
     /// It is there, or nothing is to have it.
     Given,
-    /// Somebody else made a directory of that name meanwhile: the transfer begins anew, and adds to that.
+    /// Somebody else made a directory of that name meanwhile: the next run adds to that.
     Taken,
 }
 
@@ -73,6 +75,8 @@ pub struct Engine<'a> {
     active: Mutex<HashSet<Key>>,
     /// The directory that the copy is made in.
     inside: Option<(u64, u64)>,
+    /// The name of the tree that an earlier run made beside, if what is in it is to be merged.
+    pub early: OnceLock<OsString>,
     rights: Rights,
 }
 
@@ -90,14 +94,17 @@ pub fn run(
 ) -> Result<Report> {
     spec.check()?;
     let seconds = std::time::Instant::now();
+    let mut before = Tally::default();
     loop {
         let (top, base) = place::find(spec)?;
         let engine = Engine::new(spec, control, base, &top)?;
+        engine.tally.add_moved(&before);
         let mut name = Name::Given;
         engine.told(Meter::new(), every, &mut tell, || name = engine.all(&top));
         if name == Name::Given || control.stops() {
             return Ok(engine.report(seconds.elapsed().as_secs_f64()));
         }
+        before = engine.tally;
     }
 }
 
@@ -120,6 +127,7 @@ impl<'a> Engine<'a> {
             dirs: Mutex::default(),
             active: Mutex::default(),
             inside: top.inside(&base),
+            early: OnceLock::new(),
             rights: Rights::now(),
             spec,
             control,

@@ -152,6 +152,46 @@ fn a_killed_transfer_goes_on_where_it_was() {
     assert!(left_over(top.path()).is_empty());
 }
 
+/// The name of a new tree is taken between two runs that are killed: nothing that was whole is copied again, and
+/// nothing that is half has a name.
+#[test]
+fn a_killed_transfer_whose_name_was_taken_copies_nothing_twice() {
+    const FILES: u64 = 9000;
+    let top = scratch();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir_all(from.join("sub")).unwrap();
+    let bytes = Rng::new(5).bytes(1000);
+    let name = |number| format!("{}{number}", if number % 2 == 0 { "sub/" } else { "" });
+    (0..FILES).for_each(|number| file(&from.join(name(number)), &bytes));
+    let mut spec = spec("taken", &from, &to, What::Directory);
+    spec.options.rate = 4 << 20;
+    let killed = |files: u64| {
+        let mut guard = Guard::start(top.path(), &spec, Action::Run, root());
+        let reached = |status: &Status| {
+            let done = status.progress.as_ref().map_or(0, |progress| progress.files_done);
+            assert!(status.ending.is_none(), "too late for a kill: {status:?}");
+            done >= files
+        };
+        guard.wait_for("progress", reached);
+        guard.worker.kill().unwrap();
+        assert!(guard.worker.ended(PATIENCE).unwrap());
+    };
+    killed(8192);
+    assert!(!to.exists());
+    std::fs::create_dir(&to).unwrap();
+    file(&to.join("theirs"), b"theirs");
+    killed(1000);
+    let whole = |path: &Path| std::fs::read(path).is_ok_and(|read| read == bytes);
+    let there = |number: &u64| to.join(name(*number)).exists();
+    assert!((0..FILES).filter(there).all(|number| whole(&to.join(name(number)))));
+    let report = Guard::start(top.path(), &spec, Action::Run, root()).report();
+    assert_eq!((report.outcome, report.files), (Outcome::Done, FILES), "{report:#?}");
+    assert!(report.bytes_copied <= (FILES - 8192) * 1000, "{report:#?}");
+    assert!((0..FILES).all(|number| whole(&to.join(name(number)))));
+    assert_eq!(std::fs::read(to.join("theirs")).unwrap(), b"theirs");
+    assert!(left_over(top.path()).is_empty());
+}
+
 /// What a worker may do is what the user may do.
 #[test]
 fn a_worker_has_the_users_rights_and_nothing_else() {
