@@ -128,6 +128,25 @@ pub fn read_list(place: &Place, destination: &Path) -> Result<Vec<Item>> {
     list::parse(&text, &shown, destination)
 }
 
+/// What a transfer makes first is made in this directory.
+pub fn not_writable(spec: &Spec, top: &Top, errno: Errno) -> Error {
+    let path = spec.destination.root.0.join(tidy(&spec.destination.path.0));
+    let dir = match top {
+        Top::File { .. } | Top::Tree { .. } => path.parent().unwrap_or(&path),
+        Top::Root | Top::List(_) => &path,
+    };
+    let (dir, uid) = (dir.display(), rustix::process::geteuid().as_raw());
+    let (what, remedy) = match errno {
+        Errno::ROFS => ("is on a file system that is mounted read-only", "stage to another place"),
+        _ => (
+            "is not writable",
+            "stage to below a directory of that user, or let the user write there (chmod, setfacl)",
+        ),
+    };
+    let why = format!("destination: directory {dir} {what} for user {uid}: {remedy}");
+    Error::os(errno.raw_os_error(), why)
+}
+
 /// Of what makes two transfers the same one.
 pub fn fingerprint(spec: &Spec) -> u64 {
     let parts = (&spec.source, &spec.destination, &spec.what, spec.options.existing);

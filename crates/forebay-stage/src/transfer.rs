@@ -23,6 +23,7 @@ use std::time::Duration;
 use forebay_base::Result;
 use forebay_base::glob::Pattern;
 use rustix::fs::Stat;
+use rustix::io::Errno;
 
 use crate::attributes::{Attributes, Rights};
 use crate::beneath::{Base, Near, Node};
@@ -113,7 +114,10 @@ impl<'a> Engine<'a> {
         let shown = spec.destination.shown();
         let failed = |e: rustix::io::Errno| forebay_base::Error::io(e.into(), shown.clone());
         let journal = Journal::open(&base.dst, &spec.id, place::fingerprint(spec));
-        let journal = journal.map_err(|e| failed(e).context("the transfer's journal"))?;
+        let journal = journal.map_err(|e| match e {
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => place::not_writable(spec, top, e),
+            _ => failed(e).context("the transfer's journal"),
+        })?;
         Ok(Engine {
             sync: Sync::of(&base.dst).map_err(failed)?,
             queue: Queue::new(spec.options.threads),

@@ -347,6 +347,25 @@ fn a_cancelled_transfer_leaves_nothing_behind() {
     }
 }
 
+/// Who may not write there is told so, and what helps; not of a file that he does not know.
+#[test]
+fn a_destination_that_is_not_writable_is_told_with_the_remedy() {
+    let top = scratch();
+    let (from, closed) = (top.path().join("from"), top.path().join("closed"));
+    open_dir(&from, 4321);
+    open_dir(&closed, 0);
+    file(&from.join("f"), b"1");
+    for (source, what) in [(from.clone(), What::Directory), (from.join("f"), What::File)] {
+        let spec = spec("denied", &source, &closed.join("to"), what);
+        let identity = Identity::numeric(4321, 4321, Vec::new());
+        let ending = Guard::start(top.path(), &spec, Action::Run, identity).end();
+        let Ending::Error(_, text) = ending else { panic!("{ending:?}") };
+        let directory = format!("directory {} is not writable for user 4321", closed.display());
+        assert!(text.contains(&directory) && text.contains("setfacl"), "{text}");
+        assert!(!text.contains("journal"), "{text}");
+    }
+}
+
 #[test]
 fn an_order_that_cannot_be_is_refused_with_its_reason() {
     let top = scratch();
