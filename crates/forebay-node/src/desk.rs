@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_base::nearest::nearest;
@@ -11,6 +12,7 @@ use forebay_base::{Error, Kind, Result};
 use serde_json::Value;
 
 use crate::book::{Book, Draft};
+use crate::clock::Clock;
 use crate::config::Limits;
 use crate::job::Job;
 use crate::ledger::{Ledger, UserUse, in_grains};
@@ -80,6 +82,7 @@ pub struct Desk {
     limits: Limits,
     /// Below which instances show, if nothing else is said.
     mount_root: PathBuf,
+    clock: Arc<Clock>,
 }
 
 pub fn now() -> u64 {
@@ -91,8 +94,13 @@ fn usage(why: impl Into<String>) -> Error {
 }
 
 impl Desk {
-    pub fn new(book: Book, limits: Limits, mount_root: PathBuf) -> Desk {
-        Desk { book, limits, mount_root }
+    pub(crate) fn new(book: Book, limits: Limits, mount_root: PathBuf, clock: Arc<Clock>) -> Desk {
+        Desk { book, limits, mount_root, clock }
+    }
+
+    /// By which is decided what is over, in seconds since 1970.
+    pub fn time(&self) -> u64 {
+        self.clock.time().seconds
     }
 
     pub fn mount_root(&self) -> &Path {

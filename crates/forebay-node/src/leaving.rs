@@ -8,6 +8,7 @@ use forebay_base::units::{counted, human_secs};
 use serde_json::Value;
 
 use crate::book::Listed;
+use crate::clock::Time;
 use crate::desk::now;
 use crate::hands::Moved;
 use crate::job::{Job, Phase};
@@ -156,10 +157,10 @@ impl Node {
                 instance.id
             )));
         }
-        let time = now();
-        let left = self.promised(transfer, instance, lines, time)?.saturating_sub(time);
+        let time = self.clock.time();
+        let left = self.promised(transfer, instance, lines, time)?.saturating_sub(time.seconds);
         if left == 0 {
-            if let Some(ahead) = self.clock_is_ahead(time)? {
+            if let Some(ahead) = self.clock_is_ahead(now())? {
                 return Ok(Some(format!("{files} of transfer {id} would be dropped, but {ahead}")));
             }
             if self.drop_with_record(transfer, &files)? {
@@ -179,14 +180,14 @@ impl Node {
         transfer: &Transfer,
         instance: &Instance,
         mut lines: Vec<Missing>,
-        time: u64,
+        time: Time,
     ) -> Result<u64> {
         if let Some(until) = lines.iter().filter_map(|line| line.expires).max() {
             return Ok(until);
         }
-        let until = time.saturating_add(self.config.keep_after_hurry.as_secs());
-        if self.clock_is_off(time)? {
-            return Ok(until.max(time + 1));
+        let until = time.seconds.saturating_add(self.config.keep_after_hurry.as_secs());
+        if time.doubt.is_some() || self.clock_is_off(now())? {
+            return Ok(until.max(time.seconds + 1));
         }
         lines.iter_mut().for_each(|line| line.expires = Some(until));
         manifest::write(&self.book, &self.config.name, &instance.id, &transfer.id, &lines)?;

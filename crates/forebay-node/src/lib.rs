@@ -8,6 +8,7 @@ mod asked;
 pub mod audit;
 mod backing;
 mod book;
+mod clock;
 mod closed;
 pub mod config;
 mod crew;

@@ -14,10 +14,12 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Seen;
 use crate::records::{Instance, read, written};
 
 const INSTANCES: &str = "instances";
 const TRANSFERS: &str = "transfers";
+const CLOCK: &str = "clock.json";
 
 pub struct Local {
     dir: Folder,
@@ -113,6 +115,15 @@ impl Local {
                 ),
             )),
         }
+    }
+
+    /// The time that daemons before this one have seen pass.
+    pub fn time_seen(&self) -> Result<Option<Seen>> {
+        self.read(CLOCK)
+    }
+
+    pub fn note_time(&self, seen: &Seen) -> Result<()> {
+        self.write(CLOCK, seen)
     }
 
     pub fn keep(&self, instance: &Instance) -> Result<()> {

@@ -15,6 +15,7 @@ use forebay_base::{Error, Kind, Result, users};
 use forebay_registry::{Lease, Registry, Seen};
 
 use crate::book::Book;
+use crate::clock::{Clock, Doubt, boot_id};
 use crate::config::{NodeConfig, PoolConfig};
 use crate::crew::{Crew, Next, Offer};
 use crate::desk::{Desk, JOBS, Transfers, now};
@@ -50,6 +51,9 @@ const DONE_MAX: usize = 1000;
 /// So often a node tells what its clock says.
 const CLOCK_EVERY: Duration = Duration::from_secs(300);
 
+/// So often it is written down how much time has passed.
+const TIME_EVERY: Duration = Duration::from_secs(60);
+
 /// So much clocks may be apart before one of them decides alone that something has expired.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
 
@@ -70,6 +74,9 @@ pub struct Node {
     pub(crate) pools: Pools,
     pub(crate) hands: Arc<dyn Hands>,
     pub(crate) crew: Arc<Crew>,
+    pub(crate) clock: Arc<Clock>,
+    /// When it was written down last how much time has passed, and what was doubted of the clock then.
+    time_noted: Mutex<(Option<Instant>, Option<Doubt>)>,
     lease: Mutex<Option<Box<dyn Lease>>>,
     /// When the others were told last what this node's clock says.
     clock_told: Mutex<Option<Instant>>,
@@ -120,6 +127,7 @@ impl Node {
         let local = Local::open(&config.state)?;
         let book = Book::new(registry);
         local.admit(&known(&book)?)?;
+        let clock = Arc::new(Clock::after(local.time_seen()?));
         let scheduler = config.scheduler.as_ref().map(Scheduler::open).transpose()?;
         Ok(Arc::new(Node {
             config,
@@ -128,6 +136,8 @@ impl Node {
             pools: Pools::default(),
             hands,
             crew: Arc::default(),
+            clock,
+            time_noted: Mutex::default(),
             lease: Mutex::default(),
             clock_told: Mutex::default(),
             live: Mutex::default(),
@@ -168,7 +178,8 @@ impl Node {
 
     pub fn desk(&self) -> Desk {
         let config = &self.config;
-        Desk::new(self.book.clone(), config.limits.clone(), config.mount_root.clone())
+        let (limits, root) = (config.limits.clone(), config.mount_root.clone());
+        Desk::new(self.book.clone(), limits, root, self.clock.clone())
     }
 
     /// What this daemon is to a scheduler, if it is anything.
@@ -286,6 +297,7 @@ impl Node {
 
     pub(crate) fn turn(self: &Arc<Node>) -> Result<()> {
         self.keep_lease()?;
+        self.keep_time()?;
         self.tell_clock()?;
         self.offer_pools();
         let wanted = Wanted::of(&self.book)?;
@@ -404,16 +416,16 @@ impl Node {
         }
     }
 
-    /// Says of named instances of this node whose time is over that they are to go. A clock that is ahead
-    /// of all others decides nothing.
+    /// Says of named instances of this node whose time is over that they are to go. A clock that is doubted, or ahead
+    /// of all others, decides nothing.
     pub(crate) fn expire(&self, wanted: &Wanted) -> Result<()> {
-        let time = now();
+        let time = self.clock.time().seconds;
         for instance in wanted.instances.values() {
             let here = instance.nodes.contains(&self.config.name) && instance.want == Want::Here;
             if !instance.has_expired(time) || !here {
                 continue;
             }
-            if let Some(ahead) = self.clock_is_ahead(time)? {
+            if let Some(ahead) = self.clock_is_ahead(now())? {
                 tracing::warn!("instance {} would have expired, but {ahead}", instance.id);
                 continue;
             }
@@ -426,7 +438,7 @@ impl Node {
 
     /// Says once of each instance of this node, and of each end that it is given, that it comes soon.
     pub(crate) fn warn_of_ends(&self, wanted: &Wanted) {
-        let time = now();
+        let time = self.clock.time().seconds;
         let here = |instance: &&Instance| instance.nodes.contains(&self.config.name);
         let mut warned = locked(&self.warned);
         warned.retain(|id, _| wanted.knows(id));
@@ -462,6 +474,26 @@ impl Node {
         Ok(others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).collect())
     }
 
+    /// Writes down how much time has passed, and says so when the clock is not believed any more, or again.
+    pub(crate) fn keep_time(&self) -> Result<()> {
+        let (mut noted, time) = (locked(&self.time_noted), self.clock.time());
+        let (when, doubt) = &mut *noted;
+        let news = doubt.map(|doubt| doubt.ahead) != time.doubt.map(|doubt| doubt.ahead);
+        if !news && when.is_some_and(|when| when.elapsed() < TIME_EVERY) {
+            return Ok(());
+        }
+        match time.doubt {
+            Some(doubt) if news => {
+                tracing::warn!("{doubt}; nothing is dropped by it and nothing expires")
+            }
+            None if news => tracing::warn!("this node's clock is believed again"),
+            _ => {}
+        }
+        self.local.note_time(&self.clock.seen())?;
+        (*when, *doubt) = (Some(Instant::now()), time.doubt);
+        Ok(())
+    }
+
     /// Tells what this node's clock says, from time to time.
     fn tell_clock(&self) -> Result<()> {
         let mut told = locked(&self.clock_told);
@@ -482,7 +514,7 @@ impl Node {
         wanted: &Wanted,
         transfers: &[(Transfer, Option<TransferActual>)],
     ) -> Result<()> {
-        let old = now().saturating_sub(REMEMBERED);
+        let old = self.clock.time().seconds.saturating_sub(REMEMBERED);
         let mut done: BTreeMap<u32, usize> = BTreeMap::new();
         let mut here: Vec<_> =
             transfers.iter().filter(|(transfer, _)| transfer.node == self.config.name).collect();
@@ -626,11 +658,6 @@ fn is_ours(other: &NodeRecord, mine: &NodeRecord) -> bool {
 fn is_running(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
-}
-
-fn boot_id() -> String {
-    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    read.unwrap_or_default().trim().to_string()
 }
 
 fn known(book: &Book) -> Result<Known> {

@@ -409,7 +409,7 @@ impl Jobs<'_> {
     fn not_released(&self, job: &Job) -> Result<Option<String>> {
         let until =
             job.ending.unwrap_or(0).saturating_add(self.scheduler.release_patience.as_secs());
-        if now() >= until {
+        if self.desk.time() >= until {
             return Ok(None);
         }
         let told: Vec<(String, Released)> = self.book.list(&keys::released_all(&job.key))?;
@@ -459,7 +459,7 @@ impl Jobs<'_> {
     /// From here on nothing is ordered for its run, not even by a step that is under way: what is there now is
     /// all there will be.
     fn close(&self, job: &Job) -> Result<Job> {
-        self.alter(job, |job| job.ending = job.ending.or(Some(now())))
+        self.alter(job, |job| job.ending = job.ending.or(Some(self.desk.time())))
     }
 
     /// Has stage-outs of a job not be carried out that have not begun.

@@ -144,3 +144,19 @@ fn an_instance_of_a_job_that_nobody_knows_goes_and_no_other() {
     let all = ["job-17-cache", "job-18-cache", "job-19-x"].map(wanted);
     assert_eq!(all, [Want::Gone, Want::Here, Want::Here]);
 }
+
+/// A job's epilog is waited for as long as was said, whatever the clock does meanwhile.
+#[test]
+fn no_job_is_taken_for_released_by_a_clock_that_has_jumped() {
+    let bed = Bed::new();
+    let node = bed.scheduling();
+    let (desk, eyes) = (node.desk(), Meanwhile::nothing());
+    let hooks = jobs(&node, &desk, &eyes);
+    hooks.set_up(&with_a_cache("17")).unwrap();
+    hooks.pre_run("17", &["n1".into()]).unwrap();
+    let ended = || hooks.post_run("17", crate::job::Ended::Success).unwrap();
+    let waits = Answer::Wait("for the epilog of node n1".into());
+    assert_eq!(ended(), waits);
+    node.clock.jumped.store(7 * 24 * 60 * 60, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(ended(), waits);
+}

@@ -135,3 +135,76 @@ fn what_an_instance_left_holds_none_that_has_its_name_later() {
         node.release(&Instance { want: Want::Gone, ..new }).unwrap();
     }
 }
+
+const YEAR: i64 = 365 * 24 * 60 * 60;
+
+fn jump(node: &Node, seconds: i64) {
+    node.clock.time();
+    node.clock.jumped.store(seconds, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Method: a node that is alone comes up after a power cut, and its clock says that it is next year, or 1970.
+#[test]
+fn a_node_alone_gives_nothing_up_by_a_clock_that_has_jumped() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let asked = |name, expires| NewInstance { expires, ..wish(name, Mode::Private, &["n1"]) };
+    desk.create(&asked("named", Some(now() + 1000))).unwrap();
+    let made = desk.create(&asked("hurried", None)).unwrap();
+    let (kept, late) = ("kept", "late");
+    let [kept, late] = [kept, late].map(|of| desk.transfer(&out_of(&made, of), USER).unwrap());
+    let hurried = desk.destroy("hurried", USER, Want::GoneInHurry).unwrap();
+    node.failed(&kept, &hurried);
+    let lines = |of: &Transfer| manifest::of(&node.book, "n1", "hurried", &of.id).unwrap();
+    assert!(matches!(node.before_leaving(&hurried).unwrap(), Before::Wait(..)));
+    let promised = lines(&kept)[0].expires.expect("an hour is promised");
+    let past = desk.create(&asked("past", None)).unwrap();
+    let past = desk.transfer(&out_of(&past, "r"), USER).unwrap();
+    node.book.put(&keys::actual_transfer(&past.id), &ended(&past, TransferState::Done)).unwrap();
+    for by in [YEAR, -i64::try_from(now()).unwrap()] {
+        jump(&node, by);
+        node.failed(&late, &hurried);
+        let wanted = Wanted::of(&node.book).unwrap();
+        node.expire(&wanted).unwrap();
+        assert_eq!(node.wanted("named").unwrap().want, Want::Here, "by {by} s");
+        assert!(matches!(node.before_leaving(&hurried).unwrap(), Before::Wait(..)), "by {by} s");
+        assert_eq!(lines(&kept)[0].expires, Some(promised));
+        assert_eq!(
+            lines(&late)[0].expires,
+            None,
+            "C3: promised by a clock that is wrong by {by} s"
+        );
+        let gone = Wanted { instances: BTreeMap::new(), ..wanted };
+        node.forget_transfers(&gone, &desk.transfers().unwrap()).unwrap();
+        assert!(desk.transfer_of(&past.id).is_ok(), "by {by} s");
+        // What it has seen is on record, and the next daemon goes on with that.
+        node.keep_time().unwrap();
+        let seen = node.local.time_seen().unwrap().unwrap();
+        assert!(seen.time.abs_diff(now()) < 60 && seen.doubt.is_some(), "{seen:?}");
+    }
+    // It is set right.
+    jump(&node, 0);
+    assert!(matches!(node.before_leaving(&hurried).unwrap(), Before::Wait(..)));
+    assert!(lines(&late)[0].expires.is_some());
+}
+
+/// Method: what is on record was written a year ago, as the clock has it, and the machine has come up since.
+#[test]
+fn the_time_that_was_seen_outlives_the_daemon() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    node.keep_time().unwrap();
+    let seen = node.local.time_seen().unwrap().unwrap();
+    let before = crate::clock::Seen { time: seen.time - YEAR as u64, boot: "other".into(), ..seen };
+    node.local.note_time(&before).unwrap();
+    drop(node);
+    let node = bed.node("n1");
+    let time = node.clock.time();
+    assert!(time.doubt.is_some() && time.seconds < now() - 300 * 24 * 60 * 60, "{time:?}");
+    let asked = NewInstance { expires: Some(now() + 1), ..wish("w", Mode::Private, &["n1"]) };
+    node.desk().create(&asked).unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    node.expire(&Wanted::of(&node.book).unwrap()).unwrap();
+    assert_eq!(node.wanted("w").unwrap().want, Want::Here);
+}

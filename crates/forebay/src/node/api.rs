@@ -175,7 +175,7 @@ impl Door {
     pub(super) fn view(&self, wanted: Instance) -> Result<InstanceView> {
         let actual = self.node.desk().actual(&wanted.id)?;
         let actual: BTreeMap<String, Actual> = actual.into_iter().collect();
-        let ends_in_seconds = wanted.ends_soon(now());
+        let ends_in_seconds = wanted.ends_soon(self.node.desk().time());
         Ok(InstanceView { wanted, ends_in_seconds, actual, cache: None })
     }
 

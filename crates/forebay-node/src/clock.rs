@@ -1,0 +1,250 @@
+//! The time by which something is given up: what expires, what was promised to be kept, whose epilog is waited for.
+//!
+//! The clock of a machine that comes up after a power cut may say anything, and what is dropped by it does not come
+//! back. So a daemon counts the time that it sees pass, over its restarts, and compares.
+//!
+//! - C1: while the clock agrees with that count within [`MAY_JUMP`], the clock is right.
+//! - C2: a clock that has gone further is doubted until [`GRACE`] of the machine's own time has passed with it. Until
+//!   then the earlier one of both counts: of what is left of a deadline, that or the grace is waited for, whichever
+//!   is shorter.
+//! - C3: a promise whose end is written down is not made by a clock that is doubted.
+//!
+//! A node that was off for long is doubted, too: nobody can tell that from a clock that is wrong. It is late then,
+//! which loses nothing.
+
+use std::sync::{Mutex, PoisonError};
+
+use forebay_base::units::human_secs;
+use serde::{Deserialize, Serialize};
+
+use crate::desk::now;
+
+/// The clock may go on by so much that nobody has seen: a restart of the machine, and what was not written down.
+pub const MAY_JUMP: u64 = 600;
+
+/// For so long a clock that has gone further is doubted.
+pub const GRACE: u64 = 24 * 60 * 60;
+
+/// What the machine says.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// Seconds since 1970.
+    pub wall: u64,
+    /// Of the kernel that runs.
+    pub boot: String,
+    /// Seconds since the kernel came up, whatever was done to the clock.
+    pub up: u64,
+}
+
+/// Time as it was seen to pass, as it is on record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Seconds since 1970.
+    pub time: u64,
+    pub boot: String,
+    pub up: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+}
+
+/// How far the clock was from what was seen, and how long it has gone on like that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    pub ahead: i64,
+    pub seen: u64,
+}
+
+/// What counts for a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub seconds: u64,
+    pub doubt: Option<Doubt>,
+}
+
+impl std::fmt::Display for Doubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let side = if self.ahead < 0 { "behind" } else { "ahead of" };
+        let (by, left) = (self.ahead.unsigned_abs(), GRACE.saturating_sub(self.seen));
+        let (by, left) = (human_secs(by as f64), human_secs(left as f64));
+        write!(
+            f,
+            "this node's clock is {by} {side} the time that its daemon has seen pass (a power cut, or it was off): it \
+             is believed in {left}, or when it is set right"
+        )
+    }
+}
+
+impl Seen {
+    fn at(reading: &Reading) -> Seen {
+        let Reading { wall, boot, up } = reading.clone();
+        Seen { time: wall, boot, up, doubt: None }
+    }
+
+    fn look(&mut self, now: &Reading) -> Time {
+        // Of the time before a restart of the machine nothing is known.
+        let since = if self.boot == now.boot { self.up } else { 0 };
+        let passed = now.up.saturating_sub(since);
+        self.time = self.time.saturating_add(passed);
+        (self.boot, self.up) = (now.boot.clone(), now.up);
+        let ahead = now.wall as i64 - self.time as i64;
+        self.doubt = self.doubted(ahead, passed);
+        if self.doubt.is_none() {
+            self.time = now.wall;
+        }
+        Time { seconds: self.time.min(now.wall), doubt: self.doubt }
+    }
+
+    fn doubted(&self, ahead: i64, passed: u64) -> Option<Doubt> {
+        if ahead.unsigned_abs() <= MAY_JUMP {
+            return None;
+        }
+        let same = self.doubt.filter(|doubt| doubt.ahead.abs_diff(ahead) <= MAY_JUMP);
+        let seen = same.map_or(0, |doubt| doubt.seen + passed);
+        (seen < GRACE).then_some(Doubt { ahead: same.map_or(ahead, |doubt| doubt.ahead), seen })
+    }
+}
+
+/// The clock of this node.
+pub struct Clock {
+    seen: Mutex<Seen>,
+    /// Seconds that a test has the clock go ahead.
+    #[cfg(test)]
+    pub jumped: std::sync::atomic::AtomicI64,
+}
+
+impl Clock {
+    /// Goes on from what is on record.
+    pub fn after(before: Option<Seen>) -> Clock {
+        let seen = before.unwrap_or_else(|| Seen::at(&read()));
+        Clock {
+            seen: Mutex::new(seen),
+            #[cfg(test)]
+            jumped: std::sync::atomic::AtomicI64::new(0),
+        }
+    }
+
+    pub fn time(&self) -> Time {
+        let mut reading = read();
+        reading.wall = reading.wall.saturating_add_signed(self.jumped());
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).look(&reading)
+    }
+
+    pub fn seen(&self) -> Seen {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    #[cfg(not(test))]
+    fn jumped(&self) -> i64 {
+        0
+    }
+
+    #[cfg(test)]
+    fn jumped(&self) -> i64 {
+        self.jumped.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// Of the kernel that runs.
+pub fn boot_id() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.unwrap_or_default().trim().to_string()
+}
+
+fn read() -> Reading {
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
+    Reading { wall: now(), boot: boot_id(), up: up as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 24 * 60 * 60;
+    const START: u64 = 1_700_000_000;
+
+    fn reading(boot: &str, up: u64, wall: u64) -> Reading {
+        Reading { wall, boot: boot.into(), up }
+    }
+
+    fn seen() -> Seen {
+        Seen::at(&reading("a", 1000, START))
+    }
+
+    fn trusted(time: Time) -> u64 {
+        assert_eq!(time.doubt, None);
+        time.seconds
+    }
+
+    fn doubted(time: Time) -> u64 {
+        assert!(time.doubt.is_some());
+        time.seconds
+    }
+
+    #[test]
+    fn a_clock_that_goes_on_is_believed_also_over_a_short_restart_of_the_machine() {
+        let mut seen = seen();
+        assert_eq!(trusted(seen.look(&reading("a", 1000 + DAY, START + DAY))), START + DAY);
+        // No daemon ran for long; the kernel did.
+        assert_eq!(
+            trusted(seen.look(&reading("a", 1000 + 9 * DAY, START + 9 * DAY))),
+            START + 9 * DAY
+        );
+        let up_again = START + 9 * DAY + 60 + MAY_JUMP;
+        assert_eq!(trusted(seen.look(&reading("b", 60, up_again))), up_again);
+        // Drift is followed.
+        for n in 1..100 {
+            let wall = up_again + n * (DAY + 300);
+            assert_eq!(trusted(seen.look(&reading("b", 60 + n * DAY, wall))), wall);
+        }
+    }
+
+    /// C2.
+    #[test]
+    fn after_a_jump_a_deadline_waits_for_what_is_left_of_it_or_for_the_grace() {
+        for wrong in [START + 365 * DAY, START + 2 * DAY] {
+            let mut seen = seen();
+            assert_eq!(doubted(seen.look(&reading("b", 10, wrong))), START + 10);
+            let later = |up| reading("b", up, wrong - 10 + up);
+            assert_eq!(doubted(seen.look(&later(3600))), START + 3600);
+            // Over restarts of the daemon, and of the machine.
+            let text = serde_json::to_string(&seen).unwrap();
+            let mut seen: Seen = serde_json::from_str(&text).unwrap();
+            assert_eq!(doubted(seen.look(&later(7200))), START + 7200);
+            let again = |up| reading("c", up, wrong - 10 + 7200 + 60 + up);
+            assert_eq!(doubted(seen.look(&again(30))), START + 7200 + 30);
+            assert_eq!(doubted(seen.look(&again(GRACE - 7200))), START + GRACE);
+            let believed = again(GRACE - 7200 + 40);
+            assert_eq!(trusted(seen.look(&believed)), believed.wall);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_right_is_believed_at_once() {
+        let mut seen = seen();
+        doubted(seen.look(&reading("b", 10, START + 999 * DAY)));
+        doubted(seen.look(&reading("b", 3000, START + 999 * DAY + 2990)));
+        assert_eq!(trusted(seen.look(&reading("b", 3600, START + 3600 + 200))), START + 3800);
+    }
+
+    /// Another jump begins its own grace.
+    #[test]
+    fn a_second_jump_does_not_live_on_the_grace_of_the_first() {
+        let mut seen = seen();
+        doubted(seen.look(&reading("b", 0, START + 9 * DAY)));
+        doubted(seen.look(&reading("b", GRACE - 1, START + 9 * DAY + GRACE - 1)));
+        assert_eq!(
+            doubted(seen.look(&reading("b", GRACE + 5, START + 99 * DAY))),
+            START + GRACE + 5
+        );
+    }
+
+    /// C2: late, and what it says when it is set right is not believed against what was seen.
+    #[test]
+    fn a_clock_that_is_behind_ends_nothing_and_neither_does_its_correction() {
+        let mut seen = seen();
+        assert_eq!(doubted(seen.look(&reading("b", 10, 5))), 5);
+        assert_eq!(doubted(seen.look(&reading("b", 70, 65))), 65);
+        assert_eq!(trusted(seen.look(&reading("b", 100, START + 100 + MAY_JUMP))), START + 700);
+    }
+}
