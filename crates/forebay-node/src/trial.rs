@@ -790,3 +790,21 @@ fn what_is_refused_has_failed_and_is_in_the_manifest_with_its_bytes() {
     assert_eq!(node.before_leaving(&gone).unwrap(), Before::Nothing);
     node.tend(&gone).unwrap();
 }
+
+/// Method: the node forgets a transfer while it is being called off, or taken up again.
+#[test]
+fn a_transfer_that_is_forgotten_meanwhile_stays_forgotten() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let made = desk.create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let transfer = desk.transfer(&out_of(&made, "r"), USER).unwrap();
+    let key = keys::wanted_transfer(&transfer.id);
+    let altered = desk.alter(&transfer.id, USER, |_, transfer, _| {
+        node.book.delete(&key)?;
+        transfer.attempt += 1;
+        Ok(())
+    });
+    assert_eq!(node.book.read::<Transfer>(&key).unwrap(), None, "{altered:?}");
+    assert!(altered.unwrap_err().to_string().contains("no transfer"));
+}

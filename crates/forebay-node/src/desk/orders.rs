@@ -228,9 +228,7 @@ impl Desk {
     pub fn transfer_of(&self, id: &str) -> Result<Known> {
         check_name("transfer", id)?;
         let wanted: Option<Transfer> = self.book.read(&keys::wanted_transfer(id))?;
-        let wanted = wanted.ok_or_else(|| {
-            usage(format!("no transfer {id}; `forebay stage list` shows those there are"))
-        })?;
+        let wanted = wanted.ok_or_else(|| no_transfer(id))?;
         Ok((wanted, self.book.read(&keys::actual_transfer(id))?))
     }
 
@@ -287,23 +285,28 @@ impl Desk {
         })
     }
 
-    fn alter(
+    /// Changes a transfer as it was read: one that is forgotten meanwhile stays forgotten.
+    pub(crate) fn alter(
         &self,
         id: &str,
         asker: Asker,
         alter: impl Fn(&mut Draft<'_>, &mut Transfer, Option<TransferActual>) -> Result<()>,
     ) -> Result<Transfer> {
-        let (found, _) = self.transfer_of(id)?;
-        asker.require(found.owner, &format!("transfer {id}"))?;
+        check_name("transfer", id)?;
         self.book.change(&format!("transfer {id}"), |draft| {
             let key = keys::wanted_transfer(id);
-            let mut transfer: Transfer = draft.read(&key)?.unwrap_or_else(|| found.clone());
+            let mut transfer: Transfer = draft.read(&key)?.ok_or_else(|| no_transfer(id))?;
+            asker.require(transfer.owner, &format!("transfer {id}"))?;
             let actual = draft.read(&keys::actual_transfer(id))?;
             alter(draft, &mut transfer, actual)?;
             draft.put(&key, &transfer);
             Ok(transfer)
         })
     }
+}
+
+fn no_transfer(id: &str) -> Error {
+    usage(format!("no transfer {id}; `forebay stage list` shows those there are"))
 }
 
 /// The instance of a transfer that is to be taken up, if its files are still there and stay so.
