@@ -23,5 +23,6 @@ pub use order::Eyes;
 pub use phases::{Answer, Hurry, Jobs, NewJob, choose_pool};
 pub use reaper::{Reaper, Scheduler, refresh_spool, tidy};
 pub use record::{Ended, Job, Phase, Places, Released};
+pub(crate) use release::is_elsewhere;
 pub use release::{Patience, release};
 pub use spool::{POOLS_FILE, Spool, variables_file};

@@ -11,7 +11,7 @@ use crate::book::Listed;
 use crate::clock::Time;
 use crate::desk::now;
 use crate::hands::Moved;
-use crate::job::{Job, Phase};
+use crate::job::{Job, Phase, is_elsewhere};
 use crate::manifest;
 use crate::node::{Live, Node};
 use crate::records::{
@@ -119,13 +119,9 @@ impl Node {
             here && job.phase < Phase::Ended && job.stages_out_of(&instance.id)
         });
         let waits = waits.map(|job| format!("job {} stages out of it when it ends", job.key.id));
-        // Of what a newer daemon wrote this much is sure: what it does not name it does not stage out of, and where
-        // its nodes can be read it is on these alone.
-        let is_elsewhere = |job: &Value| {
-            let nodes = job["nodes"].as_array();
-            nodes.is_some_and(|nodes| nodes.iter().all(|node| *node != *self.config.name))
-        };
-        let may = |job: &Value| !is_elsewhere(job) && names(job, &instance.id);
+        // What a newer daemon wrote and does not name the instance does not stage out of it.
+        let me = &self.config.name;
+        let may = |job: &Value| !is_elsewhere(job, me) && names(job, &instance.id);
         let unread = all.unread.iter().filter(|(_, job)| may(job));
         let unread =
             unread.map(|(job, _)| format!("job {job}, which a newer forebay wrote, names it"));

@@ -619,6 +619,14 @@ fn a_job_of_a_newer_version_stops_no_other_one_and_nothing_that_it_does_not_name
 fn bed_instance(node: &Node, name: &str) -> Instance {
     node.desk().create(&wish(name, Mode::Private, &["n1"])).unwrap()
 }
+    // One whose very key is written otherwise by now may be his; another cluster's, on other nodes, is not.
+    for (record, kind) in [
+        (serde_json::json!({ "run": "7" }), Kind::Unavailable),
+        (serde_json::json!({ "key": { "id": "7" }, "tomorrow": 1, "nodes": ["n2"] }), Kind::Usage),
+    ] {
+        node.book.put(&format!("{}other/7/000001", keys::JOBS), &record).unwrap();
+        assert_eq!(release("7").kind(), kind, "{record}");
+    }
 
 #[test]
 fn a_user_has_so_many_transfers_that_have_not_ended() {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use forebay_base::{Error, Kind, Result};
+use serde_json::Value;
 
 use super::phases::Answer;
 use super::record::{Job, Phase, Released};
@@ -30,7 +31,7 @@ pub fn release(
 ) -> Result<Answer> {
     check_name("job", id)?;
     let all: Listed<Job> = book.list_some(keys::JOBS)?;
-    let is_newer = all.unread.iter().any(|(_, job)| job["key"]["id"] == id);
+    let is_newer = all.unread.iter().any(|(at, job)| may_be_of(at, id) && !is_elsewhere(job, node));
     let here = all.read.into_iter().map(|(_, job)| job).filter(|job| {
         job.key.id == id && job.phase < Phase::TornDown && job.nodes.iter().any(|name| name == node)
     });
@@ -58,4 +59,16 @@ pub fn release(
         true => Err(Error::new(Kind::Usage, format!("job {id} has nothing on node {node}"))),
         false => Ok(Answer::Done("released".into())),
     }
+}
+
+/// Whether a record that a newer forebay wrote may be one of this job's: its key is `CLUSTER/ID/INCARNATION`, whatever
+/// the record itself has, and of which cluster the job is that has ended here nobody says.
+fn may_be_of(at: &str, id: &str) -> bool {
+    at.split('/').nth(1).is_none_or(|of| of == id)
+}
+
+/// Of what a newer forebay wrote this much is sure: where its nodes can be read it is on these alone.
+pub fn is_elsewhere(job: &Value, node: &str) -> bool {
+    let nodes = job["nodes"].as_array().filter(|nodes| nodes.iter().all(Value::is_string));
+    nodes.is_some_and(|nodes| nodes.iter().all(|other| *other != *node))
 }
