@@ -89,7 +89,7 @@ mod tests {
             want: Want::Gone,
         };
         let why = Some("no memory".into());
-        let told = Actual { state: State::Leaving, means: None, why, since: 0, going: false };
+        let told = Actual { state: State::Leaving, why, ..Actual::default() };
         let trouble = left_on(&instance, Some(&told)).unwrap();
         assert_eq!(trouble.text, "swap of s is left on: no memory");
         assert_eq!(

@@ -27,11 +27,13 @@ pub(crate) enum Before {
     Wait(String, Needs),
 }
 
-/// Whether a transfer is to be carried out whose files are in the instance.
+/// What is needed for an instance to go on: a transfer may have to be carried out whose files are in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
     Files,
     Nobody,
+    /// No transfer goes on by itself: what failed is its owner's to take up or to give up.
+    Owner,
 }
 
 /// Whether what an instance's transfers left may be taken up.
@@ -73,6 +75,7 @@ impl Node {
         let all = self.desk().transfers_known()?;
         let mut waits = self.jobs_that_stage_out_of(instance)?;
         let mut needs = if waits.is_empty() { Needs::Nobody } else { Needs::Files };
+        let mut held = Vec::new();
         for (id, record) in &all.unread {
             if record["instance"] == *instance.id && record["node"] == *self.config.name {
                 waits.push(format!(
@@ -92,7 +95,7 @@ impl Node {
             match state {
                 TransferState::Done => {}
                 TransferState::Failed | TransferState::Cancelled => {
-                    waits.extend(self.kept_for(&transfer, instance)?);
+                    held.extend(self.kept_for(&transfer, instance)?);
                 }
                 TransferState::Running => waits.push(format!("transfer {} runs", transfer.id)),
                 TransferState::Waiting => {
@@ -102,6 +105,10 @@ impl Node {
                 }
             }
         }
+        if waits.is_empty() && !held.is_empty() && instance.want == Want::Gone {
+            needs = Needs::Owner;
+        }
+        waits.append(&mut held);
         Ok(match waits.is_empty() {
             true => Before::Nothing,
             false => Before::Wait(waits.join("; "), needs),

@@ -150,9 +150,10 @@ pub struct SpaceWish {
     pub mode: Option<u32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
+    #[default]
     Making,
     Ready,
     /// It goes: what is not home is brought home first.
@@ -174,7 +175,7 @@ impl State {
 
 /// `actual/instances/ID/NODE`: what a node has made of an instance. The key goes when nothing of the
 /// instance is left there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actual {
     pub state: State,
     /// How the capacity holds, such as `image-ext4`.
@@ -188,6 +189,9 @@ pub struct Actual {
     /// Nothing of it is waited for any more: no transfer of it is taken up from here on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub going: bool,
+    /// It goes when its owner has said what becomes of what is not home: nothing else is waited for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undecided: bool,
 }
 
 /// `pools/NODE/POOL`: what a node offers.

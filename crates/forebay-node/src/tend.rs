@@ -21,7 +21,7 @@ use crate::crew::Next;
 use crate::desk::{now, place_for};
 use crate::failpoint;
 use crate::hands::{Cache, Leave, Look, Unflushed};
-use crate::leaving::Before;
+use crate::leaving::{Before, Needs};
 use crate::ledger::{Ledger, UserUse};
 use crate::manifest;
 use crate::node::Node;
@@ -143,7 +143,7 @@ impl Node {
             && let Before::Wait(why, needs) = self.may_go(instance)?
         {
             self.mind_door(instance, needs)?;
-            self.tell(instance, State::Leaving, None, Some(why))?;
+            self.tell_held(instance, why, needs)?;
             return Ok(Next::After(WAIT));
         }
         let pool = self.pool_of(instance)?;
@@ -296,18 +296,28 @@ impl Node {
         means: Option<String>,
         why: Option<String>,
     ) -> Result<()> {
+        self.tell_all(instance, Actual { state, means, why, ..Actual::default() })
+    }
+
+    /// It waits for its transfers.
+    fn tell_held(&self, instance: &Instance, why: String, needs: Needs) -> Result<()> {
+        let (why, undecided) = (Some(why), needs == Needs::Owner);
+        self.tell_all(
+            instance,
+            Actual { state: State::Leaving, why, undecided, ..Actual::default() },
+        )
+    }
+
+    /// What is said of its means and its gate stays, and so does the time of a state.
+    fn tell_all(&self, instance: &Instance, news: Actual) -> Result<()> {
         let key = keys::actual_instance(&instance.id, &self.config.name);
         let told: Option<Actual> = self.book.read(&key)?;
-        let means = means.or_else(|| told.as_ref().and_then(|told| told.means.clone()));
-        let same = told
-            .as_ref()
-            .is_some_and(|told| told.state == state && told.means == means && told.why == why);
-        if same {
-            return Ok(());
-        }
-        let going = told.as_ref().is_some_and(|told| told.going);
-        let since = told.filter(|told| told.state == state).map_or_else(now, |told| told.since);
-        self.book.put(&key, &Actual { state, means, why, since, going })
+        let is_new = told.is_none();
+        let old = told.unwrap_or(Actual { since: now(), ..news.clone() });
+        let since = if old.state == news.state { old.since } else { now() };
+        let means = news.means.clone().or_else(|| old.means.clone());
+        let news = Actual { means, since, going: old.going, ..news };
+        if is_new || news != old { self.book.put(&key, &news) } else { Ok(()) }
     }
 }
 

@@ -277,7 +277,7 @@ fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
     for (id, mode) in [("idle", Mode::Private), ("c", Mode::Cache)] {
         desk.create(&wish(id, mode, &["n2"])).unwrap();
     }
-    let ready = Actual { state: State::Ready, means: None, why: None, since: 7, going: false };
+    let ready = Actual { state: State::Ready, since: 7, ..Actual::default() };
     for (id, node) in [("w", "n1"), ("w", "n2"), ("idle", "n2"), ("c", "n2")] {
         n1.book.put(&keys::actual_instance(id, node), &ready).unwrap();
     }
@@ -380,7 +380,7 @@ fn what_is_taken_up_in_the_last_moment_is_neither_dropped_nor_lost() {
     let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
     let first = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
     let hurried = node.desk().destroy("w", USER, Want::GoneInHurry).unwrap();
-    let here = Actual { state: State::Leaving, means: None, why: None, since: 0, going: false };
+    let here = Actual { state: State::Leaving, ..Actual::default() };
     node.book.put(&keys::actual_instance("w", "n1"), &here).unwrap();
     node.failed(&first, &hurried);
     // Taken up while the node decides: what it has read is older.
@@ -434,12 +434,17 @@ fn the_gate_opens_again_if_something_is_waited_for() {
     let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
     let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
     let gone = node.desk().destroy("w", USER, Want::Gone).unwrap();
-    let shut = Actual { state: State::Leaving, means: None, why: None, since: 0, going: true };
+    let shut = Actual { state: State::Leaving, going: true, ..Actual::default() };
     node.book.put(&keys::actual_instance("w", "n1"), &shut).unwrap();
     node.failed(&transfer, &gone);
     assert!(node.desk().resume(&transfer.id, USER).is_err());
-    assert!(matches!(node.may_go(&gone).unwrap(), Before::Wait(_, Needs::Nobody)));
+    assert!(matches!(node.may_go(&gone).unwrap(), Before::Wait(_, Needs::Owner)));
+    // Who asks for it to go is told that it waits for him.
+    node.tend(&gone).unwrap();
+    assert!(node.told(&gone).unwrap().unwrap().undecided);
     node.desk().resume(&transfer.id, USER).unwrap();
+    node.tend(&gone).unwrap();
+    assert!(!node.told(&gone).unwrap().unwrap().undecided, "it is carried out");
 }
 
 /// Who makes an instance and who orders a transfer may have clocks that differ.
@@ -567,7 +572,7 @@ fn what_was_in_memory_is_not_brought_home_as_nothing() {
     assert!(lines[0].file.contains('r') && lines[0].why.contains("restart"), "{lines:?}");
     assert_eq!(lines[0].bytes, 30, "what was not home yet");
     let before = node.before_leaving(&going).unwrap();
-    assert!(matches!(before, Before::Wait(_, Needs::Nobody)), "{before:?}");
+    assert!(matches!(before, Before::Wait(_, Needs::Owner)), "{before:?}");
     node.desk().call_off(&transfer.id, USER, TransferWant::Revoked).unwrap();
     assert_eq!(node.before_leaving(&going).unwrap(), Before::Nothing);
     node.tend(&going).unwrap();
@@ -614,11 +619,6 @@ fn a_job_of_a_newer_version_stops_no_other_one_and_nothing_that_it_does_not_name
     };
     assert_eq!(release("9").kind(), Kind::Unavailable);
     assert_eq!(release("8").kind(), Kind::Usage, "it has nothing there");
-}
-
-fn bed_instance(node: &Node, name: &str) -> Instance {
-    node.desk().create(&wish(name, Mode::Private, &["n1"])).unwrap()
-}
     // One whose very key is written otherwise by now may be his; another cluster's, on other nodes, is not.
     for (record, kind) in [
         (serde_json::json!({ "run": "7" }), Kind::Unavailable),
@@ -627,6 +627,11 @@ fn bed_instance(node: &Node, name: &str) -> Instance {
         node.book.put(&format!("{}other/7/000001", keys::JOBS), &record).unwrap();
         assert_eq!(release("7").kind(), kind, "{record}");
     }
+}
+
+fn bed_instance(node: &Node, name: &str) -> Instance {
+    node.desk().create(&wish(name, Mode::Private, &["n1"])).unwrap()
+}
 
 #[test]
 fn a_user_has_so_many_transfers_that_have_not_ended() {

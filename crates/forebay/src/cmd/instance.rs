@@ -19,6 +19,9 @@ use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration, parse_size};
 
+/// A node looks every second what holds an instance: what it says for so long is so.
+const SETTLED: Duration = Duration::from_secs(2);
+
 /// Who waits for an instance to go hears as often what it waits for.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -52,7 +55,9 @@ Examples:
   forebay instance destroy scratch --no-wait
 
 What was to be staged out at the end, and what is dirty in a cache, goes home first: the instance goes
-when it has. --hurry frees the node at once: what is not home waits, and `forebay manifest` lists it.
+when it has. Where that did not work and nothing is tried any more, the command ends at once with exit
+code 4 and says what is left: `forebay stage resume` tries again, `forebay stage revoke` gives it up.
+--hurry frees the node at once: what is not home waits, and `forebay manifest` lists it.
 Stage-outs that were told to hurry are kept for a day (keep-after-hurry), then dropped with a record;
 dirty bytes of a cache are never dropped.";
 
@@ -506,12 +511,14 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
     }
     let deadline = Instant::now() + args.timeout;
     let (mut told, mut said) = (String::new(), Instant::now());
+    let mut undecided: Option<Instant> = None;
     loop {
         let all: Vec<InstanceView> = client.get("/v1/instances")?;
         let Some(view) = all.into_iter().find(|other| other.wanted.id == *id) else { break };
         let waits = waits_for(&view);
         let is_news = waits != told || said.elapsed() >= AGAIN;
-        if is_news && view.actual.values().any(|actual| actual.why.is_some()) {
+        let is_known = view.actual.values().any(|actual| actual.why.is_some());
+        if is_news && (is_known || said.elapsed() >= AGAIN) {
             let left =
                 human_secs(deadline.saturating_duration_since(Instant::now()).as_secs() as f64);
             note!("{waits} (waited for {left} more)");
@@ -520,6 +527,11 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
         }
         if signals::take_interrupt().is_some() {
             return Err(Error::new(Kind::Interrupted, format!("{id} goes on leaving: {waits}")));
+        }
+        undecided = is_undecided(&view).then(|| undecided.unwrap_or_else(Instant::now));
+        if undecided.is_some_and(|since| since.elapsed() >= SETTLED) {
+            let why = format!("{id} stays until you say what becomes of what is not home: {waits}");
+            return Err(Error::new(Kind::DirtyAtRisk, why));
         }
         if Instant::now() >= deadline {
             let after = human_secs(args.timeout.as_secs_f64());
@@ -530,6 +542,13 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
     }
     say(format!("{id} is gone"));
     Ok(0)
+}
+
+/// Whether it goes on no node before its owner decides.
+fn is_undecided(view: &InstanceView) -> bool {
+    let mut there = view.actual.values().peekable();
+    let gone = view.wanted.want == Want::Gone && there.peek().is_some();
+    gone && there.all(|actual| actual.undecided)
 }
 
 fn owner(user: &str) -> Result<(u32, u32)> {
