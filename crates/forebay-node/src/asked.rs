@@ -54,6 +54,12 @@ impl Node {
         Ok((cache.mountpoint, cache.tier))
     }
 
+    /// Bytes and files that are dirty in a cache of this node, if that is known soon.
+    pub fn dirty_of(&self, instance: &Instance) -> Option<(u64, u64)> {
+        let found = self.glance(instance).ok()?;
+        Some((found.iter().map(|unflushed| unflushed.bytes).sum(), found.len() as u64))
+    }
+
     fn glance(&self, instance: &Instance) -> Result<Vec<Unflushed>> {
         let cache = self.cache(instance, &*self.pool_of(instance)?)?;
         self.hands.glance(&cache)

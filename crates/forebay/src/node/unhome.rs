@@ -59,19 +59,25 @@ impl Door {
         }
         let (at, tier) = self.node.cache_at(instance).ok()?;
         let mounts = Mounts::read().ok()?;
-        mounts.ours().find(|(mounted, of)| *mounted == at && *of == tier)?;
+        let mounted = mounts.ours().any(|(mounted, of)| *mounted == at && *of == tier);
         let client = Client::new(&tier);
-        if client.liveness() == Liveness::Dead {
-            return Some(CacheView {
-                daemon: CacheDaemon::Dead,
-                dirty_bytes: None,
-                dirty_files: None,
-            });
+        if !mounted || client.liveness() == Liveness::Dead {
+            return self.dead_cache_view(instance, mounted);
         }
         let status = status_of(client);
         let (dirty_bytes, dirty_files) =
             (status["dirty_bytes"].as_u64(), status["dirty_files"].as_u64());
         Some(CacheView { daemon: CacheDaemon::Serving, dirty_bytes, dirty_files })
+    }
+
+    /// What its tier has of a cache whose daemon has died; nothing of one that is not mounted and has nothing.
+    fn dead_cache_view(&self, instance: &Instance, mounted: bool) -> Option<CacheView> {
+        let dirty = self.node.dirty_of(instance);
+        if !mounted && dirty.is_none_or(|(_, files)| files == 0) {
+            return None;
+        }
+        let (dirty_bytes, dirty_files) = dirty.unzip();
+        Some(CacheView { daemon: CacheDaemon::Dead, dirty_bytes, dirty_files })
     }
 
     /// What nodes have written into the registry.
