@@ -527,7 +527,7 @@ impl Inner {
     pub fn is_unused(&self) -> bool {
         let rests = |live: &Live| {
             let moves = live.is_at_work() || live.around.is_under_way() || !live.fills.is_empty();
-            !live.is_open() && !moves
+            !live.is_open() && !moves && !live.is_waited_for()
         };
         !self.is_passed() && self.live.as_deref().is_none_or(rests)
     }

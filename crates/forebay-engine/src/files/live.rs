@@ -45,6 +45,8 @@ pub(crate) struct InUse {
     /// The same of those who see by the clock whether clean bytes went meanwhile.
     io_that_looks: u32,
     pub around: Around,
+    /// Who waits to change it around the tier, in the order of coming.
+    waits_around: Vec<(u64, End)>,
     /// Ranges being fetched.
     pub fills: Vec<Fetch>,
     /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
@@ -184,6 +186,19 @@ impl InUse {
         Live(InUse { checked, named, around, last_seq, seal, ..InUse::default() })
     }
 
+    /// Whether somebody waits to change it around the tier.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waits_around.is_empty()
+    }
+
+    /// Whether who waits under this number may begin. Who needs the file alone is passed by nobody that came later, and passes
+    /// nobody that came before: either kind could go on for ever, and the other would wait for as long.
+    pub fn may_begin_around(&self, number: u64, end: End) -> bool {
+        let mut before = self.waits_around.iter().take_while(|(other, _)| *other != number);
+        let may_pass = |other: &End| (end, *other) == (End::IsNothing, End::IsNothing);
+        !self.around.bars(end) && before.all(|(_, other)| may_pass(other))
+    }
+
     /// Whether anything of the shadow is read, copied or synced.
     pub fn is_at_work(&self) -> bool {
         self.io + self.io_that_looks > 0 || self.flight.is_some()
@@ -265,6 +280,19 @@ impl Live {
     /// A flush that had begun then has landed.
     pub fn note_landed(&mut self, began: Look) {
         self.0.landed = Some(began);
+    }
+
+    /// Somebody comes who is to change it around the tier, and waits for his turn under this number.
+    pub fn wait_around(&mut self, end: End) -> u64 {
+        let waits = &mut self.0.waits_around;
+        let number = waits.last().map_or(0, |(last, _)| last + 1);
+        waits.push((number, end));
+        number
+    }
+
+    /// He waits no longer.
+    pub fn end_wait_around(&mut self, number: u64) {
+        self.0.waits_around.retain(|(other, _)| *other != number);
     }
 
     pub fn begin_around(&mut self, end: End) {

@@ -12,7 +12,7 @@
 //! - R3: what is cached of a range is thrown away before and after it is written around the tier;
 //!   a fill that read the old bytes does not land.
 //! - R4: what goes by the file's end, or moves it, is alone: what comes home cut at the end makes no file longer
-//!   that is truncated meanwhile.
+//!   that is truncated meanwhile. Who has to wait for that has his turn in the order of coming.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,26 +234,30 @@ impl Io {
         range: (u64, u64),
     ) -> Result<bool> {
         let Some(why) = self.writes_around(admission) else { return Ok(false) };
-        let size = file.lock().size();
         let (start, end) = range;
         match how {
-            Allocate::Zero => {
-                let end = end.min(size);
-                if start >= end {
-                    return Ok(true);
-                }
-                let Some(change) = self.begin_around(file, why, end, End::IsNothing)? else {
-                    return Ok(false);
-                };
-                let punch = || change.backing.punch(start, end - start);
-                self.replace(file, start, end, punch).map(|()| true)
-            }
-            Allocate::Extend if end > size => {
+            Allocate::Zero => self.zeroed_around(file, why, Span::Within(start, end)),
+            Allocate::Extend if end > file.lock().size() => {
                 self.resized_around(file, admission, Resize::Grow, end)
             }
             // A reservation is a courtesy, and the backing store is not asked for any.
             _ => Ok(true),
         }
+    }
+
+    fn zeroed_around(self: &Arc<Self>, file: &Arc<File>, why: Why, span: Span) -> Result<bool> {
+        let (start, end) = span.of(file);
+        if start >= end {
+            return Ok(true);
+        }
+        let Some(change) = self.begin_around(file, why, end, span.end())? else {
+            return Ok(false);
+        };
+        let (start, end) = span.of(file);
+        if start < end {
+            self.replace(file, start, end, || change.backing.punch(start, end - start))?;
+        }
+        Ok(true)
     }
 
     /// Claims the file for a change around the tier (R1); `None` if the tier has to take it. The beginning of a stream, and what is dirty of a file beyond its
@@ -302,15 +306,37 @@ impl Io {
         Ok(None)
     }
 
-    /// Locks a file once no change around the tier is under way beside which another may not be made (R4).
+    /// Locks a file once no change around the tier is under way beside which another may not be made (R4), and none that
+    /// came before waits for that.
     fn lock_beside<'a>(&self, file: &'a Arc<File>, end: End) -> Result<MutexGuard<'a, Inner>> {
-        let waits = |inner: &mut Inner| inner.live().around.bars(end);
+        let number = file.lock().live().wait_around(end);
+        let waited = self.wait_for_turn(file, number, end);
+        let (mut inner, is_turn) = waited.map_or_else(|e| (file.lock(), Err(e)), |it| (it, Ok(())));
+        inner.live().end_wait_around(number);
+        file.changed.notify_all();
+        match is_turn {
+            Ok(()) => Ok(inner),
+            Err(error) => {
+                self.files.retire(file, inner);
+                Err(error)
+            }
+        }
+    }
+
+    fn wait_for_turn<'a>(
+        &self,
+        file: &'a Arc<File>,
+        number: u64,
+        end: End,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        let waits = |inner: &mut Inner| !inner.live().may_begin_around(number, end);
         for _ in 0..TURNS {
             let inner = file.lock();
             let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, waits);
             if !waits(&mut inner) {
                 return Ok(inner);
             }
+            drop(inner);
             requester::check()?;
         }
         Err(Error::os(libc::EBUSY, "the file is changed around the fast tier all the time"))

@@ -1,12 +1,13 @@
 //! Reading around the tier while others write around it.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_backing::wrap::Verb;
+use forebay_backing::Result;
+use forebay_backing::wrap::{Call, Layer, Verb, Wrapped};
 use forebay_engine::{Admission, Allocate, Config, Engine, File, Tunables, WritePolicy};
 
 use crate::hook::Hook;
@@ -82,6 +83,11 @@ type Change = fn(&Engine, &Arc<File>);
 /// While a change of the file is on its way to the store around the tier, another one is asked for; how long the file is
 /// then, and what is in it.
 fn beside(change: Change, verb: Verb, other: Change) -> Vec<u8> {
+    beside_of(change, verb, other).0
+}
+
+/// Also says up to where the store was asked for zeros.
+fn beside_of(change: Change, verb: Verb, other: Change) -> (Vec<u8>, u64) {
     let store = MemStore::new();
     let (backing, hook) = Hook::on(store.clone());
     let tunables = Tunables { policy: WritePolicy::WriteAround, ..Tunables::default() };
@@ -110,11 +116,12 @@ fn beside(change: Change, verb: Verb, other: Change) -> Vec<u8> {
     thread.join().expect("no error of anybody");
     hook.set(|_| {});
     let size = engine.verbs.facts(&file).size;
-    let bytes = store.snapshot().files().remove(Path::new("f")).expect("it is there");
+    let stored = store.snapshot();
+    let bytes = stored.files().remove(Path::new("f")).expect("it is there");
     assert_eq!(size, bytes.len() as u64);
     drop(file);
     abandon(engine);
-    bytes
+    (bytes, stored.zeroed_to)
 }
 
 fn overwrites(engine: &Engine, file: &Arc<File>) {
@@ -145,4 +152,77 @@ fn what_is_appended_around_the_tier_is_at_the_end() {
     assert_eq!(beside(appends, Verb::WriteAt, cuts), b"old");
     assert_eq!(beside(cuts, Verb::SetLen, appends), b"old, more");
     assert_eq!(beside(appends, Verb::WriteAt, appends), b"old text, more, more");
+}
+
+fn zeroes(engine: &Engine, file: &Arc<File>) {
+    engine.io.allocate(file, Allocate::Zero, 1, 100).expect("a store that works");
+}
+
+// S-14
+#[test]
+fn what_is_zeroed_around_the_tier_ends_where_the_file_does_by_then() {
+    let (bytes, zeroed_to) = beside_of(cuts, Verb::SetLen, zeroes);
+    assert_eq!(bytes, b"o\0\0");
+    assert_eq!(zeroed_to, 3, "a store may write the zeros that it is asked for");
+    assert_eq!(beside(zeroes, Verb::Punch, cuts), b"o\0\0");
+    assert_eq!(beside(zeroes, Verb::Punch, appends), b"o\0\0\0\0\0\0\0, more");
+}
+
+/// A store whose writes take a while.
+struct Slow;
+
+impl Layer for Slow {
+    const PASSES_FD: bool = false;
+
+    fn before(&self, call: &Call<'_>) -> Result<()> {
+        if call.verb == Verb::WriteAt {
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+fn writes(engine: &Engine, file: &Arc<File>) {
+    engine.io.write(file, 0, b"new").expect("a store that works");
+}
+
+/// How long `other` takes while programs change the file without a pause.
+fn behind(stream: Change, other: Change) -> Duration {
+    let backing = Wrapped::new(Arc::new(MemStore::new()), Arc::new(Slow));
+    let tunables = Tunables { policy: WritePolicy::WriteAround, ..Tunables::default() };
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, backing, "behind", Config::default(), tunables).expect("a new tier");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    let ends = AtomicBool::new(false);
+    let took = thread::scope(|scope| {
+        let (engine, file, ends) = (&*engine, &file, &ends);
+        for turn in 0..4 {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(5) * turn);
+                while !ends.load(Relaxed) {
+                    stream(engine, file);
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(100));
+        let others = scope.spawn(|| {
+            let began = Instant::now();
+            other(engine, file);
+            began.elapsed()
+        });
+        let took = others.join();
+        ends.store(true, Relaxed);
+        took.expect("it gets its turn")
+    });
+    drop(file);
+    abandon(engine);
+    took
+}
+
+/// Neither those that go by the file's end nor those that do not keep the others out for ever.
+// S-14
+#[test]
+fn changes_around_the_tier_have_their_turns_whatever_others_do() {
+    let [resized, written] = [behind(writes, cuts), behind(appends, writes)];
+    assert!(resized.max(written) < Duration::from_secs(3), "{resized:?}, {written:?}");
 }

@@ -25,6 +25,8 @@ pub struct Tree {
     clock: u64,
     pub writes: u64,
     pub syncs: u64,
+    /// Up to where it was asked for zeros.
+    pub zeroed_to: u64,
 }
 
 /// A change of names, and the times that files of it had before.
@@ -459,7 +461,9 @@ impl BackingFile for MemFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.store.lock().change(self.ino, |bytes| bytes.punch(offset, len));
+        let mut tree = self.store.lock();
+        tree.zeroed_to = tree.zeroed_to.max(offset + len);
+        tree.change(self.ino, |bytes| bytes.punch(offset, len));
         Ok(())
     }
 
