@@ -24,7 +24,7 @@ mod io;
 pub mod lock;
 mod ops;
 mod pool;
-mod requester;
+pub mod requester;
 mod room;
 mod start;
 mod tier;

@@ -31,13 +31,18 @@ pub fn on_behalf_of<T>(requester: Arc<dyn Requester>, work: impl FnOnce() -> T) 
     work()
 }
 
-/// To be asked right before a change. Under the lock that all changes of the kind take, nobody can
+/// For whom this thread works now, if for anybody.
+pub fn now() -> Option<Arc<dyn Requester>> {
+    REQUESTER.with_borrow(Clone::clone)
+}
+
+/// To be asked right before a change, and in every wait before one. Under the lock that all changes of the kind take, nobody can
 /// be answered and overtaken between the two.
 ///
 /// # Errors
 ///
 /// [`Kind::TimedOut`] if who asked for the change is gone.
-pub(crate) fn check() -> Result<()> {
+pub fn check() -> Result<()> {
     let is_gone = REQUESTER
         .with_borrow(|requester| requester.as_ref().is_some_and(|requester| requester.is_gone()));
     match is_gone {

@@ -101,6 +101,9 @@ impl Shared {
         engine.health.check_stalls(limit);
         let is_away = !engine.health.is_available();
         // While no call to the store hangs a request may rightly wait for another member.
+        if is_away {
+            self.vfs.expire_guests(limit);
+        }
         let limit = if is_away { limit } else { limit.max(self.vfs.waits_for_members()) };
         self.watch.expire(self, limit, is_away)
     }

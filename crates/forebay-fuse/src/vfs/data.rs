@@ -66,8 +66,8 @@ impl Vfs {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
                 let range = (offset, buf.len() as u64);
-                let renews = || self.members.laundry.renews(file.key, range);
-                let pages = self.has_pages(reader).then(renews);
+                let gives = || self.members.laundry.gives(file.key, range);
+                let pages = self.has_pages(reader).then(gives).transpose()?;
                 let n = self.engine.io.read_in(admission, file, offset, buf)?;
                 drop(pages);
                 self.wait_fit().map(|()| Reading::Here(n))
@@ -116,7 +116,7 @@ impl Vfs {
             Handle::File { file, admission, .. } if self.is_fit() => {
                 let range = (offset, buf.len() as u64);
                 let _pages = match self.has_pages(reader) {
-                    true => Some(self.members.laundry.renews_now(file.key, range)?),
+                    true => Some(self.members.laundry.gives_now(file.key, range)?),
                     false => None,
                 };
                 self.engine.io.read_cached(admission, file, offset, buf)
@@ -173,10 +173,10 @@ impl Vfs {
         }
         let (laundry, range) = (&self.members.laundry, (offset, data.len() as u64));
         if !manner.is_cached {
-            let _pages = laundry.renews(file.key, range);
+            let _pages = laundry.renews(file.key, range)?;
             return write(offset, data);
         }
-        let (_pages, parts) = laundry.comes(file.key, range);
+        let (_pages, parts) = laundry.comes(file.key, range)?;
         let part = |start: u64, end: u64| &data[(start - offset) as usize..(end - offset) as usize];
         parts.into_iter().try_for_each(|(start, end)| write(start, part(start, end)))
     }

@@ -52,6 +52,7 @@ impl Requester for Changing {
 struct UnderWay {
     epoch: u64,
     number: u64,
+    began: Instant,
     changing: Arc<Changing>,
 }
 
@@ -75,7 +76,7 @@ impl Asked {
         by.epoch < self.epoch || by.number < self.floor
     }
 
-    fn give_up(&mut self, is_old: impl Fn(&UnderWay) -> bool) {
+    fn give_up(&self, is_old: impl Fn(&UnderWay) -> bool) {
         let all = self.under_way.iter().filter(|it| is_old(it));
         all.for_each(|it| it.changing.is_given_up.store(true, SeqCst));
     }
@@ -192,14 +193,20 @@ impl Fences {
                 return Err(late());
             }
         }
-        let changing = Arc::new(Changing::default());
+        let (changing, began) = (Arc::new(Changing::default()), Instant::now());
         for (by, who) in all_of() {
             let (epoch, number, changing) = (by.epoch, by.number, changing.clone());
             let asked = self.asked(&mut all, who, epoch);
-            asked.under_way.push(UnderWay { epoch, number, changing });
+            asked.under_way.push(UnderWay { epoch, number, began, changing });
         }
         drop(all);
         Ok(Entered { fences: self, who, changing })
+    }
+
+    /// While the store is away: what has been under way for longer is given up, as what programs here ask for is.
+    pub fn expire(&self, limit: Duration) {
+        let all = self.all();
+        all.asked.values().for_each(|asked| asked.give_up(|it| it.began.elapsed() > limit));
     }
 
     /// What the member has asked under smaller numbers changes the file no more.

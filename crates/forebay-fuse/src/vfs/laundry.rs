@@ -5,14 +5,19 @@
 //! pages come and go before such a change, or after it, and not meanwhile. Of one that comes after it the changed bytes
 //! are left out, until the kernel has dropped its pages; but for what it has read since, or has from a program here.
 //! The change is never made again: others may have written over it since, who have seen it.
+//!
+//! Whoever waits does so for as long as somebody waits for him, and for no read that was answered in the store's stead:
+//! its bytes get into no page.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use forebay_backing::FileKey;
+use forebay_backing::{FileKey, Result};
 use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
+use forebay_engine::{Requester, requester};
 
-/// How long to sleep at most before looking again.
-const LOOK: Duration = Duration::from_secs(60);
+/// So often whoever waits looks whether he is waited for, and who of those before him.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The changes and the pages of all files.
 pub struct Laundry {
@@ -23,8 +28,7 @@ pub struct Laundry {
 #[derive(Default)]
 struct State {
     changes: Vec<Change>,
-    /// Pages that come or go.
-    passing: Vec<Span>,
+    passing: Vec<Pages>,
     last: u64,
 }
 
@@ -37,6 +41,11 @@ impl State {
     /// What was changed of these bytes. A change that came later than they did waits for them.
     fn over<'a>(&'a mut self, span: &'a Span) -> impl Iterator<Item = &'a mut Change> {
         self.changes.iter_mut().filter(|change| change.is_made && change.of.meets(span))
+    }
+
+    /// What the kernel has of these bytes is no older than what was changed of them.
+    fn renew(&mut self, span: &Span) {
+        self.over(span).for_each(|change| change.fresh.push((span.start, span.end)));
     }
 
     /// Whether a change that came first is still being made.
@@ -58,6 +67,13 @@ impl Span {
     fn meets(&self, other: &Span) -> bool {
         self.key == other.key && self.start < other.end && other.start < self.end
     }
+}
+
+/// Pages that come or go.
+struct Pages {
+    of: Span,
+    /// Who is given them. Once he is answered without them they are nobody's.
+    reader: Option<Weak<dyn Requester>>,
 }
 
 struct Change {
@@ -95,66 +111,120 @@ impl Laundry {
     }
 
     /// Waits for as long as that is so.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`requester::check`].
     #[track_caller]
-    fn wait_while<'a>(
+    fn wait_while(
         &self,
-        mut state: MutexGuard<'a, State>,
         mut busy: impl FnMut(&mut State) -> bool,
-    ) -> MutexGuard<'a, State> {
-        while busy(&mut state) {
-            (state, _) = self.turn.wait_timeout_while(state, LOOK, &mut busy);
+    ) -> Result<MutexGuard<'_, State>> {
+        loop {
+            let (mut state, _) = self.turn.wait_timeout_while(self.state(), LOOK, &mut busy);
+            if !busy(&mut state) {
+                return Ok(state);
+            }
+            drop(state);
+            requester::check()?;
+            self.leave_answered();
         }
-        state
+    }
+
+    /// Whoever was answered in the store's stead is given no pages any more.
+    fn leave_answered(&self) {
+        let reader = |pages: &Pages| Some((pages.of.number, pages.reader.clone()?));
+        let mut readers: Vec<_> = self.state().passing.iter().filter_map(reader).collect();
+        // Not under the lock: who answers a request has that one's.
+        readers.retain(|(_, reader)| reader.upgrade().is_none_or(|reader| reader.is_gone()));
+        let is_left = |pages: &Pages| readers.iter().all(|(number, _)| *number != pages.of.number);
+        self.state().passing.retain(is_left);
     }
 
     /// Before bytes are changed for another member; pages of them that are under way are waited for.
-    pub fn change(&self, key: FileKey, range: (u64, u64)) -> Changing<'_> {
+    ///
+    /// # Errors
+    ///
+    /// If nobody waits for the change any more: it is not to be made.
+    pub fn change(&self, key: FileKey, range: (u64, u64)) -> Result<Changing<'_>> {
         let mut state = self.state();
         let of = state.span(key, range);
         state.changes.push(Change { of, is_made: false, fresh: Vec::new() });
+        drop(state);
+        let changing = Changing(Changed { laundry: self, number: of.number });
         let busy = |state: &mut State| {
-            let mut before = state.passing.iter().filter(|pages| pages.number < of.number);
-            before.any(|pages| pages.meets(&of))
+            let mut before = state.passing.iter().filter(|pages| pages.of.number < of.number);
+            before.any(|pages| pages.of.meets(&of))
         };
-        drop(self.wait_while(state, busy));
-        Changing(Changed { laundry: self, number: of.number })
+        drop(self.wait_while(busy)?);
+        Ok(changing)
     }
 
-    /// Before the kernel is given these bytes for its pages, or a program's that it has in its pages are written.
-    pub fn renews(&self, key: FileKey, range: (u64, u64)) -> Passing<'_> {
+    /// Pages of these bytes, once no change that came first is being made.
+    fn pass(
+        &self,
+        key: FileKey,
+        range: (u64, u64),
+        reader: Option<Weak<dyn Requester>>,
+    ) -> Result<(Passing<'_>, Span, MutexGuard<'_, State>)> {
         let mut state = self.state();
-        let span = state.span(key, range);
-        state.passing.push(span);
-        let mut state = self.wait_while(state, |state| state.is_changing(&span));
-        state.over(&span).for_each(|change| change.fresh.push((span.start, span.end)));
-        Passing { laundry: self, number: span.number }
+        let of = state.span(key, range);
+        state.passing.push(Pages { of, reader });
+        drop(state);
+        let passing = Passing { laundry: self, number: of.number };
+        let state = self.wait_while(|state| state.is_changing(&of))?;
+        Ok((passing, of, state))
     }
 
-    /// The same for who may not wait.
-    pub fn renews_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
+    /// Before bytes of a program's that the kernel has in its pages are written.
+    ///
+    /// # Errors
+    ///
+    /// If nobody waits for that any more: they are not to be written.
+    pub fn renews(&self, key: FileKey, range: (u64, u64)) -> Result<Passing<'_>> {
+        let (passing, of, mut state) = self.pass(key, range, None)?;
+        state.renew(&of);
+        Ok(passing)
+    }
+
+    /// Before the kernel is given these bytes for its pages.
+    ///
+    /// # Errors
+    ///
+    /// If it was answered without them.
+    pub fn gives(&self, key: FileKey, range: (u64, u64)) -> Result<Passing<'_>> {
+        let reader = requester::now().map(|reader| Arc::downgrade(&reader));
+        let (passing, of, mut state) = self.pass(key, range, reader)?;
+        state.renew(&of);
+        Ok(passing)
+    }
+
+    /// The same for who may not wait, and does not hang.
+    pub fn gives_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
         let mut state = self.state();
-        let span = state.span(key, range);
-        if state.is_changing(&span) {
+        let of = state.span(key, range);
+        if state.is_changing(&of) {
             return None;
         }
-        state.over(&span).for_each(|change| change.fresh.push((span.start, span.end)));
-        state.passing.push(span);
-        Some(Passing { laundry: self, number: span.number })
+        state.renew(&of);
+        state.passing.push(Pages { of, reader: None });
+        Some(Passing { laundry: self, number: of.number })
     }
 
     /// Before pages of the kernel's are written: which of their bytes are to be.
-    pub fn comes(&self, key: FileKey, range: (u64, u64)) -> (Passing<'_>, Vec<(u64, u64)>) {
-        let mut state = self.state();
-        let span = state.span(key, range);
-        state.passing.push(span);
-        let mut state = self.wait_while(state, |state| state.is_changing(&span));
-        let mut parts = vec![(span.start, span.end)];
-        for change in state.over(&span) {
+    ///
+    /// # Errors
+    ///
+    /// If nobody waits for that any more: none is to be written.
+    pub fn comes(&self, key: FileKey, range: (u64, u64)) -> Result<(Passing<'_>, Vec<(u64, u64)>)> {
+        let (passing, of, mut state) = self.pass(key, range, None)?;
+        let mut parts = vec![(of.start, of.end)];
+        for change in state.over(&of) {
             let mut old = vec![(change.of.start, change.of.end)];
             change.fresh.iter().for_each(|fresh| old = without(&old, *fresh));
             old.into_iter().for_each(|old| parts = without(&parts, old));
         }
-        (Passing { laundry: self, number: span.number }, parts)
+        Ok((passing, parts))
     }
 }
 
@@ -190,8 +260,7 @@ impl Drop for Changed<'_> {
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
         let mut state = self.laundry.state();
-        let at = state.passing.iter().position(|pages| pages.number == self.number);
-        state.passing.swap_remove(at.expect("there until it is dropped"));
+        state.passing.retain(|pages| pages.of.number != self.number);
         let is_waited_for = !state.changes.is_empty();
         drop(state);
         if is_waited_for {
@@ -210,20 +279,21 @@ mod tests {
 
     const KEY: FileKey = FileKey { ino: 7, generation: 1 };
     const PAGE: (u64, u64) = (0, 4096);
+    const WAITED_FOR: &str = "nobody was answered";
 
     fn parts(laundry: &Laundry) -> Vec<(u64, u64)> {
-        laundry.comes(KEY, PAGE).1
+        laundry.comes(KEY, PAGE).expect(WAITED_FOR).1
     }
 
     #[test]
     fn what_was_changed_is_left_out_of_older_pages() {
         let laundry = Laundry::default();
-        let changed = laundry.change(KEY, (100, 50)).made((100, 50));
+        let changed = laundry.change(KEY, (100, 50)).expect(WAITED_FOR).made((100, 50));
         assert_eq!(parts(&laundry), [(0, 100), (150, 4096)]);
-        let other = laundry.change(KEY, (4000, u64::MAX)).made((4000, u64::MAX));
+        let other = laundry.change(KEY, (4000, u64::MAX)).expect(WAITED_FOR).made((4000, u64::MAX));
         assert_eq!(parts(&laundry), [(0, 100), (150, 4000)]);
         let of_another = FileKey { ino: 8, ..KEY };
-        assert_eq!(laundry.comes(of_another, PAGE).1, [(0, 4096)]);
+        assert_eq!(laundry.comes(of_another, PAGE).expect(WAITED_FOR).1, [(0, 4096)]);
         drop((changed, other));
         assert_eq!(parts(&laundry), [(0, 4096)], "the kernel has dropped them");
     }
@@ -231,32 +301,32 @@ mod tests {
     #[test]
     fn what_the_kernel_has_since_counts() {
         let laundry = Laundry::default();
-        let _changed = laundry.change(KEY, (100, 50)).made((100, 50));
-        drop(laundry.renews(KEY, (120, 10)));
+        let _changed = laundry.change(KEY, (100, 50)).expect(WAITED_FOR).made((100, 50));
+        drop(laundry.renews(KEY, (120, 10)).expect(WAITED_FOR));
         assert_eq!(parts(&laundry), [(0, 100), (120, 130), (150, 4096)]);
-        drop(laundry.renews_now(KEY, PAGE).expect("nothing is being changed"));
+        drop(laundry.gives_now(KEY, PAGE).expect("nothing is being changed"));
         assert_eq!(parts(&laundry), [(0, 4096)]);
-        let _later = laundry.change(KEY, (0, 10)).made((0, 10));
+        let _later = laundry.change(KEY, (0, 10)).expect(WAITED_FOR).made((0, 10));
         assert_eq!(parts(&laundry), [(10, 4096)], "it was read before that");
     }
 
     #[test]
     fn a_change_and_pages_wait_for_each_other() {
         let (laundry, is_made) = (Laundry::default(), AtomicBool::new(false));
-        let reads = laundry.renews(KEY, PAGE);
+        let reads = laundry.renews(KEY, PAGE).expect(WAITED_FOR);
         thread::scope(|scope| {
             let changes = scope.spawn(|| {
-                let changing = laundry.change(KEY, (100, 50));
+                let changing = laundry.change(KEY, (100, 50)).expect(WAITED_FOR);
                 is_made.store(true, SeqCst);
                 changing.made((100, 50))
             });
             while laundry.state().changes.is_empty() {
                 thread::yield_now();
             }
-            assert!(laundry.renews_now(KEY, PAGE).is_none(), "a change waits already");
-            assert!(laundry.renews_now(KEY, (200, 50)).is_some(), "of other bytes");
+            assert!(laundry.gives_now(KEY, PAGE).is_none(), "a change waits already");
+            assert!(laundry.gives_now(KEY, (200, 50)).is_some(), "of other bytes");
             let comes = scope.spawn(|| {
-                let (_passing, parts) = laundry.comes(KEY, PAGE);
+                let (_passing, parts) = laundry.comes(KEY, PAGE).expect(WAITED_FOR);
                 assert!(is_made.load(SeqCst), "not before the change that waits");
                 parts
             });
@@ -272,7 +342,7 @@ mod tests {
     #[test]
     fn a_change_that_failed_keeps_no_page_away() {
         let laundry = Laundry::default();
-        drop(laundry.change(KEY, (100, 50)));
+        drop(laundry.change(KEY, (100, 50)).expect(WAITED_FOR));
         assert_eq!(parts(&laundry), [(0, 4096)]);
     }
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
@@ -169,7 +169,7 @@ impl Vfs {
         change: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
-        let changing = self.members.laundry.change(key, (offset, len));
+        let changing = self.members.laundry.change(key, (offset, len))?;
         // One that failed may have changed a part, of which the kernel may have older bytes all the same.
         let made = change().map(|end| changing.made((offset, end.saturating_sub(offset))));
         self.tell_pages(key, offset, len);
@@ -213,7 +213,7 @@ impl Vfs {
         // new end first.
         let size = self.engine.verbs.facts(file).size;
         let behind = (size, PAGES_END.saturating_sub(size));
-        let changing = self.members.laundry.change(file.key, behind);
+        let changing = self.members.laundry.change(file.key, behind)?;
         let end = match shadow {
             // Beside those who append past us only their kernel knows where the end is.
             Some(shadow) => {
@@ -551,6 +551,11 @@ impl Vfs {
                 false => Answer::Refused(Refusal::Errno(error.errno(), error.to_string())),
             }
         })
+    }
+
+    /// While the store is away: changes for other members that have been under way for longer are not made any more.
+    pub fn expire_guests(&self, limit: Duration) {
+        self.members.fences.expire(limit);
     }
 
     /// A member is dead, or has begun anew: what an ended life of it has open here is closed.

@@ -3,6 +3,7 @@
 
 mod far;
 mod granted;
+mod hanging;
 mod passed;
 mod patience;
 mod slow;
@@ -387,8 +388,18 @@ impl Bed {
     }
 
     fn vfs_on(root: &Path, media: Arc<dyn Media>, passthrough: Passthrough) -> Vfs {
-        let backing: Arc<dyn BackingStore> =
-            Arc::new(DirStore::open(&root.join("backing")).expect("it is there"));
+        Bed::vfs_between(media, Bed::store(root), passthrough)
+    }
+
+    fn store(root: &Path) -> Arc<dyn BackingStore> {
+        Arc::new(DirStore::open(&root.join("backing")).expect("it is there"))
+    }
+
+    fn vfs_between(
+        media: Arc<dyn Media>,
+        backing: Arc<dyn BackingStore>,
+        passthrough: Passthrough,
+    ) -> Vfs {
         let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
         let tier = Tier::on(media).expect("empty");
         let engine = Engine::start(tier, backing, Config::default(), tunables);

@@ -18,7 +18,7 @@ impl Fail for Heard {
     }
 }
 
-fn asked(shared: &Arc<Shared>, work: impl FnOnce(&Vfs) + Send + 'static) -> Receiver<i32> {
+pub fn asked(shared: &Arc<Shared>, work: impl FnOnce(&Vfs) + Send + 'static) -> Receiver<i32> {
     let (tells, told) = channel();
     let work = move |vfs: &Vfs| {
         work(vfs);
@@ -30,7 +30,7 @@ fn asked(shared: &Arc<Shared>, work: impl FnOnce(&Vfs) + Send + 'static) -> Rece
 }
 
 /// Looks as the watchdog does until there is an answer.
-fn watched(shared: &Arc<Shared>, told: &Receiver<i32>) -> i32 {
+pub fn watched(shared: &Arc<Shared>, told: &Receiver<i32>) -> i32 {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(20) {
         shared.expire();
