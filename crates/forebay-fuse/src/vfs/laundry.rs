@@ -19,8 +19,15 @@ use forebay_engine::{Requester, requester};
 /// So often whoever waits looks whether he is waited for, and who of those before him.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// So many locks the files share: each page that the kernel reads takes one.
+const TUBS: usize = 16;
+
 /// The changes and the pages of all files.
-pub struct Laundry {
+#[derive(Default)]
+pub struct Laundry([Tub; TUBS]);
+
+/// Those of some files.
+struct Tub {
     state: Mutex<State>,
     turn: Condvar,
 }
@@ -88,23 +95,23 @@ pub struct Changing<'a>(Changed<'a>);
 
 /// A change that was made, of which the kernel may have older bytes until it has dropped its pages.
 pub struct Changed<'a> {
-    laundry: &'a Laundry,
+    tub: &'a Tub,
     number: u64,
 }
 
 /// Pages that come or go: what is to be changed of them for others waits.
 pub struct Passing<'a> {
-    laundry: &'a Laundry,
+    tub: &'a Tub,
     number: u64,
 }
 
-impl Default for Laundry {
-    fn default() -> Laundry {
-        Laundry { state: Mutex::new(Rank::Laundry, State::default()), turn: Condvar::new() }
+impl Default for Tub {
+    fn default() -> Tub {
+        Tub { state: Mutex::new(Rank::Laundry, State::default()), turn: Condvar::new() }
     }
 }
 
-impl Laundry {
+impl Tub {
     #[track_caller]
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
@@ -141,25 +148,6 @@ impl Laundry {
         self.state().passing.retain(is_left);
     }
 
-    /// Before bytes are changed for another member; pages of them that are under way are waited for.
-    ///
-    /// # Errors
-    ///
-    /// If nobody waits for the change any more: it is not to be made.
-    pub fn change(&self, key: FileKey, range: (u64, u64)) -> Result<Changing<'_>> {
-        let mut state = self.state();
-        let of = state.span(key, range);
-        state.changes.push(Change { of, is_made: false, fresh: Vec::new() });
-        drop(state);
-        let changing = Changing(Changed { laundry: self, number: of.number });
-        let busy = |state: &mut State| {
-            let mut before = state.passing.iter().filter(|pages| pages.of.number < of.number);
-            before.any(|pages| pages.of.meets(&of))
-        };
-        drop(self.wait_while(busy)?);
-        Ok(changing)
-    }
-
     /// Pages of these bytes, once no change that came first is being made.
     fn pass(
         &self,
@@ -171,9 +159,35 @@ impl Laundry {
         let of = state.span(key, range);
         state.passing.push(Pages { of, reader });
         drop(state);
-        let passing = Passing { laundry: self, number: of.number };
+        let passing = Passing { tub: self, number: of.number };
         let state = self.wait_while(|state| state.is_changing(&of))?;
         Ok((passing, of, state))
+    }
+}
+
+impl Laundry {
+    fn tub(&self, key: FileKey) -> &Tub {
+        &self.0[key.ino as usize % TUBS]
+    }
+
+    /// Before bytes are changed for another member; pages of them that are under way are waited for.
+    ///
+    /// # Errors
+    ///
+    /// If nobody waits for the change any more: it is not to be made.
+    pub fn change(&self, key: FileKey, range: (u64, u64)) -> Result<Changing<'_>> {
+        let tub = self.tub(key);
+        let mut state = tub.state();
+        let of = state.span(key, range);
+        state.changes.push(Change { of, is_made: false, fresh: Vec::new() });
+        drop(state);
+        let changing = Changing(Changed { tub, number: of.number });
+        let busy = |state: &mut State| {
+            let mut before = state.passing.iter().filter(|pages| pages.of.number < of.number);
+            before.any(|pages| pages.of.meets(&of))
+        };
+        drop(tub.wait_while(busy)?);
+        Ok(changing)
     }
 
     /// Before bytes of a program's that the kernel has in its pages are written.
@@ -182,7 +196,7 @@ impl Laundry {
     ///
     /// If nobody waits for that any more: they are not to be written.
     pub fn renews(&self, key: FileKey, range: (u64, u64)) -> Result<Passing<'_>> {
-        let (passing, of, mut state) = self.pass(key, range, None)?;
+        let (passing, of, mut state) = self.tub(key).pass(key, range, None)?;
         state.renew(&of);
         Ok(passing)
     }
@@ -194,21 +208,22 @@ impl Laundry {
     /// If it was answered without them.
     pub fn gives(&self, key: FileKey, range: (u64, u64)) -> Result<Passing<'_>> {
         let reader = requester::now().map(|reader| Arc::downgrade(&reader));
-        let (passing, of, mut state) = self.pass(key, range, reader)?;
+        let (passing, of, mut state) = self.tub(key).pass(key, range, reader)?;
         state.renew(&of);
         Ok(passing)
     }
 
     /// The same for who may not wait, and does not hang.
     pub fn gives_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
-        let mut state = self.state();
+        let tub = self.tub(key);
+        let mut state = tub.state();
         let of = state.span(key, range);
         if state.is_changing(&of) {
             return None;
         }
         state.renew(&of);
         state.passing.push(Pages { of, reader: None });
-        Some(Passing { laundry: self, number: of.number })
+        Some(Passing { tub, number: of.number })
     }
 
     /// Before pages of the kernel's are written: which of their bytes are to be.
@@ -217,7 +232,7 @@ impl Laundry {
     ///
     /// If nobody waits for that any more: none is to be written.
     pub fn comes(&self, key: FileKey, range: (u64, u64)) -> Result<(Passing<'_>, Vec<(u64, u64)>)> {
-        let (passing, of, mut state) = self.pass(key, range, None)?;
+        let (passing, of, mut state) = self.tub(key).pass(key, range, None)?;
         let mut parts = vec![(of.start, of.end)];
         for change in state.over(&of) {
             let mut old = vec![(change.of.start, change.of.end)];
@@ -238,33 +253,33 @@ impl<'a> Changing<'a> {
     /// It is made, of these bytes.
     pub fn made(self, (offset, len): (u64, u64)) -> Changed<'a> {
         let Changing(changed) = self;
-        let mut state = changed.laundry.state();
+        let mut state = changed.tub.state();
         let number = changed.number;
         let found = state.changes.iter_mut().find(|change| change.of.number == number);
         let change = found.expect("there until it is dropped");
         (change.of.start, change.of.end) = (offset, offset.saturating_add(len));
         change.is_made = true;
         drop(state);
-        changed.laundry.turn.notify_all();
+        changed.tub.turn.notify_all();
         changed
     }
 }
 
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
-        self.laundry.state().changes.retain(|change| change.of.number != self.number);
-        self.laundry.turn.notify_all();
+        self.tub.state().changes.retain(|change| change.of.number != self.number);
+        self.tub.turn.notify_all();
     }
 }
 
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
-        let mut state = self.laundry.state();
+        let mut state = self.tub.state();
         state.passing.retain(|pages| pages.of.number != self.number);
         let is_waited_for = !state.changes.is_empty();
         drop(state);
         if is_waited_for {
-            self.laundry.turn.notify_all();
+            self.tub.turn.notify_all();
         }
     }
 }
@@ -320,7 +335,7 @@ mod tests {
                 is_made.store(true, SeqCst);
                 changing.made((100, 50))
             });
-            while laundry.state().changes.is_empty() {
+            while laundry.tub(KEY).state().changes.is_empty() {
                 thread::yield_now();
             }
             assert!(laundry.gives_now(KEY, PAGE).is_none(), "a change waits already");
