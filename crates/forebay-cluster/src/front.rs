@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_backing::{FileKey, Result};
 use serde_json::Value;
 
-use crate::core::{Access, Holder};
+use crate::core::{Access, Holder, Revision};
 use crate::member::{Change, Changing, Member, Opening};
 use crate::words::{Answer, Question};
 
@@ -60,6 +60,8 @@ pub trait Cluster: Send + Sync {
     fn epoch(&self, member: &str) -> Option<u64>;
     /// Another one if its tier has lost what was never synced.
     fn boot(&self, member: &str) -> Option<String>;
+    /// How far the registry was when this member, which is its home, had the file already.
+    fn as_of(&self, file: FileKey) -> Revision;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -155,6 +157,10 @@ impl Cluster for Arc<Member> {
 
     fn boot(&self, member: &str) -> Option<String> {
         self.boot_of(member)
+    }
+
+    fn as_of(&self, file: FileKey) -> Revision {
+        Member::as_of(self, file)
     }
 
     fn others(&self) -> Vec<String> {
@@ -298,8 +304,9 @@ pub trait Front: Keeper {
     fn is_free(&self, file: FileKey) -> bool;
 
     /// What is known of the file from the store holds no longer: the next open asks the store, forced;
-    /// the kernel's pages, attributes and names of it are given up.
-    fn forget(&self, file: FileKey);
+    /// the kernel's pages, attributes and names of it are given up. Homes that it had before `given` have brought it to
+    /// the store, or have ended; what was heard of a later one ([`Cluster::as_of`]) holds.
+    fn forget(&self, file: FileKey, given: Revision);
 
     /// A new file was claimed by another before this member could: who has it open here hears of it.
     fn lost(&self, file: FileKey);

@@ -88,6 +88,13 @@ pub enum Changing {
     Through(String, Change),
 }
 
+/// How often it was said of a file that nothing that is known of it holds, and when homes of it had ended by then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Stale {
+    times: u64,
+    given: Revision,
+}
+
 /// One mount of a store that members share.
 pub struct Member {
     name: String,
@@ -114,7 +121,7 @@ pub struct Member {
     /// How far the watch has come.
     reached: (Mutex<Revision>, Condvar),
     /// Files of which nothing that is known holds, each with when that was said.
-    stale: Mutex<HashMap<FileKey, u64>>,
+    stale: Mutex<HashMap<FileKey, Stale>>,
     /// On so many others this member's acknowledged bytes are to be, and whether an fsync fails that reaches
     /// fewer.
     copies: u8,
@@ -286,6 +293,11 @@ impl Member {
     /// What tells whether a member's tier has lost what was never synced: see [`keys::Member::boot`].
     pub fn boot_of(&self, member: &str) -> Option<String> {
         lock(&self.core).member(member).map(|member| member.boot)
+    }
+
+    /// How far the registry was when this member, which is its home, had the file already.
+    pub fn as_of(&self, file: FileKey) -> Revision {
+        lock(&self.core).as_of(file)
     }
 
     /// The other members that are alive.
@@ -598,8 +610,8 @@ impl Member {
                 });
                 member.feed(Input::Released { file, is_free });
             }),
-            Effect::Forget { file } => {
-                *lock(&self.stale).entry(file).or_default() += 1;
+            Effect::Forget { file, given } => {
+                self.is_stale(file, given);
                 // An open does it, too.
                 self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
@@ -635,7 +647,7 @@ impl Member {
             Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
             Effect::Taken { file } => {
                 lock(&self.taken).insert(file, Arc::default());
-                *lock(&self.stale).entry(file).or_default() += 1;
+                self.is_stale(file, Revision(u64::MAX));
                 self.begin_taken(file);
             }
             Effect::Disown { file } => self.disown(file),
@@ -696,11 +708,17 @@ impl Member {
         Ok(())
     }
 
+    fn is_stale(&self, file: FileKey, given: Revision) {
+        let mut stale = lock(&self.stale);
+        let said = stale.entry(file).or_default();
+        *said = Stale { times: said.times + 1, given: said.given.max(given) };
+    }
+
     /// The second half of it alone.
     fn forget_stale(&self, file: FileKey) {
         let Some(front) = self.front() else { return };
         let Some(said) = lock(&self.stale).get(&file).copied() else { return };
-        front.forget(file);
+        front.forget(file, said.given);
         let mut stale = lock(&self.stale);
         if stale.get(&file) == Some(&said) {
             stale.remove(&file);

@@ -7,6 +7,7 @@ use forebay_backing::{FileKey, Timestamp, Version};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::core::Revision;
 use crate::locks::{LockAnswer, LockAsk};
 
 /// Every question says who asks, and which epoch of the asked member it believes in; a member whose
@@ -466,9 +467,12 @@ pub enum Answer {
     Given(bool),
     /// It has heard of all up to this revision.
     Reached(u64),
+    /// `as_of` is a revision of the registry's by which the home had the file already: that it was given back before is
+    /// old news.
     Opened {
         handle: u64,
         attrs: Attrs,
+        as_of: Revision,
     },
     /// Bytes come with it: fewer than asked for at the end of the file.
     Bytes,

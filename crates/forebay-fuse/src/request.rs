@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
+use forebay_cluster::core::Revision;
 use forebay_cluster::front::{Front, Home, Keeper, Kept, Told};
 use forebay_cluster::words::{Answer as Answered, Question};
 use forebay_engine::lock::{Mutex, Rank};
@@ -207,8 +208,8 @@ impl Front for Shared {
         self.vfs.is_free(file)
     }
 
-    fn forget(&self, file: FileKey) {
-        self.vfs.forget_file(file);
+    fn forget(&self, file: FileKey, given: Revision) {
+        self.vfs.forget_file(file, given);
     }
 
     fn lost(&self, file: FileKey) {

@@ -21,9 +21,21 @@ pub struct Claimed {
 /// What a change came to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    Claimed { file: FileKey, by: String },
-    Unclaimed { file: FileKey, by: String },
-    Given { file: FileKey, by: String },
+    Claimed {
+        file: FileKey,
+        by: String,
+    },
+    /// Whoever had it before `at` has it no longer.
+    Unclaimed {
+        file: FileKey,
+        by: String,
+        at: Revision,
+    },
+    Given {
+        file: FileKey,
+        by: String,
+        at: Revision,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +93,8 @@ impl Mirror {
         let mut given = Vec::new();
         for entry in entries {
             match anew.apply(Event::Put(entry.clone())) {
-                Some(News::Given { file, by }) if entry.revision > self.revision => {
-                    given.push(News::Given { file, by });
+                Some(news @ News::Given { .. }) if entry.revision > self.revision => {
+                    given.push(news);
                 }
                 _ => {}
             }
@@ -92,7 +104,8 @@ impl Mirror {
         for (&file, was) in &self.claims {
             let is = anew.claims.get(&file);
             if is.is_none_or(|is| is.revision != was.revision) {
-                news.push(News::Unclaimed { file, by: was.member.clone() });
+                let at = is.map_or(revision, |is| is.revision);
+                news.push(News::Unclaimed { file, by: was.member.clone(), at });
             }
         }
         news.extend(given);
@@ -129,13 +142,13 @@ impl Mirror {
                         self.claims_of.entry(by.clone()).or_default().insert(file);
                         return Some(News::Claimed { file, by });
                     }
-                    None => return Some(News::Unclaimed { file, by: was? }),
+                    None => return Some(News::Unclaimed { file, by: was?, at: revision }),
                 }
             }
             "given" => {
                 let file = keys::parse_file(name)?;
                 let by = parse::<keys::Given>(put?)?.by;
-                return Some(News::Given { file, by });
+                return Some(News::Given { file, by, at: revision });
             }
             "creates" => self.creates(name, put.is_some(), revision)?,
             "grants" => match put {

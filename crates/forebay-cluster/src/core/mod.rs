@@ -36,7 +36,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Commit, Compare, Entry, Revision};
+pub use forebay_registry::Revision;
+use forebay_registry::{Commit, Compare, Entry};
 
 use self::copies::Copies;
 use self::grants::Grants;
@@ -365,6 +366,11 @@ impl Core {
         let has_lease = self.lease_until.is_some_and(|until| now < until);
         let stays = |own: &Own| !matches!(own.leaving, Leaving::Giving { .. });
         has_lease && self.fit(now) == Fitness::Fit && self.own.get(&file).is_some_and(stays)
+    }
+
+    /// Whoever hears of it now from this member, its home, knows more than whatever has ended up to this revision.
+    pub fn as_of(&self, file: FileKey) -> Revision {
+        self.own.get(&file).and_then(|own| own.claim).unwrap_or(self.mirror.revision)
     }
 
     /// Whether somebody may take this member over, or does: who needs what it holds waits.

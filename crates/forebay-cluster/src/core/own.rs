@@ -177,7 +177,9 @@ impl Core {
                     }
                     self.gone(file);
                 }
-                News::Unclaimed { file, by } | News::Given { file, by } if by == self.me => {
+                News::Unclaimed { file, by, .. } | News::Given { file, by, .. }
+                    if by == self.me =>
+                {
                     let Some(own) = self.own.get(&file) else { continue };
                     let claimed = self.mirror.claims.get(&file).map(|claim| claim.revision);
                     let stands = own.claim.is_some() && own.claim == claimed;
@@ -186,9 +188,9 @@ impl Core {
                         self.gone(file);
                     }
                 }
-                News::Unclaimed { file, .. } | News::Given { file, .. } => {
+                News::Unclaimed { file, at, .. } | News::Given { file, at, .. } => {
                     if self.rules.obey(Rule::ForgetOnGiven) {
-                        self.out.push(Effect::Forget { file });
+                        self.out.push(Effect::Forget { file, given: at });
                     }
                 }
             }

@@ -89,8 +89,9 @@ fn open_after_a_creator_said_no(rules: Rules) -> Option<Way> {
     assert!(way(&effects).is_none(), "the mirror has not reached the barrier");
     let given = entry("given/a.1", json(&keys::Given { by: "b".into() }), 6);
     let effects = give(&mut core, Input::Seen(Revision(6), vec![Event::Put(given)]));
-    let forgets =
-        effects.iter().position(|e| matches!(e, Effect::Forget { file } if *file == FILE));
+    let forgets = effects
+        .iter()
+        .position(|e| matches!(e, Effect::Forget { file, given: Revision(6) } if *file == FILE));
     let answers = effects.iter().position(|e| matches!(e, Effect::Answer(..)));
     assert!(forgets.expect("it forgets") < answers.expect("it answers"));
     None

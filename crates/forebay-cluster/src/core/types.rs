@@ -214,9 +214,10 @@ pub enum Effect {
         flush: bool,
     },
     /// Nothing that is known of the file from the store holds: the next open asks it, forced, and the
-    /// kernel's pages and attributes go.
+    /// kernel's pages and attributes go. Whoever was its home before `given` is no longer.
     Forget {
         file: FileKey,
+        given: Revision,
     },
     /// Which files at or below the path this member's engine knows: answered by [`Input::Below`].
     FindBelow {

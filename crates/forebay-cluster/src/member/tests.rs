@@ -109,7 +109,7 @@ impl Front for Fake {
         !lock(&self.busy).contains(&file)
     }
 
-    fn forget(&self, file: FileKey) {
+    fn forget(&self, file: FileKey, _given: Revision) {
         *lock(&self.forgotten).entry(file).or_default() += 1;
     }
 

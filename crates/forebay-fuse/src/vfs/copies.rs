@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, Error, FileKey, Kind, Result};
-use forebay_cluster::core::Access as How;
+use forebay_cluster::core::{Access as How, Revision};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
 use forebay_engine::lock::{Mutex, Rank};
@@ -84,7 +84,7 @@ impl Vfs {
 
     pub fn disown(&self, file: FileKey) -> Result<()> {
         self.engine.ops.disown(file)?;
-        self.forget_file(file);
+        self.forget_file(file, Revision(u64::MAX));
         Ok(())
     }
 

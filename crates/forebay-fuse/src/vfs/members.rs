@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
-use forebay_cluster::core::{Access, Holder, SOMEWHERE};
+use forebay_cluster::core::{Access, Holder, Revision, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, NameChange, Question};
 use forebay_engine::Named;
@@ -26,7 +26,7 @@ use super::laundry::Laundry;
 use super::left::Left;
 use super::look::Purpose;
 use super::serve::Guest;
-use super::unsynced::Unsynced;
+use super::unsynced::{Life, Unsynced};
 use super::{Entry, Looked, Vfs};
 use crate::control::Control;
 use crate::nodes::Side;
@@ -65,7 +65,7 @@ pub struct Members {
     /// Of changes that homes are asked for.
     pub(super) numbers: Numbers,
     /// Homes that opens have told of.
-    heard: Mutex<HashMap<FileKey, (String, Instant)>>,
+    heard: Mutex<HashMap<FileKey, Heard>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
     /// Threads of programs that were told ESTALE, and when.
     told: Mutex<HashMap<u32, Instant>>,
@@ -99,6 +99,14 @@ impl Default for Members {
             naming: (Mutex::new(Rank::Members, HashSet::new()), Condvar::new()),
         }
     }
+}
+
+/// A home that an open has told of.
+struct Heard {
+    home: String,
+    /// As in [`Life`].
+    as_of: Revision,
+    at: Instant,
 }
 
 /// A change that may be another's to make.
@@ -203,9 +211,9 @@ impl Vfs {
             Holder::Here | Holder::Dead(_) => None,
             Holder::Nobody => {
                 let mut heard = lock(&self.members.heard);
-                let (home, at) = heard.get(&key)?;
-                if at.elapsed() < HEARD {
-                    return Some(home.clone());
+                let told = heard.get(&key)?;
+                if told.at.elapsed() < HEARD {
+                    return Some(told.home.clone());
                 }
                 heard.remove(&key);
                 None
@@ -214,22 +222,35 @@ impl Vfs {
     }
 
     pub(super) fn heard(&self, key: FileKey, home: Option<&str>) {
+        self.heard_as_of(key, home.map(|home| (home, Revision(0))));
+    }
+
+    fn heard_as_of(&self, key: FileKey, home: Option<(&str, Revision)>) {
         let mut heard = lock(&self.members.heard);
         match home {
-            Some(home) => {
+            Some((home, as_of)) => {
                 if heard.len() >= KEPT {
-                    heard.retain(|_, (_, at)| at.elapsed() < HEARD);
+                    heard.retain(|_, told| told.at.elapsed() < HEARD);
                 }
-                heard.insert(key, (home.to_string(), Instant::now()));
+                heard.insert(key, Heard { home: home.to_string(), as_of, at: Instant::now() });
             }
             None => drop(heard.remove(&key)),
         }
     }
 
+    /// Homes that the file had before are not its home any more.
+    pub(super) fn forget_home(&self, key: FileKey, given: Revision) {
+        let mut heard = lock(&self.members.heard);
+        if heard.get(&key).is_some_and(|told| told.as_of < given) {
+            heard.remove(&key);
+        }
+    }
+
     /// A program here has opened the file there, or here: who has it open since before is not to go on elsewhere.
-    pub(super) fn opened_at(&self, key: FileKey, home: Option<&str>) {
+    pub(super) fn opened_at(&self, key: FileKey, home: Option<&Life>) {
         let is_known = self.cluster().is_some_and(|cluster| cluster.holder(key) != Holder::Nobody);
-        self.heard(key, home.filter(|_| !is_known));
+        let home = home.filter(|_| !is_known);
+        self.heard_as_of(key, home.map(|life| (life.home.as_str(), life.as_of)));
     }
 
     /// A file with the directory that it was found in.

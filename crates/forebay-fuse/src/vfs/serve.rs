@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
-use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::core::{Access, Holder, Revision};
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
 use forebay_engine::lock::{Mutex, Rank};
@@ -317,6 +317,7 @@ impl Vfs {
             None if self.opened_for(from.0, file).is_some() => self.known_at(file, path)?,
             None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
         };
+        let as_of = cluster.as_of(file);
         let attr = self.engine.verbs.stat_open(&opened);
         if let Some(program) = program {
             self.allows_open(&program, &attr, path)?;
@@ -326,7 +327,7 @@ impl Vfs {
         guest.writes = write;
         let handle = self.members.next_guest();
         self.members.guests.lock().insert(handle, Arc::new(guest));
-        Ok(Answer::Opened { handle, attrs })
+        Ok(Answer::Opened { handle, attrs, as_of })
     }
 
     /// A member that has begun anew since may have gone on from that its change failed.
@@ -513,15 +514,17 @@ impl Vfs {
         self.engine.files.is_at_rest(file)
     }
 
-    pub fn forget_file(&self, file: FileKey) {
+    /// What homes have said that it had before `given`, and what is owed for that, is of no use any more. The rest is asked
+    /// again, whoever said it.
+    pub fn forget_file(&self, file: FileKey, given: Revision) {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
-        self.heard(file, None);
+        self.forget_home(file, given);
         if let Some(cluster) = self.cluster() {
             let lives = |by: &Life| {
                 cluster.epoch(&by.home) == Some(by.epoch) && cluster.others().contains(&by.home)
             };
-            self.members.unsynced.given_back(file, lives);
+            self.members.unsynced.given_back(file, given, lives);
         }
         let near = self.nodes.id_of(file);
         if self.nodes.key(near) == Some(file) {

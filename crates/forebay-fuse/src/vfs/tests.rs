@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore, Error, FileKey, Kind, New, Result};
-use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::core::{Access, Holder, Revision};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Question, Refusal};
 use forebay_engine::governor::law::Preset;
@@ -58,6 +58,8 @@ struct Net {
     /// Claims held, by file.
     held: Mutex<HashMap<FileKey, usize>>,
     epochs: Mutex<HashMap<String, u64>>,
+    /// When files were claimed last, if that matters.
+    claimed: Mutex<HashMap<FileKey, u64>>,
     asked: Mutex<Vec<Question>>,
     fates: Mutex<Option<Arc<Fates>>>,
     /// Directories where files are opened without asking. In others somebody makes files.
@@ -253,6 +255,10 @@ impl Cluster for Played {
 
     fn boot(&self, member: &str) -> Option<String> {
         self.epoch(member).map(|epoch| epoch.to_string())
+    }
+
+    fn as_of(&self, file: FileKey) -> Revision {
+        Revision(lock(&self.net.claimed).get(&file).copied().unwrap_or(1))
     }
 
     fn others(&self) -> Vec<String> {

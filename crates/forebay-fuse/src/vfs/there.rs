@@ -154,7 +154,7 @@ impl Vfs {
                     let how = (write || truncate, Some(program.clone()));
                     match self.ask_open(&home, key, path.clone(), how) {
                         Ok(there) => {
-                            self.opened_at(key, Some(&home));
+                            self.opened_at(key, Some(&there.life));
                             seat = Some(Seat::There(there));
                         }
                         Err(error) if error.is(libc::ESTALE) => {}
@@ -220,7 +220,9 @@ impl Vfs {
         let question = Question::Open { file, path, write, program };
         match self.ask(home, &question, &[], &mut Vec::new())? {
             // If it has begun anew since, it knows the handle no more.
-            Answer::Opened { handle, .. } => Ok(There { life: self.life_of(home)?, handle }),
+            Answer::Opened { handle, as_of, .. } => {
+                Ok(There { life: Life { as_of, ..self.life_of(home)? }, handle })
+            }
             other => Err(odd(&other)),
         }
     }
@@ -241,7 +243,7 @@ impl Vfs {
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
                 let there = self.ask_open(&home, key, path, (remote.write, None))?;
-                self.opened_at(key, Some(&home));
+                self.opened_at(key, Some(&there.life));
                 Seat::There(there)
             }
             Place::Here(held) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_cluster::core::Revision;
 use forebay_cluster::words::Question;
 use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
@@ -21,6 +22,8 @@ pub struct Life {
     pub epoch: u64,
     /// As long as it is the same, what a process has acknowledged outlives it in the tier (S2).
     pub boot: String,
+    /// It had the file by then: that it was given back before is old news.
+    pub as_of: Revision,
 }
 
 impl Life {
@@ -84,7 +87,9 @@ impl Pending {
         if state.by.as_ref().is_some_and(|before| !by.has_all_of(before)) {
             state.lose();
         }
-        state.by = Some(by.clone());
+        let known = state.by.take().filter(|before| by.has_all_of(before));
+        let as_of = known.map_or(by.as_of, |before| before.as_of.max(by.as_of));
+        state.by = Some(Life { as_of, ..by.clone() });
     }
 
     /// To be asked before a sync.
@@ -178,12 +183,14 @@ impl Unsynced {
         }
     }
 
-    /// The claim was given back by `by` while that lived on: what it had acknowledged is on the store. Else it is lost.
-    pub fn given_back(&self, key: FileKey, lives: impl Fn(&Life) -> bool) {
+    /// Claims of before were given back: what homes had acknowledged that live on is on the store, and what others had is
+    /// lost. What a home has acknowledged that had the file later is owed still.
+    pub fn given_back(&self, key: FileKey, given: Revision, lives: impl Fn(&Life) -> bool) {
         let mut all = self.all();
         let Some(pending) = all.get(&key) else { return };
         let mut state = pending.state();
         match &state.by {
+            Some(by) if by.as_of >= given => {}
             Some(by) if lives(by) => state.by = None,
             Some(_) => state.lose(),
             None => {}
@@ -216,7 +223,8 @@ impl Vfs {
     pub(super) fn life_of(&self, home: &str) -> Result<Life> {
         let cluster = self.cluster().ok_or_else(moved)?;
         let (epoch, boot) = (cluster.epoch(home).unwrap_or(0), cluster.boot(home));
-        Ok(Life { home: home.into(), epoch, boot: boot.unwrap_or_default() })
+        let boot = boot.unwrap_or_default();
+        Ok(Life { home: home.into(), epoch, boot, as_of: Revision(0) })
     }
 
     pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
@@ -274,7 +282,8 @@ mod tests {
     const KEY: FileKey = FileKey { ino: 7, generation: 1 };
 
     fn life(home: &str, boot: u64) -> Life {
-        Life { home: home.into(), epoch: boot, boot: boot.to_string() }
+        let boot_id = boot.to_string();
+        Life { home: home.into(), epoch: boot, boot: boot_id, as_of: Revision(boot) }
     }
 
     fn sync(account: &Account, at: &Life) -> Result<()> {
@@ -325,10 +334,14 @@ mod tests {
         assert!(sync(&one, &life("h", 1)).is_ok());
         assert!(sync(&one, &life("h", 2)).is_ok(), "nothing was written since");
         one.pending.wrote(&life("h", 2));
-        all.given_back(KEY, |by| by.epoch == 2);
+        all.given_back(KEY, Revision(2), |_| true);
+        assert!(one.pending.is_unsynced(), "it had the file by then");
+        all.given_back(KEY, Revision(3), |by| by.epoch == 2);
         assert!(sync(&one, &life("other", 5)).is_ok(), "its home brought it to the store");
         one.pending.wrote(&life("other", 5));
-        all.given_back(KEY, |_| false);
+        all.given_back(KEY, Revision(5), |_| false);
+        assert!(one.tell().is_ok(), "what was given up is another's");
+        all.given_back(KEY, Revision(6), |_| false);
         assert!(one.tell().is_err(), "it was given up with its dead home");
         assert!(all.synced_here(KEY).is_ok(), "and told");
     }

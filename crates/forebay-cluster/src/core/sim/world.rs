@@ -435,7 +435,7 @@ impl World {
                 let file = number_of(file);
                 return Err(format!("m{node} made f{file}, and another has claimed it"));
             }
-            Effect::Forget { file } => {
+            Effect::Forget { file, .. } => {
                 _ = self.nodes[node].cached.remove(&number_of(file));
             }
             Effect::FindBelow { ticket, path } => {

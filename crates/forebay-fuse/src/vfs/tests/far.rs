@@ -188,6 +188,41 @@ fn a_handle_that_was_left_is_closed_at_its_home() {
     assert!(!bed.net.is_held(key), "the claim can go");
 }
 
+/// That an earlier claim was given back is heard late, after the file was opened and written at the home that it has since.
+// S-25
+#[test]
+fn what_is_given_back_is_no_later_homes() {
+    let bed = Bed::new(2);
+    let near = bed.mounts[0].create("f");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    a.write(near, 0, "old text").expect("it is A's");
+    let key = a.key("f");
+    lock(&bed.net.claimed).insert(key, 5);
+    lock(&bed.net.deaf).insert("b".into());
+    let far = eventually_far(b);
+    b.write(far, 0, "new").expect("its home answers");
+    let remembers = || {
+        let account = b.vfs.members.unsynced.open(key);
+        (b.vfs.home_of(key), account.pending.is_unsynced())
+    };
+    let at_home = (Some("a".to_string()), true);
+    assert_eq!(remembers(), at_home);
+    b.vfs.forget_file(key, Revision(5));
+    assert_eq!(remembers(), at_home, "it was claimed later than that");
+    b.vfs.forget_file(key, Revision(6));
+    assert_eq!(remembers(), (None, false));
+}
+
+/// `f`, opened by who hears of no claim.
+fn eventually_far(b: &Mount) -> u64 {
+    let mut opened = None;
+    eventually("its home is found", || {
+        opened = b.open("f", libc::O_RDWR).ok();
+        opened.is_some()
+    });
+    opened.expect("just so").handle
+}
+
 /// Several threads of one handle open it anew at once: one of these is used, and the others are closed.
 #[test]
 fn of_handles_that_were_opened_at_once_one_stays() {
@@ -463,7 +498,7 @@ fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     let known = a.vfs.engine.files.find(a.key("f")).expect("it is A's");
     a.vfs.engine.drain.flush_file(&known).expect("the store works");
     lock(&bed.net.homes).remove(&a.key("f"));
-    b.vfs.forget_file(b.key("f"));
+    b.vfs.forget_file(b.key("f"), Revision(u64::MAX));
     let written = b.opened("f");
     b.write(written, 0, &"A LINE\n".repeat(3000)).expect("it is B's now");
     assert_eq!(read(7), "A LINE\n".repeat(100));
