@@ -164,8 +164,11 @@ impl Spec {
         let known = self.options.iter().flat_map(|o| {
             o.short.map(|s| format!("-{s}")).into_iter().chain([format!("--{}", o.long)])
         });
-        // A long name is only ever a misspelled long name.
-        let known = known.filter(|name| name.starts_with("--") == given.starts_with("--"));
+        // A long name is only ever a misspelled long name; any letter is one letter from any other.
+        let known = known.filter(|name| match given.starts_with("--") {
+            true => name.starts_with("--"),
+            false => name.eq_ignore_ascii_case(given),
+        });
         match nearest(given, known) {
             Some(near) => self.wrong(&format!("no option {given}; did you mean {near}?")),
             None => self.wrong(&format!("no option {given}")),
@@ -305,6 +308,7 @@ mod tests {
         let said = |line: &str| parse(line).unwrap_err().to_string();
         assert!(said("--blokSize=1").contains("did you mean --blockSize?"));
         assert!(said("-Z").contains("no option -Z; did you mean -z?"));
+        assert!(said("-9").contains("no option -9 (see --help)"));
         assert!(said("--xyzzy").contains("no option --xyzzy"));
         assert!(said("-b").contains("-b needs a value: SIZE"));
         assert!(said("--writeFile=1").contains("takes no value"));

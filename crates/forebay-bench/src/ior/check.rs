@@ -10,6 +10,7 @@ use crate::io::Api;
 use crate::pattern::Filler;
 use crate::units::human_bytes;
 use crate::{Error, Result};
+use forebay_base::units::exact_size;
 
 /// A queue this deep hides every latency; the kernel has 32,768 entries at most.
 const MOST_DEPTH: usize = 4096;
@@ -22,7 +23,10 @@ pub fn settings(params: &Params) -> Result<()> {
         return refuse("-t is larger than -b: a transfer must fit into a block");
     }
     if !params.block.is_multiple_of(params.transfer) {
-        return refuse("-b is not a multiple of -t");
+        let (block, transfer) = (exact_size(params.block), exact_size(params.transfer));
+        return refuse(&format!(
+            "-b {block} is not a multiple of -t {transfer}: change one of the two"
+        ));
     }
     if params.transfer > 1 << 30 {
         return refuse("-t is larger than 1 GiB, more than one system call moves");

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn impossible_lines_are_refused_by_name() {
         assert!(refused("-t 2m -b 1m").contains("-t"));
-        assert!(refused("-t 3 -b 4").contains("multiple of -t"));
+        assert!(refused("-t 3 -b 4").contains("-b 4B is not a multiple of -t 3B: change"));
         assert!(refused("-C -Z").contains("-C"));
         assert!(refused("-a MPIIO").contains("-a POSIX"));
         assert!(refused("-y").contains("-o /a/file@/b/file"));

@@ -20,10 +20,14 @@ use crate::record::{FillPoint, Line};
 use crate::recorder::latency;
 use crate::slices::Slices;
 use crate::stats;
+use forebay_base::units::exact_size;
+
 use crate::units::{human_bytes, human_rate};
 
 pub const WORKLOAD: Workload =
     Workload { name: "fill", spec, cache: Policy::Direct, queue: Queue::Deep, plan };
+
+const STEPS: &str = "1/3,1/2,2/3,1";
 
 fn spec() -> Spec {
     Spec::new("fill")
@@ -53,7 +57,7 @@ fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     };
     let fill = Fill {
         capacity: parsed.size("capacity", 0)?,
-        shares: shares(parsed.get("steps").unwrap_or("1/3,1/2,2/3,1"))?,
+        shares: shares(parsed.get("steps").unwrap_or(STEPS))?,
         transfer: parsed.size("transfer", 16 << 10)?,
         tasks: parsed.number("tasks", 4)?,
         seconds: parsed.seconds("time", 60.0)?,
@@ -61,7 +65,13 @@ fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     check_tasks(fill.tasks)?;
     check_transfer("transfer", fill.transfer, fill.transfer)?;
     if fill.filled(fill.shares[0]) == 0 {
-        return Err(Error::usage("--capacity: the first step has not even one transfer"));
+        return Err(Error::usage(format!(
+            "--capacity {}: the first step, {} of it, has not even one transfer of {}: give the size of the \
+             device with its unit, such as 8g, or a smaller --transfer",
+            exact_size(fill.capacity),
+            parsed.get("steps").unwrap_or(STEPS).split(',').next().unwrap_or_default(),
+            exact_size(fill.transfer)
+        )));
     }
     if fill.seconds < 1.0 {
         return Err(Error::usage("--time: use a second or more"));

@@ -80,6 +80,11 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     for (name, options, says) in [
         ("fill", "", "--capacity"),
         ("fill", "--capacity 1000t", "make it smaller"),
+        (
+            "fill",
+            "--capacity 8",
+            "--capacity 8B: the first step, 1/3 of it, has not even one transfer of 16KiB",
+        ),
         ("fill", "--capacity 1m --steps 1,1", "--steps"),
         ("steps", "--transfer 3k", "--transfer"),
         ("steps", "--transfer 1000 --size 1000000", "--transfer 1000 is not a multiple of 512"),
