@@ -268,7 +268,7 @@ impl Drain {
         }
         self.files.declare_conflict(&parcel.file, &mut inner, why);
         drop(inner);
-        let text = format!("{why} while dirty bytes were held: settle it with 'forebay resolve'");
+        let text = format!("{why} while dirty bytes were held");
         Error::new(Kind::Conflict, text)
     }
 

@@ -1,11 +1,12 @@
 //! Fetching on request, with progress, until files are complete; and pinning what was fetched.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use forebay_backing::{Error, FileKind, Result};
+use forebay_backing::{Error, FileKey, FileKind, Result};
+use forebay_base::units::human_size;
 
 use crate::core::report::{Progress, Report};
 use crate::files::file::{File, failure, named_failure};
@@ -15,7 +16,7 @@ use crate::io::fill::{CHUNK, Filled};
 use crate::lock::{Mutex, Rank};
 use crate::ops::Ops;
 
-const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
+const LESS: &str = "enlarge it with `forebay set MOUNTPOINT tier-size=SIZE`, or prefetch less";
 
 const CHANGED: &str = "changed while it was fetched: prefetch it again";
 
@@ -26,6 +27,14 @@ const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefet
 enum Fetch {
     File(PathBuf),
     Piece(Arc<Large>, u64, u64),
+}
+
+/// A file that is to be fetched.
+struct Found {
+    path: PathBuf,
+    key: FileKey,
+    /// So many bytes it takes in the tier at least: its holes take none.
+    least: u64,
 }
 
 /// A large file being fetched in pieces: how many are left, and the first error. Its last piece closes
@@ -78,14 +87,20 @@ impl Ops {
         pinned: Option<Mutex<Vec<Arc<File>>>>,
     ) -> (Report, Fetching<'a>) {
         let mut report = Report::default();
-        let mut todo = VecDeque::new();
+        let mut todo = Vec::new();
         let roots = if scope.is_empty() { vec![PathBuf::new()] } else { scope.to_vec() };
         for root in roots {
             self.walk(&root, &mut todo, progress, &mut report);
         }
-        let (queue, report) =
-            (Mutex::new(Rank::Prefetch, todo), Mutex::new(Rank::Prefetch, report));
-        let fetching = Fetching { queue, progress, report, full: AtomicBool::new(false), pinned };
+        let fetching = Fetching {
+            queue: Mutex::new(Rank::Prefetch, VecDeque::new()),
+            progress,
+            report: Mutex::new(Rank::Prefetch, report),
+            full: AtomicBool::new(false),
+            pinned,
+        };
+        self.refuse_too_much(&fetching, scope, &mut todo);
+        fetching.queue.lock().extend(todo.into_iter().map(|found| Fetch::File(found.path)));
         let workers = self.files.tune(|t| t.fill_depth) as usize;
         std::thread::scope(|threads| {
             let (time, fetching) = (self.files.time(), &fetching);
@@ -109,13 +124,7 @@ impl Ops {
         (report, fetching)
     }
 
-    fn walk(
-        &self,
-        path: &Path,
-        todo: &mut VecDeque<Fetch>,
-        progress: &Progress,
-        report: &mut Report,
-    ) {
+    fn walk(&self, path: &Path, todo: &mut Vec<Found>, progress: &Progress, report: &mut Report) {
         if progress.is_cancelled() {
             return;
         }
@@ -123,7 +132,11 @@ impl Ops {
             Ok(attr) if attr.kind == FileKind::File => {
                 progress.total_files.fetch_add(1, Relaxed);
                 progress.total_bytes.fetch_add(attr.size, Relaxed);
-                todo.push_back(Fetch::File(path.to_path_buf()));
+                todo.push(Found {
+                    path: path.to_path_buf(),
+                    key: attr.key,
+                    least: attr.size.min(attr.blocks * 512),
+                });
             }
             Ok(attr) if attr.kind == FileKind::Dir => match self.names.ask(|b| b.read_dir(path)) {
                 Ok(entries) => {
@@ -136,6 +149,33 @@ impl Ops {
             Ok(_) => {}
             Err(e) => report.failures.push(named_failure(path, &e)),
         }
+    }
+
+    /// Takes files that are larger than the tier from what is to be fetched, and all of it if it is to be
+    /// pinned and is more than that: to find out by fetching takes long, and evicts what others use.
+    fn refuse_too_much(&self, fetching: &Fetching<'_>, scope: &[PathBuf], todo: &mut Vec<Found>) {
+        let (limit, before) = (self.files.level().tier_bytes, todo.len());
+        let refuse = |path: &Path, bytes: u64| {
+            let (bytes, tier) = (human_size(bytes), human_size(limit));
+            let why = format!("{bytes} do not fit into the fast tier, which has {tier}: {LESS}");
+            let failure = named_failure(path, &Error::os(libc::ENOSPC, why));
+            fetching.progress.failed(&failure);
+            fetching.report.lock().failures.push(failure);
+        };
+        for found in todo.extract_if(.., |found| found.least > limit) {
+            refuse(&found.path, found.least);
+        }
+        let all = in_all(todo);
+        if fetching.pinned.is_some() && all > limit {
+            refuse(scope.first().map_or(Path::new(""), |path| path), all);
+            todo.clear();
+        }
+        fetching.full.fetch_or(todo.len() < before, Relaxed);
+    }
+
+    fn is_full(&self) -> Error {
+        let tier = human_size(self.files.level().tier_bytes);
+        Error::os(libc::ENOSPC, format!("the fast tier, which has {tier}, is full: {LESS}"))
     }
 
     fn prefetch_worker(self: &Arc<Self>, fetching: &Fetching<'_>) {
@@ -237,7 +277,7 @@ impl Ops {
             let refused = |why| match why {
                 Why::Detached => Error::os(libc::EBUSY, DETACHED),
                 Why::Quota => Error::os(libc::EDQUOT, OVER_QUOTA),
-                _ => Error::os(libc::ENOSPC, FULL),
+                _ => self.is_full(),
             };
             match self.io.fill_exactly(file, (from, to), None)? {
                 Filled::Again | Filled::Bytes(_, None) => {}
@@ -245,7 +285,10 @@ impl Ops {
             }
             at = from;
         }
-        progress.done_bytes.fetch_add(end - start, Relaxed);
+        // Cancelled, it has come as far as the first gap.
+        let gap = file.lock().state.first_gap(start, end);
+        let reached = gap.map_or(end, |(from, _)| from);
+        progress.done_bytes.fetch_add(reached - start, Relaxed);
         Ok(())
     }
 
@@ -265,8 +308,15 @@ impl Ops {
             return Ok(inner.size());
         }
         Err(match same {
-            true => Error::os(libc::ENOSPC, FULL),
+            true => self.is_full(),
             false => Error::os(libc::ESTALE, CHANGED),
         })
     }
+}
+
+/// What has two names, or was named twice, counts once.
+fn in_all(todo: &[Found]) -> u64 {
+    let mut seen = HashSet::new();
+    let new = todo.iter().filter(|found| seen.insert(found.key));
+    new.fold(0, |sum: u64, found| sum.saturating_add(found.least))
 }

@@ -70,6 +70,13 @@ impl Ops {
                 None => status.busy_files += 1,
             }
         }
+        // It waits for whoever settles it, and nobody can say how long.
+        if status.conflicted_files > 0 {
+            status.clean_in_secs = None;
+            if status.conflicted_files == status.dirty_files {
+                status.limited_by = "conflicts".into();
+            }
+        }
         if status.dirty_files == 0 {
             status.limited_by = "nothing-dirty".into();
             status.clean_in_secs = None;

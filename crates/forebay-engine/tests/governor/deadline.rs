@@ -48,3 +48,22 @@ fn the_outlook_says_when_it_is_full_and_when_it_is_clean() {
     assert!((full - (9e9 / 50e6 - 60.0)).abs() < 3.0, "{full}");
     assert_eq!(at(60).clean_in, None);
 }
+
+/// The mean of what arrives takes a while to fall; the tier does not fill meanwhile.
+#[test]
+fn nothing_fills_what_nobody_writes_to() {
+    let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
+    let mut governor = Governor::default();
+    // It writes for three seconds, 100 MB each.
+    let mut outlook = |tick: u32| {
+        let arrived = 10_000_000 * u64::from(tick.min(30));
+        let now = Duration::from_millis(100) * tick;
+        let sample =
+            Sample { now, arrived, dirty_bytes: arrived, tier_bytes: 1 << 30, ..Sample::default() };
+        governor.tick(&sample, &tunables).outlook
+    };
+    let all: Vec<_> = (0..45).map(&mut outlook).collect();
+    assert!(all[30].full_in.is_some(), "{:?}", all[30]);
+    assert!(all[44].arrival_rate > 1e6, "the mean still shows it: {:?}", all[44]);
+    assert_eq!(all[44].full_in, None);
+}

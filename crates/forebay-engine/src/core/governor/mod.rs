@@ -214,6 +214,8 @@ pub struct Governor {
     programs: Smooth,
     service: Service,
     last: Option<Last>,
+    /// Since something became dirty.
+    quiet: Duration,
     told: f64,
 }
 
@@ -250,6 +252,9 @@ const MEMORY: Duration = Duration::from_secs(5);
 /// and for disks.
 const AUTO_TARGETS: Targets =
     Targets { tier: Duration::from_millis(2), backing: Duration::from_millis(75) };
+
+/// Who writes nothing for so long does not fill the tier, whatever the rates still show.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A drain that reaches this share of what it was told obeys.
 const OBEYS: f64 = 0.85;
@@ -315,6 +320,7 @@ impl Governor {
         let last = self.last.replace(now);
         let Some(last) = last else { return Duration::ZERO };
         let dt = s.now.saturating_sub(last.now);
+        self.quiet = if s.arrived > last.arrived { Duration::ZERO } else { self.quiet + dt };
         let copied = s.copied.saturating_sub(last.copied);
         self.arrival.note(s.arrived.saturating_sub(last.arrived), dt, MEMORY);
         self.drain.note(copied, dt, MEMORY);
@@ -505,7 +511,9 @@ impl Governor {
             arrival_rate: arrival,
             drain_rate: drain,
             service_rate: self.service.get(),
-            full_in: at(marks.full.saturating_sub(s.dirty_bytes), arrival - drain),
+            // Means go on rising a while after the last writer has ended.
+            full_in: at(marks.full.saturating_sub(s.dirty_bytes), arrival - drain)
+                .filter(|_| self.quiet < QUIET),
             clean_in: at(s.dirty_bytes, drain - arrival),
         }
     }
