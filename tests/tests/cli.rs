@@ -121,7 +121,17 @@ fn bad_input_is_rejected_with_name_reason_and_remedy() {
         (&["--threads", "many"], &["threads", "many"]),
         (&["--backing-timeout", "1ms"], &["backing-timeout", "100ms"]),
         (&["--max-agee", "3s"], &["max-agee", "max-age"]),
-        (&["--config", "/nonexistent.toml"], &["/nonexistent.toml", "No such file"]),
+        (
+            &["--config", "/nonexistent.toml"],
+            &["/nonexistent.toml", "No such file", "FOREBAY_CONFIG"],
+        ),
+        (&["--tier-size", "0B"], &["tier-size 0 is too small", "16MiB"]),
+        (&["--peer-listen", "0.0.0.0:0"], &["peer-listen needs registry", "alone"]),
+        (&["--cluster-key", "/nowhere"], &["cluster-key needs registry"]),
+        (
+            &["--registry", "etcd://127.0.0.1:1/x"],
+            &["etcd://127.0.0.1:1", "forebay registry check ADDRESS"],
+        ),
         (&["--config", text(&config)], &["bad.toml", "1", "max-agee", "max-age"]),
         (&["--throttle", "fast"], &["throttle", "fast"]),
     ];
@@ -327,8 +337,17 @@ fn a_pin_that_fails_pins_nothing_that_takes_the_room_of_writers() {
     let pin = |name: &str| mounted.forebay(&["pin", text(&mounted.at(name))]);
     pin("many/f7").ok();
     for name in ["big", "many"] {
+        let used = mounted.number("used_bytes");
         let out = pin(name).expect(1);
-        assert!(out.stderr.contains("the fast tier is full"), "{out:#?}");
+        assert!(
+            out.stderr.contains("MiB do not fit into the fast tier, which has 64.0 MiB"),
+            "{out:#?}"
+        );
+        assert_eq!(
+            mounted.number("used_bytes"),
+            used,
+            "{name}: refused before anything is fetched"
+        );
         assert_eq!(mounted.number("pinned_files"), 1, "{name}: that of before");
         assert!(out.stderr.contains("nothing of it was pinned"), "{out:#?}");
         // Several fetches at once may take a little more than there is, for a moment.
@@ -630,7 +649,7 @@ fn an_ordinary_user_mounts_for_himself() {
     if !sys::on_path("fusermount3") {
         skip!("fusermount3 is not installed");
     }
-    let _device = OpenDevice::new();
+    let device = OpenDevice::new();
     let bed = Bed::new(Tier::Disk);
     let bin = bed.root.join("forebay");
     fs::copy(forebay_tests::binary(), &bin).unwrap();
@@ -644,16 +663,15 @@ fn an_ordinary_user_mounts_for_himself() {
         finish(command.env("HOME", "/nonexistent"), PATIENCE)
     };
     let (backing, mnt, tier) = (text(&bed.backing), text(&bed.mnt), text(&bed.tier));
+    // Without the device nothing can be mounted: said before anything is made.
+    device.set_mode(0o600);
     // The copy was open for writing when another test forked, perhaps.
-    let mut out = user(&[text(&bin), "mount", backing, mnt, "--tier", tier]);
-    eventually(PATIENCE, || {
-        let busy = out.stderr.contains("Text file busy");
-        if busy {
-            out = user(&[text(&bin), "mount", backing, mnt, "--tier", tier]);
-        }
-        !busy
-    });
-    out.ok();
+    eventually(PATIENCE, || !user(&[text(&bin), "--version"]).stderr.contains("Text file busy"));
+    let refused = user(&[text(&bin), "mount", backing, mnt, "--tier", tier]).expect(2);
+    assert!(refused.stderr.contains("chmod 0666 /dev/fuse"), "{refused:#?}");
+    assert!(!bed.tier.exists(), "no tier is left behind");
+    device.set_mode(0o666);
+    user(&[text(&bin), "mount", backing, mnt, "--tier", tier]).ok();
     let _cleanup = Cleanup(bed.mnt.clone());
     let script = format!("cd {mnt} && echo mine > f && mkdir d && cp f d/g && cat d/g");
     assert_eq!(user(&["sh", "-c", &script]).ok().stdout, "mine\n");
@@ -675,6 +693,10 @@ impl OpenDevice {
         let before = fs::metadata("/dev/fuse").expect("/dev/fuse").permissions();
         fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).expect("chmod");
         OpenDevice(before)
+    }
+
+    fn set_mode(&self, mode: u32) {
+        fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(mode)).expect("chmod");
     }
 }
 

@@ -56,8 +56,18 @@ fn in_conflict(behind: Behind) -> (Bed, Mounted) {
     behind.our_back(&bed.backing);
     let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
     assert_eq!(out.code, Some(4), "{behind:?}: {out:#?}");
+    let at = mounted.at("f");
+    let remedy = format!("settle it with `forebay resolve {} --keep ours|theirs|both`", text(&at));
+    assert!(out.stderr.contains(&remedy), "{out:#?}");
+    assert_eq!(out.stderr.matches("settle it").count(), 1, "{out:#?}");
+    assert!(mounted.forebay(&["status", text(&bed.mnt)]).ok().stdout.contains(&remedy));
     let status = mounted.status();
     assert_eq!(status["conflicted_files"], 1, "{behind:?}: {status:#}");
+    assert_eq!(
+        (&status["limited_by"], &status["clean_in_secs"]),
+        (&"conflicts".into(), &serde_json::Value::Null),
+        "nobody knows when it is settled: {status:#}"
+    );
     assert!(status["troubles"].to_string().contains("\"f\""), "{status:#}");
     let list = mounted.forebay(&["ls", "--json", text(&mounted.at("f"))]).ok().json();
     assert_eq!(list[0]["state"], "conflict", "{list:#}");

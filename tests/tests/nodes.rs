@@ -743,6 +743,17 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     let ordered = nodes[0].forebay(&["manifest", "--json"]).expect(1).json();
     assert_eq!((&ordered[0]["known"], &ordered[0]["node"]), (&"ordered".into(), &"n2".into()));
 
+    // A cache of another node is not asked here: said is where, and not that it is dirty.
+    let proj = nodes[1].slow().join("proj");
+    open_dir(&proj);
+    let cache = ["instance", "create", "cache", "far", "--backing", text(&proj)];
+    nodes[0].forebay(&[&cache[..], &["--capacity", "64MiB", "--node", "n2"]].concat()).ok();
+    let asked = nodes[0].forebay(&["manifest", "--instance", "far"]).expect(3).stdout;
+    assert!(asked.contains("run `forebay manifest --instance far` on n2"), "{asked}");
+    assert!(asked.contains("of 1 line nobody could be asked here"), "{asked}");
+    nodes[1].forebay(&["manifest", "--instance", "far"]).ok();
+    nodes[0].forebay(&["instance", "destroy", "far"]).ok();
+
     // The registry dies: what is there stays, what is new says why it cannot be.
     etcd.kill();
     let refused = nodes[0].forebay(&["instance", "create", "private", "x", "--capacity", "8MiB"]);
@@ -772,7 +783,7 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     assert!(refused.stderr.contains("no node daemon of that name"), "{refused:?}");
     let late = nodes[0].forebay(&["instance", "destroy", "w", "--timeout", "3s"]).expect(4);
     assert!(late.stderr.contains("n2"), "{late:?}");
-    let leaving = nodes[0].forebay(&["manifest"]).expect(1);
+    let leaving = nodes[0].forebay(&["manifest"]).expect(3);
     assert!(leaving.stdout.contains("what private w holds"), "{leaving:?}");
     nodes[1].up();
     within(Duration::from_secs(60), "it goes on both", || {

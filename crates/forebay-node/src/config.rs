@@ -180,8 +180,7 @@ impl NodeConfig {
 
     pub fn from_toml(text: &str) -> Result<NodeConfig> {
         let mut config: NodeConfig = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|span| text[..span.start].matches('\n').count() + 1);
-            let at = line.map_or(String::new(), |line| format!("line {line}: "));
+            let at = e.span().map_or(String::new(), |span| place_in(text, span.start));
             usage(format!("{at}{}", e.message()))
         })?;
         if config.pools.is_empty() && config.scheduler.is_none() {
@@ -261,6 +260,17 @@ impl PoolConfig {
     pub fn capacity_of(&self, free: u64, granted: u64) -> u64 {
         let bytes = self.capacity.unwrap_or((free.saturating_add(granted)) / SHARE_OF_FREE);
         bytes / self.grain * self.grain
+    }
+}
+
+/// The line, and whose value it is if a value begins there.
+fn place_in(text: &str, at: usize) -> String {
+    let before = &text[..at];
+    let line = before.matches('\n').count() + 1;
+    let typed = before.rsplit('\n').next().unwrap_or_default();
+    match typed.split_once('=') {
+        Some((key, _)) => format!("line {line}: {}: ", key.trim()),
+        None => format!("line {line}: "),
     }
 }
 
@@ -393,6 +403,65 @@ mod tests {
         assert_eq!(config.pools[0].capacity_of(0, 0), 6 << 20);
     }
 
+    /// The keys of a table as the reader knows them: it names them when there is another.
+    fn keys_of(table: &str) -> Vec<String> {
+        let error = NodeConfig::from_toml(&format!("{table}unheard-of = 1")).unwrap_err();
+        let (_, expected) = error.to_string().split_once("expected ").map(own).expect("it says");
+        expected.split('`').skip(1).step_by(2).map(String::from).collect()
+    }
+
+    fn own((a, b): (&str, &str)) -> (String, String) {
+        (a.into(), b.into())
+    }
+
+    /// The rows of a table of the page, each its first two columns, below what is written before the table.
+    fn rows<'a>(page: &'a str, before: &str) -> Vec<(&'a str, &'a str)> {
+        let (_, rest) =
+            page.split_once(before).unwrap_or_else(|| panic!("{before} is not in the page"));
+        let lines = rest.lines().skip_while(|line| !line.starts_with('|'));
+        let rows = lines.take_while(|line| line.starts_with('|')).skip(2);
+        let cells = |line: &'a str| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            (cells.next().unwrap_or_default().trim_matches('`'), cells.next().unwrap_or_default())
+        };
+        rows.map(cells).collect()
+    }
+
+    /// `docs/JOBS.md` has each key once, in the order of the structs, with its default.
+    #[test]
+    fn the_page_has_every_key_with_its_default() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/JOBS.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for (before, table) in [
+            ("## The node daemon's configuration", ""),
+            ("`[limits]`:", "[limits]\n"),
+            ("`[scheduler]`:", "[scheduler]\n"),
+            ("`[[pool]]`:", "[[pool]]\n"),
+        ] {
+            let rows = rows(&page, before);
+            let named: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
+            assert_eq!(named, keys_of(table), "{before}");
+            let needed = match table {
+                "[scheduler]\n" => "cluster = \"c\"\n",
+                "[[pool]]\n" => "name = \"p\"\ndir = \"/d\"\n",
+                _ => "",
+            };
+            let plain = format!("{table}{needed}");
+            let written = rows.iter().fold(plain.clone(), |text, (key, default)| {
+                match default.strip_prefix('`').and_then(|text| text.strip_suffix('`')) {
+                    Some(it) if it.parse::<u64>().is_ok() || it.parse::<bool>().is_ok() => {
+                        format!("{text}{key} = {it}\n")
+                    }
+                    Some(it) => format!("{text}{key} = \"{it}\"\n"),
+                    None => text,
+                }
+            });
+            assert!(written != plain, "{before}: it has defaults");
+            let read = |text: &str| NodeConfig::from_toml(text).unwrap();
+            assert_eq!(read(&written), read(&plain), "{written}");
+        }
+    }
+
     #[test]
     fn mistakes_are_told_with_line_and_remedy() {
         for (text, expected) in [
@@ -403,7 +472,8 @@ mod tests {
             ("state = \"x\"", "state: x: write an absolute path"),
             ("[scheduler]\ncluster = \"a b\"", "cluster \"a b\": a name begins with"),
             ("[scheduler]\ncluster = \"a\"\nspool = \"s\"", "scheduler: spool: s: write an"),
-            ("keep-after-hurry = \"3\"", "line 1: "),
+            ("keep-after-hurry = \"3\"", "line 1: keep-after-hurry: add a unit"),
+            ("name = \"a\"\nmanifest-max = \"3\"", "line 2: manifest-max: add a unit"),
             ("[[pool]]\nname = \"p\"", "line 1: missing field `dir`"),
             (
                 "[[pool]]\nname = \"p\"\ndir = \"/a\"\ngrain = \"5KiB\"",

@@ -549,7 +549,15 @@ fn grant(
     let bytes = would_grant(id, asked, node, name, &pool)?;
     let mut ledger: Ledger = draft.read(&keys::ledger(node, name))?.unwrap_or_default();
     ledger.grant(id, bytes, pool.capacity).map_err(|short| {
-        let why = format!("pool {name} of node {node}: {short}");
+        let asked = match bytes > asked.bytes {
+            true => {
+                format!(" ({} and what its means and grains need besides)", human_size(asked.bytes))
+            }
+            false => String::new(),
+        };
+        let (wanted, free) = (human_size(short.wanted), human_size(short.free));
+        let why =
+            format!("pool {name} of node {node}: {wanted}{asked} are wanted and {free} are free");
         Error::os(libc::ENOSPC, why).with_source("ask for less, or see `forebay pools`")
     })?;
     draft.put(&keys::ledger(node, name), &ledger);

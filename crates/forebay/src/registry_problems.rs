@@ -1,5 +1,6 @@
 //! What is wrong with a registry, and what to do about it: for whoever checks it, and for members that stand on it.
 
+use forebay_base::{Error, Kind};
 use forebay_registry::{Alarm, Health};
 
 /// From here on a quota is a problem: one that is used up stops everything.
@@ -31,6 +32,17 @@ pub fn problems_of(health: &Health) -> Vec<String> {
         ));
     }
     problems
+}
+
+/// With what to do about a registry that does not answer.
+pub fn with_way_out(error: Error) -> Error {
+    match error.kind() {
+        Kind::TimedOut => error.with_source(
+            "is an etcd's client port at that address (--listen-client-urls), and the way to it open? \
+             `forebay registry check ADDRESS` tries it",
+        ),
+        _ => error,
+    }
 }
 
 /// What is wrong now that was not before.

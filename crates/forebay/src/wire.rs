@@ -187,6 +187,13 @@ pub struct Job {
 }
 
 impl Job {
+    /// All that came to where it should, also parts of files that did not as a whole, and what somebody
+    /// else moved meanwhile.
+    pub fn moved_bytes(&self) -> u64 {
+        let reported = self.report.as_ref().map_or(0, |report| report.bytes);
+        reported.max(self.done_bytes)
+    }
+
     /// Whether the mount that was to leave is gone: also if bytes stayed dirty and the exit code says so.
     pub fn is_gone(&self) -> bool {
         let ended = self.error.as_ref().is_none_or(|error| error.starts_with("unmounted"));

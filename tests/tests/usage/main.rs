@@ -6,3 +6,4 @@ mod over;
 mod refused;
 mod several;
 mod texts;
+mod told;

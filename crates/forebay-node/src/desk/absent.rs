@@ -158,7 +158,10 @@ fn itself(instance: &Instance, since: u64) -> Option<(Known, Missing)> {
 
 /// A cache of a node that is there and is not the one that is asked.
 fn elsewhere(instance: &Instance, node: &str, since: u64) -> Option<(Known, Missing)> {
-    let why = format!("what is dirty in it only node {node} says: ask there");
+    let id = &instance.id;
+    let why = format!(
+        "what is dirty in it only node {node} says: run `forebay manifest --instance {id}` on {node}"
+    );
     (instance.mode == Mode::Cache).then(|| unknown(instance, &why, since))
 }
 

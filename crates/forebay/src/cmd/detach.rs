@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn tell(job: &Job, place: &Place) {
     let report = job.report.clone().unwrap_or_default();
-    tell_failures(&report.failures);
+    tell_failures(&report.failures, Some(&place.mountpoint));
     if let Some(error) = &job.error {
         note!("{error}");
         return;
@@ -90,7 +90,7 @@ fn tell(job: &Job, place: &Place) {
     };
     say(format!(
         "flushed {} in {}, detached {tier} in {}; {left}",
-        human_size(report.bytes),
+        human_size(job.moved_bytes()),
         counted(report.files, "file"),
         human_secs(job.elapsed_secs)
     ));

@@ -1,15 +1,16 @@
 //! `forebay flush`.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use forebay_backing::Result;
 use serde_json::json;
 
-use super::watch::{self, Scope};
+use super::watch::{self, Scope, tell_failures};
 use crate::moment;
 use crate::ui::{say, say_json};
 use crate::units::counted;
-use crate::wire::{JobKind, NewJob};
+use crate::wire::{JobFailure, JobKind, NewJob, WirePath};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,8 +24,8 @@ Examples:
 
 With --wait, exit code 0 means that every byte that was dirty in PATH when the command began is on
 the backing store and synced there. Without it the flush goes on as a job of the daemon, also if the
-daemon is restarted: see `forebay jobs`. Without PATH it is everything in the mount of the current
-directory, or in the only mount there is.
+daemon is restarted: see `forebay jobs`. A PATH that is not there is told at once, with exit code 1.
+Without PATH it is everything in the mount of the current directory, or in the only mount there is.
 
 --last PATTERN: files that match are flushed when all others are on the backing store and synced
 there, and not at all if one of the others failed (they are listed as held-back, exit code 1). Until
@@ -73,17 +74,45 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     let client = scope.client();
     if args.wait {
-        return watch::run_new(&client, &asked, args.json.into());
+        return watch::run_new(&scope.place, &asked, args.json.into());
+    }
+    // Nobody sees how the job ends: what it would say of a name that is not there is said now.
+    let missing = missing(args, &scope);
+    let exit_code = u8::from(!missing.is_empty());
+    if !args.json {
+        tell_failures(&missing, None);
+    }
+    if !missing.is_empty() && missing.len() == args.paths.len() {
+        if args.json {
+            say_json(&json!({ "id": null, "failures": missing }));
+        }
+        return Ok(exit_code);
     }
     let id = watch::start_new(&client, &asked)?;
     if args.json {
-        say_json(&json!({ "id": id }));
-        return Ok(0);
+        say_json(&json!({ "id": id, "failures": missing }));
+        return Ok(exit_code);
     }
     let by = args.drain_by.map_or_else(String::new, |by| format!(" by {}", moment::show(by)));
     let what = what(args, &scope);
     say(format!("job {id}: flushing {what}{by}; `forebay jobs wait {id}` waits for it"));
-    Ok(0)
+    Ok(exit_code)
+}
+
+/// Names that are not in the mount, and of nothing.
+fn missing(args: &Args, scope: &Scope) -> Vec<JobFailure> {
+    use ErrorKind::{NotADirectory, NotFound};
+    let is_there = |typed: &PathBuf| match typed.symlink_metadata() {
+        Err(error) => !matches!(error.kind(), NotFound | NotADirectory),
+        Ok(_) => true,
+    };
+    let named = args.paths.iter().zip(&scope.paths).filter(|(typed, _)| !is_there(typed));
+    let failure = |(_, path): (_, &WirePath)| JobFailure {
+        path: path.clone(),
+        state: "missing".into(),
+        error: "there is no such file".into(),
+    };
+    named.map(failure).collect()
 }
 
 fn what(args: &Args, scope: &Scope) -> String {

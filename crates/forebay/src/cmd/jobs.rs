@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::watch::{self, Interrupt};
 use crate::http::Client;
 use crate::moment;
-use crate::mounts::Mounts;
+use crate::mounts::{Mounts, Place};
 use crate::ui::table::Align::{Left, Right};
 use crate::ui::table::tabulate;
 use crate::ui::{say, say_json};
@@ -87,9 +87,12 @@ pub fn run(args: &Args) -> Result<u8> {
     }
 }
 
+fn place(mountpoint: Option<&PathBuf>) -> Result<Place> {
+    Mounts::read()?.daemon_or_implied(mountpoint.map(PathBuf::as_path))
+}
+
 fn client(mountpoint: Option<&PathBuf>) -> Result<Client> {
-    let place = Mounts::read()?.daemon_or_implied(mountpoint.map(PathBuf::as_path))?;
-    Ok(Client::new(&place.tier))
+    place(mountpoint).map(|place| Client::new(&place.tier))
 }
 
 fn list(args: &Args) -> Result<u8> {
@@ -164,10 +167,11 @@ fn job_number(text: &str) -> std::result::Result<u64, String> {
 }
 
 fn wait(one: &One) -> Result<u8> {
-    let client = client(one.mountpoint.as_ref())?;
+    let place = place(one.mountpoint.as_ref())?;
+    let client = Client::new(&place.tier);
     let label = format!("job {}", one.id);
     let job = watch::attend(&client, one.id, &label, None, Interrupt::Leaves)?;
-    Ok(watch::conclude(&job, one.json.into()))
+    Ok(watch::conclude(&job, one.json.into(), &place.mountpoint))
 }
 
 fn cancel(one: &One) -> Result<u8> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use forebay_base::Result;
-use forebay_node::desk::now;
+use forebay_node::desk::{Known, now};
 
 use super::instance::name_of;
 use super::ls::encode;
@@ -20,10 +20,11 @@ Examples:
   forebay manifest --instance ckpt
   forebay manifest --json
 
-Exit code 0 if everything is home, 1 if something is listed: what a transfer or a cache that went has left
+Exit code 0 if everything is home, 1 if something is not: what a transfer or a cache that went has left
 (`known` in the JSON is \"left\"), a stage-out that is ordered and not done (\"ordered\"), what is dirty in a
-cache of this node (\"dirty\"), and a cache that could not be asked (\"unknown\"). Caches are asked by their
-own node's daemon alone.
+cache of this node (\"dirty\"). 3 if nothing of that is listed and something could not be asked (\"unknown\"):
+caches of other nodes, whose daemons answer on their own nodes alone, and what does not answer. Each such
+line says where to ask; a script runs `forebay manifest` on all nodes of its instances.
 
 `forebay stage resume TRANSFER` takes up what a transfer left; what is dirty in a cache goes home by itself when
 it is due and its backing store can be reached, and at the latest by `forebay instance destroy`.";
@@ -44,6 +45,9 @@ pub struct Args {
     node: NodeArgs,
 }
 
+/// What is known is home, and something could not be asked: as where no daemon is reached.
+const UNASKED: u8 = 3;
+
 pub fn run(args: &Args) -> Result<u8> {
     let query = args.instance.as_ref().map(|id| format!("?instance={}", encode(Path::new(id))));
     let path = format!("/v1/manifest{}", query.unwrap_or_default());
@@ -51,7 +55,13 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Some(instance) = &args.instance {
         lines.retain(|line| line.instance == *instance);
     }
-    let exit_code = u8::from(!lines.is_empty());
+    let (unknown, known): (Vec<_>, Vec<_>) =
+        lines.iter().partition(|line| line.known == Known::Unknown);
+    let exit_code = match (known.is_empty(), unknown.is_empty()) {
+        (true, true) => 0,
+        (false, _) => 1,
+        (true, false) => UNASKED,
+    };
     if args.json {
         say_json(&lines);
         return Ok(exit_code);
@@ -72,9 +82,15 @@ pub fn run(args: &Args) -> Result<u8> {
         ("WHY", Left),
     ];
     tabulate(&columns, lines.iter().map(row)).iter().for_each(say);
-    let bytes = lines.iter().map(|line| line.missing.bytes).sum();
-    let files = counted(lines.len() as u64, "line");
-    say(format!("{} in {files} are not home", human_size(bytes)));
+    if !known.is_empty() {
+        let bytes = known.iter().map(|line| line.missing.bytes).sum();
+        let files = counted(known.len() as u64, "line");
+        say(format!("{} in {files} are not home", human_size(bytes)));
+    }
+    if !unknown.is_empty() {
+        let lines = counted(unknown.len() as u64, "line");
+        say(format!("of {lines} nobody could be asked here: whether that is home is not known"));
+    }
     Ok(exit_code)
 }
 

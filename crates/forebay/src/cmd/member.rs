@@ -1,7 +1,7 @@
 //! `forebay member`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
@@ -212,20 +212,20 @@ fn drain(args: &Drain) -> Result<u8> {
     let job = watch(&client, id, "drain", deadline)?;
     match args.json {
         true => say_json(&job),
-        false => tell_drained(&args.name, &job),
+        false => tell_drained(&args.name, &job, &place.mountpoint),
     }
     Ok(job.exit_code.unwrap_or(0))
 }
 
-fn tell_drained(name: &str, job: &Job) {
+fn tell_drained(name: &str, job: &Job, at: &Path) {
     let report = job.report.clone().unwrap_or_default();
-    tell_failures(&report.failures);
+    tell_failures(&report.failures, Some(at));
     match &job.error {
         Some(error) => note!("{error}"),
         None if report.files == 0 => say(format!("{name}: nothing was dirty; unmounted")),
         None => say(format!(
             "{name}: drained {} in {}, unmounted in {}",
-            human_size(report.bytes),
+            human_size(job.moved_bytes()),
             counted(report.files, "file"),
             human_secs(job.elapsed_secs)
         )),

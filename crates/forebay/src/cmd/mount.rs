@@ -182,6 +182,7 @@ pub fn plan(
         *file = std::path::absolute(&*file).map_err(|e| Error::io(e, "--log-file"))?;
     }
     let places = Places::check(backing, mountpoint, tier)?;
+    Places::require_fuse()?;
     if !settings.engine.read_only {
         places.require_writable()?;
     }

@@ -1,6 +1,7 @@
 //! `forebay node`: the node daemon, and what is asked of one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay_base::{Error, Result};
 use forebay_node::NodeConfig;
@@ -8,6 +9,9 @@ use forebay_node::health::Trouble;
 use serde_json::{Value, json};
 
 use super::nodes::staying;
+use crate::config::LogSettings;
+use crate::daemon::log::{Place, Stderr};
+use crate::daemon::{self, Ready, Side};
 use crate::node::client::NodeArgs;
 use crate::node::wire::NodeView;
 use crate::ui::{say, say_json};
@@ -16,15 +20,17 @@ const EXAMPLES: &str = "\
 Examples:
   forebay node
   forebay node --config /etc/forebay/node.toml
+  forebay node --detach
   forebay node drain n17
   forebay node undrain n17
   forebay node health
 
 Without a configuration file the daemon serves one pool, below /var/lib/forebay, and keeps its records
-there, too. It stays in the foreground; SIGTERM stops it. Mounts and transfers go on without it, and
-the next daemon takes them up: stop the old one, start the new one, and jobs notice nothing.
+there, too. It stays in the foreground, or with --detach in the background: then the command returns when
+the daemon serves, with an error if it does not. SIGTERM stops it. Mounts and transfers go on without it,
+and the next daemon takes them up: stop the old one, start the new one, and jobs notice nothing.
 
-The file is TOML, by default /etc/forebay/node.toml:
+The file is TOML, by default /etc/forebay/node.toml; docs/JOBS.md has a table of its keys:
 
   name = \"n17\"                      # the host's name, if not said
   registry = \"etcd://e1:2379,e2:2379\"  # of this machine alone, if not said
@@ -61,6 +67,10 @@ pub struct Args {
     /// The configuration file [default: /etc/forebay/node.toml, if it is there].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// Go into the background, and return when the daemon serves; the log is node.log in its `state`.
+    #[arg(long)]
+    detach: bool,
 
     /// Log as json, for a collector.
     #[arg(long)]
@@ -103,6 +113,9 @@ struct Named {
 /// What `health` exits with if something is wrong with the node.
 const AILING: u8 = 4;
 
+/// Of a daemon in the background, in its `state`.
+const LOG: &str = "node.log";
+
 const CONFIG: &str = "/etc/forebay/node.toml";
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -123,8 +136,43 @@ fn serve(args: &Args) -> Result<u8> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::os(libc::EPERM, "a node daemon mounts for others: run it as root"));
     }
+    if args.detach {
+        return serve_in_background(config, args.log_json);
+    }
     start_log(args);
-    crate::node::serve(config)
+    crate::node::serve(config, Ready::nobody())
+}
+
+fn serve_in_background(config: NodeConfig, log_json: bool) -> Result<u8> {
+    let (name, socket, state) = (config.name.clone(), config.socket.clone(), config.state.clone());
+    let begin = |ready: Ready| match start_log_file(&config.state, log_json) {
+        Ok(()) => crate::node::serve(config, ready),
+        Err(error) => {
+            ready.failed(&error);
+            Err(error)
+        }
+    };
+    match daemon::fork()? {
+        Side::Daemon(ready) => {
+            std::process::exit(begin(ready).unwrap_or_else(|e| e.exit_code()).into())
+        }
+        Side::Parent(child) => {
+            let notes = child.wait_ready()?;
+            let (socket, log) = (socket.display(), state.join(LOG));
+            let notes = notes.join(", ");
+            say(format!("node {name} serves at {socket} ({notes}); its log is {}", log.display()));
+            Ok(0)
+        }
+    }
+}
+
+fn start_log_file(state: &Path, json: bool) -> Result<()> {
+    if let Some(parent) = state.parent() {
+        crate::node::make_dir(parent)?;
+    }
+    let place = Place { dir: Arc::new(forebay_node::own_dir(state)?), name: LOG.into() };
+    let settings = LogSettings { json, level: "info", file: None };
+    daemon::log::start(&settings, Some(place), Stderr::Unread)
 }
 
 fn start_log(args: &Args) {

@@ -242,7 +242,7 @@ fn tell(args: &Args, recovered: &Recovered) {
         );
     }
     found.problems.iter().for_each(|problem| note!("damaged: {problem}"));
-    tell_failures(&JobReport::from(report).failures);
+    tell_failures(&JobReport::from(report).failures, None);
     let verb = if args.to.is_some() { "saved" } else { "flushed" };
     say(format!(
         "{verb} {} in {}; {} in {} dirty in the tier",

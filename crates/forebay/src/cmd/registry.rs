@@ -13,7 +13,7 @@ use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_size};
 use probe::Probe;
 
-use crate::registry_problems::Usage;
+use crate::registry_problems::{Usage, with_way_out};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,12 +87,7 @@ pub fn run(args: &Args) -> Result<u8> {
         What::Check(args) => check(args),
         What::Dump(args) => dump(args),
     };
-    done.map_err(|error| match error.kind() {
-        Kind::TimedOut => error.with_source(
-            "is an etcd's client port at that address (--listen-client-urls), and the way to it open?",
-        ),
-        _ => error,
-    })
+    done.map_err(with_way_out)
 }
 
 /// Looking must not make one.

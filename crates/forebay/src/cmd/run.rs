@@ -201,7 +201,7 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
         return Ok(ended_by_another(places, code));
     };
     let late = job.report.clone().unwrap_or_default();
-    tell_failures(&late.failures);
+    tell_failures(&late.failures, Some(&places.mountpoint));
     let all = Flushed { bytes: before.bytes + late.bytes, files: before.files + late.files };
     tell(&all, &at_end, took, ended.elapsed());
     if job.exit_code.unwrap_or(0) == 0 {

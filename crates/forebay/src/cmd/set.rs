@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let Some(id) = answer["job"].as_u64().filter(|_| !args.background) else { return Ok(0) };
     let job = watch::watch(&client, id, "drain", None)?;
     if Output::from(args.json) == Output::Human {
-        watch::tell(&job);
+        watch::tell(&job, &place.mountpoint);
     }
     Ok(job.exit_code.unwrap_or(0))
 }

@@ -9,6 +9,7 @@ use forebay_engine::Gauges;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::watch::how_to_settle;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
@@ -221,6 +222,9 @@ fn tell(mountpoint: &Path, tier: &Path, status: &Value) -> Result<()> {
     lay_out(&[Align::Left; 2], &rows).iter().for_each(say);
     for trouble in &view.troubles {
         say(format!("  {}: {}: {}", trouble.path, trouble.state, trouble.error));
+        if trouble.state == "conflict" {
+            say(format!("    {}", how_to_settle(&trouble.path, Some(mountpoint))));
+        }
     }
     Ok(())
 }
@@ -278,8 +282,10 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         facts.push(("failed", format!("{}, retried", files(g.failed_files))));
     }
     if g.conflicted_files > 0 {
-        let text = format!("{}; see `forebay resolve --help`", files(g.conflicted_files));
-        facts.push(("conflicts", text));
+        facts.push((
+            "conflicts",
+            format!("{}, flushed once they are settled", files(g.conflicted_files)),
+        ));
     }
     let available = if g.backing_available { "available" } else { "AWAY" };
     let error = g.last_error.as_ref().map_or_else(String::new, |(error, ago)| {
@@ -322,7 +328,10 @@ fn drain(s: &Gauges) -> String {
     if s.drain_bytes_per_sec + s.arrival_bytes_per_sec > 0 {
         let [drain, arrival] =
             [s.drain_bytes_per_sec, s.arrival_bytes_per_sec].map(|r| human_rate(r as f64));
-        parts.push(format!("{drain} of {arrival} that arrive"));
+        parts.push(match s.arrival_bytes_per_sec {
+            0 => drain,
+            _ => format!("{drain} of {arrival} that arrive (mean of 5 s)"),
+        });
     }
     let near = |secs: Option<f64>| secs.filter(|secs| *secs <= OUTLOOK_MAX_SECS);
     match (near(s.clean_in_secs), near(s.full_in_secs)) {
@@ -358,7 +367,7 @@ mod tests {
             full_in_secs: Some(90.0),
             ..rest
         };
-        let told = "1.0 MiB/s of 3.0 MiB/s that arrive, full in 1 min 30 s, governed by: level, \
+        let told = "1.0 MiB/s of 3.0 MiB/s that arrive (mean of 5 s), full in 1 min 30 s, governed by: level, \
                     limited by: pace";
         assert_eq!(drain(&busy), told);
     }

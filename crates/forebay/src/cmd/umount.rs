@@ -30,7 +30,8 @@ Examples:
 Every dirty byte is flushed first. If that fails or takes longer than --timeout, the mount stays and
 the exit code is 4. With --keep-dirty nothing is flushed: what is dirty waits in the tier for the
 next mount. A mount whose daemon died is cleared away; the exit code is 4 if something is dirty in its
-tier (0 with --keep-dirty), or the tier cannot be read.
+tier (0 with --keep-dirty), or the tier cannot be read. With --json it has `\"daemon\": \"dead\"`, and where
+a job has them `exit_code` and, in `report`, `left_dirty_files` and `left_dirty_bytes`.
 
 --all unmounts what you have mounted, the newest first, whatever fails; the exit code is the worst,
 and --json prints a document for each.";
@@ -162,7 +163,7 @@ fn wait_end(process: &OwnedFd) {
 
 fn tell(job: &Job, place: &Place, args: &Args) {
     let report = job.report.clone().unwrap_or_default();
-    tell_failures(&report.failures);
+    tell_failures(&report.failures, Some(&place.mountpoint));
     let at = place.mountpoint.display();
     let left = match (report.left_dirty_bytes, report.left_dirty_files) {
         (Some(bytes), Some(files)) if bytes + files > 0 => {
@@ -182,7 +183,7 @@ fn tell(job: &Job, place: &Place, args: &Args) {
         (None, _) if report.files == 0 => say(format!("nothing was dirty; unmounted {at}")),
         (None, _) => say(format!(
             "drained {} in {}, unmounted {at} in {}",
-            human_size(report.bytes),
+            human_size(job.moved_bytes()),
             counted(report.files, "file"),
             human_secs(job.elapsed_secs)
         )),
@@ -218,8 +219,19 @@ fn clear_away(place: &Place, args: &Args) -> Result<u8> {
     let (at, tier) = (place.mountpoint.display(), place.tier.display());
     let left = Left::look(&place.tier);
     let text = left.text();
+    let exit_code = left.exit_code(args.keep_dirty);
     match args.json {
-        true => say_json(&json!({ "daemon": "dead", "dirty": left.dirty(), "message": text })),
+        // What a job has, too, has the name and the place it has there.
+        true => say_json(&json!({
+            "kind": "umount",
+            "daemon": "dead",
+            "mountpoint": place.mountpoint.to_string_lossy(),
+            "tier": place.tier.to_string_lossy(),
+            "dirty": left.dirty(),
+            "report": { "left_dirty_files": left.files(), "left_dirty_bytes": left.bytes() },
+            "message": text,
+            "exit_code": exit_code,
+        })),
         false => {
             say(format!("the daemon of {at} had died; the mount is cleared away"));
             say(match left {
@@ -228,7 +240,7 @@ fn clear_away(place: &Place, args: &Args) -> Result<u8> {
             });
         }
     }
-    Ok(left.exit_code(args.keep_dirty))
+    Ok(exit_code)
 }
 
 /// What a daemon that died left in its tier.
@@ -275,6 +287,22 @@ impl Left {
         match self {
             Left::Nothing => Some(false),
             Left::Dirty { .. } => Some(true),
+            Left::Unknown(_) => None,
+        }
+    }
+
+    fn files(&self) -> Option<u64> {
+        match self {
+            Left::Nothing => Some(0),
+            Left::Dirty { files, .. } => Some(*files),
+            Left::Unknown(_) => None,
+        }
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        match self {
+            Left::Nothing => Some(0),
+            Left::Dirty { bytes, .. } => Some(*bytes),
             Left::Unknown(_) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Starting a job in the daemon, watching it with progress, and telling how it ended.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub fn ask_with(kind: JobKind, asked: &Asked, more: impl FnOnce(&mut NewJob)) ->
     let scope = Scope::of(&asked.paths)?;
     let mut job = scope.job(kind);
     more(&mut job);
-    run_new(&scope.client(), &job, asked.json.into())
+    run_new(&scope.place, &job, asked.json.into())
 }
 
 /// Paths of one mount.
@@ -106,21 +106,22 @@ impl Scope {
 
 /// Runs one job to its end and returns the exit code.
 pub fn run(kind: JobKind, scope: &Scope, output: Output) -> Result<u8> {
-    run_new(&scope.client(), &scope.job(kind), output)
+    run_new(&scope.place, &scope.job(kind), output)
 }
 
 /// Starts a job, shows its progress, and returns the exit code.
-pub fn run_new(client: &Client, asked: &NewJob, output: Output) -> Result<u8> {
-    let id = start_new(client, asked)?;
-    let job = watch(client, id, asked.kind.name(), None)?;
-    Ok(conclude(&job, output))
+pub fn run_new(place: &Place, asked: &NewJob, output: Output) -> Result<u8> {
+    let client = Client::new(&place.tier);
+    let id = start_new(&client, asked)?;
+    let job = watch(&client, id, asked.kind.name(), None)?;
+    Ok(conclude(&job, output, &place.mountpoint))
 }
 
 /// Says how a job ended and returns the exit code.
-pub fn conclude(job: &Job, output: Output) -> u8 {
+pub fn conclude(job: &Job, output: Output, at: &Path) -> u8 {
     match output {
         Output::Json => say_json(job),
-        Output::Human => tell(job),
+        Output::Human => tell(job, at),
     }
     job.exit_code.unwrap_or(0)
 }
@@ -211,19 +212,20 @@ fn abandoned(mut job: Job, timed_out: bool) -> Job {
     job
 }
 
-/// Says what a job did, and lists what it could not do.
-pub fn tell(job: &Job) {
+/// Says what a job did on the mount at `at`, and lists what it could not do.
+pub fn tell(job: &Job, at: &Path) {
     let report = job.report.clone().unwrap_or_default();
-    tell_failures(&report.failures);
+    tell_failures(&report.failures, Some(at));
     if let Some(error) = &job.error {
         note!("{error}");
     }
-    let done = format!(
-        "{} {} in {}",
-        past(job.kind),
-        human_size(report.bytes),
-        counted(report.files, "file")
-    );
+    let whole = counted(report.files, "file");
+    let done = match job.state {
+        JobState::Done => format!("{} {} in {whole}", past(job.kind), human_size(report.bytes)),
+        JobState::Running | JobState::Cancelled => {
+            format!("{} {}, {whole} as a whole", past(job.kind), human_size(job.moved_bytes()))
+        }
+    };
     let failed = match report.failures.len() {
         0 => String::new(),
         n => format!(", {n} failed"),
@@ -239,15 +241,37 @@ pub fn tell(job: &Job) {
     }
 }
 
-pub fn tell_failures(failures: &[JobFailure]) {
+/// `at` is where they are mounted, if they are.
+pub fn tell_failures(failures: &[JobFailure], at: Option<&Path>) {
     for failure in failures.iter().take(FAILURES_SHOWN) {
         note!("{}: {}: {}", failure.path, failure.state, failure.error);
         if failure.state == "conflict" {
-            note!("  settle it with `forebay resolve --keep ours|theirs|both`");
+            note!("  {}", how_to_settle(&failure.path, at));
         }
     }
     if failures.len() > FAILURES_SHOWN {
         note!("and {} more; --json lists all", failures.len() - FAILURES_SHOWN);
+    }
+}
+
+/// The command that settles a conflict of the file at `path` in a mount.
+pub fn how_to_settle(path: &WirePath, at: Option<&Path>) -> String {
+    match at {
+        Some(at) => {
+            let file = quoted(&at.join(PathBuf::from(path.clone())));
+            format!("settle it with `forebay resolve {file} --keep ours|theirs|both`")
+        }
+        None => "mount it, and settle it with `forebay resolve`".into(),
+    }
+}
+
+/// As a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    match text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 
@@ -273,7 +297,8 @@ fn rest(kind: JobKind) -> &'static str {
         | JobKind::Umount
         | JobKind::Detach
         | JobKind::MemberDrain => {
-            "the rest stays dirty in the fast tier and is flushed in the background"
+            "the rest, also what was copied and not synced, stays dirty in the fast tier and is flushed \
+             in the background"
         }
         JobKind::Prefetch | JobKind::Pin => "the rest is fetched when it is read",
         JobKind::Evict => "the rest stays cached",

@@ -32,7 +32,7 @@ const PLACES: [&str; 3] = ["backing", "tier", "at"];
 impl ConfigFile {
     pub fn read(path: &Path) -> Result<ConfigFile> {
         let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::new(Kind::Usage, format!("{}: {e}", path.display())))?;
+            .map_err(|e| Error::new(Kind::Usage, cannot_read(path, &e)))?;
         ConfigFile::from_toml(&text, path)
     }
 
@@ -67,6 +67,17 @@ impl ConfigFile {
             Error::new(Kind::Usage, format!("no mount {name} in the configuration file; {hint}"))
         })
     }
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> String {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            ": name a file that is there with --config or FOREBAY_CONFIG, or leave it out for the defaults"
+        }
+        std::io::ErrorKind::PermissionDenied => ": have its owner let you read it",
+        _ => "",
+    };
+    format!("configuration file {}: {error}{remedy}", path.display())
 }
 
 type Entry<'a, 'i> = (&'a toml::Spanned<std::borrow::Cow<'i, str>>, &'a DeTable<'i>);

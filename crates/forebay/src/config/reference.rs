@@ -13,6 +13,9 @@ const HEAD: &str = "\
 
 <!-- Written from the table of keys in crates/forebay/src/config/keys.rs by its test; edit there. -->
 
+These are the settings of mounts. The node daemon has a file of its own:
+[JOBS](JOBS.md#the-node-daemons-configuration).
+
 Every setting below can be given in four places. The first one that has it wins:
 
 1. a flag: `--max-age 10s`

@@ -158,6 +158,12 @@ impl Settings {
         self.shown.get(name).map(|(value, _)| value)
     }
 
+    /// For this mount alone; a file may speak for others, too.
+    fn is_typed(&self, name: &str) -> bool {
+        let origin = self.shown.get(name).map(|(_, origin)| origin);
+        matches!(origin, Some(Origin::Flag | Origin::Env(_)))
+    }
+
     /// Keys that exclude each other, which no single value can tell.
     fn check_together(&self) -> Result<()> {
         let writeback = self.mount.kernel_writeback;
@@ -200,6 +206,13 @@ impl Settings {
                 "copies needs registry: other members of the store keep them",
             ));
         }
+        if self.cluster.is_none()
+            && let Some(name) = OF_MEMBERS.into_iter().find(|name| self.is_typed(name))
+        {
+            let what =
+                format!("{name} needs registry: without it this mount is alone, and no member");
+            return Err(Error::new(Kind::Usage, what));
+        }
         if let Some(cluster) = &self.cluster
             && !cluster.listen.ip().is_loopback()
             && cluster.key.is_none()
@@ -216,6 +229,10 @@ impl Settings {
         Ok(())
     }
 }
+
+/// Settings that mean something to a member of a store only.
+const OF_MEMBERS: [&str; 6] =
+    ["peer-listen", "cluster-key", "peer-cert", "peer-cert-key", "peer-ca", "failure-domain"];
 
 /// All of them are given, or none.
 const CERTIFICATES: [&str; 3] = ["peer-cert", "peer-cert-key", "peer-ca"];

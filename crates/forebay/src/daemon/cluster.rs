@@ -13,6 +13,7 @@ use forebay_registry::{Address, Identity, Registry};
 
 use super::{mark, saved};
 use crate::config::{Certificates, ClusterSettings, Settings};
+use crate::registry_problems::with_way_out;
 
 /// The registry that the settings name.
 fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
@@ -52,8 +53,8 @@ pub fn join(
         return Err(Error::new(Kind::Usage, what));
     }
     let (registry, prefix) = registry(settings)?;
-    let mark = mark::of(root, &*registry, &prefix)?;
-    look_back(run, &*registry)?;
+    let mark = mark::of(root, &*registry, &prefix).map_err(with_way_out)?;
+    look_back(run, &*registry).map_err(with_way_out)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
     let tls = |it: &Certificates| Tls::read(&it.cert, &it.key, &it.ca).map(Arc::new);
     let tls = settings.certificates.as_ref().map(tls).transpose()?;

@@ -332,6 +332,8 @@ impl Entry {
         Job {
             state,
             eta_secs: None,
+            // What was copied and not synced when it ended is not done.
+            rate_bytes_per_sec: (job.done_bytes as f64 / job.elapsed_secs.max(1e-3)) as u64,
             failures: Vec::new(),
             report: Some(outcome.report),
             error: outcome.error,

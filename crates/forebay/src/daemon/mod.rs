@@ -10,7 +10,7 @@ mod device;
 mod eta;
 mod jobs;
 mod leave;
-mod log;
+pub mod log;
 mod mark;
 mod metrics;
 mod missing;

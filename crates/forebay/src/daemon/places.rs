@@ -6,8 +6,12 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{Error, Kind, Result, SingleStore};
 use forebay_engine::Tier;
 
+use rustix::io::Errno;
+
 use crate::http::{Client, Liveness};
 use crate::mounts::Mounts;
+
+const FUSE: &str = "/dev/fuse";
 
 /// Canonical paths, checked: none is inside another.
 #[derive(Debug, Clone)]
@@ -53,6 +57,23 @@ impl Places {
                  or give --read-only"
             ))),
         }
+    }
+
+    /// fusermount3 opens it with the rights of whoever mounts.
+    pub fn require_fuse() -> Result<()> {
+        use rustix::fs::Access;
+        let remedy = match rustix::fs::access(FUSE, Access::READ_OK | Access::WRITE_OK) {
+            Ok(()) => return Ok(()),
+            Err(Errno::NOENT) => "load the kernel's module, with modprobe fuse as root",
+            Err(Errno::ACCESS) => {
+                "have root give you access to it, with chmod 0666 /dev/fuse, or mount for you"
+            }
+            // Opening it tells.
+            Err(_) => return Ok(()),
+        };
+        Err(usage(format!(
+            "{FUSE} cannot be opened, and nothing can be mounted without it: {remedy}"
+        )))
     }
 
     fn check_apart(&self) -> Result<()> {

@@ -24,15 +24,34 @@ use forebay_base::{Error, Result};
 use forebay_node::{Node, NodeConfig};
 use forebay_registry::Registry;
 
+use crate::daemon::Ready;
 use crate::http;
 use crate::signals::{self, Blocked};
 
 /// Who is told to stop waits for this long for steps that are under way.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves until a signal says to stop. What it has made stays.
-pub fn serve(config: NodeConfig) -> Result<u8> {
+/// Serves until a signal says to stop. What it has made stays. `ready` learns that it serves, or why not.
+pub fn serve(config: NodeConfig, ready: Ready) -> Result<u8> {
     let blocked = Blocked::new();
+    let socket = config.socket.clone();
+    match begin(config) {
+        Ok(node) => {
+            ready.serving(vec![format!("pid {}", std::process::id())]);
+            let signal = blocked.wait();
+            tracing::info!(signal = signals::name(signal), "stopping; mounts and transfers go on");
+            node.stop(PATIENCE);
+            let _ = std::fs::remove_file(&socket);
+            Ok(0)
+        }
+        Err(error) => {
+            ready.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+fn begin(config: NodeConfig) -> Result<Arc<Node>> {
     crate::daemon::lift_file_size_limit();
     for dir in [config.socket.parent(), Some(&config.mount_root), config.state.parent()] {
         make_dir(dir.unwrap_or(Path::new("/")))?;
@@ -46,15 +65,11 @@ pub fn serve(config: NodeConfig) -> Result<u8> {
     let door = api::Door { node: node.clone() };
     http::serve_everybody(&socket, move |request| door.answer(request))?;
     tracing::info!(node = node.name(), socket = %socket.display(), "serving");
-    let signal = blocked.wait();
-    tracing::info!(signal = signals::name(signal), "stopping; mounts and transfers go on");
-    node.stop(PATIENCE);
-    let _ = std::fs::remove_file(&socket);
-    Ok(0)
+    Ok(node)
 }
 
 /// Directories on the way that users must be able to pass.
-fn make_dir(path: &Path) -> Result<()> {
+pub fn make_dir(path: &Path) -> Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
     made.map_err(|e| Error::io(e, path.display().to_string()))
 }

@@ -85,13 +85,18 @@ pub fn run(args: &Args) -> u8 {
 pub fn script_at(path: &Path) -> Result<String> {
     let told = |e| Error::io(e, path.display().to_string());
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(told)?;
+    let file = File::open(path).map_err(|e| cannot_open(path, &e))?;
     file.take(SCRIPT_MAX + 1).read_to_end(&mut bytes).map_err(told)?;
     if bytes.len() as u64 > SCRIPT_MAX {
         let why = format!("{}: is longer than 16 MiB, and no job script", path.display());
         return Err(Error::new(Kind::Usage, why));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn cannot_open(path: &Path, error: &std::io::Error) -> Error {
+    let why = format!("script {}: {error}: name a job script that you can read", path.display());
+    Error::new(Kind::Usage, why)
 }
 
 /// All lines that tell what is wrong.

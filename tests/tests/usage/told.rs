@@ -1,0 +1,125 @@
+//! What commands say of what was done, and with which exit code.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use forebay_tests::node::Node;
+use forebay_tests::{
+    Bed, PATIENCE, Proc, Tier, binary, eventually, finish, forebay, is_alive, kill, needs_forebay,
+    proof, sample, text, within,
+};
+
+/// Nobody sees how a flush in the background ends.
+#[test]
+fn a_flush_in_the_background_says_at_once_what_is_not_there() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    fs::write(mounted.at("there"), [7; 5000]).unwrap();
+    let (there, typo) = (mounted.at("there"), mounted.at("typo"));
+    let none = mounted.forebay(&["flush", text(&typo)]).expect(1);
+    assert!(none.stderr.contains("typo: missing: there is no such file"), "{none:#?}");
+    assert!(!none.stdout.contains("job"), "no job is begun for nothing: {none:#?}");
+    let some = mounted.forebay(&["flush", "--json", text(&typo), text(&there)]).expect(1).json();
+    assert_eq!(some["failures"][0]["state"], "missing", "{some:#}");
+    let id = some["id"].as_u64().expect("what is there is flushed").to_string();
+    mounted.forebay(&["jobs", "wait", &id, text(&mounted.path)]).expect(1);
+    assert_eq!(fs::read(bed.backing.join("there")).unwrap(), [7; 5000]);
+    mounted.forebay(&["flush", text(&there)]).ok();
+    mounted.umount();
+}
+
+/// Parts of a file count, and so does the pace.
+#[test]
+fn what_an_interrupt_ends_is_told_with_what_was_done() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("big"), 1, 60 << 20);
+    let mounted = bed.mount(&["--throttle", "10MB,1ms", "--preset", "hold"]);
+    let (big, said) = (mounted.at("big"), bed.root.join("said"));
+    let mut fetch = Command::new(binary());
+    fetch.args(["prefetch", text(&big)]).stderr(fs::File::create(&said).unwrap());
+    let mut fetch = Proc::spawn(&mut fetch);
+    within(PATIENCE, "a part of it is there", || mounted.cached("big") > 12 << 20);
+    kill(fetch.pid(), libc::SIGINT);
+    let ended = fetch.wait(PATIENCE).and_then(|status| status.code());
+    let said = fs::read_to_string(&said).unwrap();
+    assert_eq!(ended, Some(130), "{said}");
+    let (_, told) = said.split_once("interrupted: fetched and verified ").expect(&said);
+    let mib: f64 = told.split_once(" MiB, 0 files as a whole; ").expect(&said).0.parse().unwrap();
+    let cached = mounted.cached("big") as f64 / f64::from(1 << 20);
+    assert!(mib >= 4.0 && mib <= cached + 0.1, "{mib} MiB of {cached} that are cached: {said}");
+    proof!("{mib} MiB of {cached:.1}");
+    mounted.umount();
+}
+
+#[test]
+fn a_dead_mount_that_is_cleared_is_told_in_json_as_an_unmount_is() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    fs::write(mounted.at("f"), [7; 5000]).unwrap();
+    mounted.kill9();
+    let told = mounted.try_umount(&["--json"]).expect(4).json();
+    assert_eq!((&told["daemon"], &told["kind"]), (&"dead".into(), &"umount".into()), "{told:#}");
+    assert_eq!((&told["exit_code"], &told["dirty"]), (&4.into(), &true.into()), "{told:#}");
+    assert_eq!(told["mountpoint"], text(&bed.mnt), "{told:#}");
+    assert_eq!(told["tier"], text(&bed.tier), "{told:#}");
+    let left = &told["report"];
+    assert_eq!(left["left_dirty_files"], 1, "{told:#}");
+    assert_eq!(left["left_dirty_bytes"], 5000, "{told:#}");
+    let mounted = bed.mount(&["--preset", "hold"]);
+    let ended = mounted.try_umount(&["--json", "--keep-dirty"]).ok().json();
+    for key in ["kind", "exit_code"] {
+        assert!(!ended[key].is_null() && !told[key].is_null(), "{key}: {ended:#}");
+    }
+    assert_eq!(ended["report"]["left_dirty_bytes"], 5000, "{ended:#}");
+}
+
+#[test]
+fn who_cannot_write_is_no_stranger() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    let (other, tier) = (bed.dir("other"), bed.root.join("fast/other"));
+    let mount = |flags: &[&str]| {
+        let line = ["mount", text(&bed.backing), text(&other), "--tier", text(&tier)];
+        let said = forebay(&[&line[..], flags].concat()).ok().stderr;
+        forebay(&["umount", text(&other)]).ok();
+        said
+    };
+    assert!(mount(&[]).contains("strangers"), "two that write are told of each other");
+    assert!(!mount(&["--read-only"]).contains("strangers"));
+    mounted.umount();
+}
+
+#[test]
+fn a_job_script_that_is_not_there_is_wrong_usage() {
+    needs_forebay!();
+    let out = forebay(&["job", "check", "/nowhere/job.sh"]).expect(2);
+    assert!(out.stderr.contains("script /nowhere/job.sh: No such file"), "{out:#?}");
+}
+
+/// Pasted as one block: the next line finds the daemon.
+#[test]
+fn a_node_daemon_in_the_background_serves_when_the_command_returns() {
+    needs_forebay!();
+    let node = Node::laid(64);
+    let config = node.config();
+    let mut command = Command::new(binary());
+    command.args(["node", "--detach", "--config", text(&config)]);
+    let out = finish(&mut command, PATIENCE).ok();
+    let pools = node.forebay(&["pools"]);
+    let (_, pid) = out.stdout.split_once("(pid ").expect("it says which process it is");
+    let pid: i32 = pid.split_once(')').unwrap().0.parse().unwrap();
+    assert!(pools.ok().stdout.contains("flash"));
+    let log = node.root.join("state/node.log");
+    assert!(out.stdout.contains(text(&log)), "{out:#?}");
+    assert!(fs::read_to_string(&log).unwrap().contains("serving"));
+    // One that cannot serve says why, and leaves nothing behind.
+    let second = finish(&mut command, PATIENCE);
+    assert!(second.code != Some(0) && !second.stderr.is_empty(), "{second:#?}");
+    kill(pid, libc::SIGTERM);
+    assert!(eventually(Duration::from_secs(30), || !is_alive(pid)), "it stops");
+}
