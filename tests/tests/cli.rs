@@ -128,10 +128,6 @@ fn bad_input_is_rejected_with_name_reason_and_remedy() {
         (&["--tier-size", "0B"], &["tier-size 0 is too small", "16MiB"]),
         (&["--peer-listen", "0.0.0.0:0"], &["peer-listen needs registry", "alone"]),
         (&["--cluster-key", "/nowhere"], &["cluster-key needs registry"]),
-        (
-            &["--registry", "etcd://127.0.0.1:1/x"],
-            &["etcd://127.0.0.1:1", "forebay registry check ADDRESS"],
-        ),
         (&["--config", text(&config)], &["bad.toml", "1", "max-agee", "max-age"]),
         (&["--throttle", "fast"], &["throttle", "fast"]),
     ];

@@ -95,6 +95,16 @@ fn who_cannot_write_is_no_stranger() {
 }
 
 #[test]
+fn a_registry_that_does_not_answer_is_told_with_what_to_look_at() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let out = bed.try_mount(&["--registry", "etcd://127.0.0.1:1/x"]).expect(1);
+    for words in ["etcd://127.0.0.1:1/x: no answer", "`forebay registry check ADDRESS` tries it"] {
+        assert!(out.stderr.contains(words), "{out:#?}");
+    }
+}
+
+#[test]
 fn a_job_script_that_is_not_there_is_wrong_usage() {
     needs_forebay!();
     let out = forebay(&["job", "check", "/nowhere/job.sh"]).expect(2);
