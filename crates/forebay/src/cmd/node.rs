@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_file_in_the_help_text_is_one() {
-        let (_, file) = EXAMPLES.split_once("node.toml:\n\n").expect("it is shown");
+        let (_, file) = EXAMPLES.split_once("of its keys:\n\n").expect("it is shown");
         let (file, _) = file.split_once("\n\n`health`").expect("text follows");
         let config = NodeConfig::from_toml(file).unwrap();
         assert_eq!((config.name.as_str(), config.pools.len()), ("n17", 1));
