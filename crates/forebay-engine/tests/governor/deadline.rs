@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use forebay_engine::Tunables;
-use forebay_engine::governor::Term;
 use forebay_engine::governor::law::Preset;
+use forebay_engine::governor::{Governor, Sample, Term};
 
 use crate::checks::variation;
 use crate::disk::Disk;
