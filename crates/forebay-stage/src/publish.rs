@@ -66,7 +66,12 @@ impl Engine<'_> {
 
     fn name(&self, ready: &Ready, near: &mut Near) -> Tried<()> {
         let dir = &near.pair(&self.base, &ready.task.node).map_err(opened)?.dst;
-        self.rename(dir, &ready.temp, ready.task.to_name())
+        self.rename(dir, &ready.temp, ready.task.to_name())?;
+        if self.early.get().is_some() {
+            // A run before may have given the name already: a rename between two names of one file does nothing.
+            _ = fs::unlinkat(dir, &ready.temp, fs::AtFlags::empty());
+        }
+        Ok(())
     }
 
     /// A file whose name shall not be replaced may have come meanwhile.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bed::{Rng, done, file, left_over, spec};
-use forebay_stage::{Control, Outcome, Overwrite, Report, Spec, What};
+use forebay_stage::{Control, Outcome, Overwrite, Phase, Report, Spec, What};
 
 const FILES: [&str; 4] = ["a", "sub/b", "sub/closed/c", "last"];
 
@@ -102,6 +102,31 @@ fn stopped(spec: &Spec, wanted: u64) -> Report {
     let report = forebay_stage::run(spec, &control, Duration::from_millis(5), told).unwrap();
     assert_eq!(report.outcome, Outcome::Stopped, "{report:#?}");
     report
+}
+
+/// All is copied beside, and the name is taken when the stop comes.
+#[test]
+fn a_stop_between_the_last_file_and_the_name_is_no_end() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    source(&from);
+    let spec = spec("between", &from, &to, What::Directory);
+    let control = Control::default();
+    let told = |progress: &forebay_stage::Progress| {
+        if !to.exists() {
+            take(&to);
+        }
+        if progress.phase == Phase::Finishing {
+            control.stop();
+        }
+    };
+    let report = forebay_stage::run(&spec, &control, Duration::from_secs(60), told).unwrap();
+    assert!(control.stops());
+    assert_eq!(report.outcome, Outcome::Stopped, "{report:#?}");
+    assert!(beside(&to, "between").exists() && !to.join("a").exists());
+    let report = done(&spec);
+    assert_eq!((report.files, moved(&report)), (5, 0), "{report:#?}");
+    assert_merged(&from, &to, &[]);
 }
 
 /// Also of a large file, which is copied in pieces.
