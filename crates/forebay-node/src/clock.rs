@@ -8,9 +8,10 @@
 //!   then the earlier one of both counts: of what is left of a deadline, that or the grace is waited for, whichever
 //!   is shorter.
 //! - C3: a promise whose end is written down is not made by a clock that is doubted.
+//! - C4: other nodes vouch for it: a clock is right with which one agrees that is not doubted itself.
 //!
-//! A node that was off for long is doubted, too: nobody can tell that from a clock that is wrong. It is late then,
-//! which loses nothing.
+//! A node that was off for long is doubted, too: alone it cannot tell that from a clock that is wrong. It is late then,
+//! which loses nothing; one that is never up for a day gives nothing up by time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -128,6 +129,18 @@ impl Clock {
         let mut reading = read();
         reading.wall = reading.wall.saturating_add_signed(self.jumped());
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).look(&reading)
+    }
+
+    /// What it says, right or wrong.
+    pub fn wall(&self) -> u64 {
+        now().saturating_add_signed(self.jumped())
+    }
+
+    /// It is right (C4).
+    pub fn believe(&self) {
+        let mut reading = read();
+        reading.wall = self.wall();
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::at(&reading);
     }
 
     pub fn seen(&self) -> Seen {

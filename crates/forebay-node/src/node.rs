@@ -464,8 +464,7 @@ impl Node {
     /// Whether it is far from all of them, on either side: one node's clock that is wrong is no other's fault.
     pub(crate) fn clock_is_off(&self, time: u64) -> Result<bool> {
         let others = self.other_clocks()?;
-        let agrees = |told: &u64| apart(time, *told).or(apart(*told, time)).is_none();
-        Ok(!others.is_empty() && !others.iter().any(agrees))
+        Ok(!others.is_empty() && !agrees_with_one(time, &others))
     }
 
     fn other_clocks(&self) -> Result<Vec<u64>> {
@@ -476,7 +475,13 @@ impl Node {
 
     /// Writes down how much time has passed, and says so when the clock is not believed any more, or again.
     pub(crate) fn keep_time(&self) -> Result<()> {
-        let (mut noted, time) = (locked(&self.time_noted), self.clock.time());
+        let mut noted = locked(&self.time_noted);
+        if self.clock.time().doubt.is_some()
+            && agrees_with_one(self.clock.wall(), &self.other_clocks()?)
+        {
+            self.clock.believe();
+        }
+        let time = self.clock.time();
         let (when, doubt) = &mut *noted;
         let news = doubt.map(|doubt| doubt.ahead) != time.doubt.map(|doubt| doubt.ahead);
         if !news && when.is_some_and(|when| when.elapsed() < TIME_EVERY) {
@@ -561,14 +566,15 @@ impl Node {
         Ok(())
     }
 
-    fn record(&self) -> NodeRecord {
+    pub(crate) fn record(&self) -> NodeRecord {
         NodeRecord {
             address: self.config.address.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             boot: boot_id(),
             since: self.since,
-            clock: now(),
+            // One that is doubted vouches for no other (C4).
+            clock: if self.clock.time().doubt.is_some() { 0 } else { self.clock.wall() },
         }
     }
 
@@ -642,6 +648,11 @@ fn is_spent(transfer: &Transfer, actual: &TransferActual) -> bool {
             TransferState::Failed | TransferState::Cancelled => !left,
             TransferState::Waiting | TransferState::Running => false,
         }
+}
+
+/// Whether one of `others` told the same time, as far as clocks may be apart.
+fn agrees_with_one(time: u64, others: &[u64]) -> bool {
+    others.iter().any(|told| apart(time, *told).or(apart(*told, time)).is_none())
 }
 
 /// By how much one time is later than another that was told some time ago, if by more than clocks may be.

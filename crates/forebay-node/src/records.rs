@@ -227,7 +227,7 @@ pub struct NodeRecord {
     pub boot: String,
     /// Seconds since 1970.
     pub since: u64,
-    /// What its clock said when it told this, seconds since 1970: other nodes compare theirs.
+    /// What its clock said when it told this, seconds since 1970: other nodes compare theirs. 0 if it is not known to be right.
     #[serde(default)]
     pub clock: u64,
 }

@@ -189,6 +189,27 @@ fn a_node_alone_gives_nothing_up_by_a_clock_that_has_jumped() {
     assert!(lines(&late)[0].expires.is_some());
 }
 
+/// C4. Method: the clock of one node jumps, and the other says the same time, first while it is doubted itself.
+#[test]
+fn a_clock_is_right_with_which_another_agrees_that_is_not_doubted() {
+    let bed = Bed::new();
+    let (node, other) = (bed.node("n1"), bed.node("n2"));
+    let told = |clock| node.book.put(&keys::node("n2"), &record(clock)).unwrap();
+    told(0);
+    jump(&node, YEAR);
+    node.keep_time().unwrap();
+    assert!(node.clock.time().doubt.is_some());
+    jump(&other, YEAR);
+    assert_eq!(other.record().clock, 0, "one that is doubted vouches for none");
+    told(now());
+    node.keep_time().unwrap();
+    assert!(node.clock.time().doubt.is_some(), "the other says another time");
+    told(now() + YEAR as u64 - 200);
+    node.keep_time().unwrap();
+    let time = node.clock.time();
+    assert!(time.doubt.is_none() && time.seconds >= now() + YEAR as u64, "{time:?}");
+}
+
 /// Method: what is on record was written a year ago, as the clock has it, and the machine has come up since.
 #[test]
 fn the_time_that_was_seen_outlives_the_daemon() {
