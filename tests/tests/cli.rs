@@ -327,12 +327,14 @@ fn a_pin_that_fails_pins_nothing_that_takes_the_room_of_writers() {
         sample::file(&bed.backing.join(format!("many/f{i}")), i, 5 * MB);
     }
     sample::file(&bed.backing.join("mixed/good"), 2, 2 * MB);
+    sample::file(&bed.backing.join("both/large"), 4, 100 * MB);
+    sample::file(&bed.backing.join("both/small"), 5, 2 * MB);
     let faults = Faults::none(&bed);
     let flags = ["--tier-size", "64MiB", "--max-age", "1h", "--backing-timeout", "5s"];
     let mounted = bed.mount(&[&flags[..], &["--fault", faults.path()]].concat());
     let pin = |name: &str| mounted.forebay(&["pin", text(&mounted.at(name))]);
     pin("many/f7").ok();
-    for name in ["big", "many"] {
+    for name in ["big", "many", "both"] {
         let used = mounted.number("used_bytes");
         let out = pin(name).expect(1);
         assert!(

@@ -165,9 +165,12 @@ impl Ops {
         for found in todo.extract_if(.., |found| found.least > limit) {
             refuse(&found.path, found.least);
         }
-        let all = in_all(todo);
-        if fetching.pinned.is_some() && all > limit {
+        let (all, refused) = (in_all(todo), todo.len() < before);
+        if all > limit && fetching.pinned.is_some() {
             refuse(scope.first().map_or(Path::new(""), |path| path), all);
+        }
+        // What is pinned is pinned whole, or not at all.
+        if fetching.pinned.is_some() && (refused || all > limit) {
             todo.clear();
         }
         fetching.full.fetch_or(todo.len() < before, Relaxed);
