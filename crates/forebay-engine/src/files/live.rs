@@ -191,6 +191,11 @@ impl InUse {
         !self.waits_around.is_empty()
     }
 
+    /// The number of who has waited longest.
+    pub fn first_waiting(&self) -> Option<u64> {
+        self.waits_around.first().map(|(number, _)| *number)
+    }
+
     /// Whether who waits under this number may begin. Who needs the file alone is passed by nobody that came later, and passes
     /// nobody that came before: either kind could go on for ever, and the other would wait for as long.
     pub fn may_begin_around(&self, number: u64, end: End) -> bool {

@@ -15,7 +15,7 @@
 //!   that is truncated meanwhile. Who has to wait for that has his turn in the order of coming.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{BackingFile, Error, FileKey, Result};
 
@@ -33,10 +33,11 @@ use crate::lock::MutexGuard;
 use crate::requester;
 use crate::tier::media::is_alone;
 
-/// A file that is changed around the tier all the time is waited for so many times 50 ms.
-const TURNS: u32 = 200;
-
+/// Who waits for a turn looks so often whether anybody still wants the answer.
 const TURN: Duration = Duration::from_millis(50);
+
+/// One change around the tier is waited for at least so long, and as long as a call of the store may take.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Which bytes of a file are changed.
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +89,31 @@ impl GoingAround<'_> {
         let mut inner = self.file.lock();
         let change = Change::WentAround { size: size(inner.state.size()) };
         self.io.files.commit_around(self.file, &mut inner, change);
+    }
+}
+
+/// How long a turn is waited for: as long as the turns of others go on.
+struct Patience<'a> {
+    io: &'a Io,
+    /// Whose turn was next when somebody looked last.
+    first: Option<u64>,
+    since: Instant,
+}
+
+impl Patience<'_> {
+    fn bears(&mut self, first: Option<u64>) -> Result<()> {
+        requester::check()?;
+        let (time, limit) = (self.io.files.time(), self.io.files.tune(|t| t.backing_timeout));
+        if first != self.first {
+            (self.first, self.since) = (first, time.now());
+        }
+        match time.since(self.since) > limit.max(LONGEST) {
+            true => Err(Error::os(
+                libc::EBUSY,
+                "the file is fetched, or changed around the fast tier, all the time",
+            )),
+            false => Ok(()),
+        }
     }
 }
 
@@ -311,9 +337,22 @@ impl Io {
     fn lock_beside<'a>(&self, file: &'a Arc<File>, end: End) -> Result<MutexGuard<'a, Inner>> {
         let number = file.lock().live().wait_around(end);
         let waited = self.wait_for_turn(file, number, end);
+        self.end_wait(file, Some(number), waited)
+    }
+
+    /// Who waited under a number waits no longer, with the file's lock or without.
+    fn end_wait<'a>(
+        &self,
+        file: &'a Arc<File>,
+        number: Option<u64>,
+        waited: Result<MutexGuard<'a, Inner>>,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        let Some(number) = number else { return waited };
         let (mut inner, is_turn) = waited.map_or_else(|e| (file.lock(), Err(e)), |it| (it, Ok(())));
         inner.live().end_wait_around(number);
-        file.changed.notify_all();
+        if inner.live().is_waited_for() {
+            file.changed.notify_all();
+        }
         match is_turn {
             Ok(()) => Ok(inner),
             Err(error) => {
@@ -330,16 +369,21 @@ impl Io {
         end: End,
     ) -> Result<MutexGuard<'a, Inner>> {
         let waits = |inner: &mut Inner| !inner.live().may_begin_around(number, end);
-        for _ in 0..TURNS {
+        let mut patience = self.patience();
+        loop {
             let inner = file.lock();
             let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, waits);
             if !waits(&mut inner) {
                 return Ok(inner);
             }
+            let first = inner.live().first_waiting();
             drop(inner);
-            requester::check()?;
+            patience.bears(first)?;
         }
-        Err(Error::os(libc::EBUSY, "the file is changed around the fast tier all the time"))
+    }
+
+    fn patience(&self) -> Patience<'_> {
+        Patience { io: self, first: None, since: self.files.time().now() }
     }
 
     fn flushes_before(&self, why: Why) -> bool {
@@ -411,22 +455,26 @@ impl Io {
             let fills = inner.live.as_ref().map_or(&[][..], |live| &live.fills);
             fills.iter().any(|fetch| fetch.lands && fetch.overlaps(start, end))
         };
-        for _ in 0..TURNS {
+        let (mut number, mut patience) = (None, self.patience());
+        let mut wait = || loop {
             let inner = file.lock();
             let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, lands);
-            if lands(&mut inner) {
-                continue;
+            let first = inner.live.as_ref().and_then(|live| live.first_waiting());
+            if !lands(&mut inner) {
+                if inner.live.as_ref().is_none_or(|live| live.around == Around::None) {
+                    requester::check()?;
+                    return Ok(inner);
+                }
+                // Those who come later to change it around the tier wait.
+                number.get_or_insert_with(|| inner.live().wait_around(End::Counts));
+                self.come_back(file, inner)?;
+            } else {
+                drop(inner);
             }
-            if inner.live.as_ref().is_none_or(|live| live.around == Around::None) {
-                requester::check()?;
-                return Ok(inner);
-            }
-            self.come_back(file, inner)?;
-        }
-        Err(Error::os(
-            libc::EBUSY,
-            "the file is fetched, or written around the fast tier, all the time",
-        ))
+            patience.bears(first)?;
+        };
+        let waited = wait();
+        self.end_wait(file, number, waited)
     }
 
     /// Waits for changes around the tier to end, then takes over what the backing file is now.
