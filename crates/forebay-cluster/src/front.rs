@@ -62,6 +62,8 @@ pub trait Cluster: Send + Sync {
     fn boot(&self, member: &str) -> Option<String>;
     /// How far the registry was when this member, which is its home, had the file already.
     fn as_of(&self, file: FileKey) -> Revision;
+    /// Since when another member has claimed a file, as far as this one has heard.
+    fn claimed(&self, file: FileKey, by: &str) -> Option<Revision>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -161,6 +163,10 @@ impl Cluster for Arc<Member> {
 
     fn as_of(&self, file: FileKey) -> Revision {
         Member::as_of(self, file)
+    }
+
+    fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
+        Member::claimed(self, file, by)
     }
 
     fn others(&self) -> Vec<String> {

@@ -300,6 +300,11 @@ impl Member {
         lock(&self.core).as_of(file)
     }
 
+    /// Since when another member has claimed a file, as far as this one has heard.
+    pub fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
+        lock(&self.core).claimed(file, by)
+    }
+
     /// The other members that are alive.
     pub fn others(&self) -> Vec<String> {
         lock(&self.core).others()

@@ -19,6 +19,15 @@ thread_local! {
 
 /// Does `work` for `requester`: once he is gone it changes nothing any more, and fails.
 pub fn on_behalf_of<T>(requester: Arc<dyn Requester>, work: impl FnOnce() -> T) -> T {
+    working(Some(requester), work)
+}
+
+/// Does `work`, which belongs to a change that was made already, whether anybody still waits or not.
+pub fn for_nobody<T>(work: impl FnOnce() -> T) -> T {
+    working(None, work)
+}
+
+fn working<T>(requester: Option<Arc<dyn Requester>>, work: impl FnOnce() -> T) -> T {
     /// Restores who was asking before, after a panic too.
     struct Before(Option<Arc<dyn Requester>>);
     impl Drop for Before {
@@ -27,7 +36,7 @@ pub fn on_behalf_of<T>(requester: Arc<dyn Requester>, work: impl FnOnce() -> T) 
             drop(done); // Not while it is borrowed.
         }
     }
-    let _before = Before(REQUESTER.replace(Some(requester)));
+    let _before = Before(REQUESTER.replace(requester));
     work()
 }
 

@@ -373,6 +373,10 @@ impl Core {
         self.own.get(&file).and_then(|own| own.claim).unwrap_or(self.mirror.revision)
     }
 
+    pub fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
+        self.mirror.claims.get(&file).filter(|claim| claim.member == by).map(|claim| claim.revision)
+    }
+
     /// Whether somebody may take this member over, or does: who needs what it holds waits.
     pub fn has_heirs_of(&self, member: &str) -> bool {
         self.heirs_left(member).any(|name| self.mirror.alive.contains(name))

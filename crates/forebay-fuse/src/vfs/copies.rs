@@ -84,7 +84,8 @@ impl Vfs {
 
     pub fn disown(&self, file: FileKey) -> Result<()> {
         self.engine.ops.disown(file)?;
-        self.forget_file(file, Revision(u64::MAX));
+        // Nobody has given anything back: what was acknowledged by whoever has the file now stands.
+        self.forget_file(file, Revision(0));
         Ok(())
     }
 

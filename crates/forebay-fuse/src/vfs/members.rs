@@ -539,7 +539,12 @@ impl Vfs {
             _ => None,
         };
         let resized = match change {
-            NameChange::SetAttr { file, size: Some(_), .. } => Some((file, self.life_of(home)?)),
+            NameChange::SetAttr { file, size: Some(_), .. } => {
+                // By the claim that its home was asked for.
+                let claimed = self.cluster().and_then(|cluster| cluster.claimed(file, home));
+                let as_of = claimed.unwrap_or(Revision(0));
+                Some((file, Life { as_of, ..self.life_of(home)? }))
+            }
             _ => None,
         };
         let question = |number| Question::Name { number, change: change.clone() };

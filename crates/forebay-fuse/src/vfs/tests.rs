@@ -261,6 +261,11 @@ impl Cluster for Played {
         Revision(lock(&self.net.claimed).get(&file).copied().unwrap_or(1))
     }
 
+    fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
+        let home = lock(&self.net.homes).get(&file).cloned();
+        home.filter(|home| home == by).map(|_| self.as_of(file))
+    }
+
     fn others(&self) -> Vec<String> {
         let all = lock(&self.net.epochs);
         let asleep = lock(&self.net.asleep);
