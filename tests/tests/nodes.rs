@@ -749,9 +749,10 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     let cache = ["instance", "create", "cache", "far", "--backing", text(&proj)];
     nodes[0].forebay(&[&cache[..], &["--capacity", "64MiB", "--node", "n2"]].concat()).ok();
     let asked = nodes[0].forebay(&["manifest", "--instance", "far"]).expect(3).stdout;
-    assert!(asked.contains("run `forebay manifest --instance far` on n2"), "{asked}");
+    assert!(asked.contains("run `forebay manifest --here --instance far` on n2"), "{asked}");
     assert!(asked.contains("of 1 line nobody could be asked here"), "{asked}");
     nodes[1].forebay(&["manifest", "--instance", "far"]).ok();
+    nodes[0].forebay(&["manifest", "--here", "--instance", "far"]).ok();
     nodes[0].forebay(&["instance", "destroy", "far"]).ok();
 
     // The registry dies: what is there stays, what is new says why it cannot be.

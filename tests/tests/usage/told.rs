@@ -1,6 +1,7 @@
 //! What commands say of what was done, and with which exit code.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -117,9 +118,13 @@ fn a_node_daemon_in_the_background_serves_when_the_command_returns() {
     needs_forebay!();
     let node = Node::laid(64);
     let config = node.config();
-    let mut command = Command::new(binary());
+    // By whom nobody else may see what he makes.
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077; exec \"$@\"", "sh", text(binary())]);
     command.args(["node", "--detach", "--config", text(&config)]);
     let out = finish(&mut command, PATIENCE).ok();
+    let mode = node.root.join("run").metadata().expect("the daemon makes it").permissions().mode();
+    assert_eq!(mode & 0o005, 0o005, "users must pass the socket's directory: {mode:o}");
     let pools = node.forebay(&["pools"]);
     let (_, pid) = out.stdout.split_once("(pid ").expect("it says which process it is");
     let pid: i32 = pid.split_once(')').unwrap().0.parse().unwrap();

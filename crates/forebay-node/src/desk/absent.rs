@@ -160,7 +160,7 @@ fn itself(instance: &Instance, since: u64) -> Option<(Known, Missing)> {
 fn elsewhere(instance: &Instance, node: &str, since: u64) -> Option<(Known, Missing)> {
     let id = &instance.id;
     let why = format!(
-        "what is dirty in it only node {node} says: run `forebay manifest --instance {id}` on {node}"
+        "what is dirty in it only node {node} says: run `forebay manifest --here --instance {id}` on {node}"
     );
     (instance.mode == Mode::Cache).then(|| unknown(instance, &why, since))
 }

@@ -18,13 +18,15 @@ const EXAMPLES: &str = "\
 Examples:
   forebay manifest
   forebay manifest --instance ckpt
+  forebay manifest --here
   forebay manifest --json
 
 Exit code 0 if everything is home, 1 if something is not: what a transfer or a cache that went has left
 (`known` in the JSON is \"left\"), a stage-out that is ordered and not done (\"ordered\"), what is dirty in a
 cache of this node (\"dirty\"). 3 if nothing of that is listed and something could not be asked (\"unknown\"):
 caches of other nodes, whose daemons answer on their own nodes alone, and what does not answer. Each such
-line says where to ask; a script runs `forebay manifest` on all nodes of its instances.
+line says where to ask. A script runs `forebay manifest --here` on each node of its instances: what other
+nodes' caches have is left out then, so that 0 is the answer of each when everything is home.
 
 `forebay stage resume TRANSFER` takes up what a transfer left; what is dirty in a cache goes home by itself when
 it is due and its backing store can be reached, and at the latest by `forebay instance destroy`.";
@@ -36,6 +38,10 @@ pub struct Args {
     /// Of this instance alone.
     #[arg(long, value_name = "ID")]
     instance: Option<String>,
+
+    /// Leave out what only the daemons of other nodes can know.
+    #[arg(long)]
+    here: bool,
 
     /// Print everything as JSON.
     #[arg(long)]
@@ -49,8 +55,10 @@ pub struct Args {
 const UNASKED: u8 = 3;
 
 pub fn run(args: &Args) -> Result<u8> {
-    let query = args.instance.as_ref().map(|id| format!("?instance={}", encode(Path::new(id))));
-    let path = format!("/v1/manifest{}", query.unwrap_or_default());
+    let instance = args.instance.as_ref().map(|id| format!("instance={}", encode(Path::new(id))));
+    let here = args.here.then(|| "here=1".to_string());
+    let query: Vec<String> = instance.into_iter().chain(here).collect();
+    let path = format!("/v1/manifest?{}", query.join("&"));
     let mut lines: Vec<MissingView> = args.node.client().get(&path)?;
     if let Some(instance) = &args.instance {
         lines.retain(|line| line.instance == *instance);

@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Serves until a signal says to stop. What it has made stays. `ready` learns that it serves, or why not.
 pub fn serve(config: NodeConfig, ready: Ready) -> Result<u8> {
     let blocked = Blocked::new();
+    // What users must pass they can pass, whatever the shell says that started it; what is its own says so itself.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let socket = config.socket.clone();
     match begin(config) {
         Ok(node) => {

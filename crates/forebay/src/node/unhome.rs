@@ -28,12 +28,11 @@ impl Door {
     ) -> Result<Vec<MissingView>> {
         let only = query.iter().find(|(key, _)| key == "instance").map(|(_, id)| id.as_str());
         let asked = |id: &str| only.is_none_or(|only| only == id);
+        let me = self.node.name();
         let mut lines = self.written()?;
         let absent = self.node.desk().absent()?;
         let told: Vec<Told> = lines.iter().map(told).collect();
-        lines.extend(
-            self.node.desk().held_by(self.node.name(), &absent, &told)?.into_iter().map(view),
-        );
+        lines.extend(self.node.desk().held_by(me, &absent, &told)?.into_iter().map(view));
         lines.retain(|line| asked(&line.instance) && may_see(peer, line.missing.owner));
         let of_caches = self.node.ask_caches(self.caches(peer, &told, asked)?);
         lines.extend(unnamed(&lines, of_caches));
@@ -41,6 +40,10 @@ impl Door {
             // One that has gone may have lines; one that has none is to be there.
             let instance = self.node.desk().instance_for(id, asker(peer))?;
             require_seen(peer, instance.owner, "instance", id)?;
+        }
+        if query.iter().any(|(key, _)| key == "here") {
+            let others = |line: &MissingView| line.node != me && !absent.is(&line.node);
+            lines.retain(|line| line.known != Known::Unknown || !others(line));
         }
         lines.iter_mut().for_each(|line| tell_absent(line, &absent));
         Ok(lines)
