@@ -188,7 +188,7 @@ fn process_prints_facts_advice_and_one_status_line() {
     assert_eq!((code, lines), (Some(0), vec!["directives=1".into(), "forebay: ok".into()]));
     let out = forebay(&["job", "process", "--script", "/nonexistent/job.sh"]);
     assert_eq!(out.code, Some(1));
-    assert!(out.stdout.starts_with("forebay: error /nonexistent/job.sh"), "{out:?}");
+    assert!(out.stdout.starts_with("forebay: error script /nonexistent/job.sh"), "{out:?}");
 }
 
 /// It runs inside slurmctld's locks: no file but the script, no socket, no process, no name service.

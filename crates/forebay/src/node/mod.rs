@@ -38,7 +38,8 @@ pub fn serve(config: NodeConfig, ready: Ready) -> Result<u8> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let socket = config.socket.clone();
     match begin(config) {
-        Ok(node) => {
+        // The group goes when the daemon does.
+        Ok((node, _group)) => {
             ready.serving(vec![format!("pid {}", std::process::id())]);
             let signal = blocked.wait();
             tracing::info!(signal = signals::name(signal), "stopping; mounts and transfers go on");
@@ -53,7 +54,7 @@ pub fn serve(config: NodeConfig, ready: Ready) -> Result<u8> {
     }
 }
 
-fn begin(config: NodeConfig) -> Result<Arc<Node>> {
+fn begin(config: NodeConfig) -> Result<(Arc<Node>, Option<cgroup::Group>)> {
     crate::daemon::lift_file_size_limit();
     for dir in [config.socket.parent(), Some(&config.mount_root), config.state.parent()] {
         make_dir(dir.unwrap_or(Path::new("/")))?;
@@ -67,7 +68,7 @@ fn begin(config: NodeConfig) -> Result<Arc<Node>> {
     let door = api::Door { node: node.clone() };
     http::serve_everybody(&socket, move |request| door.answer(request))?;
     tracing::info!(node = node.name(), socket = %socket.display(), "serving");
-    Ok(node)
+    Ok((node, group))
 }
 
 /// Directories on the way that users must be able to pass.
