@@ -110,7 +110,8 @@ fn a_stop_between_the_last_file_and_the_name_is_no_end() {
     let top = tempfile::tempdir().unwrap();
     let (from, to) = (top.path().join("from"), top.path().join("to"));
     source(&from);
-    let spec = spec("between", &from, &to, What::Directory);
+    let mut spec = spec("between", &from, &to, What::Directory);
+    spec.options.rate = 8 << 20;
     let control = Control::default();
     let told = |progress: &forebay_stage::Progress| {
         if !to.exists() {
@@ -120,10 +121,11 @@ fn a_stop_between_the_last_file_and_the_name_is_no_end() {
             control.stop();
         }
     };
-    let report = forebay_stage::run(&spec, &control, Duration::from_secs(60), told).unwrap();
+    let report = forebay_stage::run(&spec, &control, Duration::from_millis(20), told).unwrap();
     assert!(control.stops());
     assert_eq!(report.outcome, Outcome::Stopped, "{report:#?}");
     assert!(beside(&to, "between").exists() && !to.join("a").exists());
+    spec.options.rate = 0;
     let report = done(&spec);
     assert_eq!((report.files, moved(&report)), (5, 0), "{report:#?}");
     assert_merged(&from, &to, &[]);
