@@ -1,12 +1,15 @@
 //! Programs people run, moved from node to node.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
 use forebay_tests::cluster::{Cluster, HOLD};
 use forebay_tests::postgres::Postgres;
 use forebay_tests::tree::Tree;
-use forebay_tests::{PATIENCE, is_alive, kill, needs_forebay, needs_tools, proof, skip, within};
+use forebay_tests::{
+    PATIENCE, eventually, is_alive, kill, needs_forebay, needs_tools, proof, skip, within,
+};
 
 /// Bytes of all files below a directory.
 fn bytes(dir: &Path) -> u64 {
@@ -88,16 +91,23 @@ fn postgres_loses_no_commit_when_its_node_dies() {
     let server = pg.start(&data(&cluster, 0));
     pg.ask("pgbench", &["-i", "-s", "1", "-q", "postgres"]);
     pg.ask("psql", &["-c", "create table commits (i int)", "postgres"]);
+    let committed = AtomicI32::new(0);
     let acknowledged = std::thread::scope(|scope| {
         let inserts = scope.spawn(|| {
             let insert = |i: &i32| {
                 let query = format!("insert into commits values ({i})");
-                pg.try_ask("psql", &["-qc", &query, "postgres"])
+                let done = pg.try_ask("psql", &["-qc", &query, "postgres"]);
+                committed.fetch_add(i32::from(done), Relaxed);
+                done
             };
             (1..).take_while(insert).last().unwrap_or(0)
         });
-        scope.spawn(|| pg.try_ask("pgbench", &["-n", "-c2", "-T", "60", "postgres"]));
+        scope.spawn(|| pg.try_ask("pgbench", &["-n", "-c2", "-T", "240", "postgres"]));
         std::thread::sleep(Duration::from_secs(8));
+        // On a busy disk it takes longer.
+        eventually(Duration::from_secs(120), || {
+            inserts.is_finished() || committed.load(Relaxed) > 20
+        });
         cluster.nodes[0].crash();
         // Its files are gone; what is left of it is not to write anywhere.
         kill(server, libc::SIGKILL);
