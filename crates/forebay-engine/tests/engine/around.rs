@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Layer, Verb, Wrapped};
-use forebay_engine::{Admission, Allocate, Config, Engine, File, Tunables, WritePolicy};
+use forebay_engine::{Admission, Admit, Allocate, Config, Engine, File, Tunables, WritePolicy};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
@@ -186,10 +186,16 @@ fn writes(engine: &Engine, file: &Arc<File>) {
     engine.io.write(file, 0, b"new").expect("a store that works");
 }
 
+/// By a program whose writes a rule keeps out of the tier.
+fn denied(engine: &Engine, file: &Arc<File>) {
+    let admission = Admission { write: Admit::Deny, ..Admission::default() };
+    engine.io.write_in(&admission, file, 0, b"new").expect("a store that works");
+}
+
 /// How long `other` takes while programs change the file without a pause.
-fn behind(stream: Change, other: Change) -> Duration {
+fn behind(policy: WritePolicy, stream: Change, other: Change) -> Duration {
     let backing = Wrapped::new(Arc::new(MemStore::new()), Arc::new(Slow));
-    let tunables = Tunables { policy: WritePolicy::WriteAround, ..Tunables::default() };
+    let tunables = Tunables { policy, ..Tunables::default() };
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, backing, "behind", Config::default(), tunables).expect("a new tier");
     let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
@@ -219,10 +225,15 @@ fn behind(stream: Change, other: Change) -> Duration {
     took
 }
 
-/// Neither those that go by the file's end nor those that do not keep the others out for ever.
+/// Neither those that go by the file's end nor those that do not keep the others out for ever, nor both a write to the
+/// tier.
 // S-14
 #[test]
 fn changes_around_the_tier_have_their_turns_whatever_others_do() {
-    let [resized, written] = [behind(writes, cuts), behind(appends, writes)];
-    assert!(resized.max(written) < Duration::from_secs(3), "{resized:?}, {written:?}");
+    use WritePolicy::{WriteAround, WriteBack};
+    let [resized, written] = [(writes as Change, cuts as Change), (appends, writes)]
+        .map(|(stream, other)| behind(WriteAround, stream, other));
+    let cached = behind(WriteBack, denied, writes);
+    let longest = resized.max(written).max(cached);
+    assert!(longest < Duration::from_secs(3), "{resized:?}, {written:?}, {cached:?}");
 }
