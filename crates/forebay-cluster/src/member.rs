@@ -616,7 +616,7 @@ impl Member {
                 member.feed(Input::Released { file, is_free });
             }),
             Effect::Forget { file, given } => {
-                self.is_stale(file, given);
+                self.note_stale(file, given);
                 // An open does it, too.
                 self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
@@ -652,7 +652,7 @@ impl Member {
             Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
             Effect::Taken { file } => {
                 lock(&self.taken).insert(file, Arc::default());
-                self.is_stale(file, Revision(u64::MAX));
+                self.note_stale(file, Revision(u64::MAX));
                 self.begin_taken(file);
             }
             Effect::Disown { file } => self.disown(file),
@@ -713,7 +713,7 @@ impl Member {
         Ok(())
     }
 
-    fn is_stale(&self, file: FileKey, given: Revision) {
+    fn note_stale(&self, file: FileKey, given: Revision) {
         let mut stale = lock(&self.stale);
         let said = stale.entry(file).or_default();
         *said = Stale { times: said.times + 1, given: said.given.max(given) };
