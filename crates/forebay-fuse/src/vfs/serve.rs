@@ -173,6 +173,8 @@ impl Vfs {
         change: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
+        // The kernel drops no page that it waits for.
+        requester::check()?;
         let changing = self.members.laundry.change(key, (offset, len))?;
         // One that failed may have changed a part, of which the kernel may have older bytes all the same.
         let made = change().map(|end| changing.made((offset, end.saturating_sub(offset))));
