@@ -222,7 +222,7 @@ impl Filesystem for EmptyFs {
 
     fn mkdir(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -233,6 +233,13 @@ impl Filesystem for EmptyFs {
         // SAFETY: child_call passes a live descriptor and a NUL-terminated name.
         let made = self
             .child_call(parent, name, |dir, name| unsafe { libc::mkdirat(dir, name, mode) })
+            .and_then(|()| match request.uid() {
+                0 => Ok(()),
+                // SAFETY: as above.
+                uid => self.child_call(parent, name, |dir, name| unsafe {
+                    libc::fchownat(dir, name, uid, request.gid(), libc::AT_SYMLINK_NOFOLLOW)
+                }),
+            })
             .and_then(|()| self.entry(parent, name));
         answer!(reply, made, |attr| reply.entry(&TTL, &attr, GENERATION));
     }
@@ -323,7 +330,7 @@ impl Filesystem for EmptyFs {
 
     fn create(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -335,6 +342,10 @@ impl Filesystem for EmptyFs {
         let created = || {
             let parent = self.inodes.get(parent)?;
             let fd = self.create_file(&parent, name, mode, flags)?;
+            if request.uid() != 0 {
+                // SAFETY: takes a descriptor and numbers alone.
+                check(unsafe { libc::fchown(fd.as_raw_fd(), request.uid(), request.gid()) })?;
+            }
             let (attr, node) = self.inodes.lookup(&parent, name)?;
             Ok::<_, io::Error>((attr, node, fd))
         };
