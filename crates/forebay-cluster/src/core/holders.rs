@@ -59,7 +59,7 @@ impl Core {
         own.used = self.now; // It is not given back meanwhile.
         let Some(since) = own.claim else {
             self.stage(task, Stage::Local);
-            self.gather();
+            self.hurry();
             return false;
         };
         let is_seen = self.is_known(task, since);

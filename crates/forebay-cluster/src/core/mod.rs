@@ -44,7 +44,7 @@ use self::grants::Grants;
 use self::holders::Heard;
 pub use self::holders::PATIENCES;
 use self::mirror::Mirror;
-use self::own::{Leaving, Own, OwnDir};
+use self::own::{Batch, Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
 use self::peers::Parked;
 use self::rules::{Rule, Rules};
@@ -85,8 +85,10 @@ pub struct Core {
     last_barrier: Option<(Duration, Revision)>,
     /// So long readers believe a barrier.
     trust: Duration,
-    is_gathering: bool,
-    is_giving: bool,
+    /// New files, whose claims follow.
+    new_files: Batch,
+    /// Files that are given back.
+    giving: Batch,
     /// The gate that this member has put, or is about to.
     gate: Option<Gate>,
     has_begun: bool,
@@ -149,8 +151,8 @@ impl Core {
             barrier_began: Duration::ZERO,
             last_barrier: None,
             trust: Duration::ZERO,
-            is_gathering: false,
-            is_giving: false,
+            new_files: Batch::default(),
+            giving: Batch::default(),
             gate: None,
             has_begun: false,
             early: Vec::new(),
@@ -237,6 +239,7 @@ impl Core {
                 self.answer_early();
             }
             Input::Trust(trust) => self.trust = trust,
+            Input::Hurry => self.hurry(),
             Input::Tick => {
                 if !self.is_superseded {
                     self.tend_own();

@@ -28,7 +28,7 @@ impl Core {
             if let Some(own) = self.own.get(&file) {
                 // A new file is looked for by its directory until it is claimed: it does not leave it before.
                 if own.leaving != Leaving::No || own.claim.is_none() {
-                    self.gather();
+                    self.hurry();
                     return self.stage(task, Stage::Local);
                 }
                 mine.push(file);

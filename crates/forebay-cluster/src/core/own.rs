@@ -31,8 +31,43 @@ pub enum Gathered {
     No,
 }
 
-/// A file to be claimed, with its path.
-pub type NewFile = (FileKey, String);
+/// New files come together for as long before their claims are sent, unless somebody waits for one.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// After somebody has waited for the claim of a new file the next ones are sent at once: they are likely to be waited for, too.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// Files for the next commit of their kind, of which one is under way at a time.
+#[derive(Debug, Default)]
+pub struct Batch {
+    waiting: BTreeSet<FileKey>,
+    is_sent: bool,
+    /// The mirror comes to this revision before it is known whether what was sent is to be sent again.
+    reach: Revision,
+    /// When the last commit was sent.
+    sent: Option<Duration>,
+    /// When somebody last waited for one of the files.
+    hurried: Option<Duration>,
+}
+
+impl Batch {
+    fn is_free(&self, reached: Revision) -> bool {
+        !self.is_sent && reached >= self.reach
+    }
+
+    /// Whether what waits has waited long enough: it is many files, a while has passed, or somebody waits for it.
+    fn is_due(&self, now: Duration) -> bool {
+        let is_hurried = self.hurried.is_some_and(|at| now < at + HURRY);
+        is_hurried
+            || self.waiting.len() >= GATHER
+            || self.sent.is_none_or(|at| now >= at + TOGETHER)
+    }
+
+    fn send(&mut self, files: &[FileKey], now: Duration) {
+        files.iter().for_each(|file| _ = self.waiting.remove(file));
+        (self.is_sent, self.sent) = (true, Some(now));
+    }
+}
 
 /// Stands for the directory of a file of which nobody can say where it is.
 pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
@@ -128,10 +163,21 @@ impl Core {
         own.dir = Some(dir);
         own.path = path;
         own.uses += 1; // Until it is closed.
+        if own.claim.is_none() && !own.is_claiming {
+            self.new_files.waiting.insert(file);
+        }
         let used = self.now;
         if let Some(dir) = self.own_dirs.get_mut(&dir) {
             dir.used = used;
         }
+        if self.new_files.is_due(used) {
+            self.gather();
+        }
+    }
+
+    /// Somebody waits for the claim of a new file.
+    pub(super) fn hurry(&mut self) {
+        self.new_files.hurried = Some(self.now);
         self.gather();
     }
 
@@ -167,6 +213,7 @@ impl Core {
                     if own.path.as_os_str().is_empty() {
                         own.path = path;
                     }
+                    self.new_files.waiting.remove(&file);
                 }
                 News::Claimed { file, .. } => {
                     let Some(own) = self.own.get(&file) else { continue };
@@ -199,6 +246,8 @@ impl Core {
 
     fn gone(&mut self, file: FileKey) {
         let Some(own) = self.own.remove(&file) else { return };
+        self.new_files.waiting.remove(&file);
+        self.giving.waiting.remove(&file);
         self.not_held(file);
         for ticket in own.recalls {
             self.out.push(Effect::Reply(ticket, Reply::Given(true)));
@@ -206,28 +255,26 @@ impl Core {
     }
 
     /// Claims the new files that are not claimed yet, many in one commit.
-    pub(super) fn gather(&mut self) {
-        if self.is_gathering || self.is_gated() {
+    fn gather(&mut self) {
+        if !self.new_files.is_free(self.mirror.revision) || self.is_gated() {
             return;
         }
-        let new = |(file, own): (&FileKey, &super::Own)| {
-            let is_new = own.claim.is_none() && !own.is_claiming && own.leaving == Leaving::No;
-            is_new.then(|| (*file, own.path.to_string_lossy().into_owned()))
-        };
-        let files: Vec<_> = self.own.iter().filter_map(new).take(GATHER).collect();
+        let stays = |file: &&FileKey| self.own.get(file).is_some_and(|o| o.leaving == Leaving::No);
+        let files: Vec<FileKey> =
+            self.new_files.waiting.iter().filter(stays).take(GATHER).copied().collect();
         if !files.is_empty() {
-            self.is_gathering = true;
+            self.new_files.send(&files, self.now);
             self.claim_new(files);
         }
     }
 
-    fn claim_new(&mut self, files: Vec<NewFile>) {
+    fn claim_new(&mut self, files: Vec<FileKey>) {
         let mut commit = Commit::new();
-        for (file, path) in &files {
-            commit = self.claiming(commit, *file, path);
-            if let Some(own) = self.own.get_mut(file) {
-                own.is_claiming = true;
-            }
+        for file in &files {
+            let Some(own) = self.own.get_mut(file) else { continue };
+            own.is_claiming = true;
+            let path = own.path.to_string_lossy().into_owned();
+            commit = self.claiming(commit, *file, &path);
         }
         self.commit(Doing::Gather(files), commit, true);
     }
@@ -237,16 +284,26 @@ impl Core {
         commit.if_absent(&key).put(&key, super::json(&keys::Claim::new(&self.me, path)))
     }
 
-    pub(super) fn gathered(&mut self, files: Vec<NewFile>, outcome: Result<Outcome, ()>) {
-        self.is_gathering = false;
+    /// The mirror tells of what was claimed. Of several files that were refused each is claimed alone; anything else is
+    /// repeated.
+    pub(super) fn gathered(&mut self, files: Vec<FileKey>, outcome: Result<Outcome, ()>) {
+        self.new_files.is_sent = false;
+        if let Ok(Outcome::Committed(revision)) = outcome {
+            self.new_files.reach = self.new_files.reach.max(revision);
+        }
         let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
-        for (file, path) in files {
-            if let Some(own) = self.own.get_mut(&file) {
-                own.is_claiming = false;
+        let is_answered = outcome.is_ok();
+        for file in files {
+            let Some(own) = self.own.get_mut(&file) else { continue };
+            own.is_claiming = false;
+            match (own.claim.is_none(), alone) {
+                (true, true) => self.claim_new(vec![file]),
+                (true, false) => _ = self.new_files.waiting.insert(file),
+                (false, _) => {}
             }
-            if alone && self.own.get(&file).is_some_and(|own| own.claim.is_none()) {
-                self.claim_new(vec![(file, path)]);
-            }
+        }
+        if is_answered && self.new_files.is_due(self.now) {
+            self.gather();
         }
     }
 
@@ -297,19 +354,17 @@ impl Core {
         if self.own.get(&file).is_some_and(|own| !own.recalls.is_empty()) {
             return self.give_back(vec![file], Gathered::No);
         }
+        self.giving.waiting.insert(file);
         self.give_gathered();
     }
 
     fn give_gathered(&mut self) {
-        if self.is_giving {
+        if !self.giving.is_free(self.mirror.revision) {
             return;
         }
-        let ready = |(file, own): (&FileKey, &Own)| {
-            (own.leaving == Leaving::Giving { is_sent: false }).then_some(*file)
-        };
-        let files: Vec<_> = self.own.iter().filter_map(ready).take(GIVEN_AT_ONCE).collect();
+        let files: Vec<_> = self.giving.waiting.iter().take(GIVEN_AT_ONCE).copied().collect();
         if !files.is_empty() {
-            self.is_giving = true;
+            self.giving.send(&files, self.now);
             self.give_back(files, Gathered::Yes);
         }
     }
@@ -323,6 +378,7 @@ impl Core {
                 continue;
             }
             own.leaving = Leaving::Giving { is_sent: true };
+            self.giving.waiting.remove(&file);
             sent.push((file, own.claim));
             let name = keys::file(file);
             let key = self.mirror.key(&format!("claims/{name}"));
@@ -336,8 +392,10 @@ impl Core {
             let key = self.mirror.key(&format!("given/{name}"));
             commit = commit.put_leased(key, given.clone(), GIVEN_LEASE);
         }
-        if !sent.is_empty() {
-            self.commit(Doing::Give(sent, gathered), commit, false);
+        match sent.is_empty() {
+            true if gathered == Gathered::Yes => self.giving.is_sent = false,
+            true => {}
+            false => self.commit(Doing::Give(sent, gathered), commit, false),
         }
     }
 
@@ -350,7 +408,7 @@ impl Core {
         outcome: Result<Outcome, ()>,
     ) {
         if gathered == Gathered::Yes {
-            self.is_giving = false;
+            self.giving.is_sent = false;
         }
         if matches!(outcome, Ok(Outcome::Committed(_))) {
             return self.give_gathered();

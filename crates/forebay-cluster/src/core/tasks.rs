@@ -9,7 +9,7 @@ use forebay_backing::FileKey;
 use forebay_registry::{Outcome, Revision};
 
 use super::holders::PATIENCES;
-use super::own::{Gathered, NewFile};
+use super::own::Gathered;
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
 /// Before what failed is tried again.
@@ -92,7 +92,7 @@ pub struct Waiting {
 pub enum Doing {
     /// Of a task, which looks again whatever it came to.
     Task(Ticket),
-    Gather(Vec<NewFile>),
+    Gather(Vec<FileKey>),
     /// With the claims that it gives back.
     Give(Vec<(FileKey, Option<Revision>)>, Gathered),
     /// Takes the read grant.

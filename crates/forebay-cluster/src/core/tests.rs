@@ -1,6 +1,7 @@
 //! What a simulation meets too seldom.
 
 mod gate;
+mod gathering;
 mod grants;
 
 use std::time::Duration;

@@ -101,6 +101,8 @@ pub enum Input {
     Asked(Ticket, Peer),
     /// What a peer answered; `Err`: it cannot be reached.
     Answered(Ticket, Result<Reply, ()>),
+    /// Somebody waits for the claim of a new file.
+    Hurry,
     /// Until then this member's lease stands: the core's clock, read *before* the lease was asked for what
     /// remains of it, and that. (A process that is stopped in between must not believe in its lease after it.)
     Lease(Duration),

@@ -164,7 +164,13 @@ impl Member {
     /// # Errors
     ///
     /// What it says, or that it does not answer.
-    pub fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
+    pub fn fill(
+        self: &Arc<Member>,
+        partner: &str,
+        file: FileKey,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<()> {
         let (number, fill) = (self.claim_number(file)?, self.fill_of(partner)?);
         let words_len = words.len() as u32;
         let question = Question::Copy { file, number, fill, beside: false, words: words_len };
@@ -189,12 +195,13 @@ impl Member {
         fill.ok_or_else(|| Error::os(libc::EINTR, format!("{partner} is not filled any more")))
     }
 
-    fn claim_number(&self, file: FileKey) -> Result<u64> {
+    fn claim_number(self: &Arc<Member>, file: FileKey) -> Result<u64> {
         let since = Instant::now();
         loop {
             if let Some(number) = lock(&self.core).claim_number(file) {
                 return Ok(number);
             }
+            self.feed(Input::Hurry);
             if since.elapsed() >= self.patience {
                 let what = format!("{}: the claim of a file is not in the registry", self.name);
                 return Err(Error::os(libc::ETIMEDOUT, what));

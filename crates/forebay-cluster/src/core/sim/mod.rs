@@ -294,7 +294,7 @@ const RULES: [(Rule, Range<u64>); 14] = [
     (Rule::MakingKeepsCreates, 0..5000),
     (Rule::HoldsWaitsForMaking, 0..5000),
     (Rule::ReadersWaitDuringGiveBack, 0..SEARCH),
-    (Rule::EpochStands, 6400..6400 + SEARCH),
+    (Rule::EpochStands, 3400..3400 + SEARCH),
 ];
 
 /// `CopyHasClaimsNumber` has a test of its own.

@@ -1,0 +1,101 @@
+//! How many commits new files cost.
+
+use forebay_registry::{Change, Commit};
+
+use super::*;
+
+/// A file each 500 us; each commit takes a millisecond, and its claims are seen a moment later. Answers how many were
+/// made, and the most files that one was for.
+struct Burst {
+    core: Core,
+    now: Duration,
+    revision: u64,
+    under_way: Vec<(Duration, u64, Commit)>,
+    sizes: Vec<usize>,
+}
+
+const STEP: Duration = Duration::from_micros(500);
+
+impl Burst {
+    fn begin() -> Burst {
+        let core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
+        Burst { core, now: STEP, revision: 10, under_way: vec![], sizes: vec![] }
+    }
+
+    fn feed(&mut self, input: Input) {
+        for effect in self.core.handle(self.now, input) {
+            if let Effect::Commit(ticket, commit) = effect {
+                self.sizes.push(commit.changes.len());
+                self.under_way.push((self.now + STEP * 2, ticket, commit));
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.now += STEP;
+        let is_over = |(until, ..): &(Duration, u64, Commit)| *until <= self.now;
+        let Some(at) = self.under_way.iter().position(is_over) else { return };
+        let (_, ticket, commit) = self.under_way.remove(at);
+        self.revision += 1;
+        let revision = Revision(self.revision);
+        self.feed(Input::Committed(ticket, Ok(Outcome::Committed(revision))));
+        // The watch is behind: others are made between the answer and what it tells.
+        let events = commit.changes.into_iter().map(|change| match change {
+            Change::Put { key, value, .. } => {
+                Event::Put(Entry { key, value, revision, lease: None })
+            }
+            other => panic!("nothing is given back here: {other:?}"),
+        });
+        let events = events.collect();
+        self.feed(Input::Seen(revision, events));
+    }
+
+    fn create(&mut self, ino: u64) -> FileKey {
+        let file = FileKey { ino, generation: 1 };
+        self.feed(Input::Created { file, dir: DIR, path: format!("d/{ino}").into() });
+        file
+    }
+
+    /// Whether the file's claim comes before the next tick.
+    fn is_claimed_soon(&mut self, file: FileKey) -> bool {
+        (0..20).for_each(|_| self.go_on());
+        self.core.claimed(file, "a").is_some()
+    }
+}
+
+#[test]
+fn claims_of_new_files_go_together() {
+    let mut burst = Burst::begin();
+    for ino in 100..700 {
+        burst.create(ino);
+        burst.go_on();
+    }
+    burst.feed(Input::Tick);
+    (0..20).for_each(|_| burst.go_on());
+    let all = (100..700).map(|ino| FileKey { ino, generation: 1 });
+    assert!(all.into_iter().all(|file| burst.core.claimed(file, "a").is_some()));
+    assert_eq!(burst.sizes.iter().sum::<usize>(), 600, "each is claimed once: {:?}", burst.sizes);
+    assert!(burst.sizes.len() <= 20, "600 files in 300 ms: {:?}", burst.sizes);
+    assert_eq!(burst.sizes[0], 1, "the first one waits for nothing");
+}
+
+#[test]
+fn who_waits_for_the_claim_of_a_new_file_waits_for_no_other_files() {
+    let mut burst = Burst::begin();
+    burst.create(100);
+    burst.go_on();
+    let file = burst.create(101);
+    assert!(!burst.is_claimed_soon(file), "it waits for others");
+    let rename = Ask::Change { files: vec![file], dirs: vec![DIR], below: None };
+    burst.feed(Input::Ask(1, rename));
+    assert!(burst.is_claimed_soon(file));
+    // The next one is likely to be waited for, too.
+    let next = burst.create(102);
+    assert!(burst.is_claimed_soon(next));
+    burst.now += Duration::from_secs(2);
+    burst.create(103);
+    let later = burst.create(104);
+    assert!(!burst.is_claimed_soon(later));
+    burst.feed(Input::Hurry);
+    assert!(burst.is_claimed_soon(later));
+}
