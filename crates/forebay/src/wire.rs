@@ -126,11 +126,14 @@ pub struct NewJob {
     /// A prefetch: on all members of the store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_nodes: bool,
+    /// Taking a member out: which one. Nobody can ask for that as a job.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
 }
 
 impl NewJob {
     pub fn of(kind: JobKind, paths: Vec<WirePath>) -> NewJob {
-        NewJob { kind, paths, last: None, drain_by_unix_secs: None, all_nodes: false }
+        NewJob { kind, paths, last: None, drain_by_unix_secs: None, all_nodes: false, member: None }
     }
 }
 
@@ -163,6 +166,9 @@ pub struct Job {
     pub last: Option<String>,
     #[serde(default)]
     pub drain_by_unix_secs: Option<f64>,
+    /// The member that is taken out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
     pub state: JobState,
     pub started_unix_secs: f64,
     /// Begun by an earlier daemon of this tier; the figures are since the restart.

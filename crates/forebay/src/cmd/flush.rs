@@ -107,8 +107,8 @@ fn missing(args: &Args, scope: &Scope) -> Vec<JobFailure> {
         Ok(_) => true,
     };
     let named = args.paths.iter().zip(&scope.paths).filter(|(typed, _)| !is_there(typed));
-    let failure = |(_, path): (_, &WirePath)| JobFailure {
-        path: path.clone(),
+    let failure = |(typed, _): (&PathBuf, _)| JobFailure {
+        path: typed.as_path().into(),
         state: "missing".into(),
         error: "there is no such file".into(),
     };

@@ -147,6 +147,9 @@ fn row(job: &Job) -> Vec<String> {
 }
 
 fn what(job: &Job) -> String {
+    if let Some(member) = &job.member {
+        return format!("member {member}");
+    }
     let mut text = match &job.paths[..] {
         [] => "everything".into(),
         [one] if one.to_string().is_empty() => "everything".into(),

@@ -111,7 +111,7 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
             said.map_or_else(|| unsaid_dirty(member), dirty_there),
             said.map_or_else(|| unsaid_lag(member), |said| behind(said, view.newest)),
             copies_at(member, said),
-            member.address.clone(),
+            if member.has_left() { "-".into() } else { member.address.clone() },
         ]
     }));
     lay_out(&[Align::Left; 9], &rows).iter().for_each(say);
@@ -319,10 +319,10 @@ fn dirty(s: &Gauges) -> String {
     )
 }
 
-/// A forecast beyond this says nothing.
-const OUTLOOK_MAX_SECS: f64 = 86_400.0;
+/// A forecast beyond this says nothing: it goes on with rates that are means of seconds.
+const OUTLOOK_MAX_SECS: f64 = 3_600.0;
 
-/// Leaves out what has nothing to say: rates at rest, a forecast beyond a day, no term.
+/// Leaves out what has nothing to say: rates at rest, a forecast beyond an hour, no term.
 fn drain(s: &Gauges) -> String {
     let mut parts = Vec::new();
     if s.drain_bytes_per_sec + s.arrival_bytes_per_sec > 0 {

@@ -357,6 +357,7 @@ impl Entry {
             paths: self.asked.paths.clone(),
             last: self.asked.last.clone(),
             drain_by_unix_secs: self.asked.drain_by_unix_secs,
+            member: self.asked.member.clone(),
             state: JobState::Running,
             started_unix_secs: self.started_unix_secs,
             resumed: self.origin == Origin::Earlier,

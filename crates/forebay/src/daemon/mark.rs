@@ -60,12 +60,12 @@ fn mark_at(root: &Path) -> PathBuf {
 /// [`Kind::Usage`], with what to give.
 pub fn refuse_alone(root: Root<'_>) -> Result<()> {
     let Some(Found { at, mark, .. }) = find(root)? else { return Ok(()) };
+    let shared = if at == root.path { "this store".into() } else { at.display().to_string() };
     Err(Error::new(
         Kind::Usage,
         format!(
-            "{}: several nodes share this store ({}): mount it with --registry ADDRESS (of the registry {}) as they do, or with --read-only; if no node mounts it any more, remove {}",
+            "{}: several nodes share {shared}: mount it with --registry ADDRESS, as they do (`forebay status --cluster` on one of them tells it; the registry's cluster is {}), or with --read-only; if no node mounts it any more, remove {}",
             root.path.display(),
-            at.display(),
             mark.registry,
             mark_at(&at).display()
         ),

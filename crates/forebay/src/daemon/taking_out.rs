@@ -51,8 +51,10 @@ impl Daemon {
         }
         tracing::info!(member = name, "asked to take a member out");
         let ask = Leave { timeout_secs, ..Leave::default() };
+        let job =
+            NewJob { member: Some(name.clone()), ..NewJob::of(JobKind::MemberDrain, Vec::new()) };
         let work = move |_, progress: &Arc<Progress>| take_out(&member, &name, &ask, progress);
-        Ok(json!({ "id": self.jobs.start(NewJob::of(JobKind::MemberDrain, Vec::new()), work)? }))
+        Ok(json!({ "id": self.jobs.start(job, work)? }))
     }
 }
 
