@@ -6,7 +6,7 @@
 //! is clean, and finds everything again after a crash. It knows nothing of FUSE, of protocols or
 //! of the command line.
 //!
-//! What decides is pure and lies in `core`. What acts is thin, in parts that own their state, one to a
+//! What decides is pure and lies in `forebay-core`. What acts is thin, in parts that own their state, one to a
 //! room; docs/ARCHITECTURE.md ("The rooms of the engine") has them from the bottom up.
 //!
 //! The order of locks is in [`lock::Rank`], and nowhere else.
@@ -14,35 +14,22 @@
 #[cfg(test)]
 mod bed;
 mod copies;
-mod core;
 mod drain;
 mod engine;
-pub mod failpoint;
 mod files;
 mod home;
 mod io;
-pub mod lock;
 mod ops;
-mod pool;
-pub mod requester;
 mod room;
 mod start;
 mod tier;
-pub mod time;
 mod verbs;
 
+use forebay_core as core;
+use forebay_threads::pool;
+pub use forebay_threads::{failpoint, lock, requester, time};
+
 pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox, Teller, Told};
-pub use core::config::{
-    Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
-};
-pub use core::near::{Near, Neighbours, Owned};
-pub use core::ranges::{Ranges, Run, State};
-pub use core::report::{
-    AgeBucket, BusyFile, Failure, FileInfo, Gauges, PERISHABLE, Progress, Report, Stats, Status,
-};
-pub use core::rules::{Admission, Admit, Quota, RuleUse};
-pub use core::served::Requests;
-pub use core::{governor, journal, paths, rules, state};
 pub use drain::Drain;
 pub use drain::holds::Hold;
 pub use drain::order::Order;
@@ -55,6 +42,17 @@ pub use files::live::Asked;
 pub use files::names::{Named, Names};
 pub use files::open::OpenFile;
 pub use files::partners::{CopiesAt, Partners};
+pub use forebay_core::config::{
+    Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
+};
+pub use forebay_core::near::{Near, Neighbours, Owned};
+pub use forebay_core::ranges::{Ranges, Run, State};
+pub use forebay_core::report::{
+    AgeBucket, BusyFile, Failure, FileInfo, Gauges, PERISHABLE, Progress, Report, Stats, Status,
+};
+pub use forebay_core::rules::{Admission, Admit, Quota, RuleUse};
+pub use forebay_core::served::Requests;
+pub use forebay_core::{governor, journal, paths, rules, state};
 pub use home::health::Health;
 pub use io::{Allocate, Io};
 pub use ops::Ops;

@@ -1,0 +1,298 @@
+//! Whether a file has moved since somebody looked: asked by all who let its lock go between a look and
+//! what follows from it.
+//!
+//! All files share one count of moments, so who does not know yet which file he asks the store about
+//! can look, too.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::ranges::{Ranges, State};
+
+/// The last moment at which anything happened to any file.
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+fn tick() -> u64 {
+    NOW.fetch_add(1, SeqCst) + 1
+}
+
+/// What may have moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// What is known of the backing file has followed a change of ours, of names and attributes or by a
+    /// flush: a look at it from before says nothing then.
+    Base,
+    /// The same, or such a change was, or is, under way: the backing file differs from what we know
+    /// because of us.
+    Home,
+    /// The size was changed: a sync from before says nothing of what came after.
+    Size,
+    /// Bytes of `[start, end)` were thrown away, or changed around the tier.
+    Bytes(u64, u64),
+}
+
+/// When what happened to a file last.
+#[derive(Debug)]
+pub struct Clock {
+    base: u64,
+    size: u64,
+    bytes: u64,
+    under_way: u16,
+    trace: Trace,
+}
+
+/// A moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Look {
+    at: u64,
+    under_way: bool,
+    trace: Trace,
+}
+
+/// What changes of names and attributes through us have left, since the file is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Trace {
+    #[default]
+    None,
+    /// One was asked for, and may have failed.
+    Asked,
+    /// What is known of the backing file has followed one.
+    Followed,
+}
+
+impl Look {
+    /// Of who does not know which file he looks at.
+    pub fn now() -> Look {
+        Look { at: NOW.load(SeqCst), ..Look::default() }
+    }
+
+    /// Whether no change of names or attributes was under way.
+    pub fn is_quiet(self) -> bool {
+        !self.under_way
+    }
+
+    /// Whether what was known of the backing file had not changed since the file is known.
+    pub fn is_first(self) -> bool {
+        self.trace != Trace::Followed
+    }
+
+    /// Whether no change through us was even asked for since then.
+    pub fn is_untouched(self) -> bool {
+        self.trace == Trace::None
+    }
+}
+
+impl Default for Clock {
+    /// Of a file that is known from now on.
+    fn default() -> Clock {
+        Clock { base: tick(), size: 0, bytes: 0, under_way: 0, trace: Trace::None }
+    }
+}
+
+impl Clock {
+    pub fn look(&self) -> Look {
+        Look { under_way: self.is_under_way(), trace: self.trace, ..Look::now() }
+    }
+
+    /// Whether it moved since; `lately` are the bytes that went last.
+    pub fn changed(&self, since: Look, what: What, lately: Option<&Gone>) -> bool {
+        match what {
+            What::Base => self.base > since.at,
+            What::Home => self.base > since.at || self.is_under_way(),
+            What::Size => self.size > since.at,
+            What::Bytes(start, end) => {
+                let is_hit = |&(a, b): &(u64, u64)| a < end && start < b;
+                self.bytes > since.at && lately.is_none_or(|lately| lately.any_since(since, is_hit))
+            }
+        }
+    }
+
+    /// Changes of names or attributes are in progress.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+
+    pub fn begin_change(&mut self) {
+        self.under_way += 1;
+    }
+
+    pub fn end_change(&mut self) {
+        self.under_way = self.under_way.checked_sub(1).expect("a change ends once");
+        self.note_asked();
+    }
+
+    /// A change of names or attributes is, or was, asked for: it may have failed.
+    pub fn note_asked(&mut self) {
+        self.base = tick();
+        if self.trace == Trace::None {
+            self.trace = Trace::Asked;
+        }
+    }
+
+    /// What is known of the backing file follows what it is.
+    pub fn note_base(&mut self) {
+        (self.base, self.trace) = (tick(), Trace::Followed);
+    }
+
+    pub fn note_size(&mut self) {
+        self.size = tick();
+    }
+
+    pub fn note_bytes(&mut self, lately: &mut Gone, start: u64, end: u64) {
+        self.bytes = lately.note((start, end));
+    }
+}
+
+/// What happened to many things last, and when, the newest behind.
+#[derive(Debug)]
+pub struct Lately<T> {
+    last: VecDeque<(u64, T)>,
+    /// What happened until then is forgotten.
+    from: u64,
+}
+
+/// The bytes of a file that were thrown away last.
+pub type Gone = Lately<(u64, u64)>;
+
+/// Of the smallest units so many go in a moment.
+const KEPT: usize = 256;
+
+impl<T> Default for Lately<T> {
+    fn default() -> Lately<T> {
+        Lately { last: VecDeque::new(), from: NOW.load(SeqCst) }
+    }
+}
+
+impl<T> Lately<T> {
+    /// It happens now. Returns the moment.
+    pub fn note(&mut self, what: T) -> u64 {
+        if self.last.len() == KEPT
+            && let Some((oldest, _)) = self.last.pop_front()
+        {
+            self.from = oldest;
+        }
+        let now = tick();
+        self.last.push_back((now, what));
+        now
+    }
+
+    /// Whether it happened to anything that is meant since then, as far as is known.
+    pub fn any_since(&self, since: Look, is_meant: impl Fn(&T) -> bool) -> bool {
+        let newest = self.last.iter().rev().take_while(|(at, _)| *at > since.at);
+        self.from > since.at || newest.into_iter().any(|(_, what)| is_meant(what))
+    }
+}
+
+/// When something happened last that has no clock besides.
+#[derive(Debug, Default)]
+pub struct Last(AtomicU64);
+
+impl Last {
+    /// It happens now.
+    pub fn note(&self) {
+        self.0.fetch_max(tick(), SeqCst);
+    }
+
+    pub fn is_since(&self, since: Look) -> bool {
+        self.0.load(SeqCst) > since.at
+    }
+}
+
+/// A look that lasts: what is written meanwhile is noted.
+#[derive(Debug)]
+pub struct Watch {
+    began: u64,
+    written: Ranges,
+}
+
+impl Watch {
+    pub fn begin() -> Watch {
+        Watch { began: tick(), written: Ranges::None }
+    }
+
+    pub fn note(&mut self, start: u64, end: u64) {
+        // "To the end" must leave room for sums.
+        self.written.set(start, end.min(1 << 62), State::Dirty);
+    }
+
+    /// Who looked until now looked before it.
+    pub fn disown_answers(&mut self) {
+        self.began = tick();
+    }
+
+    /// What was written since it began.
+    pub fn written(&self) -> &Ranges {
+        &self.written
+    }
+
+    /// Whether it had begun when somebody looked.
+    pub fn covers(&self, look: Look) -> bool {
+        self.began <= look.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // S-1 S-6
+    #[test]
+    fn each_tells_what_moved_since_a_look_and_nothing_else() {
+        let (mut clock, mut lately) = (Clock::default(), Gone::default());
+        let moved = |clock: &Clock, lately: &Gone, since: Look| {
+            [What::Base, What::Home, What::Size, What::Bytes(10, 20)]
+                .map(|what| clock.changed(since, what, Some(lately)))
+        };
+        let start = clock.look();
+        assert!(start.is_untouched() && start.is_first() && start.is_quiet());
+        assert_eq!(moved(&clock, &lately, start), [false; 4]);
+        clock.note_bytes(&mut lately, 0, 10);
+        clock.note_bytes(&mut lately, 20, 30);
+        assert_eq!(moved(&clock, &lately, start), [false; 4], "beside it");
+        clock.note_bytes(&mut lately, 19, 21);
+        assert_eq!(moved(&clock, &lately, start), [false, false, false, true]);
+        let later = clock.look();
+        assert!(clock.changed(start, What::Bytes(50, 60), None), "nobody knows which");
+        let anew = Gone::default();
+        assert!(clock.changed(start, What::Bytes(50, 60), Some(&anew)), "it remembers none");
+        assert!(!clock.changed(later, What::Bytes(10, 20), None), "none since");
+        clock.note_size();
+        assert_eq!(moved(&clock, &lately, later), [false, false, true, false]);
+        let later = clock.look();
+        clock.begin_change();
+        assert_eq!(moved(&clock, &lately, later), [false, true, false, false], "under way");
+        let within = clock.look();
+        assert!(!within.is_quiet() && clock.changed(within, What::Home, None));
+        clock.end_change();
+        assert_eq!(moved(&clock, &lately, within), [true, true, false, false]);
+        assert!(!clock.changed(clock.look(), What::Home, None));
+        let asked = clock.look();
+        assert!(asked.is_first() && !asked.is_untouched(), "it may have failed");
+        clock.note_base();
+        assert!(!clock.look().is_first());
+        let nobody = Look::now();
+        assert!(!clock.changed(nobody, What::Home, None), "none is known since");
+        assert!(Clock::default().changed(nobody, What::Base, None), "it is known since");
+    }
+
+    #[test]
+    fn what_went_too_often_to_be_remembered_may_have_been_anything() {
+        let (mut clock, mut lately) = (Clock::default(), Gone::default());
+        let start = clock.look();
+        for _ in 0..KEPT {
+            clock.note_bytes(&mut lately, 0, 1);
+        }
+        assert!(!clock.changed(start, What::Bytes(5, 6), Some(&lately)));
+        clock.note_bytes(&mut lately, 0, 1);
+        assert!(clock.changed(start, What::Bytes(5, 6), Some(&lately)));
+    }
+
+    #[test]
+    fn a_watch_notes_what_is_written_and_knows_who_looked_before_it() {
+        let before = Look::now();
+        let mut watch = Watch::begin();
+        assert!(!watch.covers(before) && watch.covers(Look::now()));
+        watch.note(10, u64::MAX);
+        assert_eq!(watch.written().gaps(0, 100), [(0, 10)]);
+    }
+}

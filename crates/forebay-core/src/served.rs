@@ -1,0 +1,118 @@
+//! How a request was served: each is exactly one of hit, partial hit, miss, new or bypass, so that
+//! requests = hits + partial hits + misses + new + bypasses for both directions.
+//!
+//! A read of which all bytes were in the tier is a hit, of which some were a partial hit. A write
+//! is judged by what it overwrites: one behind the end of the file is new, which no read is. It is a
+//! miss if it fails. Whoever adds a way around the tier
+//! adds a counter `read_bypass_REASON` or `write_bypass_REASON`; sums are made by that prefix.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::Serialize;
+
+/// Requests of one direction: `total` is the sum of the five behind it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    pub total: u64,
+    pub hits: u64,
+    pub partial_hits: u64,
+    pub misses: u64,
+    pub new: u64,
+    pub bypasses: u64,
+    pub bytes: u64,
+}
+
+impl Requests {
+    pub(crate) fn sum(&self) -> u64 {
+        self.hits + self.partial_hits + self.misses + self.new + self.bypasses
+    }
+
+    /// Those since `before`; all, if that was counted by another rule of the same name.
+    pub fn since(&self, before: &Requests) -> Requests {
+        if self.total < before.total {
+            return *self;
+        }
+        Requests {
+            total: self.total - before.total,
+            hits: self.hits.saturating_sub(before.hits),
+            partial_hits: self.partial_hits.saturating_sub(before.partial_hits),
+            misses: self.misses.saturating_sub(before.misses),
+            new: self.new.saturating_sub(before.new),
+            bypasses: self.bypasses.saturating_sub(before.bypasses),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Served {
+    #[default]
+    Hit,
+    Partial,
+    Miss,
+    /// Over nothing: there was no byte that could have been in the tier.
+    New,
+    /// Past the tier, and counted where that was decided.
+    Bypassed,
+}
+
+/// What of a range was in the tier before it was touched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Before {
+    pub len: u64,
+    /// Bytes that the file had there, in the tier or not.
+    pub existing: u64,
+    pub present: u64,
+    pub dirty: u64,
+}
+
+impl Before {
+    pub fn served(self) -> Served {
+        match self.present {
+            _ if self.existing == 0 => Served::New,
+            0 => Served::Miss,
+            present if present < self.existing => Served::Partial,
+            _ => Served::Hit,
+        }
+    }
+}
+
+/// Requests of one direction that handles of a rule made, by how they were served.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    hits: AtomicU64,
+    partial_hits: AtomicU64,
+    misses: AtomicU64,
+    new: AtomicU64,
+    bypasses: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Tally {
+    pub fn note(&self, served: Served, bytes: u64) {
+        let place = match served {
+            Served::Hit => &self.hits,
+            Served::Partial => &self.partial_hits,
+            Served::Miss => &self.misses,
+            Served::New => &self.new,
+            Served::Bypassed => &self.bypasses,
+        };
+        place.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub fn requests(&self) -> Requests {
+        let count = |count: &AtomicU64| count.load(Relaxed);
+        let mut requests = Requests {
+            total: 0,
+            hits: count(&self.hits),
+            partial_hits: count(&self.partial_hits),
+            misses: count(&self.misses),
+            new: count(&self.new),
+            bypasses: count(&self.bypasses),
+            bytes: count(&self.bytes),
+        };
+        requests.total = requests.sum();
+        requests
+    }
+}

@@ -1,0 +1,92 @@
+//! The state of a file as index and log hold it: docs/FORMAT.md.
+
+use std::borrow::Cow;
+
+use forebay_backing::{Timestamp, Version};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Bytes, Conflict, FileState, MaybeSize, Owner};
+use crate::paths::Paths;
+use crate::ranges::Ranges;
+
+#[derive(Serialize, Deserialize)]
+struct Stored<'a> {
+    paths: Cow<'a, Paths>,
+    /// Of a file that is held the number of the claim it was taken over under, 8 bytes, the least significant
+    /// first. In format 2 something else, of files that are not.
+    claim: Vec<Vec<u8>>,
+    owner: Owner,
+    size: u64,
+    mtime: Timestamp,
+    base: Version,
+    ranges: Cow<'a, Ranges>,
+    durable_size: MaybeSize,
+    dirty_since: u64,
+    unseen: bool,
+    meta_dirty: bool,
+    flush_open: bool,
+    /// Format 2 had another flag here: who takes over a tier of it clears this one.
+    held: bool,
+    /// The bits below. Where it was a flag it is the first of them.
+    marks: u8,
+    conflict: Conflict,
+}
+
+const PINNED: u8 = 1;
+const UNSYNCED: u8 = 2;
+
+impl Serialize for FileState {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let stored = Stored {
+            paths: Cow::Borrowed(&self.paths),
+            claim: match self.claim {
+                0 => Vec::new(),
+                claim => vec![claim.to_le_bytes().to_vec()],
+            },
+            owner: self.owner,
+            size: self.size,
+            mtime: self.mtime,
+            base: self.base,
+            ranges: Cow::Borrowed(self.ranges()),
+            durable_size: self.durable_size,
+            dirty_since: self.dirty_since,
+            unseen: self.is_unseen(),
+            meta_dirty: self.meta_dirty,
+            flush_open: self.flush_open,
+            held: self.held,
+            marks: u8::from(self.pinned) * PINNED + u8::from(self.unsynced) * UNSYNCED,
+            conflict: self.conflict,
+        };
+        stored.serialize(s)
+    }
+}
+
+impl<'d> Deserialize<'d> for FileState {
+    fn deserialize<D: Deserializer<'d>>(d: D) -> Result<FileState, D::Error> {
+        let stored = Stored::deserialize(d)?;
+        let ranges = stored.ranges.into_owned();
+        let claim = stored.claim.first().filter(|_| stored.held);
+        let claim =
+            claim.and_then(|claim| Some(u64::from_le_bytes(claim.as_slice().try_into().ok()?)));
+        Ok(FileState {
+            paths: stored.paths.into_owned(),
+            owner: stored.owner,
+            size: stored.size,
+            mtime: stored.mtime,
+            base: stored.base,
+            bytes: match stored.unseen {
+                true => Bytes::Unseen(Box::new(ranges)),
+                false => Bytes::Tracked(ranges),
+            },
+            durable_size: stored.durable_size,
+            dirty_since: stored.dirty_since,
+            meta_dirty: stored.meta_dirty,
+            flush_open: stored.flush_open,
+            pinned: stored.marks & PINNED != 0,
+            unsynced: stored.marks & UNSYNCED != 0,
+            conflict: stored.conflict,
+            held: stored.held,
+            claim: claim.unwrap_or(0),
+        })
+    }
+}

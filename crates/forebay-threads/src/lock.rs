@@ -1,0 +1,568 @@
+//! The locks of the engine and of the front-ends above it, each with its place in one order.
+//!
+//! Debug builds check the order as it is used: a lock that is waited for out of turn, and a call to the
+//! backing store or to another member under a lock that others need, panic and name both places. Release builds have the
+//! standard library's locks and nothing besides.
+//!
+//! Invariants:
+//! - L1: who holds a lock waits only for one whose [`Rank`] is greater than that of every lock he holds.
+//!   Two locks of one rank are never waited for at once: who has one file's only tries another's.
+//! - L2: a leaf is held for one look or one append, and nothing is waited for under it but
+//!   the simulated clock.
+//! - L3: the store is called, other members are asked, and conditions are waited for, under those locks
+//!   alone of which [`Rank::lasts`] says so.
+//!
+//! Trying a lock waits for nobody, so any lock may be tried in any order. A lock that was held by who
+//! panicked is lost: who waits for it panics too, rather than believe what it guards, and who tries it
+//! finds it held for ever.
+
+use std::ops::{Deref, DerefMut};
+use std::sync;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::lock::order::{Mark, Place};
+
+#[cfg_attr(debug_assertions, path = "lock/checked.rs")]
+#[cfg_attr(not(debug_assertions), path = "lock/unchecked.rs")]
+mod order;
+
+#[cfg(any(test, feature = "explored"))]
+pub mod explored;
+
+/// The order of locks: who holds one may wait for those after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// One append at a time through an open file that another member serves: held until its home has answered.
+    FarAppend,
+    /// Who asks for locks of a file shares it, who reclaims them has it alone: until the file's home has answered.
+    LockTurn,
+    /// One at a time tells a home which locks of a file it is owed.
+    LockDebts,
+    /// The front-end's tree of names: held for reading by every verb that turns a node into a path,
+    /// until the store has acted on the path; for writing while a directory is renamed.
+    Tree,
+    /// One append at a time by another member's program that has the file open: held until its bytes are in the file.
+    GuestAppend,
+    /// One append at a time to a file, whoever asks, and no open for writing meanwhile.
+    Append,
+    /// The front-end's table of open inodes: held while an open or a release decides an inode's mode,
+    /// the opening of its shadow and the record of that included.
+    Open,
+    /// Whether another member may have this one's place, and the drain stands still.
+    Suspended,
+    /// One at a time finishes files on a store without room.
+    Turn,
+    /// One at a time writes the log into the index; it asks for each file's state, one after the other.
+    Compaction,
+    /// One at a time evicts; it tries files' locks, or waits for them one after the other.
+    Eviction,
+    /// The members that copies are kept for.
+    CopyHomes,
+    /// One copy that is kept for another member: held while it is written and its record appended.
+    Copy,
+    /// The copies that are kept for one other member, with their log.
+    Copies,
+    /// One file. Held while the shadow is written and its record appended, so that a fill cannot land between
+    /// a write and its record; who writes where a fill lands waits for that first.
+    File,
+    /// The evictor: what goes next. Held for one look or one change of its queues.
+    Evictor,
+    /// The table of files.
+    Table,
+    /// One at a time syncs the log, for all who wait for it.
+    LogSync,
+    /// The log in the tier, with the journal of names; a copy of the index that is only looked at.
+    Log,
+    /// The directories that names of files are in.
+    Dirs,
+    /// One directory's place.
+    Dir,
+    /// What is left of directories that nobody knows any more.
+    DirEnds,
+    /// A request of the kernel's: whether it is answered, and where it is worked on.
+    Request,
+    /// Threads that hang with a request that is answered, and how many others have come for them.
+    Hanging,
+    /// The programs that wait for locks of files.
+    Waits,
+    /// What programs have open.
+    Handles,
+    /// The files of which programs here have locks.
+    Locked,
+    /// Who has which locks of the files that this mount is the home of.
+    Desk,
+    /// The files of which homes have acknowledged what is not synced.
+    Unsynced,
+    /// Changes that homes have not answered.
+    Doubts,
+    /// What is fetched ahead for one open file that another member serves.
+    Ahead,
+    /// Files with dirty bytes, by age. The first leaf.
+    Dirty,
+    /// The names that the kernel knows, with their files.
+    Nodes,
+    /// What the store has said of names lately.
+    Answers,
+    /// How long requests are under way.
+    Requests,
+    /// Who asks for how much.
+    Usage,
+    /// One program's wait for a lock.
+    Wait,
+    /// The entries of one open directory.
+    Listing,
+    /// Whether a rename of a directory holds other verbs back.
+    TreeHeld,
+    /// What is known of files because other members share the store, and what their programs have open here.
+    Members,
+    /// Where one open file is served.
+    Seat,
+    /// What of one file homes have acknowledged that is not synced.
+    Pending,
+    /// What programs here have of one file's locks, and which open files have lost some.
+    Locks,
+    /// What other members asked to be changed, and whether they have given it up.
+    Fences,
+    /// Handles at homes that nobody uses any more.
+    Left,
+    /// Where pages of a mapping would come over what is written for others.
+    Laundry,
+    /// What the kernel has as zeros of files that other members serve.
+    Blanks,
+    /// Buffers for what is fetched ahead.
+    Spare,
+    /// Whether the session with the kernel has ended.
+    Ended,
+    /// Settings in force.
+    Tunables,
+    /// Who keeps copies of files here, and which of them are over.
+    Partners,
+    /// Rules, the processes that one of them is for, and whether the last eviction was in vain.
+    Room,
+    /// Files that lost their last name a moment ago.
+    Graveyard,
+    /// Files that grow unseen and how fast, those whose writers linger, and about whom the kernel asks.
+    Unseen,
+    /// Shadow files to be removed or used again, and those made ahead.
+    Shadows,
+    /// Ages of dirty bytes, and when all has to be flushed.
+    Ages,
+    /// What the governor has measured and decided, and why the drain is stuck.
+    Govern,
+    /// How fast the drain may go.
+    Valve,
+    /// What wakes the governor, the drain, and who waits for batches to land.
+    Wake,
+    /// Room on the store.
+    HomeRoom,
+    /// Orders: their holds, debts and batches.
+    Orders,
+    /// A batch of flights: what is left of it, its targets and outcomes.
+    Batch,
+    /// A prefetch: its queue and report.
+    Prefetch,
+    /// What the store said of a range that is fetched, and buffers for it.
+    Fetched,
+    /// Streams of reads and writes, and what went around the tier and is not synced.
+    Streams,
+    /// How the store does, and which of its files wait to be closed.
+    Home,
+    /// Work for a pool of threads.
+    Pool,
+    /// One at a time syncs the tier's whole file system.
+    TierSync,
+    /// The threads that keep house.
+    Threads,
+    /// How far a long operation has come.
+    Progress,
+    /// Simulated time, which may be asked under any lock.
+    Time,
+}
+
+impl Rank {
+    /// L2.
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
+    fn is_leaf(self) -> bool {
+        self >= Rank::Dirty
+    }
+
+    /// Whether it may be held for as long as the store takes, or another member (L3).
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
+    fn lasts(self) -> bool {
+        matches!(
+            self,
+            Rank::FarAppend
+                | Rank::LockTurn
+                | Rank::LockDebts
+                | Rank::Tree
+                | Rank::GuestAppend
+                | Rank::Append
+                | Rank::Turn
+        )
+    }
+}
+
+/// Says that the store is called now (L3).
+#[inline]
+#[track_caller]
+pub fn calls_the_store() {
+    order::lasts("the store is called");
+}
+
+/// Says that another member is asked now (L3).
+#[inline]
+#[track_caller]
+pub fn asks_a_member() {
+    order::lasts("a member is asked");
+}
+
+/// Says that the thread sleeps now (L3).
+#[inline]
+#[track_caller]
+pub fn sleeps() {
+    order::lasts("a thread sleeps");
+}
+
+#[derive(Debug)]
+pub struct Mutex<T: ?Sized> {
+    place: Place,
+    lock: sync::Mutex<T>,
+}
+
+#[must_use]
+pub struct MutexGuard<'a, T: ?Sized> {
+    lock: sync::MutexGuard<'a, T>,
+    mark: Mark,
+    #[cfg(any(test, feature = "explored"))]
+    of: &'a Mutex<T>,
+}
+
+impl<T> Mutex<T> {
+    #[inline]
+    pub const fn new(rank: Rank, value: T) -> Mutex<T> {
+        Mutex { place: Place::new(rank), lock: sync::Mutex::new(value) }
+    }
+
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.lock.into_inner().expect(LOST)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let mark = self.place.wait();
+        #[cfg(any(test, feature = "explored"))]
+        explored::until(|| explored::is_free(&self.lock.try_lock()));
+        self.guard(self.lock.lock().expect(LOST), mark)
+    }
+
+    /// The lock, if nobody has it and it is not lost.
+    #[inline]
+    #[track_caller]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(any(test, feature = "explored"))]
+        explored::point();
+        let lock = self.lock.try_lock().ok()?;
+        Some(self.guard(lock, self.place.tried()))
+    }
+
+    #[inline]
+    fn guard<'a>(&'a self, lock: sync::MutexGuard<'a, T>, mark: Mark) -> MutexGuard<'a, T> {
+        MutexGuard {
+            lock,
+            mark,
+            #[cfg(any(test, feature = "explored"))]
+            of: self,
+        }
+    }
+
+    /// What is left of it, if it is lost: for who drops it.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut().unwrap_or_else(sync::PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+pub struct RwLock<T: ?Sized> {
+    place: Place,
+    lock: sync::RwLock<T>,
+}
+
+#[must_use]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    lock: sync::RwLockReadGuard<'a, T>,
+    _mark: Mark,
+}
+
+#[must_use]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    lock: sync::RwLockWriteGuard<'a, T>,
+    _mark: Mark,
+}
+
+impl<T> RwLock<T> {
+    #[inline]
+    pub const fn new(rank: Rank, value: T) -> RwLock<T> {
+        RwLock { place: Place::new(rank), lock: sync::RwLock::new(value) }
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    #[inline]
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let _mark = self.place.wait();
+        #[cfg(any(test, feature = "explored"))]
+        explored::until(|| explored::is_free(&self.lock.try_read()));
+        RwLockReadGuard { lock: self.lock.read().expect(LOST), _mark }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let _mark = self.place.wait();
+        #[cfg(any(test, feature = "explored"))]
+        explored::until(|| explored::is_free(&self.lock.try_write()));
+        RwLockWriteGuard { lock: self.lock.write().expect(LOST), _mark }
+    }
+
+    /// The lock alone, if nobody has it and it is not lost.
+    #[inline]
+    #[track_caller]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        let lock = self.lock.try_write().ok()?;
+        Some(RwLockWriteGuard { lock, _mark: self.place.tried() })
+    }
+}
+
+/// Who notifies where nobody waits makes no system call. As ever, what is waited for changes under the
+/// lock that the waiting ones let go of.
+#[derive(Debug, Default)]
+pub struct Condvar {
+    condition: sync::Condvar,
+    /// How many wait, counted under their lock.
+    waiting: AtomicUsize,
+    #[cfg(any(test, feature = "explored"))]
+    queue: explored::Queue,
+}
+
+impl Condvar {
+    #[inline]
+    pub const fn new() -> Condvar {
+        Condvar {
+            condition: sync::Condvar::new(),
+            waiting: AtomicUsize::new(0),
+            #[cfg(any(test, feature = "explored"))]
+            queue: explored::Queue::new(),
+        }
+    }
+
+    #[inline]
+    pub fn notify_one(&self) {
+        #[cfg(any(test, feature = "explored"))]
+        self.queue.notify_one();
+        if self.is_waited_for() {
+            self.condition.notify_one();
+        }
+    }
+
+    #[inline]
+    pub fn notify_all(&self) {
+        #[cfg(any(test, feature = "explored"))]
+        self.queue.notify_all();
+        if self.is_waited_for() {
+            self.condition.notify_all();
+        }
+    }
+
+    #[inline]
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(SeqCst) > 0
+    }
+
+    /// Also says whether the time has run out.
+    #[inline]
+    #[track_caller]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        guard.mark.lasts_without(WAITS);
+        #[cfg(any(test, feature = "explored"))]
+        if let Some(task) = explored::task() {
+            return self.queue.wait(task, guard);
+        }
+        let mut guard = guard;
+        let timed_out;
+        self.waiting.fetch_add(1, SeqCst);
+        let woken = self.condition.wait_timeout(guard.lock, limit);
+        self.waiting.fetch_sub(1, SeqCst);
+        (guard.lock, timed_out) = woken.expect(LOST);
+        (guard, timed_out.timed_out())
+    }
+
+    /// Waits as long as `condition` holds. Also says whether the time has run out.
+    #[inline]
+    #[track_caller]
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        guard.mark.lasts_without(WAITS);
+        let mut guard = guard;
+        #[cfg(any(test, feature = "explored"))]
+        if let Some(task) = explored::task() {
+            let mut timed_out = false;
+            while !timed_out && condition(&mut guard) {
+                (guard, timed_out) = self.queue.wait(task, guard);
+            }
+            return (guard, timed_out);
+        }
+        self.waiting.fetch_add(1, SeqCst);
+        let waited = self.condition.wait_timeout_while(guard.lock, limit, &mut condition);
+        self.waiting.fetch_sub(1, SeqCst);
+        let timed_out;
+        (guard.lock, timed_out) = waited.expect(LOST);
+        (guard, timed_out.timed_out())
+    }
+}
+
+/// The lock itself is let go of and waited for again: as the last that is held, or it is out of turn.
+const WAITS: &str = "a condition is waited for";
+
+const LOST: &str = "nobody panics who holds it";
+
+macro_rules! guards {
+    ($($guard:ident),*) => {$(
+        impl<T: ?Sized> Deref for $guard<'_, T> {
+            type Target = T;
+
+            #[inline]
+            fn deref(&self) -> &T {
+                &self.lock
+            }
+        }
+    )*};
+}
+
+guards!(MutexGuard, RwLockReadGuard, RwLockWriteGuard);
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.lock
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.lock
+    }
+}
+
+#[cfg(not(debug_assertions))]
+const _: () = {
+    use std::mem::size_of;
+    assert!(size_of::<Mutex<u64>>() == size_of::<sync::Mutex<u64>>());
+    assert!(size_of::<RwLock<u64>>() == size_of::<sync::RwLock<u64>>());
+    assert!(size_of::<MutexGuard<'_, u64>>() == size_of::<sync::MutexGuard<'_, u64>>());
+};
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// What the check says of `act`, if it complains.
+    fn complaint(act: impl FnOnce()) -> Option<String> {
+        let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
+        Some(*panic.downcast::<String>().expect("it says what is wrong"))
+    }
+
+    #[test]
+    fn who_waits_for_a_lock_out_of_turn_is_told_of_both() {
+        let (file, evictor) = (Mutex::new(Rank::File, ()), Mutex::new(Rank::Evictor, ()));
+        let in_order = complaint(|| {
+            let _file = file.lock();
+            drop(evictor.lock());
+        });
+        assert_eq!(in_order, None);
+        let first = line!() + 2;
+        let wrong = complaint(|| {
+            let _evictor = evictor.lock();
+            drop(file.lock());
+        });
+        let expected = "the lock File is waited for under Evictor, taken at ";
+        let wrong = wrong.expect("it is out of turn");
+        assert!(
+            wrong.starts_with(expected) && wrong.contains(&format!("lock.rs:{first}:")),
+            "{wrong}"
+        );
+    }
+
+    #[test]
+    fn a_lock_is_held_until_its_guard_goes_in_whatever_order_they_go() {
+        let [turn, file, table] =
+            [Rank::Turn, Rank::File, Rank::Dirty].map(|rank| Mutex::new(rank, ()));
+        let (first, second) = (turn.lock(), file.lock());
+        drop(first);
+        assert!(complaint(|| drop(turn.lock())).is_some());
+        let third = table.lock();
+        drop(second);
+        assert!(complaint(|| drop(file.lock())).is_some());
+        drop(third);
+        assert_eq!(complaint(|| drop(turn.lock())), None);
+    }
+
+    #[test]
+    fn two_of_one_rank_and_what_is_under_a_leaf_are_tried_only() {
+        let (one, other) = (Mutex::new(Rank::File, ()), Mutex::new(Rank::File, ()));
+        let _one = one.lock();
+        assert!(complaint(|| drop(other.lock())).is_some());
+        assert!(other.try_lock().is_some());
+        let (leaf, other) = (RwLock::new(Rank::Dirty, ()), RwLock::new(Rank::Room, ()));
+        let read = leaf.read();
+        assert!(complaint(|| drop(other.read())).is_some());
+        assert!(complaint(|| drop(leaf.read())).is_some(), "it could stand behind a writer");
+        assert!(other.try_write().is_some());
+        drop(read);
+        drop(other.write());
+    }
+
+    #[test]
+    fn the_store_is_called_and_conditions_are_waited_for_under_what_lasts_alone() {
+        let (turn, file) = (Mutex::new(Rank::Turn, ()), Mutex::new(Rank::File, ()));
+        let (leaf, condition) = (Mutex::new(Rank::Batch, ()), Condvar::new());
+        let wait = || drop(condition.wait_timeout(leaf.lock(), Duration::ZERO));
+        let turn = turn.lock();
+        assert_eq!(complaint(|| calls_the_store()), None);
+        assert_eq!(complaint(wait), None);
+        let file = file.lock();
+        assert!(complaint(|| calls_the_store()).is_some());
+        assert!(complaint(wait).is_some());
+        drop((turn, file));
+    }
+
+    #[test]
+    fn a_lock_that_was_held_by_who_panicked_is_lost() {
+        let file = Mutex::new(Rank::File, ());
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _file = file.lock();
+            panic!("under the lock");
+        }));
+        assert!(panicked.is_err());
+        assert!(file.try_lock().is_none());
+        assert!(complaint(|| drop(file.lock())).is_some_and(|why| why.starts_with(LOST)));
+        drop(Mutex::new(Rank::Turn, ()).lock());
+    }
+}

@@ -1,0 +1,125 @@
+//! What each thread holds, for debug builds.
+
+use std::cell::RefCell;
+use std::panic::Location;
+
+use crate::lock::Rank;
+#[cfg(any(test, feature = "explored"))]
+use crate::lock::explored;
+
+thread_local! {
+    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    rank: Rank,
+    /// Tasks that are explored share a thread.
+    #[cfg(any(test, feature = "explored"))]
+    task: Option<usize>,
+    /// Tells apart two of one rank, of which the second was tried.
+    number: u64,
+    taken: &'static Location<'static>,
+}
+
+/// Of a lock that is taken when a thread ends, and its list is gone already.
+const LATE: u64 = u64::MAX;
+
+/// A lock's place in the order.
+#[derive(Debug)]
+pub(super) struct Place(Rank);
+
+/// While it lives, a lock is held.
+#[must_use]
+pub(super) struct Mark(u64);
+
+impl Place {
+    pub const fn new(rank: Rank) -> Place {
+        Place(rank)
+    }
+
+    /// The lock is about to be waited for.
+    #[track_caller]
+    pub fn wait(&self) -> Mark {
+        let rank = self.0;
+        if let Some(held) =
+            first(|held| held.rank >= rank || (held.rank.is_leaf() && rank != Rank::Time))
+        {
+            let Held { rank: before, taken, .. } = held;
+            complain(format!("the lock {rank:?} is waited for under {before:?}, taken at {taken}"));
+        }
+        self.tried()
+    }
+
+    /// The lock was had without a wait.
+    #[track_caller]
+    pub fn tried(&self) -> Mark {
+        let taken = Location::caller();
+        let held = HELD.try_with(|all| {
+            let mut all = all.borrow_mut();
+            let number = all.last().map_or(0, |held| held.number + 1);
+            all.push(Held {
+                rank: self.0,
+                #[cfg(any(test, feature = "explored"))]
+                task: explored::task(),
+                number,
+                taken,
+            });
+            Mark(number)
+        });
+        held.unwrap_or(Mark(LATE))
+    }
+}
+
+impl Mark {
+    /// Complains if any lock besides this one must not be held for long.
+    #[track_caller]
+    pub fn lasts_without(&self, what: &str) {
+        complain_of(what, first(|held| held.number != self.0 && !held.rank.lasts()));
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let _ = HELD.try_with(|all| {
+            let mut all = all.borrow_mut();
+            if let Some(at) = all.iter().rposition(|held| held.number == self.0) {
+                all.remove(at);
+            }
+        });
+        #[cfg(any(test, feature = "explored"))]
+        explored::point();
+    }
+}
+
+/// Complains if any lock is held that must not be held for long.
+#[track_caller]
+pub(super) fn lasts(what: &str) {
+    complain_of(what, first(|held| !held.rank.lasts()));
+}
+
+#[track_caller]
+fn complain_of(what: &str, held: Option<Held>) {
+    if let Some(Held { rank, taken, .. }) = held {
+        complain(format!("{what} under the lock {rank:?}, taken at {taken}"));
+    }
+}
+
+fn first(which: impl Fn(&Held) -> bool) -> Option<Held> {
+    let held = |held: &Held| {
+        #[cfg(any(test, feature = "explored"))]
+        let mine = held.task == explored::task();
+        #[cfg(not(any(test, feature = "explored")))]
+        let mine = true;
+        mine && which(held)
+    };
+    HELD.try_with(|all| all.borrow().iter().copied().find(held)).ok()?
+}
+
+#[track_caller]
+fn complain(what: String) {
+    // A second panic would hide the first.
+    if !std::thread::panicking() {
+        panic!("{what}");
+    }
+}

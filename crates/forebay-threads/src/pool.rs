@@ -1,0 +1,405 @@
+//! Threads that start when there is work and end when there is none.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
+use crate::time::{Part, Time};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// An idle thread ends after this long.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// So much is not left to be gathered.
+const GATHERED: usize = 32;
+
+/// A queue of work and up to `max` threads for it. What is queued is run even if the last handle
+/// goes away.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: &'static str,
+    time: Time,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// How long who has done all there was leaves what comes next.
+    gather: Duration,
+    gathered: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    /// Of threads that come for some of it. What has to wait for a thread keeps no time from passing.
+    parts: Vec<Part>,
+    threads: usize,
+    idle: usize,
+    /// A thread comes for all there is once the time to gather is over.
+    gathering: bool,
+    max: usize,
+    /// The machine gives no more threads.
+    #[cfg(test)]
+    refused: bool,
+}
+
+impl Pool {
+    pub fn new(name: &'static str, max: usize, time: Time) -> Pool {
+        Pool::gathering(name, max, time, Duration::ZERO)
+    }
+
+    /// For much small work that nobody waits for: it is done together with what comes within `gather`,
+    /// so that a thread is woken that often and not for each. One that takes long holds up no other.
+    pub fn gathering(name: &'static str, max: usize, time: Time, gather: Duration) -> Pool {
+        let queue = Mutex::new(Rank::Pool, Queue { max, ..Queue::default() });
+        let gather = if time.is_simulated() { Duration::ZERO } else { gather };
+        let (wake, gathered) = (Condvar::new(), Condvar::new());
+        Pool { shared: Arc::new(Shared { name, time, queue, wake, gather, gathered }) }
+    }
+
+    /// Somebody does wait for what is being gathered.
+    pub fn hurry(&self) {
+        self.shared.gathered.notify_one();
+    }
+
+    pub fn set_max(&self, max: usize) {
+        self.shared.queue.lock().max = max;
+    }
+
+    pub fn queued(&self) -> usize {
+        self.shared.queue.lock().work.len()
+    }
+
+    /// If there is no thread and none can be made, the caller does the work, since somebody waits
+    /// for it: no lock may be held. What that work gives the pool to do comes after it, not within.
+    pub fn run(&self, work: impl FnOnce() + Send + 'static) {
+        if let Some(mut queue) = self.enqueue(Box::new(work)) {
+            queue.threads += 1;
+            self.shared.work(queue, Duration::ZERO);
+        }
+    }
+
+    /// For work that nobody waits for: it is left undone if there is no thread for it.
+    pub fn offer(&self, work: impl FnOnce() + Send + 'static) {
+        if let Some(mut queue) = self.enqueue(Box::new(work)) {
+            let undone = queue.work.pop_back();
+            drop(queue);
+            drop(undone); // What goes with it may need locks of its own.
+        }
+    }
+
+    /// For work that nobody waits for, given by who may hold locks: where there is no thread for it,
+    /// it stays until somebody [tends](Pool::tend) to it.
+    pub fn leave(&self, work: impl FnOnce() + Send + 'static) {
+        let _ = self.enqueue(Box::new(work));
+    }
+
+    /// Gives back the queue if no thread will take what was put at its end.
+    fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
+        let mut queue = self.shared.queue.lock();
+        queue.work.push_back(work);
+        if queue.gathering {
+            let much = queue.work.len() == GATHERED;
+            drop(queue);
+            if much {
+                self.hurry();
+            }
+            return None;
+        }
+        if queue.work.len() <= queue.idle || queue.threads < queue.max.max(1) {
+            queue.parts.push(self.shared.time.part());
+        }
+        self.shared.staff(&mut queue);
+        if queue.threads == 0 {
+            return Some(queue);
+        }
+        // Who is woken needs the lock.
+        drop(queue);
+        self.shared.wake.notify_one();
+        None
+    }
+
+    /// Makes a thread for work that was left, if none could be made then.
+    pub fn tend(&self) {
+        let mut queue = self.shared.queue.lock();
+        self.shared.staff(&mut queue);
+    }
+}
+
+impl Shared {
+    /// Makes one more thread if there is work for it, and if there may be and can be one.
+    fn staff(self: &Arc<Shared>, queue: &mut Queue) {
+        // Who was woken for earlier work counts as idle until it runs.
+        if queue.work.len() > queue.idle {
+            self.add_thread(queue);
+        }
+    }
+
+    fn add_thread(self: &Arc<Shared>, queue: &mut Queue) {
+        if queue.threads >= queue.max.max(1) {
+            return;
+        }
+        let shared = self.clone();
+        let thread = std::thread::Builder::new().name(self.name.into());
+        let work = move || {
+            run_anywhere();
+            shared.work(shared.queue.lock(), IDLE);
+        };
+        #[cfg(any(test, feature = "explored"))]
+        if crate::lock::explored::task().is_some() {
+            drop(crate::lock::explored::spawn(work));
+            queue.threads += 1;
+            return;
+        }
+        #[cfg(test)]
+        let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
+        queue.threads += usize::from(thread.spawn(work).is_ok());
+    }
+
+    /// Who takes the first of what was gathered sees to it that the rest does not wait for that: one
+    /// more thread comes, which does the same.
+    fn share(self: &Arc<Shared>, queue: &mut Queue) {
+        match queue.idle {
+            0 => self.add_thread(queue),
+            _ => self.wake.notify_one(),
+        }
+    }
+
+    /// Leaves what comes for a while. Whoever gives work meanwhile wakes nobody.
+    fn gather<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.gathering = true;
+        queue = self.time.wait(&self.gathered, queue, self.gather).0;
+        queue.gathering = false;
+        queue
+    }
+
+    /// Ends after a time without work, or when there are too many threads. The caller counts as one.
+    fn work<'a>(self: &'a Arc<Shared>, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
+        let mut at_work = None;
+        let gathers = self.gather > Duration::ZERO;
+        // Whether what is there may have been left without another thread that comes for it.
+        let mut shares = gathers;
+        let mut has_worked = false;
+        loop {
+            if queue.threads > queue.max.max(1) {
+                queue.threads -= 1;
+                // It may have been woken for work that is still there.
+                self.wake.notify_one();
+                return;
+            }
+            if let Some(work) = queue.work.pop_front() {
+                let part = queue.parts.pop();
+                if std::mem::take(&mut shares) && !queue.work.is_empty() {
+                    self.share(&mut queue);
+                }
+                drop(queue);
+                has_worked = true;
+                if at_work.is_none() {
+                    at_work = Some(part.unwrap_or_else(|| self.time.part()).begin());
+                }
+                let missed = Missed(self);
+                work();
+                drop(missed);
+                queue = self.queue.lock();
+                continue;
+            }
+            queue.parts.clear();
+            at_work = None;
+            shares = gathers;
+            if gathers && std::mem::take(&mut has_worked) && !queue.gathering {
+                queue = self.gather(queue);
+                continue;
+            }
+            queue.idle += 1;
+            let timed_out;
+            (queue, timed_out) = self.time.wait(&self.wake, queue, patience);
+            queue.idle -= 1;
+            if timed_out && queue.work.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+/// A thread that a bug in its work ends is missed: it counts no more, and another comes for what is left.
+struct Missed<'a>(&'a Arc<Shared>);
+
+impl Drop for Missed<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut queue = self.0.queue.lock();
+            queue.threads -= 1;
+            self.0.staff(&mut queue);
+        }
+    }
+}
+
+/// Lets the calling thread run wherever the process may: a new thread inherits the processors of
+/// the one that made it, and who takes requests over io_uring is bound to one.
+pub fn run_anywhere() {
+    // The first thread is never bound.
+    let first = rustix::process::getpid();
+    if let Ok(all) = rustix::thread::sched_getaffinity(Some(first)) {
+        let _ = rustix::thread::sched_setaffinity(None, &all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+    use crate::lock::explored::{explore, spawn, wait_until};
+
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// Else a bug in one file's flush would leave nobody to flush the others.
+    #[test]
+    fn a_thread_that_a_bug_has_ended_is_replaced() {
+        let pool = Pool::new("test", 1, Time::default());
+        let (goes_on, waits) = std::sync::mpsc::channel::<()>();
+        let (tells, told) = std::sync::mpsc::channel();
+        pool.run(move || {
+            let _ = waits.recv();
+            panic!("a bug, as this test wants it");
+        });
+        for number in 0..2 {
+            let tells = tells.clone();
+            pool.run(move || _ = tells.send(number));
+        }
+        drop(goes_on);
+        let come = [told.recv_timeout(LONG), told.recv_timeout(LONG)];
+        assert_eq!(come, [Ok(0), Ok(1)]);
+    }
+
+    /// Work that is all given at once runs at once, although a single thread is idle.
+    #[test]
+    fn a_burst_does_not_wait_for_the_one_idle_thread() {
+        const BURST: usize = 4;
+        let pool = Pool::new("test", BURST, Time::default());
+        pool.run(|| {});
+        while pool.shared.queue.lock().idle == 0 {
+            std::thread::yield_now();
+        }
+        let met = Arc::new((Mutex::new(Rank::Pool, 0), Condvar::new()));
+        for _ in 0..BURST {
+            let met = met.clone();
+            pool.run(move || {
+                let mut here = met.0.lock();
+                *here += 1;
+                met.1.notify_all();
+                let all = met.1.wait_timeout_while(here, LONG, |here| *here < BURST);
+                drop(all);
+            });
+        }
+        let here = met.0.lock();
+        let all = met.1.wait_timeout_while(here, LONG / 2, |here| *here < BURST);
+        assert_eq!(*all.0, BURST, "the others wait");
+    }
+
+    /// Who leaves since there are too many threads may be the one that was woken for work: without its
+    /// `notify_one` ([`Shared::work`]) the work stays while another thread sleeps.
+    #[test]
+    fn work_given_when_threads_become_too_many_is_done_under_any_schedule() {
+        explore(|| {
+            let pool = Pool::new("test", 2, Time::default());
+            let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            for _ in 0..2 {
+                let begun = begun.clone();
+                pool.run(move || {
+                    begun.fetch_add(1, Relaxed);
+                    wait_until(|| begun.load(Relaxed) == 2);
+                });
+            }
+            wait_until(|| pool.shared.queue.lock().idle == 2);
+            let fewer = pool.clone();
+            let setting = spawn(move || fewer.set_max(1));
+            let mine = done.clone();
+            pool.leave(move || mine.store(1, Relaxed));
+            wait_until(|| done.load(Relaxed) == 1);
+            setting.join().unwrap();
+        });
+    }
+
+    /// Else one that gives the pool more to do would run it within itself, and so on.
+    #[test]
+    fn without_threads_work_is_done_in_a_row() {
+        fn again(pool: &Pool, left: usize, done: &Arc<AtomicUsize>) {
+            let (next, done) = (pool.clone(), done.clone());
+            pool.run(move || {
+                done.fetch_add(1, Relaxed);
+                if left > 1 {
+                    again(&next, left - 1, &done);
+                }
+            });
+        }
+        let pool = Pool::new("test", 4, Time::default());
+        pool.shared.queue.lock().refused = true;
+        let done = Arc::new(AtomicUsize::new(0));
+        again(&pool, 200_000, &done);
+        assert_eq!(done.load(Relaxed), 200_000);
+        pool.offer(|| panic!("nobody has time for it"));
+        let queue = pool.shared.queue.lock();
+        assert_eq!((queue.threads, queue.idle, queue.work.len()), (0, 0, 0));
+    }
+
+    /// What was to be done may be waited for: who drops it tells, under a lock of his own.
+    #[test]
+    fn an_offer_without_a_thread_is_dropped_without_the_lock() {
+        struct Tells(Arc<Mutex<u32>>);
+        impl Drop for Tells {
+            fn drop(&mut self) {
+                *self.0.lock() += 1;
+            }
+        }
+        let pool = Pool::new("test", 4, Time::default());
+        pool.shared.queue.lock().refused = true;
+        let told = Arc::new(Mutex::new(Rank::Fetched, 0));
+        let tells = Tells(told.clone());
+        pool.offer(move || drop(tells));
+        assert_eq!(*told.lock(), 1);
+    }
+
+    #[test]
+    fn what_was_left_without_a_thread_is_done_when_there_can_be_one() {
+        let pool = Pool::new("test", 4, Time::default());
+        pool.shared.queue.lock().refused = true;
+        let (tell, told) = std::sync::mpsc::channel();
+        for n in 0..3 {
+            let tell = tell.clone();
+            pool.leave(move || tell.send(n).unwrap());
+        }
+        pool.tend();
+        assert_eq!(pool.queued(), 3);
+        pool.shared.queue.lock().refused = false;
+        pool.tend();
+        assert_eq!(told.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_lower_maximum_holds_for_threads_that_are_there() {
+        let pool = Pool::new("test", 4, Time::default());
+        let (tell, told) = std::sync::mpsc::channel();
+        let at_work = Arc::new(AtomicUsize::new(0));
+        let give = |pause: u64| {
+            let (tell, at_work) = (tell.clone(), at_work.clone());
+            pool.run(move || {
+                let together = at_work.fetch_add(1, Relaxed) + 1;
+                std::thread::sleep(Duration::from_millis(pause));
+                at_work.fetch_sub(1, Relaxed);
+                tell.send(together).unwrap();
+            });
+        };
+        (0..4).for_each(|_| give(300));
+        let most = told.iter().take(4).max();
+        assert!(most > Some(1), "several at once: {most:?}");
+        pool.set_max(1);
+        (0..8).for_each(|_| give(5));
+        assert_eq!(told.iter().take(8).max(), Some(1));
+    }
+}
