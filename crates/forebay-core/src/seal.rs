@@ -9,6 +9,8 @@
 //! - Z2: a seal counts until the tier is used again, if the log, as it is found, has no record of the file since: each later
 //!   one stands behind that of the sync.
 //! - Z3: before bytes that a seal speaks of are cut off, the record of that is durable: by Z2 it counts no more.
+//! - Z4: a seal on the medium means that the log has all records of the file from before the seal, and of a file's first seal
+//!   all that was announced of its names before it was known that it may last.
 
 /// It is of a file in a certain state: as the log has it before number `seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(super) gone: bool,
     /// What its directories know of it.
     weight: Weight,
+    /// A sync may have sealed it, or is about to, and no record says yet that anything of it is durable.
+    sealing: bool,
     /// The log's position right after bytes of this file last became clean.
     pub(super) settled_seq: u64,
     pub clock: Clock,
@@ -133,6 +135,7 @@ impl File {
             proven: !recorded,
             gone: false,
             weight: Weight::None,
+            sealing: false,
             settled_seq: 0,
             clock: Clock::default(),
             looks: None,
@@ -226,10 +229,24 @@ impl Inner {
         self.state.0.note_mtime(mtime);
     }
 
+    /// A sync is about to seal it. Who changes its names looks whether it may last after announcing that: of two that
+    /// come at once the seal is behind the announcement, or this is seen.
+    pub fn begin_seal(&mut self) {
+        self.sealing = true;
+        self.weigh();
+    }
+
+    /// Whether a loss of power may leave bytes of it, by its records or a seal.
+    pub fn may_last(&self) -> bool {
+        self.sealing || self.state.durable_size().is_some()
+    }
+
     pub fn weigh(&mut self) {
-        let weight = match self.state.durable_size() {
-            Some(_) => Weight::Durable,
-            None => Weight::None,
+        // On record, it is as durable as that says.
+        self.sealing &= self.state.durable_size().is_none();
+        let weight = match self.may_last() {
+            true => Weight::Durable,
+            false => Weight::None,
         };
         if weight != self.weight {
             self.weight = weight;

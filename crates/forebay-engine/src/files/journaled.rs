@@ -24,7 +24,7 @@ impl Names {
     /// Whether, after a loss of power, the log may say that bytes of the file are to be flushed.
     fn may_come_back(&self, file: &File) -> bool {
         let inner = file.lock();
-        inner.state.durable_size().is_some() || !self.files.index.is_synced(inner.settled_seq)
+        inner.may_last() || !self.files.index.is_synced(inner.settled_seq)
     }
 
     /// Announces a change of names of these files, or of directories that have some below.

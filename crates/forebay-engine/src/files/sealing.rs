@@ -12,18 +12,18 @@ use crate::core::seal::Seal;
 use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
+use crate::tier::log::Out;
 use crate::tier::media::MediaFile;
 
 impl Files {
-    /// Whether a sync of so many bytes can do with a seal: of a file that grows past us, of which the rest is durable on
-    /// record.
+    /// Whether a sync of so many bytes can do with a seal: of a file that grows past us, also if it is its first.
     pub(crate) fn may_seal(&self, inner: &Inner, len: u64) -> bool {
         let Some(live) = &inner.live else { return false };
-        let grows = inner.state.durable_size().is_some_and(|durable| durable < len);
+        let grows = inner.state.durable_size().unwrap_or(0) < len;
         // A seal moves the shadow's ctime: of these two that would say that they were written.
         let told = inner.doubt().is_none();
         let plain = inner.unseen().is_none_or(|unseen| unseen.set_id_at.is_none());
-        let known = inner.recorded && !live.unlinked && live.named && !inner.state.is_unsynced();
+        let known = inner.recorded && !live.unlinked && !inner.state.is_unsynced();
         inner.state.is_unseen() && grows && told && plain && known && self.media().keeps_seals()
     }
 
@@ -36,17 +36,47 @@ impl Files {
         seen: Look,
     ) -> io::Result<Option<Seal>> {
         let skips = failpoint::skips_sync("shadow");
+        // Z4: what is needed of the log is written before the seal.
+        let wanted = self.wanted_of_log(&mut file.lock());
+        let out = wanted.and_then(|wanted| self.index.hand_out(wanted)).filter(|_| !skips);
         // Z1: the seal is written behind the bytes.
         if !skips {
             shadow.write_out(len)?;
         }
-        let seal = self.seal(&mut file.lock(), shadow, len, seen);
+        let mut inner = file.lock();
+        let seal = match self.stays(&mut inner, wanted, out) {
+            true => self.seal(&mut inner, shadow, len, seen),
+            false => None,
+        };
+        let named = inner.live().named;
+        drop(inner);
         match seal {
             _ if skips => {}
-            Some(_) => shadow.sync_sealed()?,
-            None => shadow.sync_data()?,
+            Some(_) => self.sync_with_log(shadow, out)?,
+            None => self.sync_shadow(file.id, shadow, named)?,
         }
         Ok(seal)
+    }
+
+    /// Up to where the log has what a seal of the file presumes: its records, and for the first that it gets all that was
+    /// announced before it may last ([`Inner::begin_seal`]).
+    fn wanted_of_log(&self, inner: &mut Inner) -> Option<u64> {
+        let logged = inner.live().logged_seq?;
+        Some(if inner.state.durable_size().is_some() { logged } else { self.index.seq() })
+    }
+
+    /// Whether a loss of power that leaves a seal of now leaves all that it presumes.
+    fn stays(&self, inner: &mut Inner, wanted: Option<u64>, out: Option<Out>) -> bool {
+        let needed = inner.live().logged_seq.max(wanted);
+        let stays = |seq: u64| self.index.is_synced(seq) || out.is_some_and(|out| seq <= out.seq);
+        wanted.is_some() && needed.is_some_and(stays)
+    }
+
+    /// Syncs a shadow that has a seal, and with the same flush what of the log was handed to the device before.
+    fn sync_with_log(&self, shadow: &dyn MediaFile, out: Option<Out>) -> io::Result<()> {
+        shadow.sync_sealed().inspect_err(|_| self.index.doubt_out())?;
+        out.into_iter().for_each(|out| self.index.flushed(out));
+        Ok(())
     }
 
     /// The seal that the shadow has then, or none.
@@ -67,8 +97,6 @@ impl Files {
         {
             return Some(seal);
         }
-        // Nothing that a loss of power takes from the log may be missing.
-        inner.live().logged_seq.filter(|seq| self.index.is_synced(*seq))?;
         let seal = self.index.seal(len);
         shadow.seal(&seal.to_bytes()).ok()?;
         inner.live().mine().seal = Some(seal);

@@ -102,6 +102,9 @@ impl Io {
         let named = live.named;
         let seen = inner.clock.look();
         let seals = self.files.may_seal(&inner, size);
+        if seals {
+            inner.begin_seal();
+        }
         let work = self.files.work_on(file, inner, evictions);
         let synced = match seals {
             true => self.files.sync_sealing(file, &*shadow, size, seen),

@@ -9,7 +9,7 @@
 //! Invariants:
 //! - I1: a record reaches the store only after it was appended to the log.
 //! - I2: a log file is removed only after a durable commit that covers it.
-//! - I3: after [`Index::sync`] everything appended before is durable.
+//! - I3: after [`Index::sync`] everything appended before is durable, and all before a position that is synced.
 //! - I4: a directory that a record names is in the store, or in a file of the log that is read after
 //!   it; and each file of the log says where the directories are that it names.
 //!
@@ -36,7 +36,7 @@ use crate::core::seal::Seal;
 use crate::core::state::Record;
 use crate::failpoint;
 use crate::lock::{Mutex, MutexGuard, Rank};
-use crate::tier::log::{self, Entry, LogFile};
+use crate::tier::log::{self, Entry, LogFile, Out};
 use crate::tier::media::{Media, Open};
 use crate::tier::witness::Witness;
 
@@ -333,20 +333,69 @@ impl Index {
     }
 
     fn sync_upto(&self, wanted: u64, _turn: &MutexGuard<'_, ()>) -> io::Result<()> {
-        let (seq, file) = {
+        let (seq, file, laying) = {
             let mut log = self.lock();
             if self.is_synced(wanted) {
                 return Ok(());
             }
             log.file.flush()?;
             log.be_sure()?;
-            (log.next_seq, log.file.file())
+            (log.next_seq, log.file.file(), log.file.laying())
         };
         if !failpoint::skips_sync("log") {
             file.sync_data().inspect_err(|_| self.lock().file.doubt())?;
         }
         self.synced_seq.fetch_max(seq, Relaxed);
+        self.lock().file.note_laid(laying);
         Ok(())
+    }
+
+    /// Hands all that was appended so far to the device, for the sync of a shadow to make it durable ([`Index::flushed`],
+    /// Z4). `None` if what is before `wanted` is durable, or needs a sync of its own.
+    pub fn hand_out(&self, wanted: u64) -> Option<Out> {
+        if self.is_synced(wanted) {
+            return None;
+        }
+        // The kernel tells one of what it could not write: as in a sync.
+        let _turn = self.syncing.lock();
+        let (out, file) = {
+            let mut log = self.lock();
+            if self.is_synced(wanted) {
+                return None;
+            }
+            if let Some(out) = log.file.handed_out(wanted) {
+                return Some(out);
+            }
+            log.file.flush().ok()?;
+            let seq = log.next_seq;
+            (log.file.hand_out(seq)?, log.file.file())
+        };
+        if !file.is_flushed_by_others() {
+            return None;
+        }
+        if !failpoint::skips_sync("log") && file.write_out(out.end()).is_err() {
+            self.doubt_out();
+            return None;
+        }
+        self.lock().file.note_out(out);
+        Some(out)
+    }
+
+    /// The device was flushed since. What a file of the log that was begun meanwhile has is none of that, nor what was
+    /// handed out before a failure.
+    pub fn flushed(&self, out: Out) {
+        let log = self.lock();
+        if log.file.stands(out) {
+            self.synced_seq.fetch_max(out.seq, Relaxed);
+        }
+    }
+
+    /// The device could not be flushed: it may have lost what was handed to it, and the kernel counts that as written.
+    pub fn doubt_out(&self) {
+        let mut log = self.lock();
+        if log.file.has_out_from(self.synced_seq.load(Relaxed)) {
+            log.file.doubt();
+        }
     }
 
     /// The position after the last record appended.

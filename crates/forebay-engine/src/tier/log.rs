@@ -76,6 +76,44 @@ pub struct LogFile {
     first_seq: u64,
     /// A sync has failed: what the kernel could not write it counts as written, and tells of it no more.
     unsure: bool,
+    /// How often that was so.
+    doubts: u64,
+    /// Up to here the blocks are the file's, and filled, durably.
+    laid: u64,
+    /// Records before this position were handed to the device since the last doubt.
+    out: u64,
+    /// Those before this one were about to be.
+    handing: u64,
+}
+
+/// A file of the log, between two failures of its syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spell {
+    first_seq: u64,
+    doubts: u64,
+}
+
+/// Records of a file of the log that were handed to the device: any flush of it from then on makes them durable.
+#[derive(Debug, Clone, Copy)]
+pub struct Out {
+    spell: Spell,
+    /// They are all before this position.
+    pub seq: u64,
+    end: u64,
+}
+
+/// How far a file of the log is filled when a sync has ended that begins now.
+#[derive(Debug, Clone, Copy)]
+pub struct Laying {
+    spell: Spell,
+    to: u64,
+}
+
+impl Out {
+    /// So many bytes of the file are to be handed out.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
 }
 
 impl LogFile {
@@ -95,9 +133,20 @@ impl LogFile {
             file.sync_data()?;
         }
         media.sync_dir(dir)?;
-        let (buf, unsure) = (Vec::new(), false);
-        let mut log =
-            LogFile { name, file, tail: 0, reserved: 0, buf, waiting: 0, first_seq, unsure };
+        let mut log = LogFile {
+            name,
+            file,
+            tail: 0,
+            reserved: 0,
+            buf: Vec::new(),
+            waiting: 0,
+            first_seq,
+            unsure: false,
+            doubts: 0,
+            laid: 0,
+            out: 0,
+            handing: 0,
+        };
         log.reserve(0)?;
         Ok(log)
     }
@@ -194,9 +243,61 @@ impl LogFile {
         Ok(())
     }
 
-    /// A sync of it has failed.
+    /// A sync of it has failed, or the flush that was to make it durable. What the device had is written again.
     pub fn doubt(&mut self) {
         self.unsure = true;
+        self.doubts += 1;
+        // The zeros ahead, too.
+        (self.laid, self.out, self.handing) = (0, 0, 0);
+        self.reserved = self.reserved.min(self.tail);
+    }
+
+    fn spell(&self) -> Spell {
+        Spell { first_seq: self.first_seq, doubts: self.doubts }
+    }
+
+    /// A sync of it begins.
+    pub fn laying(&self) -> Laying {
+        Laying { spell: self.spell(), to: self.reserved }
+    }
+
+    /// That sync has succeeded.
+    pub fn note_laid(&mut self, laying: Laying) {
+        if laying.spell == self.spell() {
+            self.laid = self.laid.max(laying.to);
+        }
+    }
+
+    /// All records so far, up to the position `seq`, to be handed to the device. `None` if a flush of that is not
+    /// enough: the file has blocks that the file system has to make durable as well, or a sync has failed.
+    pub fn hand_out(&mut self, seq: u64) -> Option<Out> {
+        if self.unsure || self.tail > self.laid {
+            return None;
+        }
+        self.handing = seq;
+        Some(Out { spell: self.spell(), seq, end: self.tail })
+    }
+
+    /// Whether the device may have been handed any from `seq` on.
+    pub fn has_out_from(&self, seq: u64) -> bool {
+        self.handing > seq
+    }
+
+    /// Those that the device has already, if all before `wanted` are among them.
+    pub fn handed_out(&self, wanted: u64) -> Option<Out> {
+        (wanted <= self.out).then(|| Out { spell: self.spell(), seq: self.out, end: self.tail })
+    }
+
+    /// The device has them.
+    pub fn note_out(&mut self, out: Out) {
+        if self.stands(out) {
+            self.out = self.out.max(out.seq);
+        }
+    }
+
+    /// Whether they need no more than a flush still: nothing has failed since.
+    pub fn stands(&self, out: Out) -> bool {
+        out.spell == self.spell()
     }
 
     /// Before a sync: after one that failed all records up to `next_seq` are written once more, so that it does not

@@ -89,7 +89,8 @@ pub trait Media: Send + Sync + 'static {
     fn grants_leases(&self) -> bool {
         true
     }
-    /// Whether what [`MediaFile::seal`] puts beside a file is durable only if all is that was written out before.
+    /// Whether what [`MediaFile::seal`] puts beside a file is durable only if all is that was written out before, of that
+    /// file or another.
     fn keeps_seals(&self) -> bool {
         false
     }
@@ -143,9 +144,14 @@ pub trait MediaFile: Send + Sync {
     fn seal(&self, _seal: &[u8]) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
-    /// Makes bytes, size and seal durable (fsync).
+    /// Makes bytes, size and seal durable, and the file's name (fsync), with a flush of the device that begins after
+    /// this was called.
     fn sync_sealed(&self) -> io::Result<()> {
         self.sync_data()
+    }
+    /// Whether that flush, of any file of the medium that has a seal, is one of the device that this file's bytes are on.
+    fn is_flushed_by_others(&self) -> bool {
+        false
     }
     /// About how many bytes a sync would have to write; 0 if nobody knows.
     fn unsynced(&self) -> u64 {
@@ -185,6 +191,8 @@ pub struct DirMedia {
     is_memory: bool,
     copies_on_write: bool,
     syncs_names: bool,
+    /// The file system that it is, as its files tell.
+    dev: u64,
     tells_each_change: OnceLock<bool>,
     leases: Arc<OnceLock<bool>>,
     keeps_seals: OnceLock<bool>,
@@ -210,9 +218,11 @@ impl DirMedia {
     pub fn of(folder: Folder) -> io::Result<DirMedia> {
         let magic = fs::fstatfs(&folder)?.f_type;
         let syncs_names = mark::syncs_names(folder.as_fd());
+        let dev = fs::fstat(&folder)?.st_dev;
         Ok(DirMedia {
             folder,
             syncs_names,
+            dev,
             is_memory: magic == libc::TMPFS_MAGIC,
             copies_on_write: COPYING.contains(&magic),
             tells_each_change: OnceLock::new(),
@@ -284,7 +294,7 @@ impl Media for DirMedia {
             fd
         };
         let (leases, ops) = (self.leases.clone(), self.ops.clone());
-        Ok(Arc::new(DirMediaFile { fd, leases, ops, seals: OnceLock::new() }))
+        Ok(Arc::new(DirMediaFile { fd, dev: self.dev, leases, ops, seals: OnceLock::new() }))
     }
 
     fn stat(&self, name: &str) -> io::Result<MediaStat> {
@@ -355,7 +365,8 @@ impl Media for DirMedia {
     }
 
     fn keeps_seals(&self) -> bool {
-        *self.keeps_seals.get_or_init(|| mark::commits_in_order(self.folder.as_fd()))
+        let keeps = || self.syncs_names && mark::commits_in_order(self.folder.as_fd());
+        *self.keeps_seals.get_or_init(keeps)
     }
 
     fn seal_of(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
@@ -383,10 +394,12 @@ impl Media for DirMedia {
 
 struct DirMediaFile {
     fd: OwnedFd,
+    /// The file system of its medium.
+    dev: u64,
     /// Whether there are any, once that was tried.
     leases: Arc<OnceLock<bool>>,
     ops: Arc<Ops>,
-    /// Whether seals of it count, once it was to get one.
+    /// Whether seals of it count, once that was asked.
     seals: OnceLock<bool>,
 }
 
@@ -431,7 +444,7 @@ impl MediaFile for DirMediaFile {
     }
 
     fn seal(&self, seal: &[u8]) -> io::Result<()> {
-        if !self.seals.get_or_init(|| mark::is_flushed_by_commits(self.fd.as_fd())) {
+        if !self.is_flushed_by_others() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         sealing::seal(self.fd.as_fd(), seal).map_err(full)
@@ -439,6 +452,10 @@ impl MediaFile for DirMediaFile {
 
     fn sync_sealed(&self) -> io::Result<()> {
         Ok(self.ops.sync.time(|()| 0, || fs::fsync(&self.fd))?)
+    }
+
+    fn is_flushed_by_others(&self) -> bool {
+        *self.seals.get_or_init(|| mark::is_flushed_by_commits(self.fd.as_fd(), self.dev))
     }
 
     /// By cachestat(2), which Linux has since 6.5.
@@ -568,7 +585,8 @@ mod tests {
         let file = std::fs::File::create_new(dir.path().join("f")).expect("room");
         let media = DirMedia::open(dir.path()).expect("it is there");
         let (leases, ops) = (media.leases.clone(), media.ops.clone());
-        let file = DirMediaFile { fd: file.into(), leases, ops, seals: OnceLock::from(false) };
+        let (fd, dev, seals) = (file.into(), media.dev, OnceLock::from(false));
+        let file = DirMediaFile { fd, dev, leases, ops, seals };
         file.seal(&[1; 28]).expect_err("it would say what is not so");
         assert_eq!(media.seal_of("f").expect("it is there"), None);
     }

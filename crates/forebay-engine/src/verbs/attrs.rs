@@ -364,7 +364,7 @@ impl Verbs {
         };
         let before = inner.mtime();
         self.names.set_time(file, inner, mtime)?;
-        if inner.state.durable_size().is_some() {
+        if inner.may_last() {
             self.files.note_tier(self.files.index().sync())?;
         }
         Ok(Some(before))

@@ -14,6 +14,7 @@ mod died;
 mod drain;
 mod fetched;
 mod filling;
+mod firsts;
 mod hook;
 mod hot;
 mod in_memory;

@@ -5,6 +5,10 @@
 //! drops or tears (at 512 bytes) each unsynced write on its own. Changes that a file system puts
 //! into its journal (sizes, holes; entries of one directory) survive up to some point in their
 //! order.
+//!
+//! What was written out the device has, and may lose until it is flushed: by the sync of any file, or of a directory. Then
+//! writes in the place of durable bytes last; others need the journal of their own file as well. Who finds a seal finds all that
+//! was written out before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -32,6 +36,8 @@ pub enum Lie {
     Dir,
     /// What a shadow is sealed for was not written out.
     Bytes,
+    /// What of the log a seal presumes was not written out.
+    Records,
 }
 
 /// What one operation is, for faults.
@@ -63,6 +69,8 @@ pub struct Disk {
     name_ops: BTreeMap<String, Vec<NameOp>>,
     dirs: BTreeSet<String>,
     next: u64,
+    /// Changes of files so far.
+    time: u64,
 }
 
 #[derive(Clone, Default)]
@@ -71,7 +79,8 @@ struct Node {
     cached: Bytes,
     mtime: Timestamp,
     ctime: Timestamp,
-    ops: Vec<FileOp>,
+    /// Each with its time.
+    ops: Vec<(u64, FileOp)>,
     seal: Option<Arc<[u8]>>,
     durable_seal: Option<Arc<[u8]>>,
 }
@@ -79,6 +88,8 @@ struct Node {
 #[derive(Clone)]
 enum FileOp {
     Write(u64, Arc<[u8]>),
+    /// One that the device was flushed with.
+    Flushed(u64, Arc<[u8]>),
     SetLen(u64),
     Punch(u64, u64),
     /// The device has the writes before, and keeps them if anything that goes into the journal later is kept.
@@ -245,7 +256,8 @@ impl CrashMedia {
         let &[ino] = &inos[..] else { panic!("which of {inos:?}?") };
         let node = inner.disk.node(ino);
         let times = (node.mtime, node.ctime);
-        node.change(FileOp::Write(offset, bytes.into()), times.0);
+        inner.disk.change(ino, FileOp::Write(offset, bytes.into()), times.0);
+        let node = inner.disk.node(ino);
         (node.mtime, node.ctime) = times;
     }
 
@@ -290,22 +302,32 @@ impl Disk {
     }
 
     fn unsynced(&self) -> usize {
-        let files: usize = self.nodes.values().map(|node| node.ops.len()).sum();
+        let may_go =
+            |op: &&(u64, FileOp)| !matches!(op.1, FileOp::WrittenOut | FileOp::Flushed(..));
+        let of = |node: &Node| node.ops.iter().filter(may_go).count();
+        let files: usize = self.nodes.values().map(of).sum();
         let names: usize = self.name_ops.values().map(Vec::len).sum();
         files + names
     }
 
     /// `choose(n)` picks a number below `n`: 0 keeps the least, `n - 1` the most.
     fn crash_image(&self, choose: &mut dyn FnMut(u64) -> u64) -> Disk {
-        let mut image = Disk { dirs: self.dirs.clone(), next: self.next, ..Disk::default() };
+        let (dirs, next, time) = (self.dirs.clone(), self.next, self.time);
+        let mut image = Disk { dirs, next, time, ..Disk::default() };
         let mut names = self.durable_names.clone();
         for ops in self.name_ops.values().filter(|ops| !ops.is_empty()) {
             let keep = choose(ops.len() as u64 + 1) as usize;
             ops[..keep].iter().for_each(|op| op.apply(&mut names));
         }
-        for ino in names.values() {
-            let node = &self.nodes[ino];
-            let (bytes, seal) = node.survivor(choose);
+        let inos: BTreeSet<u64> = names.values().copied().collect();
+        let journals: Vec<(u64, usize)> =
+            inos.into_iter().map(|ino| (ino, self.nodes[&ino].journal(choose))).collect();
+        let sealed = journals.iter().map(|(ino, kept)| self.nodes[ino].sealed_at(*kept));
+        let sealed = sealed.max().unwrap_or(0);
+        for (ino, journaled) in &journals {
+            let mut node = self.nodes[ino].clone();
+            node.flush(sealed);
+            let (bytes, seal) = node.survivor(*journaled, choose);
             let (mtime, ctime, durable_seal) = (node.mtime, node.ctime, seal.clone());
             let (durable, cached, ops) = (bytes.clone(), bytes, Vec::new());
             let node = Node { durable, cached, mtime, ctime, ops, seal, durable_seal };
@@ -325,6 +347,37 @@ impl Disk {
         self.name_ops.entry(dir_of(name)).or_default().push(op);
     }
 
+    fn change(&mut self, ino: u64, op: FileOp, mtime: Timestamp) {
+        self.time += 1;
+        let time = self.time;
+        self.node(ino).change(time, op, mtime);
+    }
+
+    /// The device keeps what it has.
+    fn flush(&mut self) {
+        let now = self.time + 1;
+        self.nodes.values_mut().for_each(|node| node.flush(now));
+    }
+
+    /// The sync of a file fails. The device may have lost what it had of the others.
+    fn fail_sync(&mut self, ino: u64) {
+        self.node(ino).fail_sync();
+        let others = self.nodes.iter_mut().filter(|(other, _)| **other != ino);
+        others.for_each(|(_, node)| node.lose_out());
+    }
+
+    /// The names of a file are durable, and all that was done in their directories.
+    fn sync_names_of(&mut self, ino: u64) {
+        let names = self.names.iter().filter(|(_, of)| **of == ino);
+        let dirs: Vec<String> = names.map(|(name, _)| dir_of(name)).collect();
+        dirs.iter().for_each(|dir| self.sync_dir(dir));
+    }
+
+    fn sync_dir(&mut self, dir: &str) {
+        let ops = self.name_ops.remove(dir).unwrap_or_default();
+        ops.iter().for_each(|op| op.apply(&mut self.durable_names));
+    }
+
     fn node(&mut self, ino: u64) -> &mut Node {
         self.nodes.get_mut(&ino).expect("nodes are never freed")
     }
@@ -340,44 +393,90 @@ impl NameOp {
 }
 
 impl Node {
-    fn change(&mut self, op: FileOp, mtime: Timestamp) {
+    fn change(&mut self, time: u64, op: FileOp, mtime: Timestamp) {
         op.apply(&mut self.cached);
         if let FileOp::Seal(seal) = &op {
             self.seal = Some(seal.clone());
         }
-        self.ops.push(op);
+        self.ops.push((time, op));
         (self.mtime, self.ctime) = (mtime, mtime);
     }
 
     fn sync(&mut self) {
-        self.ops.drain(..).for_each(|op| op.apply(&mut self.durable));
+        self.ops.drain(..).for_each(|(_, op)| op.apply(&mut self.durable));
         self.durable_seal = self.seal.clone();
+    }
+
+    /// How many of its changes are behind the last that was written out before then.
+    fn out_before(&self, time: u64) -> usize {
+        let is_out = |(at, op): &(u64, FileOp)| *at < time && matches!(op, FileOp::WrittenOut);
+        self.ops.iter().rposition(is_out).unwrap_or(0)
+    }
+
+    /// The device keeps what it had at that time, where this is all that it takes.
+    fn flush(&mut self, time: u64) {
+        let moves = |(_, op): &(u64, FileOp)| matches!(op, FileOp::SetLen(_) | FileOp::Punch(..));
+        let moved = self.ops.iter().position(moves).unwrap_or(self.ops.len());
+        let end = self.out_before(time).min(moved);
+        for (_, op) in &mut self.ops[..end] {
+            if let FileOp::Write(offset, data) = op
+                && is_filled(&self.durable, *offset, data.len() as u64)
+            {
+                *op = FileOp::Flushed(*offset, data.clone());
+            }
+        }
+    }
+
+    /// The device has lost what was not flushed; it counts as written, and is read as long as nobody needs its memory.
+    fn lose_out(&mut self) {
+        let (mut at, out) = (0.., self.out_before(u64::MAX));
+        let is_lost = |op: &FileOp| matches!(op, FileOp::Write(..));
+        self.ops.retain(|(_, op)| at.next().is_some_and(|n| n >= out) || !is_lost(op));
     }
 
     /// What could not be written counts as written from then on, and is read as long as nobody needs its
     /// memory: Linux does so.
     fn fail_sync(&mut self) {
-        let is_out = |op: &FileOp| matches!(op, FileOp::WrittenOut);
-        let out = self.ops.iter().rposition(is_out).unwrap_or(0);
-        let mut at = 0..;
-        self.ops
-            .retain(|op| at.next().is_some_and(|n| n < out) || !matches!(op, FileOp::Write(..)));
+        let (mut at, out) = (0.., self.out_before(u64::MAX));
+        let is_lost = |op: &FileOp| matches!(op, FileOp::Write(..));
+        self.ops.retain(|(_, op)| at.next().is_some_and(|n| n < out) || !is_lost(op));
     }
 
     fn lose_memory(&mut self) {
         self.cached = self.durable.clone();
-        self.ops.iter().for_each(|op| op.apply(&mut self.cached));
+        self.ops.iter().for_each(|(_, op)| op.apply(&mut self.cached));
     }
 
-    fn survivor(&self, choose: &mut dyn FnMut(u64) -> u64) -> (Bytes, Option<Arc<[u8]>>) {
+    fn journaled(&self) -> impl Iterator<Item = (usize, &(u64, FileOp))> {
+        let is_journaled =
+            |op: &FileOp| matches!(op, FileOp::SetLen(_) | FileOp::Punch(..) | FileOp::Seal(_));
+        self.ops.iter().enumerate().filter(move |(_, (_, op))| is_journaled(op))
+    }
+
+    /// How many changes the journal has.
+    fn journal(&self, choose: &mut dyn FnMut(u64) -> u64) -> usize {
+        let journaled = self.journaled().count() as u64;
+        if journaled > 0 { choose(journaled + 1) as usize } else { 0 }
+    }
+
+    /// When the last seal was made among so many changes; 0 if there is none.
+    fn sealed_at(&self, journaled: usize) -> u64 {
+        let kept = self.journaled().take(journaled);
+        let seals = kept.filter(|(_, (_, op))| matches!(op, FileOp::Seal(_)));
+        seals.map(|(_, (at, _))| *at).max().unwrap_or(0)
+    }
+
+    fn survivor(
+        &self,
+        mut journal_left: usize,
+        choose: &mut dyn FnMut(u64) -> u64,
+    ) -> (Bytes, Option<Arc<[u8]>>) {
         let (mut bytes, mut seal) = (self.durable.clone(), self.durable_seal.clone());
-        let is_journaled = |op: &&FileOp| !matches!(op, FileOp::Write(..) | FileOp::WrittenOut);
-        let journaled = self.ops.iter().filter(is_journaled).count();
-        let mut journal_left = if journaled > 0 { choose(journaled as u64 + 1) } else { 0 };
-        let kept = self.flushed(journal_left as usize);
-        for (at, op) in self.ops.iter().enumerate() {
+        let kept = self.flushed(journal_left);
+        for (at, (_, op)) in self.ops.iter().enumerate() {
             match op {
                 FileOp::WrittenOut => {}
+                FileOp::Flushed(..) => op.apply(&mut bytes),
                 FileOp::Write(..) if at < kept => op.apply(&mut bytes),
                 // Dropped, whole, or torn.
                 FileOp::Write(offset, data) => match choose(3) {
@@ -401,12 +500,15 @@ impl Node {
     /// The writes before this are on the disk if the journal has so many changes.
     fn flushed(&self, journaled: usize) -> usize {
         let Some(last) = journaled.checked_sub(1) else { return 0 };
-        let is_journaled =
-            |(_, op): &(usize, &FileOp)| !matches!(op, FileOp::Write(..) | FileOp::WrittenOut);
-        let (end, _) = self.ops.iter().enumerate().filter(is_journaled).nth(last).expect("chosen");
-        let is_out = |op: &FileOp| matches!(op, FileOp::WrittenOut);
+        let (end, _) = self.journaled().nth(last).expect("chosen");
+        let is_out = |(_, op): &(u64, FileOp)| matches!(op, FileOp::WrittenOut);
         self.ops[..end].iter().rposition(is_out).unwrap_or(0)
     }
+}
+
+/// Whether there is no hole, and no end.
+fn is_filled(bytes: &Bytes, offset: u64, len: u64) -> bool {
+    bytes.next_data(offset).is_some_and(|(start, end)| start == offset && offset + len <= end)
 }
 
 fn tear(bytes: &mut Bytes, offset: u64, data: &[u8], choose: &mut dyn FnMut(u64) -> u64) {
@@ -424,7 +526,9 @@ fn tear(bytes: &mut Bytes, offset: u64, data: &[u8], choose: &mut dyn FnMut(u64)
 impl FileOp {
     fn apply(&self, bytes: &mut Bytes) {
         match self {
-            FileOp::Write(offset, data) => bytes.write(data, *offset),
+            FileOp::Write(offset, data) | FileOp::Flushed(offset, data) => {
+                bytes.write(data, *offset);
+            }
             FileOp::SetLen(len) => bytes.set_len(*len),
             FileOp::Punch(offset, len) => bytes.punch(*offset, *len),
             FileOp::WrittenOut | FileOp::Seal(_) => {}
@@ -491,7 +595,7 @@ impl Media for CrashMedia {
         let ino = match (found, how) {
             (None, Open::Existing) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
             (Some(ino), Open::Fresh) => {
-                inner.disk.node(ino).change(FileOp::SetLen(0), mtime);
+                inner.disk.change(ino, FileOp::SetLen(0), mtime);
                 ino
             }
             (Some(ino), _) => ino,
@@ -560,8 +664,8 @@ impl Media for CrashMedia {
         if inner.lies(Lie::Dir) {
             return Ok(());
         }
-        let ops = inner.disk.name_ops.remove(dir).unwrap_or_default();
-        ops.iter().for_each(|op| op.apply(&mut inner.disk.durable_names));
+        inner.disk.sync_dir(dir);
+        inner.disk.flush();
         Ok(())
     }
 
@@ -601,7 +705,47 @@ impl CrashFile {
         let mut inner = self.media.lock();
         inner.begin(Verb::Write)?;
         let mtime = inner.now();
-        inner.disk.node(self.ino).change(op, mtime);
+        inner.disk.change(self.ino, op, mtime);
+        Ok(())
+    }
+
+    fn is_log(&self) -> bool {
+        self.name.starts_with("log/")
+    }
+
+    fn sync(&self, with_names: bool) -> io::Result<()> {
+        let act = self.media.lock().at_shadow_sync.clone();
+        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
+            act();
+        }
+        let mut inner = self.media.lock();
+        let begun = inner.begin(Verb::Sync);
+        if begun.is_err() {
+            inner.disk.fail_sync(self.ino);
+            return begun;
+        }
+        let lie = match self.name.split('/').next() {
+            Some("log") => Lie::Log,
+            Some("copies") => Lie::Copies,
+            _ => Lie::Shadow,
+        };
+        if self.name.contains('/') && inner.lies(lie) {
+            return Ok(());
+        }
+        match lie {
+            Lie::Log => inner.log_syncs += 1,
+            _ => inner.shadow_syncs += 1,
+        }
+        inner.disk.node(self.ino).sync();
+        inner.disk.flush();
+        if with_names && !inner.lies(Lie::Dir) {
+            inner.disk.sync_names_of(self.ino);
+        }
+        let act = inner.after_shadow_sync.clone();
+        drop(inner);
+        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
+            act();
+        }
         Ok(())
     }
 }
@@ -650,45 +794,34 @@ impl MediaFile for CrashFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let act = self.media.lock().at_shadow_sync.clone();
-        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
-            act();
-        }
-        let mut inner = self.media.lock();
-        let begun = inner.begin(Verb::Sync);
-        if begun.is_err() {
-            inner.disk.node(self.ino).fail_sync();
-            return begun;
-        }
-        let lie = match self.name.split('/').next() {
-            Some("log") => Lie::Log,
-            Some("copies") => Lie::Copies,
-            _ => Lie::Shadow,
-        };
-        if self.name.contains('/') && inner.lies(lie) {
-            return Ok(());
-        }
-        match lie {
-            Lie::Log => inner.log_syncs += 1,
-            _ => inner.shadow_syncs += 1,
-        }
-        inner.disk.node(self.ino).sync();
-        let act = inner.after_shadow_sync.clone();
-        drop(inner);
-        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
-            act();
-        }
-        Ok(())
+        self.sync(false)
+    }
+
+    fn sync_sealed(&self) -> io::Result<()> {
+        self.sync(true)
+    }
+
+    fn is_flushed_by_others(&self) -> bool {
+        self.media.lock().sealless.is_none()
     }
 
     fn write_out(&self, _end: u64) -> io::Result<()> {
-        if self.media.lock().lies(Lie::Bytes) {
+        let mut inner = self.media.lock();
+        let lies = match self.is_log() {
+            true => inner.lies(Lie::Log) || inner.lies(Lie::Records),
+            false => inner.lies(Lie::Bytes),
+        };
+        if lies {
             return Ok(());
         }
-        let mut inner = self.media.lock();
         let begun = inner.begin(Verb::Sync);
         match &begun {
-            Ok(()) => inner.disk.node(self.ino).ops.push(FileOp::WrittenOut),
+            Ok(()) => {
+                let (ino, mtime) = (self.ino, inner.disk.node(self.ino).mtime);
+                let ctime = inner.disk.node(ino).ctime;
+                inner.disk.change(ino, FileOp::WrittenOut, mtime);
+                inner.disk.node(ino).ctime = ctime;
+            }
             Err(_) => inner.disk.node(self.ino).fail_sync(),
         }
         begun
@@ -702,10 +835,9 @@ impl MediaFile for CrashFile {
         inner.begin(Verb::Write)?;
         inner.seals += 1;
         let ctime = inner.now();
-        let node = inner.disk.node(self.ino);
-        let mtime = node.mtime;
-        node.change(FileOp::Seal(seal.into()), mtime);
-        node.ctime = ctime;
+        let mtime = inner.disk.node(self.ino).mtime;
+        inner.disk.change(self.ino, FileOp::Seal(seal.into()), mtime);
+        inner.disk.node(self.ino).ctime = ctime;
         Ok(())
     }
 

@@ -342,6 +342,10 @@ impl MediaFile for FullFile {
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
         self.file.next_data(offset)
     }
+
+    fn is_flushed_by_others(&self) -> bool {
+        true
+    }
 }
 
 impl Media for Arc<Full> {
@@ -500,4 +504,48 @@ fn a_seal_is_within_the_log_until_more_of_it_is_in_the_store() {
     assert!(bench.index.is_within_log(seal));
     bench.compact();
     assert!(!bench.index.is_within_log(seal));
+}
+
+/// What was handed to the device is durable after a flush, unless something has failed in between; and nothing is handed
+/// where the flush is not enough.
+// S-3
+#[test]
+fn what_was_handed_out_is_durable_after_a_flush() {
+    let dir = TempDir::new();
+    let (dir, what) = (DirMedia::open(dir.path()).unwrap(), Mutex::new(Rank::TierSync, ""));
+    let mut bench = Bench::open(Arc::new(Arc::new(Full { dir, what })));
+    let put = |bench: &mut Bench, name: &str| {
+        bench.create(Path::new(name));
+        bench.index.seq()
+    };
+    let first = put(&mut bench, "a");
+    assert!(bench.index.hand_out(first).is_none(), "nothing is filled ahead");
+    bench.index.sync().unwrap();
+    assert!(bench.index.hand_out(first).is_none(), "it is durable");
+
+    let second = put(&mut bench, "b");
+    let out = bench.index.hand_out(second).unwrap();
+    assert!(out.seq == second && !bench.index.is_synced(second));
+    let again = bench.index.hand_out(second).unwrap();
+    bench.index.flushed(out);
+    assert!(again.seq == second && bench.index.is_synced(second));
+
+    let third = put(&mut bench, "c");
+    let out = bench.index.hand_out(third).unwrap();
+    bench.index.doubt_out();
+    assert!(bench.index.hand_out(third).is_none(), "it is written again first");
+    bench.index.flushed(out);
+    assert!(!bench.index.is_synced(third), "another flush has failed");
+    bench.index.sync().unwrap();
+    assert!(bench.index.is_synced(third));
+
+    let fourth = put(&mut bench, "d");
+    bench.index.sync().unwrap();
+    let fifth = put(&mut bench, "e");
+    let out = bench.index.hand_out(fifth).unwrap();
+    bench.compact();
+    let sixth = put(&mut bench, "f");
+    bench.index.flushed(out);
+    assert!(bench.index.is_synced(fourth) && !bench.index.is_synced(sixth));
+    assert!(bench.index.hand_out(sixth).is_none(), "a new file is not filled");
 }

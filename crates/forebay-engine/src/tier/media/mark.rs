@@ -58,15 +58,19 @@ fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     Some(Path::new("/sys/fs").join(driver).join(device.file_name()?))
 }
 
-/// Whether a commit has a flush of the device with it that the file's bytes are on: not of XFS's realtime device. A file has the
-/// flag from the directory that it was made in, wherever it is now, and keeps it once there are bytes in it.
-pub(super) fn is_flushed_by_commits(fd: BorrowedFd<'_>) -> bool {
+/// Whether a commit of the file system `dev` has a flush of the device with it that the file's bytes are on: not if something
+/// else is mounted below the tier, nor of XFS's realtime device. A file has that flag from the directory that it was made in,
+/// wherever it is now, and keeps it once there are bytes in it.
+pub(super) fn is_flushed_by_commits(fd: BorrowedFd<'_>, dev: u64) -> bool {
     /// `FS_IOC_FSGETXATTR` of linux/fs.h: `_IOR('X', 31, struct fsxattr)`.
     const FS_GET_XATTR: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
+    // No time is asked for: see `MediaFile::size`.
+    let own = fs::statx(fd, "", fs::AtFlags::EMPTY_PATH, fs::StatxFlags::TYPE);
+    let is_here = own.is_ok_and(|own| fs::makedev(own.stx_dev_major, own.stx_dev_minor) == dev);
     let mut found = [0_u32; 7];
     // SAFETY: the call writes 28 bytes, which is what `found` has, and reads none of our memory.
     let told = unsafe { libc::ioctl(fd.as_raw_fd(), FS_GET_XATTR, found.as_mut_ptr()) };
-    told == 0 && !is_realtime(found[0])
+    is_here && told == 0 && !is_realtime(found[0])
 }
 
 /// By a file's flags (`fsx_xflags`).
@@ -109,10 +113,13 @@ mod tests {
         let file = std::fs::File::create(dir.path().join("f")).expect("room");
         let magic = rustix::fs::fstatfs(&file).expect("a file system").f_type;
         // Of others no seal is asked for.
+        let dev = rustix::fs::fstat(&file).expect("it is open").st_dev;
         if [0xef53, 0x5846_5342].contains(&magic) {
-            assert!(is_flushed_by_commits(file.as_fd()), "nobody made it one");
+            assert!(is_flushed_by_commits(file.as_fd(), dev), "nobody made it one");
         }
+        assert!(!is_flushed_by_commits(file.as_fd(), dev + 1), "it is on another file system");
         let null = std::fs::File::open("/dev/null").expect("a device");
-        assert!(!is_flushed_by_commits(null.as_fd()), "what cannot tell is none");
+        let dev = rustix::fs::fstat(&null).expect("it is open").st_dev;
+        assert!(!is_flushed_by_commits(null.as_fd(), dev), "what cannot tell is none");
     }
 }
