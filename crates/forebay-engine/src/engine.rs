@@ -93,7 +93,7 @@ impl Engine {
         tunables: Tunables,
         held: &[(Vec<PathBuf>, Pattern)],
     ) -> Result<(Arc<Engine>, Vec<Hold>)> {
-        let contents = tier.read()?;
+        let contents = Contents::read(tier)?;
         let started = Engine::start_suspended(contents, backing, config, tunables, held);
         started.map(|(engine, holds, _)| (engine, holds))
     }

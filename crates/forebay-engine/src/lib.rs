@@ -22,12 +22,12 @@ mod io;
 mod ops;
 mod room;
 mod start;
-mod tier;
 mod verbs;
 
 use forebay_core as core;
 use forebay_threads::pool;
 pub use forebay_threads::{failpoint, lock, requester, time};
+use forebay_tier as tier;
 
 pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox, Teller, Told};
 pub use drain::Drain;
@@ -53,6 +53,8 @@ pub use forebay_core::report::{
 pub use forebay_core::rules::{Admission, Admit, Quota, RuleUse};
 pub use forebay_core::served::Requests;
 pub use forebay_core::{governor, journal, paths, rules, state};
+pub use forebay_tier::dir::{Tier, TierOwner};
+pub use forebay_tier::media;
 pub use home::health::Health;
 pub use io::{Allocate, Io};
 pub use ops::Ops;
@@ -67,7 +69,5 @@ pub use start::contents::Contents;
 pub use start::manifest::{Unflushed, manifest};
 pub use start::report::RecoveryReport;
 pub use start::salvage::{Salvaged, salvage, salvage_on};
-pub use tier::dir::{Tier, TierOwner};
-pub use tier::media;
 pub use verbs::Verbs;
 pub use verbs::attrs::{DatedAttr, Facts};

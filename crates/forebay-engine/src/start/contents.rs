@@ -18,31 +18,29 @@ pub struct Contents {
     pub(crate) digests: Digests,
 }
 
-impl Tier {
+impl Contents {
     /// # Errors
     ///
     /// If the index cannot be read, or the copies for others.
-    pub fn read(mut self) -> Result<Contents> {
-        let witness = Witness::here(&*self.media);
-        let (index, loaded) = Index::open(self.media.clone(), &witness).map_err(|e| {
+    pub fn read(mut tier: Tier) -> Result<Contents> {
+        let witness = Witness::here(&*tier.media);
+        let (index, loaded) = Index::open(tier.media.clone(), &witness).map_err(|e| {
             Error::new(
                 Kind::WrongTier,
                 "the tier's index is damaged, and nothing was changed: 'forebay check' says more; save what it holds with 'forebay recover TIER --to DIR', then move the tier away to start with a new one",
             )
             .with_source(e)
         })?;
-        self.take_over()?;
+        tier.take_over()?;
         let boot = loaded.boot(&witness);
         let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
-        let copies = Found::read(&*self.media, boot, &is_ours)
+        let copies = Found::read(&*tier.media, boot, &is_ours)
             .map_err(|e| Error::io(e, "reading the copies that are kept for other members"))?;
-        let digests = Digests::open(self.media.clone(), boot)
+        let digests = Digests::open(tier.media.clone(), boot)
             .map_err(|e| Error::io(e, "opening the tier's digests"))?;
-        Ok(Contents { tier: self, index, loaded, witness, copies, digests })
+        Ok(Contents { tier, index, loaded, witness, copies, digests })
     }
-}
 
-impl Contents {
     /// Another one each time that the tier has lost what was written to it and never synced.
     pub fn memory(&self) -> String {
         format!("{}.{}", self.tier.uuid(), self.loaded.losses(&self.witness))

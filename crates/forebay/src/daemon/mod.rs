@@ -37,7 +37,9 @@ use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
 use forebay_cluster::member::Member;
-use forebay_engine::{Attachment, Config, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner};
+use forebay_engine::{
+    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner,
+};
 use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
@@ -173,7 +175,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
     // What cannot be read joins nobody: others may have copies of what was in it, and take its place.
-    let contents = tier.read()?;
+    let contents = Contents::read(tier)?;
     // What is this mount's is known before anything of the tier is brought home, or its names made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);

@@ -36,9 +36,9 @@ use crate::core::seal::Seal;
 use crate::core::state::Record;
 use crate::failpoint;
 use crate::lock::{Mutex, MutexGuard, Rank};
-use crate::tier::log::{self, Entry, LogFile, Out};
-use crate::tier::media::{Media, Open};
-use crate::tier::witness::Witness;
+use crate::log::{self, Entry, LogFile, Out};
+use crate::media::{Media, Open};
+use crate::witness::Witness;
 
 use self::load::load_store;
 pub use self::load::{Loaded, load_logs, load_read_only};
@@ -487,7 +487,7 @@ impl Index {
             log.be_sure()?;
             log.file.file().sync_data().inspect_err(|_| log.file.doubt())?;
         }
-        if log.file.len() > 0 {
+        if !log.file.is_empty() {
             // Of one that was not begun nothing is to be left: more records go into the one before it.
             let fresh = LogFile::create(&*self.media, seq)
                 .inspect_err(|_| drop(self.media.remove(&log::name(seq))))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::lock::{Mutex, Rank};
-use crate::tier::media::MediaFile;
+use crate::media::MediaFile;
 
 /// redb on a file of the tier.
 pub(super) struct Backend {

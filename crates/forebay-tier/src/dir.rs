@@ -20,8 +20,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
-use crate::tier::digests;
-use crate::tier::media::{DirMedia, Media};
+use crate::digests;
+use crate::media::{DirMedia, Media};
 use forebay_base::folder::{Durable, Folder, Wanted};
 use forebay_base::way::{Demand, End};
 use forebay_base::{folder, users, way};
@@ -64,7 +64,7 @@ struct Superblock {
 
 /// A tier directory that is ours alone until dropped.
 pub struct Tier {
-    pub(crate) media: Arc<dyn Media>,
+    pub media: Arc<dyn Media>,
     run: Option<Arc<Folder>>,
     /// Of an older format: where it is, and what its superblock says.
     older: Option<(PathBuf, Superblock)>,
@@ -130,7 +130,7 @@ impl Tier {
     }
 
     /// Makes a tier of an older format one of this.
-    pub(crate) fn take_over(&mut self) -> Result<()> {
+    pub fn take_over(&mut self) -> Result<()> {
         let Some((dir, found)) = self.older.take() else { return Ok(()) };
         write_superblock(&own(&dir)?, found.backing, found.uuid)
     }

@@ -2,9 +2,12 @@
 
 pub mod digests;
 pub mod dir;
-pub(crate) mod gate;
+pub mod gate;
 pub mod index;
 pub mod log;
 pub mod media;
 pub mod shadows;
 pub mod witness;
+
+use forebay_core as core;
+use forebay_threads::{failpoint, lock, pool};

@@ -14,8 +14,8 @@ use forebay_backing::{FileKind, Timestamp};
 
 use crate::core::id::FileId;
 use crate::core::state::{Boot, FileState};
-use crate::tier::dir::shadow_name;
-use crate::tier::media::{Media, MediaStat};
+use crate::dir::shadow_name;
+use crate::media::{Media, MediaStat};
 
 /// What lies where a record says that a shadow is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

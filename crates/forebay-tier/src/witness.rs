@@ -6,15 +6,15 @@
 //! is what tells both; it is recorded when the tier is used, and compared here and nowhere else.
 
 use crate::core::state::Boot;
-use crate::tier::media::Media;
+use crate::media::Media;
 
 /// What was there when somebody used the tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Witness {
     /// The machine's boot id; empty if nobody used the tier yet.
-    pub(crate) boot: String,
+    pub boot: String,
     /// [`Media::mount_mark`], where one can be had.
-    pub(crate) mount: Option<String>,
+    pub mount: Option<String>,
 }
 
 /// What has happened to the memory of the kernel since a witness was recorded.

@@ -30,7 +30,7 @@ const RANGE: usize = 24;
 
 /// A group of marks: on which files the kernel asks, or only keeps ready to.
 #[derive(Clone)]
-pub(crate) struct Gate(Arc<OwnedFd>);
+pub struct Gate(Arc<OwnedFd>);
 
 impl Gate {
     /// # Errors
@@ -125,7 +125,7 @@ impl Gate {
 
 /// A program that waits to read or write `[start, end)` of a shadow, until this is dropped. Nothing
 /// is known of whether it reads or writes.
-pub(crate) struct Asked {
+pub struct Asked {
     group: Arc<OwnedFd>,
     file: OwnedFd,
     pid: i32,
@@ -158,7 +158,7 @@ impl Asked {
 
 /// How a shadow grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Growth {
+pub struct Growth {
     pub bytes: u64,
     /// Where it will end, if it becomes longer.
     pub end: Option<u64>,

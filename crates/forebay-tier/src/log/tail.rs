@@ -8,7 +8,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::core::state::Boot;
-use crate::tier::log::{Entry, Found, decode, extent};
+use crate::log::{Entry, Found, decode, extent};
 
 /// What lies behind the last record that can be read in order.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn behind<E: DeserializeOwned>(bytes: &[u8], missing: u64) -> Vec<Found<E>> {
 mod tests {
     use super::*;
     use crate::core::state::{Change, Stretches};
-    use crate::tier::log::{FileId, HAS_SYNCED};
+    use crate::log::{FileId, HAS_SYNCED};
 
     fn record(seq: u64, synced: u64) -> Vec<u8> {
         record_of(seq, synced, &Entry::Drop(FileId(seq)))

@@ -22,7 +22,7 @@ use crate::core::id::FileId;
 use crate::core::journal::NameRecord;
 use crate::core::paths::Placed;
 use crate::core::state::{Change, Record};
-use crate::tier::media::{Media, MediaFile, Open};
+use crate::media::{Media, MediaFile, Open};
 
 mod tail;
 
@@ -331,6 +331,10 @@ impl LogFile {
         self.tail + self.waiting as u64
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     pub fn file(&self) -> Arc<dyn MediaFile> {
         self.file.clone()
     }
@@ -405,7 +409,7 @@ mod tests {
     use super::*;
     use crate::core::ranges::{Mark, State};
     use crate::core::state::{Age, Boot, Loss};
-    use crate::tier::media::DirMedia;
+    use crate::media::DirMedia;
 
     /// A program that was killed leaves its log to the next, which may be newer: new entries come
     /// last, and none that there was takes on another form.

@@ -15,9 +15,9 @@ use rustix::fs;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::tier::media::raw::{read_behind, read_full, write_full};
-use crate::tier::media::stock::Stock;
-use crate::tier::media::whole::Whole;
+use crate::media::raw::{read_behind, read_full, write_full};
+use crate::media::stock::Stock;
+use crate::media::whole::Whole;
 use forebay_base::folder::{Folder, Wanted};
 
 mod mark;
@@ -535,13 +535,13 @@ fn full(error: io::Error) -> io::Error {
 /// close it and keep its mapping, of which the kernel tells us nothing: the mapping holds the shadow
 /// and not our file. What is taken out of a shadow would be zeros to it, and what it stores there
 /// would be seen by nobody. (`backing_file_mmap` in Linux, fs/backing-file.c.)
-pub(crate) fn is_alone(shadow: &dyn MediaFile) -> bool {
+pub fn is_alone(shadow: &dyn MediaFile) -> bool {
     // What cannot be told may be so.
     shadow.is_ours_alone().unwrap_or(false)
 }
 
 /// What is on record as present and is not in the shadow is not zeros.
-pub(crate) fn torn() -> std::io::Error {
+pub fn torn() -> std::io::Error {
     std::io::Error::other("a shadow file is shorter than the record of it")
 }
 

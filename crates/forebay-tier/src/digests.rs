@@ -18,7 +18,7 @@ use forebay_backing::{FileKey, Timestamp, Version};
 use crate::core::digest::{Digest, Key};
 use crate::core::id::FileId;
 use crate::core::state::Boot;
-use crate::tier::media::{Media, MediaFile, Open};
+use crate::media::{Media, MediaFile, Open};
 
 pub const DIR: &str = "digests";
 
@@ -39,13 +39,13 @@ const MAGIC: &[u8; 8] = b"fbdigest";
 const HEADER: usize = 80;
 
 /// The tables of a tier.
-pub(crate) struct Digests {
+pub struct Digests {
     media: Arc<dyn Media>,
     key: Arc<Key>,
 }
 
 /// What the backing store holds of one file.
-pub(crate) struct Table {
+pub struct Table {
     file: Arc<dyn MediaFile>,
     key: Arc<Key>,
 }
@@ -313,7 +313,7 @@ mod tests {
     use forebay_backing::suite::TempDir;
 
     use super::*;
-    use crate::tier::media::DirMedia;
+    use crate::media::DirMedia;
 
     fn version(size: u64) -> Version {
         let time = Timestamp { sec: -5, nsec: 7 };

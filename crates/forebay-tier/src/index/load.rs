@@ -14,11 +14,11 @@ use crate::core::journal::{Journal, NameRecord};
 use crate::core::paths::{Dir, Grown, Placed, Places, Tree};
 use crate::core::seal::Seal;
 use crate::core::state::{Boot, Change, Record};
-use crate::tier::dir::shadow_name;
-use crate::tier::log;
-use crate::tier::log::Entry;
-use crate::tier::media::{Media, Open};
-use crate::tier::witness::{Since, Witness};
+use crate::dir::shadow_name;
+use crate::log;
+use crate::log::Entry;
+use crate::media::{Media, Open};
+use crate::witness::{Since, Witness};
 
 /// The index as it was found at start.
 #[derive(Debug, Default)]

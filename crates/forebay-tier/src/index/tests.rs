@@ -11,7 +11,7 @@ use super::*;
 use crate::core::journal::{Moved, rebased};
 use crate::core::paths::{Paths, Weight};
 use crate::core::state::FileState;
-use crate::tier::media::{DirMedia, MediaFile, MediaStat, Space};
+use crate::media::{DirMedia, MediaFile, MediaStat, Space};
 
 /// What the names are, said by whole paths.
 type Naive = BTreeMap<FileId, Vec<PathBuf>>;
