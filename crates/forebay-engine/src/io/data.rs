@@ -363,7 +363,7 @@ impl Io {
         let act = |shadow: &dyn MediaFile, (start, end): (u64, u64)| {
             shadow.write_at(&data[..(end - start) as usize], start)
         };
-        let (before, end) = self.change_span(file, span, len, act)?;
+        let (before, end) = self.change(file, span, len, act)?;
         self.note_written(file, before, len);
         Ok((before.served(), end))
     }
@@ -374,22 +374,9 @@ impl Io {
         add(&self.files.counters().write_bytes, len);
     }
 
-    /// Changes `[start, end)` of the shadow with `act` and records it, making room while the tier
-    /// is full.
-    pub(crate) fn change(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        start: u64,
-        end: u64,
-        need: u64,
-        act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
-    ) -> Result<Before> {
-        let act = |shadow: &dyn MediaFile, _| act(shadow);
-        Ok(self.change_span(file, Span::At(start, end), need, act)?.0)
-    }
-
-    /// The same of a span; `act` is told which bytes that is. Returns where the change ended.
-    fn change_span(
+    /// Changes these bytes of the shadow with `act`, which is told which they are by then, and records it, making room
+    /// while the tier is full. Returns where the change ended.
+    fn change(
         self: &Arc<Self>,
         file: &Arc<File>,
         span: Span,
@@ -606,24 +593,31 @@ impl Io {
         if self.allocated_around(file, admission, how, (offset, end))? {
             return Ok(());
         }
-        let size = file.lock().size();
         match how {
-            Allocate::Zero => {
-                let end = end.min(size);
-                if offset >= end {
-                    return Ok(());
-                }
-                self.change(file, offset, end, 0, |shadow| make_hole(shadow, offset, end - offset))
-                    .map(drop)
-            }
-            Allocate::Extend if end > size => {
-                if !self.drain.has_room_at_home(end - size) {
-                    return Err(Error::os(libc::ENOSPC, "the backing store has no room for it"));
-                }
-                self.resize(admission, file, Resize::Grow, end)?;
+            Allocate::Zero => self.zero(file, Span::Within(offset, end)),
+            Allocate::Extend => {
+                self.extend(admission, file, end)?;
                 self.reserve(file, offset, len)
             }
-            _ => self.reserve(file, offset, len),
+            Allocate::KeepSize => self.reserve(file, offset, len),
+        }
+    }
+
+    /// Where the file ends by the time that it is zeroed the zeros do.
+    fn zero(self: &Arc<Self>, file: &Arc<File>, span: Span) -> Result<()> {
+        let act = |shadow: &dyn MediaFile, (start, end)| make_hole(shadow, start, end - start);
+        self.change(file, span, 0, act).map(drop)
+    }
+
+    fn extend(self: &Arc<Self>, admission: &Admission, file: &Arc<File>, end: u64) -> Result<()> {
+        let more = end.saturating_sub(file.lock().size());
+        if more == 0 {
+            return Ok(());
+        }
+        // The store is asked with the file unlocked: whoever makes it longer meanwhile loses nothing by that.
+        match self.drain.has_room_at_home(more) {
+            true => self.resize(admission, file, Resize::Grow, end),
+            false => Err(Error::os(libc::ENOSPC, "the backing store has no room for it")),
         }
     }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
-use forebay_engine::{Allocate, Config, Engine, Progress, Tunables};
+use forebay_engine::{Allocate, Config, Engine, Progress, Requester, Tunables, on_behalf_of};
 
 use crate::hook::Hook;
-use crate::media::CrashMedia;
+use crate::media::{CrashMedia, Fault};
 use crate::start::{
     Beside, NEW, PATIENCE, abandon, beside, patient, receive, simulated, start, time, within,
 };
@@ -200,6 +200,46 @@ fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
     assert!(seen == [7; 4096]);
     drop(file);
     drop(full);
+    abandon(engine);
+}
+
+/// Another program cuts the file while a zeroing waits for room: zeros make no file longer. Method: the tier is full when
+/// the zeroing begins, and whoever waits for it is asked in that wait whether it still does.
+// S-1
+#[test]
+fn a_file_that_is_cut_while_it_is_zeroed_gets_no_longer() {
+    struct Cuts {
+        engine: Arc<Engine>,
+        media: CrashMedia,
+        has_cut: AtomicBool,
+    }
+    impl Requester for Cuts {
+        fn is_gone(&self) -> bool {
+            let is_waiting = self.media.faults_given() > 0;
+            if is_waiting && !self.has_cut.swap(true, Relaxed) {
+                let file = self.engine.io.open(Path::new("f"), None).expect("it is there");
+                self.engine.io.set_len(&file, 4096).expect("it needs no room");
+            }
+            false
+        }
+    }
+    let (media, backing) = (CrashMedia::default(), Arc::new(MemStore::new()));
+    let engine = start(Arc::new(media.clone()), backing, "zero", Config::default(), patient());
+    let engine = engine.expect("new");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[1; 8192]).expect("room");
+    let has_cut = AtomicBool::new(false);
+    let cuts = Arc::new(Cuts { engine: engine.clone(), media: media.clone(), has_cut });
+    media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::ENOSPC }));
+    let zeroed =
+        on_behalf_of(cuts.clone(), || engine.io.allocate(&file, Allocate::Zero, 2048, 1 << 20));
+    zeroed.expect("there is room again");
+    assert!(cuts.has_cut.load(Relaxed), "it waited");
+    assert_eq!(engine.verbs.stat_open(&file).size, 4096);
+    let mut seen = [2; 8192];
+    assert_eq!(engine.io.read(&file, 0, &mut seen).expect("it is in the tier"), 4096);
+    assert!(seen[..2048] == [1; 2048] && seen[2048..4096] == [0; 2048]);
+    drop((file, cuts));
     abandon(engine);
 }
 
