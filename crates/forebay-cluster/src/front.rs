@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_backing::{FileKey, Result};
 use serde_json::Value;
 
-use crate::core::{Access, Holder, Revision};
+use crate::core::{Access, Holder, Process, Revision};
 use crate::member::{Change, Changing, Member, Opening};
 use crate::words::{Answer, Question};
 
@@ -26,7 +26,8 @@ pub enum Place {
 /// names say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
-    fn vouches(&self, file: FileKey) -> bool;
+    /// Whether this member is its home for certain, and how far the registry was when it had the file already.
+    fn vouches(&self, file: FileKey) -> Option<Revision>;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     /// Whether it counts in which directory a file is opened.
@@ -58,12 +59,12 @@ pub trait Cluster: Send + Sync {
     fn name(&self) -> &str;
     /// How often a member has begun, as far as this one has heard.
     fn epoch(&self, member: &str) -> Option<u64>;
-    /// Another one if its tier has lost what was never synced.
-    fn boot(&self, member: &str) -> Option<String>;
-    /// How far the registry was when this member, which is its home, had the file already.
-    fn as_of(&self, file: FileKey) -> Revision;
-    /// Since when another member has claimed a file, as far as this one has heard.
-    fn claimed(&self, file: FileKey, by: &str) -> Option<Revision>;
+    /// The newest process of another one.
+    fn process(&self, member: &str) -> Option<Process>;
+    /// How far the registry was that this member has heard of.
+    fn revision(&self) -> Revision;
+    /// By when homes of a file had ended of which the mount is still to be told by [`Front::forget`].
+    fn given(&self, file: FileKey) -> Option<Revision>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -83,7 +84,7 @@ impl Cluster for Arc<Member> {
         Member::holder(self, file)
     }
 
-    fn vouches(&self, file: FileKey) -> bool {
+    fn vouches(&self, file: FileKey) -> Option<Revision> {
         Member::vouches(self, file)
     }
 
@@ -157,16 +158,16 @@ impl Cluster for Arc<Member> {
         self.epoch_of(member)
     }
 
-    fn boot(&self, member: &str) -> Option<String> {
-        self.boot_of(member)
+    fn process(&self, member: &str) -> Option<Process> {
+        self.process_of(member)
     }
 
-    fn as_of(&self, file: FileKey) -> Revision {
-        Member::as_of(self, file)
+    fn revision(&self) -> Revision {
+        Member::revision(self)
     }
 
-    fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
-        Member::claimed(self, file, by)
+    fn given(&self, file: FileKey) -> Option<Revision> {
+        Member::given(self, file)
     }
 
     fn others(&self) -> Vec<String> {
@@ -311,7 +312,7 @@ pub trait Front: Keeper {
 
     /// What is known of the file from the store holds no longer: the next open asks the store, forced;
     /// the kernel's pages, attributes and names of it are given up. Homes that it had before `given` have brought it to
-    /// the store, or have ended; what was heard of a later one ([`Cluster::as_of`]) holds.
+    /// the store, or have ended; what was heard of a later one ([`Cluster::vouches`]) holds.
     fn forget(&self, file: FileKey, given: Revision);
 
     /// A new file was claimed by another before this member could: who has it open here hears of it.

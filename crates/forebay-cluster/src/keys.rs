@@ -60,6 +60,10 @@ pub struct Member {
     /// Its process died, and another took its files over. Its next start takes this away.
     #[serde(default)]
     pub taken: Option<Taken>,
+    /// The epoch of the first of its processes whose place, and the places of all that came after, nobody has taken:
+    /// each has what the one before had. 0 in what an older release has written, which does not say.
+    #[serde(default)]
+    pub line: u64,
 }
 
 #[cfg(test)]
@@ -79,6 +83,7 @@ impl Member {
             shares: false,
             sealed: false,
             taken: None,
+            line: 0,
         }
     }
 }
@@ -97,6 +102,14 @@ impl Member {
     /// The epoch of its newest process. A take-over raises `epoch` above it.
     pub fn living(&self) -> u64 {
         self.taken.as_ref().map_or(self.epoch, |taken| taken.epoch)
+    }
+
+    /// Since which epoch nobody has taken its place, for certain: see [`Member::line`].
+    pub fn line(&self) -> u64 {
+        match self.taken.is_some() || self.line == 0 {
+            true => self.epoch,
+            false => self.line,
+        }
     }
 }
 

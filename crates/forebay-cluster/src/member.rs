@@ -32,8 +32,8 @@ use self::door::Places;
 use self::hands::Hands;
 use self::reach::Reach;
 use crate::core::{
-    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, PATIENCES, Peer, Reply, Ticket, Way,
-    Why,
+    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, PATIENCES, Peer, Process, Reply,
+    Ticket, Way, Why,
 };
 use crate::front::{Desk, Front};
 use crate::keys;
@@ -263,11 +263,13 @@ impl Member {
     }
 
     /// Whether this member is a file's home for certain: who asks it then needs no barrier. From then on the engine
-    /// serves what was taken over, or brought home by others, and not what it had before.
-    pub fn vouches(&self, file: FileKey) -> bool {
+    /// serves what was taken over, or brought home by others, and not what it had before. Says how far the registry was
+    /// when it had the file already: asked for later, when the file may be given back, that would be too far.
+    pub fn vouches(&self, file: FileKey) -> Option<Revision> {
         let vouches = || lock(&self.core).vouches(self.now(), file);
-        // It may be given back while the engine is told.
-        vouches() && self.freshen(file).is_ok() && vouches()
+        vouches()?;
+        self.freshen(file).ok()?;
+        vouches() // It may have been given back while the engine was told.
     }
 
     /// From now on whoever opens a file to read it believes what the registry said no longer ago than this.
@@ -290,19 +292,21 @@ impl Member {
         lock(&self.core).member(member).map(|member| member.epoch)
     }
 
-    /// What tells whether a member's tier has lost what was never synced: see [`keys::Member::boot`].
-    pub fn boot_of(&self, member: &str) -> Option<String> {
-        lock(&self.core).member(member).map(|member| member.boot)
+    /// Another member's newest process.
+    pub fn process_of(&self, member: &str) -> Option<Process> {
+        let known = lock(&self.core).member(member)?;
+        Some(Process { epoch: known.epoch, line: known.line(), boot: known.boot })
     }
 
-    /// How far the registry was when this member, which is its home, had the file already.
-    pub fn as_of(&self, file: FileKey) -> Revision {
-        lock(&self.core).as_of(file)
+    /// How far the registry was that this member has heard of.
+    pub fn revision(&self) -> Revision {
+        lock(&self.core).revision()
     }
 
-    /// Since when another member has claimed a file, as far as this one has heard.
-    pub fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
-        lock(&self.core).claimed(file, by)
+    /// By when homes of a file had ended of which the mount is still to be told. All are among these, or it was told, that
+    /// ended before what [`Member::holder`] says.
+    pub fn given(&self, file: FileKey) -> Option<Revision> {
+        lock(&self.stale).get(&file).map(|said| said.given)
     }
 
     /// The other members that are alive.

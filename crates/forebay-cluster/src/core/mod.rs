@@ -361,8 +361,14 @@ impl Core {
     }
 
     /// Whether this member is a file's home for certain at `now`, so that who asks it needs no barrier before: it has
-    /// the claim, nobody else can have it yet, and whoever could take it over has to wait for its lease.
-    pub fn vouches(&self, now: Duration, file: FileKey) -> bool {
+    /// the claim, nobody else can have it yet, and whoever could take it over has to wait for its lease. Says up to
+    /// which revision whoever hears of that knows more than whatever has ended.
+    pub fn vouches(&self, now: Duration, file: FileKey) -> Option<Revision> {
+        let as_of = || self.own.get(&file)?.claim;
+        self.is_home(now, file).then(|| as_of().unwrap_or(self.mirror.revision))
+    }
+
+    fn is_home(&self, now: Duration, file: FileKey) -> bool {
         if !self.rules.obey(Rule::HomeVouches) {
             return self.holder(file) == Holder::Here;
         }
@@ -371,13 +377,9 @@ impl Core {
         has_lease && self.fit(now) == Fitness::Fit && self.own.get(&file).is_some_and(stays)
     }
 
-    /// Whoever hears of it now from this member, its home, knows more than whatever has ended up to this revision.
-    pub fn as_of(&self, file: FileKey) -> Revision {
-        self.own.get(&file).and_then(|own| own.claim).unwrap_or(self.mirror.revision)
-    }
-
-    pub fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
-        self.mirror.claims.get(&file).filter(|claim| claim.member == by).map(|claim| claim.revision)
+    /// All that came to pass up to this revision has been heard of.
+    pub fn revision(&self) -> Revision {
+        self.mirror.revision
     }
 
     /// Whether somebody may take this member over, or does: who needs what it holds waits.

@@ -111,6 +111,8 @@ pub fn entering(
     let known = before.and_then(|entry| serde_json::from_slice::<keys::Member>(&entry.value).ok());
     me.epoch = known.as_ref().map_or(me.epoch, |known| known.epoch.max(me.epoch)) + 1;
     me.taken = None;
+    let before_it = known.as_ref().filter(|known| known.taken.is_none());
+    me.line = before_it.map_or(me.epoch, keys::Member::line);
     let (key, epoch) = (format!("{prefix}members/{}", me.node), me.epoch);
     let mut commit = Commit::new().if_as_found(&key, before).put(&key, super::json(&me));
     let found = partners.and_then(|entry| {

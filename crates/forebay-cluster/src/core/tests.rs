@@ -7,11 +7,12 @@ mod grants;
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Entry, Event, Outcome, Revision};
+use forebay_registry::{Change, Entry, Event, Outcome, Revision};
 
 use super::rules::{Rule, Rules};
 use super::{
-    Access, Ask, Core, Effect, Holder, Input, Peer, Reply, SOMEWHERE, Standing, Way, Why, json,
+    Access, Ask, Core, Effect, Holder, Input, Peer, Reply, SETTLE, SOMEWHERE, Standing, Way, Why,
+    entering, json,
 };
 use crate::keys;
 
@@ -138,6 +139,57 @@ fn whether_a_file_is_held_is_said_when_what_was_being_made_is_known() {
     assert_eq!(without, [false, false], "two homes");
 }
 
+/// Each rename into another directory says so there (`Vfs::entering`), and so does each file that is made: of as many as
+/// come within the settling time one costs the registry something, and all of them one change when they are over.
+#[test]
+fn names_that_are_brought_to_a_directory_one_after_the_other_cost_one_change() {
+    let mut core = core(vec![], Rules::default());
+    let create = |n| Input::Ask(n, Ask::Create { dir: DIR, path: "d".into() });
+    let asks = |effects: &[Effect]| {
+        let asks = |effect: &&Effect| matches!(effect, Effect::Commit(..) | Effect::Barrier(_));
+        effects.iter().filter(asks).count()
+    };
+    let effects = give(&mut core, create(1));
+    let effects = barrier(&mut core, &effects, 5);
+    let puts = commits(&effects).next().expect("its directory's key");
+    let put = Event::Put(entry("creates/1.1/a", vec![], 6));
+    give(&mut core, Input::Seen(Revision(6), vec![put]));
+    let committed = Input::Committed(puts, Ok(Outcome::Committed(Revision(6))));
+    assert_eq!(way(&give(&mut core, committed)), Some(Way::Here));
+    give(&mut core, Input::Made(DIR, 1));
+    let mut now = Duration::from_millis(1);
+    for n in 2..12 {
+        now += SETTLE * 2 / 3;
+        assert_eq!(asks(&core.handle(now, Input::Tick)), 0, "somebody brings names still");
+        let effects = core.handle(now, create(n));
+        assert_eq!((way(&effects), asks(&effects)), (Some(Way::Here), 0));
+        core.handle(now, Input::Made(DIR, n));
+    }
+    assert_eq!(commits(&core.handle(now + SETTLE, Input::Tick)).count(), 1, "its end");
+}
+
+/// Of a member's processes each says since which of them nobody has taken its place.
+#[test]
+fn a_member_whose_place_was_taken_begins_a_line_of_its_own() {
+    let begins = |before: &keys::Member| {
+        let before = entry("members/b", json(before), 3);
+        let (commit, _) = entering("stores/s/", keys::Member::of("b"), Some(&before), None);
+        let put = commit.changes.iter().find_map(|change| match change {
+            Change::Put { value, .. } => serde_json::from_slice::<keys::Member>(value).ok(),
+            _ => None,
+        });
+        put.expect("its own key")
+    };
+    let first = begins(&keys::Member { epoch: 4, ..keys::Member::of("b") });
+    assert_eq!((first.epoch, first.line()), (5, 4), "of an older release one is known");
+    let second = begins(&first);
+    assert_eq!((second.epoch, second.line()), (6, 4));
+    let taken = keys::Member { epoch: 7, taken: Some(keys::Taken::by_nobody(6)), ..second };
+    assert_eq!(taken.line(), 7, "none of its processes has it");
+    let third = begins(&taken);
+    assert_eq!((third.epoch, third.line()), (8, 8));
+}
+
 #[test]
 fn a_creation_that_hangs_keeps_nobody_waiting_for_ever() {
     let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
@@ -259,6 +311,22 @@ fn a_file_of_a_dead_member_fails_and_is_named() {
     let effects = give(&mut core, open(Access::Read));
     let effects = barrier(&mut core, &effects, 5);
     assert_eq!(way(&effects), Some(Way::Fails(Why::HomeDead("c".into()))));
+}
+
+/// A home that gives a file back knows of its end before the others do: it tells by which claim it had the file as long as
+/// it has it, and nothing after that.
+#[test]
+fn a_home_vouches_for_a_file_by_its_claim_until_it_gives_that_back() {
+    let mut core = core(vec![entry("claims/a.1", claim("a"), 3)], Rules::default());
+    core.handle(Duration::ZERO, Input::Lease(SETTLE * 10));
+    let now = SETTLE * 2;
+    assert_eq!(core.vouches(now, FILE), Some(Revision(3)));
+    let effects = core.handle(now, Input::Tick);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Release { .. })));
+    assert_eq!(core.vouches(now, FILE), Some(Revision(3)), "it may be in use yet");
+    core.handle(now, Input::Released { file: FILE, is_free: true });
+    assert_eq!(core.vouches(now, FILE), None);
+    assert_eq!(core.vouches(now, OVER), None, "another file");
 }
 
 #[test]

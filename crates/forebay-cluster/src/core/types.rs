@@ -15,6 +15,16 @@ pub const GIVEN_LEASE: LeaseId = LeaseId(u64::MAX - 1);
 /// Numbers what was asked, so that its answer is known.
 pub type Ticket = u64;
 
+/// A process of another member, as far as this one has heard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Process {
+    pub epoch: u64,
+    /// Another one if the tier has lost what was never synced.
+    pub boot: String,
+    /// The first of those whose place nobody has taken since ([`keys::Member::line`](crate::keys::Member::line)).
+    pub line: u64,
+}
+
 /// What a program is about to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {

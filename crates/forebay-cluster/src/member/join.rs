@@ -87,6 +87,7 @@ impl Member {
             shares: shares_reads,
             sealed,
             taken: None,
+            line: 0,
         };
         let lease = registry.lease(LEASE)?;
         let given_lease = registry.lease(GIVEN)?;

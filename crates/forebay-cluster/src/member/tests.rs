@@ -303,6 +303,28 @@ fn a_file_has_one_home_until_its_bytes_are_home_and_all_others_look_again() {
     assert_eq!(there(open(&a, 7, Access::Read)), "b");
 }
 
+/// Whoever is asked next is asked before the mount was told that the former home is none any more.
+#[test]
+fn that_a_home_has_ended_is_told_or_to_be_told_by_when_the_next_one_is_heard_of() {
+    let bed = Bed::new();
+    let ((a, _f), (b, seen), (c, _h)) = (bed.member("a"), bed.member("b"), bed.member("c"));
+    for _ in 0..3 {
+        let held = open(&a, 7, Access::Write);
+        assert_eq!(there(open(&b, 7, Access::Read)), "a");
+        lock(&seen.forgotten).clear();
+        drop(held);
+        eventually("it is given back", || a.holder(key(7)) == Holder::Nobody);
+        let Opening::Here(Some(held)) = open(&c, 7, Access::Write) else { panic!("c may now") };
+        while b.holder(key(7)) != Holder::There("c".into()) {
+            std::thread::yield_now();
+        }
+        let is_noted = b.given(key(7)).is_some();
+        assert!(is_noted || lock(&seen.forgotten).contains_key(&key(7)));
+        drop(held);
+        eventually("it is given back", || c.holder(key(7)) == Holder::Nobody);
+    }
+}
+
 /// Nobody waits for the claim of a new file, and still nobody elsewhere takes it for unclaimed.
 #[test]
 fn a_file_that_was_made_a_moment_ago_is_found_at_its_home() {

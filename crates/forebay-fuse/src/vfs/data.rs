@@ -199,7 +199,7 @@ impl Vfs {
                 let synced = self.engine.io.sync_in(admission, file).and_then(|()| self.wait_fit());
                 has_written.fetch_or(had_written && synced.is_err(), SeqCst);
                 synced?;
-                self.members.unsynced.synced_here(file.key)
+                self.synced_here(file.key)
             }
             Handle::There(remote) => self.sync_there(remote),
             _ => Ok(()),

@@ -286,9 +286,10 @@ impl Drop for Passing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+    use std::sync::mpsc::channel;
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -351,6 +352,116 @@ mod tests {
             let _changed = changes.join().expect("no panic");
             comes.join().expect("no panic");
         });
+    }
+
+    /// A file that shares the lock of [`KEY`], and one that does not.
+    const OTHERS: [FileKey; 2] =
+        [FileKey { ino: 7 + TUBS as u64, ..KEY }, FileKey { ino: 8, ..KEY }];
+
+    /// Who waits for what does not end waits for ever.
+    fn in_time<T: Send + 'static>(
+        laundry: &Arc<Laundry>,
+        work: impl FnOnce(&Laundry) -> T + Send + 'static,
+    ) -> T {
+        let (does, (done, end)) = (laundry.clone(), channel());
+        thread::spawn(move || done.send(work(&does)));
+        end.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody")
+    }
+
+    /// A change of each of the others, and pages of the same bytes that come and go.
+    fn others_pass(laundry: &Arc<Laundry>) {
+        for other in OTHERS {
+            let parts = in_time(laundry, move |laundry| {
+                drop(laundry.renews(other, PAGE).expect(WAITED_FOR));
+                drop(laundry.gives(other, PAGE).expect(WAITED_FOR));
+                let changed = laundry.change(other, (100, 50)).expect(WAITED_FOR).made((100, 50));
+                let parts = laundry.comes(other, PAGE).expect(WAITED_FOR).1;
+                assert!(laundry.gives_now(other, PAGE).is_some());
+                drop(changed);
+                parts
+            });
+            assert_eq!(parts, [(0, 100), (150, 4096)]);
+        }
+    }
+
+    #[test]
+    fn no_file_waits_for_changes_and_pages_of_another() {
+        let laundry = Arc::new(Laundry::default());
+        let passing = laundry.gives(KEY, PAGE).expect(WAITED_FOR);
+        thread::scope(|scope| {
+            let change = scope.spawn(|| laundry.change(KEY, (100, 50)).expect(WAITED_FOR));
+            while laundry.tub(KEY).state().changes.is_empty() {
+                thread::yield_now();
+            }
+            others_pass(&laundry);
+            assert!(!change.is_finished(), "it waits for the page");
+            drop(passing);
+            let changing = change.join().expect("no panic");
+            let page = scope.spawn(|| laundry.comes(KEY, PAGE).expect(WAITED_FOR).1);
+            others_pass(&laundry);
+            assert!(!page.is_finished(), "it waits for the change");
+            let _changed = changing.made((100, 50));
+            assert_eq!(page.join().expect("no panic"), [(0, 100), (150, 4096)]);
+        });
+    }
+
+    #[test]
+    fn files_of_two_locks_do_not_share_one() {
+        let laundry = Arc::new(Laundry::default());
+        let [_, other] = OTHERS;
+        let _locked = laundry.tub(KEY).state();
+        in_time(&laundry, move |laundry| drop(laundry.gives(other, PAGE).expect(WAITED_FOR)));
+    }
+
+    /// Many at once, of files that share a lock and one that does not: no page of bytes that are being changed is on its
+    /// way, and nobody waits for ever.
+    #[test]
+    fn pages_come_and_go_before_a_change_or_after_it() {
+        #[derive(Default)]
+        struct Seen {
+            pages: AtomicU64,
+            is_changing: AtomicBool,
+            met: AtomicU64,
+        }
+        let laundry = Arc::new(Laundry::default());
+        let seen: Arc<[Seen; 3]> = Arc::default();
+        let files = [KEY, OTHERS[0], OTHERS[1]];
+        let threads: Vec<_> = (0..4_usize)
+            .map(|at| {
+                let (laundry, seen) = (laundry.clone(), seen.clone());
+                thread::spawn(move || {
+                    for turn in 0..400 {
+                        let (key, seen) = (files[(turn + at) % 3], &seen[(turn + at) % 3]);
+                        if at == turn % 4 {
+                            let changing = laundry.change(key, (100, 50)).expect(WAITED_FOR);
+                            seen.is_changing.store(true, SeqCst);
+                            thread::yield_now();
+                            assert_eq!(seen.pages.load(SeqCst), 0, "pages are on their way");
+                            seen.is_changing.store(false, SeqCst);
+                            drop(changing.made((100, 50)));
+                            continue;
+                        }
+                        let pages = match turn % 2 {
+                            0 => laundry.gives(key, PAGE).expect(WAITED_FOR),
+                            _ => laundry.comes(key, PAGE).expect(WAITED_FOR).0,
+                        };
+                        seen.pages.fetch_add(1, SeqCst);
+                        thread::yield_now();
+                        assert!(!seen.is_changing.load(SeqCst), "they are being changed");
+                        seen.pages.fetch_sub(1, SeqCst);
+                        drop(pages);
+                        seen.met.fetch_add(1, SeqCst);
+                    }
+                })
+            })
+            .collect();
+        let began = Instant::now();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            assert!(began.elapsed() < Duration::from_secs(60), "somebody waits for ever");
+            thread::sleep(Duration::from_millis(5));
+        }
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert!(seen.iter().all(|seen| seen.met.load(SeqCst) > 0));
     }
 
     /// What it has changed of these bytes nobody knows: none is kept from the file.

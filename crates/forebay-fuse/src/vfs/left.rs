@@ -44,7 +44,7 @@ impl Left {
         let mut silent = Vec::<String>::new();
         for (life, handle) in all {
             let home = life.home.clone();
-            if cluster.epoch(&home) != Some(life.epoch) {
+            if cluster.epoch(&home) != Some(life.process.epoch) {
                 continue;
             }
             if !silent.contains(&home) {

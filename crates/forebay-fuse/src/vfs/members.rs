@@ -221,20 +221,17 @@ impl Vfs {
         }
     }
 
-    pub(super) fn heard(&self, key: FileKey, home: Option<&str>) {
-        self.heard_as_of(key, home.map(|home| (home, Revision(0))));
-    }
-
-    fn heard_as_of(&self, key: FileKey, home: Option<(&str, Revision)>) {
+    /// Where a file is, for as long as no claim is heard of, as somebody told who knew of all ends up to a revision. Who
+    /// was told earlier, and goes on later, knows less.
+    pub(super) fn heard(&self, key: FileKey, home: Option<(&str, Revision)>) {
         let mut heard = lock(&self.members.heard);
-        match home {
-            Some((home, as_of)) => {
-                if heard.len() >= KEPT {
-                    heard.retain(|_, told| told.at.elapsed() < HEARD);
-                }
-                heard.insert(key, Heard { home: home.to_string(), as_of, at: Instant::now() });
-            }
-            None => drop(heard.remove(&key)),
+        let Some((home, as_of)) = home else { return drop(heard.remove(&key)) };
+        if heard.len() >= KEPT {
+            heard.retain(|_, told| told.at.elapsed() < HEARD);
+        }
+        let knows_more = |told: &Heard| told.as_of > as_of && told.at.elapsed() < HEARD;
+        if !heard.get(&key).is_some_and(knows_more) {
+            heard.insert(key, Heard { home: home.to_string(), as_of, at: Instant::now() });
         }
     }
 
@@ -250,7 +247,7 @@ impl Vfs {
     pub(super) fn opened_at(&self, key: FileKey, home: Option<&Life>) {
         let is_known = self.cluster().is_some_and(|cluster| cluster.holder(key) != Holder::Nobody);
         let home = home.filter(|_| !is_known);
-        self.heard_as_of(key, home.map(|life| (life.home.as_str(), life.as_of)));
+        self.heard(key, home.map(|life| (life.home.as_str(), life.as_of)));
     }
 
     /// A file with the directory that it was found in.
@@ -271,23 +268,37 @@ impl Vfs {
     ///
     /// ESTALE if another member serves it: the kernel looks the name up again, and finds it there.
     pub(super) fn claim(&self, id: u64, how: Access) -> Result<Option<Guard>> {
-        let Some(cluster) = self.cluster() else { return Ok(None) };
+        if self.cluster().is_none() {
+            return Ok(None);
+        }
         let Some(key) = self.nodes.file_key(id) else { return Ok(None) };
         let (dir, path) = self.claimable(id, key);
         // Who reads a file that has lost its name here reads what he has.
         if dir == SOMEWHERE && how == Access::Read {
             return Ok(None);
         }
-        match cluster.open(key, self.as_found(dir, &path), &path, how)? {
-            Place::Here(guard) => {
-                self.heard(key, None);
-                Ok(guard)
-            }
-            Place::There(home) => {
-                self.heard(key, Some(&home));
-                Err(self.replaced(&path))
-            }
+        match self.open_at(key, (self.as_found(dir, &path), &path), how)? {
+            Place::Here(guard) => Ok(guard),
+            Place::There(_) => Err(self.replaced(&path)),
         }
+    }
+
+    /// Asks where a file is to be opened, which is found in a directory by a path, and remembers that.
+    pub(super) fn open_at(
+        &self,
+        key: FileKey,
+        (dir, path): (FileKey, &Path),
+        how: Access,
+    ) -> Result<Place> {
+        let cluster = self.cluster().ok_or_else(moved)?;
+        // Before: who has the file then holds it later than that.
+        let as_of = cluster.revision();
+        let place = cluster.open(key, dir, path, how)?;
+        match &place {
+            Place::Here(_) => self.heard(key, None),
+            Place::There(home) => self.heard(key, Some((home, as_of))),
+        }
+        Ok(place)
     }
 
     /// The one member that has claimed all these files, as far as was heard: it is asked before the registry is. It
@@ -348,21 +359,15 @@ impl Vfs {
             return home;
         }
         lock(&self.members.told).remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
-        let (cluster, dir) = self.cluster().zip(self.nodes.key(parent))?;
+        let dir = self.nodes.key(parent)?;
         let path = self.path(parent).ok()?.join(name);
         let how = match self.engine.config().read_only {
             true => Access::Read,
             false => Access::Write,
         };
-        match cluster.open(key, self.as_found(dir, &path), &path, how).ok()? {
-            Place::There(home) => {
-                self.heard(key, Some(&home));
-                Some(home)
-            }
-            Place::Here(_) => {
-                self.heard(key, None);
-                None
-            }
+        match self.open_at(key, (self.as_found(dir, &path), &path), how).ok()? {
+            Place::There(home) => Some(home),
+            Place::Here(_) => None,
         }
     }
 
@@ -540,10 +545,9 @@ impl Vfs {
         };
         let resized = match change {
             NameChange::SetAttr { file, size: Some(_), .. } => {
-                // By the claim that its home was asked for.
-                let claimed = self.cluster().and_then(|cluster| cluster.claimed(file, home));
-                let as_of = claimed.unwrap_or(Revision(0));
-                Some((file, Life { as_of, ..self.life_of(home)? }))
+                // Whoever makes the change has the file later than this.
+                let as_of = self.cluster().ok_or_else(moved)?.revision();
+                Some((self.members.unsynced.open(file), self.life_of(home, as_of)?))
             }
             _ => None,
         };
@@ -558,13 +562,14 @@ impl Vfs {
         // Also if it failed: it may have been made.
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());
-        match answer? {
-            Answer::Changed(attrs) => {
-                if let Some((file, by)) = resized {
-                    self.members.unsynced.wrote(file, &by);
-                }
-                Ok(attrs)
+        if let Some((account, by)) = resized {
+            if let Ok(Answer::Changed(_)) = &answer {
+                self.owes(&account, &by);
             }
+            self.members.unsynced.close(&account);
+        }
+        match answer? {
+            Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),
         }
     }

@@ -19,7 +19,6 @@ use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 use super::Vfs;
 use super::doubts::Whose;
 use super::members::{moved, words_of};
-use super::unsynced::Life;
 use crate::nodes::Side;
 
 /// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
@@ -306,7 +305,8 @@ impl Vfs {
         path: &Path,
         (write, program): (bool, Option<Opener>),
     ) -> Result<Answer> {
-        let cluster = self.cluster().filter(|it| it.vouches(file)).ok_or_else(moved)?;
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let mut as_of = cluster.vouches(file).ok_or_else(moved)?;
         let mut held = None;
         if write {
             self.refuse_read_only()?;
@@ -315,6 +315,8 @@ impl Vfs {
                 Place::Here(guard) => held = guard,
                 Place::There(_) => return Err(moved()),
             }
+            // By the claim that is held from here on: the file may have been given back, and claimed anew.
+            as_of = cluster.vouches(file).ok_or_else(moved)?;
         }
         let opened = self.named_at(file, path)?;
         // The name that was opened is gone: the asker looks it up again, unless it has the file open.
@@ -323,7 +325,6 @@ impl Vfs {
             None if self.opened_for(from.0, file).is_some() => self.known_at(file, path)?,
             None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
         };
-        let as_of = cluster.as_of(file);
         let attr = self.engine.verbs.stat_open(&opened);
         if let Some(program) = program {
             self.allows_open(&program, &attr, path)?;
@@ -525,13 +526,7 @@ impl Vfs {
     pub fn forget_file(&self, file: FileKey, given: Revision) {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
-        self.forget_home(file, given);
-        if let Some(cluster) = self.cluster() {
-            let lives = |by: &Life| {
-                cluster.epoch(&by.home) == Some(by.epoch) && cluster.others().contains(&by.home)
-            };
-            self.members.unsynced.given_back(file, given, lives);
-        }
+        self.homes_ended(file, given);
         let near = self.nodes.id_of(file);
         if self.nodes.key(near) == Some(file) {
             self.nodes.set_pages(near, 0);

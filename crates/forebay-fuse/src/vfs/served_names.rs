@@ -220,7 +220,7 @@ impl Vfs {
 
     /// Whether one of the files is held here, for certain: else who asks has to look again.
     fn is_home(&self, files: &[Option<FileKey>]) -> Result<()> {
-        let vouches = |file: &FileKey| self.cluster().is_some_and(|it| it.vouches(*file));
+        let vouches = |file: &FileKey| self.cluster().is_some_and(|it| it.vouches(*file).is_some());
         match files.iter().flatten().any(vouches) {
             true => Ok(()),
             false => Err(moved()),

@@ -4,6 +4,7 @@
 mod far;
 mod granted;
 mod hanging;
+mod owed;
 mod passed;
 mod patience;
 mod slow;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore, Error, FileKey, Kind, New, Result};
-use forebay_cluster::core::{Access, Holder, Revision};
+use forebay_cluster::core::{Access, Holder, Process, Revision};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Question, Refusal};
 use forebay_engine::governor::law::Preset;
@@ -58,8 +59,17 @@ struct Net {
     /// Claims held, by file.
     held: Mutex<HashMap<FileKey, usize>>,
     epochs: Mutex<HashMap<String, u64>>,
+    /// Members whose tiers have lost nothing, and since which epoch nobody took their places. Others have only what their
+    /// newest process has.
+    kept: Mutex<HashMap<String, u64>>,
     /// When files were claimed last, if that matters.
     claimed: Mutex<HashMap<FileKey, u64>>,
+    /// When homes of files had ended of which no mount was told, but its member has heard.
+    given: Mutex<HashMap<FileKey, u64>>,
+    /// How far the registry is.
+    revision: AtomicU64,
+    /// What comes to pass right after a member has vouched for a file.
+    vouched: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     asked: Mutex<Vec<Question>>,
     fates: Mutex<Option<Arc<Fates>>>,
     /// Directories where files are opened without asking. In others somebody makes files.
@@ -137,8 +147,12 @@ impl Cluster for Played {
         }
     }
 
-    fn vouches(&self, file: FileKey) -> bool {
-        self.holder(file) == Holder::Here
+    fn vouches(&self, file: FileKey) -> Option<Revision> {
+        let claimed = lock(&self.net.claimed).get(&file).copied();
+        let as_of = (self.holder(file) == Holder::Here).then(|| Revision(claimed.unwrap_or(1)));
+        let vouched = lock(&self.net.vouched).clone();
+        vouched.into_iter().for_each(|vouched| vouched());
+        as_of
     }
 
     fn is_written(&self, file: FileKey) -> bool {
@@ -253,17 +267,18 @@ impl Cluster for Played {
         lock(&self.net.epochs).get(member).copied()
     }
 
-    fn boot(&self, member: &str) -> Option<String> {
-        self.epoch(member).map(|epoch| epoch.to_string())
+    fn process(&self, member: &str) -> Option<Process> {
+        let (epoch, kept) = (self.epoch(member)?, lock(&self.net.kept).get(member).copied());
+        let boot = kept.map_or(epoch.to_string(), |_| "kept".into());
+        Some(Process { epoch, boot, line: kept.unwrap_or(epoch) })
     }
 
-    fn as_of(&self, file: FileKey) -> Revision {
-        Revision(lock(&self.net.claimed).get(&file).copied().unwrap_or(1))
+    fn revision(&self) -> Revision {
+        Revision(self.net.revision.load(SeqCst))
     }
 
-    fn claimed(&self, file: FileKey, by: &str) -> Option<Revision> {
-        let home = lock(&self.net.homes).get(&file).cloned();
-        home.filter(|home| home == by).map(|_| self.as_of(file))
+    fn given(&self, file: FileKey) -> Option<Revision> {
+        lock(&self.net.given).get(&file).copied().map(Revision)
     }
 
     fn others(&self) -> Vec<String> {

@@ -99,11 +99,6 @@ impl Remote {
         is_there
     }
 
-    /// It has answered that something was written, and is not synced.
-    fn wrote(&self, there: &There) {
-        self.account.pending.wrote(&there.life);
-    }
-
     fn access(&self) -> Access {
         if self.write { Access::Write } else { Access::Read }
     }
@@ -221,7 +216,7 @@ impl Vfs {
         match self.ask(home, &question, &[], &mut Vec::new())? {
             // If it has begun anew since, it knows the handle no more.
             Answer::Opened { handle, as_of, .. } => {
-                Ok(There { life: Life { as_of, ..self.life_of(home)? }, handle })
+                Ok(There { life: self.life_of(home, as_of)?, handle })
             }
             other => Err(odd(&other)),
         }
@@ -488,7 +483,7 @@ impl Vfs {
                     let write = |number| Question::Write { handle, number, offset, sync };
                     self.ask_to_change_done(remote, there, Again::Once, write, data)?;
                     if !sync {
-                        remote.wrote(there);
+                        self.owes(&remote.account, &there.life);
                     }
                     Ok(())
                 },
@@ -514,7 +509,7 @@ impl Vfs {
                 let handle = there.handle;
                 let write = |number| Question::Overwrite { handle, number, offset: start };
                 self.ask_to_change_done(remote, there, Again::Once, write, bytes)?;
-                remote.wrote(there);
+                self.owes(&remote.account, &there.life);
                 Ok(())
             };
             let here = |guest: &Guest| guest.overwrite(self, start, bytes);
@@ -553,7 +548,7 @@ impl Vfs {
             Seat::There(there) => {
                 let cut = |number| Question::Resize { handle: there.handle, number, size: 0 };
                 self.ask_to_change_done(remote, &there, Again::Once, cut, &[])?;
-                remote.wrote(&there);
+                self.owes(&remote.account, &there.life);
                 Ok(())
             }
             Seat::Here(guest) => guest.resize(self, 0),
@@ -575,7 +570,7 @@ impl Vfs {
             )? {
                 Answer::At(_) => {
                     if !sync {
-                        remote.wrote(there);
+                        self.owes(&remote.account, &there.life);
                     }
                     Ok(())
                 }
@@ -606,7 +601,7 @@ impl Vfs {
                 let handle = there.handle;
                 let allocate = |number| Question::Allocate { handle, number, offset, len, mode };
                 self.ask_to_change_done(remote, there, Again::No, allocate, &[])?;
-                remote.wrote(there);
+                self.owes(&remote.account, &there.life);
                 Ok(())
             },
             |guest| guest.allocate(self, offset, len, mode),

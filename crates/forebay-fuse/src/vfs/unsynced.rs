@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use forebay_backing::{Error, FileKey, Result};
-use forebay_cluster::core::Revision;
+use forebay_cluster::core::{Process, Revision};
 use forebay_cluster::words::Question;
 use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
@@ -15,20 +15,34 @@ use super::Vfs;
 use super::members::moved;
 use super::there::{Remote, Repeated};
 
-/// One life of a member.
+/// One life of a member, that has a file.
 #[derive(Debug, Clone)]
 pub struct Life {
     pub home: String,
-    pub epoch: u64,
-    /// As long as it is the same, what a process has acknowledged outlives it in the tier (S2).
-    pub boot: String,
+    pub process: Process,
     /// It had the file by then: that it was given back before is old news.
     pub as_of: Revision,
 }
 
 impl Life {
+    /// Whether what the other one acknowledged is in its tier, or was brought home. As long as the tier has lost nothing
+    /// (`boot`) that outlives processes (S2), and no claim of theirs ends without a flush, but with their place (`line`).
+    fn keeps(&self, of: &Life) -> bool {
+        self.has_tier_of(of) && self.process.line <= of.process.epoch
+    }
+
+    /// The same if this one has the file: whoever took its place may have left it this one, under the claim that it had.
     fn has_all_of(&self, before: &Life) -> bool {
-        (&self.home, &self.boot) == (&before.home, &before.boot)
+        self.keeps(before) || self.has_tier_of(before) && self.as_of == before.as_of
+    }
+
+    fn has_tier_of(&self, of: &Life) -> bool {
+        self.home == of.home && self.process.boot == of.process.boot
+    }
+
+    /// Whose answer is known last may have been given first.
+    fn is_older(&self, than: &Life) -> bool {
+        self.home == than.home && self.process.epoch < than.process.epoch
     }
 }
 
@@ -80,16 +94,33 @@ impl Pending {
         state.losses - u64::from(!state.is_told && state.losses > 0)
     }
 
+    /// Whether anything is owed that this one, or this mount, does not have.
+    fn is_owed_by_another(&self, at: Option<&Life>) -> bool {
+        self.state().by.as_ref().is_some_and(|by| !at.is_some_and(|at| at.has_all_of(by)))
+    }
+
     /// Something was acknowledged that is not synced.
+    ///
+    /// What the same home acknowledged under an earlier claim stays owed beside it, under one name. That claim has ended in
+    /// one of two ways: with a flush, and then nothing of it is lost whatever is heard of that, or with the home's place,
+    /// which others took; then the later process does not have what was owed, and it is lost now: the
+    /// news of its end would be older than what was acknowledged since. A daemon that was killed has its
+    /// tier, its place and its claims still, and owes what the one before did.
     pub fn wrote(&self, by: &Life) {
         let mut state = self.state();
         state.writes += 1;
-        if state.by.as_ref().is_some_and(|before| !by.has_all_of(before)) {
-            state.lose();
-        }
-        let known = state.by.take().filter(|before| by.has_all_of(before));
-        let as_of = known.map_or(by.as_of, |before| before.as_of.max(by.as_of));
-        state.by = Some(Life { as_of, ..by.clone() });
+        state.by = Some(match state.by.take() {
+            None => by.clone(),
+            Some(before) => {
+                let (old, new) = if by.is_older(&before) { (by, &before) } else { (&before, by) };
+                if new.has_all_of(old) {
+                    Life { as_of: new.as_of.max(old.as_of), ..new.clone() }
+                } else {
+                    state.lose();
+                    new.clone()
+                }
+            }
+        });
     }
 
     /// To be asked before a sync.
@@ -167,13 +198,6 @@ impl Unsynced {
         Account { key, pending, told }
     }
 
-    /// Something of a file was acknowledged that is not synced, to who may not have it open.
-    pub fn wrote(&self, key: FileKey, by: &Life) {
-        let account = self.open(key);
-        account.pending.wrote(by);
-        self.close(&account);
-    }
-
     /// What is not open, and of which there is nothing to tell, is forgotten.
     pub fn close(&self, account: &Account) {
         let mut all = self.all();
@@ -183,15 +207,15 @@ impl Unsynced {
         }
     }
 
-    /// Claims of before were given back: what homes had acknowledged that live on is on the store, and what others had is
+    /// Claims of before have ended: what homes had acknowledged that keep it is on the store, and what others had is
     /// lost. What a home has acknowledged that had the file later is owed still.
-    pub fn given_back(&self, key: FileKey, given: Revision, lives: impl Fn(&Life) -> bool) {
+    pub fn given_back(&self, key: FileKey, given: Revision, keeps: impl Fn(&Life) -> bool) {
         let mut all = self.all();
         let Some(pending) = all.get(&key) else { return };
         let mut state = pending.state();
         match &state.by {
             Some(by) if by.as_of >= given => {}
-            Some(by) if lives(by) => state.by = None,
+            Some(by) if keeps(by) => state.by = None,
             Some(_) => state.lose(),
             None => {}
         }
@@ -201,30 +225,62 @@ impl Unsynced {
         }
     }
 
+    fn is_empty(&self, key: FileKey) -> bool {
+        !self.all().contains_key(&key)
+    }
+}
+
+impl Vfs {
+    /// The life of a member that the registry tells of now, and that had a file by then.
+    pub(super) fn life_of(&self, home: &str, as_of: Revision) -> Result<Life> {
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let process = cluster.process(home).unwrap_or_default();
+        Ok(Life { home: home.into(), process, as_of })
+    }
+
+    /// Homes that the file had before `given` have ended.
+    pub(super) fn homes_ended(&self, key: FileKey, given: Revision) {
+        self.forget_home(key, given);
+        let keeps = |by: &Life| self.life_of(&by.home, given).is_ok_and(|now| now.keeps(by));
+        self.members.unsynced.given_back(key, given, keeps);
+    }
+
+    /// Before what is owed is held to be lost, since the file is there now, or here: it may have been given back, which was
+    /// heard of and is still to be told.
+    fn hear_of_ends(&self, account: &Account, at: Option<&Life>) {
+        if account.pending.is_owed_by_another(at)
+            && let Some(given) = self.cluster().and_then(|cluster| cluster.given(account.key))
+        {
+            self.homes_ended(account.key, given);
+        }
+    }
+
+    /// A home has acknowledged something that is not synced.
+    pub(super) fn owes(&self, account: &Account, by: &Life) {
+        self.hear_of_ends(account, Some(by));
+        account.pending.wrote(by);
+    }
+
+    fn synced(&self, account: &Account, at: Option<&Life>, writes: u64) -> Result<()> {
+        self.hear_of_ends(account, at);
+        account.pending.synced(at, writes);
+        account.tell()
+    }
+
     /// The file was synced here, by who has it open past all this.
     ///
     /// # Errors
     ///
     /// EIO if what a home had acknowledged before is lost, and nobody was told.
-    pub fn synced_here(&self, key: FileKey) -> Result<()> {
-        if !self.all().contains_key(&key) {
+    pub(super) fn synced_here(&self, key: FileKey) -> Result<()> {
+        let unsynced = &self.members.unsynced;
+        if unsynced.is_empty(key) {
             return Ok(());
         }
-        let account = self.open(key);
-        account.pending.synced(None, account.pending.writes());
-        let told = account.tell();
-        self.close(&account);
+        let account = unsynced.open(key);
+        let told = self.synced(&account, None, account.pending.writes());
+        unsynced.close(&account);
         told
-    }
-}
-
-impl Vfs {
-    /// The life of a member that the registry tells of now.
-    pub(super) fn life_of(&self, home: &str) -> Result<Life> {
-        let cluster = self.cluster().ok_or_else(moved)?;
-        let (epoch, boot) = (cluster.epoch(home).unwrap_or(0), cluster.boot(home));
-        let boot = boot.unwrap_or_default();
-        Ok(Life { home: home.into(), epoch, boot, as_of: Revision(0) })
     }
 
     pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
@@ -241,8 +297,7 @@ impl Vfs {
             },
             |guest| guest.sync(self),
         )?;
-        pending.synced(at.borrow().as_ref(), writes);
-        remote.account.tell()
+        self.synced(&remote.account, at.borrow().as_ref(), writes)
     }
 
     /// A descriptor was closed: whether its home still has what was written to the file, and where bytes are to be on
@@ -266,7 +321,10 @@ impl Vfs {
             |guest| guest.flush(self),
         );
         match &flushed {
-            Ok(()) => pending.is_at(at.borrow().as_ref(), writes),
+            Ok(()) => {
+                self.hear_of_ends(&remote.account, at.borrow().as_ref());
+                pending.is_at(at.borrow().as_ref(), writes);
+            }
             Err(_) => _ = remote.has_written.fetch_or(has_written, SeqCst),
         }
         // Whatever that came to, a loss is told once.
@@ -281,9 +339,16 @@ mod tests {
 
     const KEY: FileKey = FileKey { ino: 7, generation: 1 };
 
-    fn life(home: &str, boot: u64) -> Life {
-        let boot_id = boot.to_string();
-        Life { home: home.into(), epoch: boot, boot: boot_id, as_of: Revision(boot) }
+    /// Its machine begins anew each time.
+    fn life(home: &str, epoch: u64) -> Life {
+        let process = Process { epoch, boot: epoch.to_string(), line: epoch };
+        Life { home: home.into(), process, as_of: Revision(epoch) }
+    }
+
+    /// One that has its tier still, and its place since `line`.
+    fn process((epoch, line): (u64, u64), as_of: u64) -> Life {
+        let process = Process { epoch, boot: "kept".into(), line };
+        Life { home: "h".into(), process, as_of: Revision(as_of) }
     }
 
     fn sync(account: &Account, at: &Life) -> Result<()> {
@@ -322,8 +387,41 @@ mod tests {
     fn a_home_that_begins_anew_on_its_machine_has_lost_nothing() {
         let all = Unsynced::default();
         let one = all.open(KEY);
-        one.pending.wrote(&life("h", 1));
-        assert!(sync(&one, &Life { epoch: 9, ..life("h", 1) }).is_ok());
+        one.pending.wrote(&process((1, 1), 10));
+        assert!(sync(&one, &process((2, 1), 12)).is_ok());
+        one.pending.wrote(&process((2, 1), 12));
+        one.pending.wrote(&process((3, 1), 14));
+        assert!(sync(&one, &process((3, 1), 14)).is_ok());
+    }
+
+    /// It has claimed the file anew after others had its place, and the file. That this was given back is heard later.
+    #[test]
+    fn what_went_with_a_homes_place_is_lost_though_the_file_is_there_again() {
+        let all = Unsynced::default();
+        let one = all.open(KEY);
+        one.pending.wrote(&process((1, 1), 10));
+        one.pending.wrote(&process((3, 3), 40));
+        all.given_back(KEY, Revision(30), |by| by.process.epoch == 3);
+        assert!(one.tell().is_err(), "the first write");
+        assert!(sync(&one, &process((3, 3), 40)).is_ok(), "the second");
+        one.pending.wrote(&process((3, 3), 40));
+        assert!(sync(&one, &process((5, 5), 60)).is_err());
+        one.pending.wrote(&process((5, 5), 60));
+        assert!(sync(&one, &process((7, 7), 60)).is_ok(), "the claim is the same");
+    }
+
+    /// The answers of two processes may be known in another order.
+    #[test]
+    fn what_an_earlier_process_acknowledged_is_lost_however_late_that_is_known() {
+        let all = Unsynced::default();
+        let one = all.open(KEY);
+        one.pending.wrote(&process((3, 3), 40));
+        one.pending.wrote(&process((1, 1), 10));
+        assert!(one.tell().is_err());
+        assert!(sync(&one, &process((3, 3), 40)).is_ok());
+        one.pending.wrote(&process((4, 3), 40));
+        one.pending.wrote(&process((3, 3), 40));
+        assert!(sync(&one, &process((4, 3), 40)).is_ok(), "nobody had its place between");
     }
 
     #[test]
@@ -336,14 +434,14 @@ mod tests {
         one.pending.wrote(&life("h", 2));
         all.given_back(KEY, Revision(2), |_| true);
         assert!(one.pending.is_unsynced(), "it had the file by then");
-        all.given_back(KEY, Revision(3), |by| by.epoch == 2);
+        all.given_back(KEY, Revision(3), |by| by.process.epoch == 2);
         assert!(sync(&one, &life("other", 5)).is_ok(), "its home brought it to the store");
         one.pending.wrote(&life("other", 5));
         all.given_back(KEY, Revision(5), |_| false);
         assert!(one.tell().is_ok(), "what was given up is another's");
         all.given_back(KEY, Revision(6), |_| false);
         assert!(one.tell().is_err(), "it was given up with its dead home");
-        assert!(all.synced_here(KEY).is_ok(), "and told");
+        assert!(all.open(KEY).tell().is_ok(), "and told");
     }
 
     #[test]

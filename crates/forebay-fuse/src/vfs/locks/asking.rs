@@ -339,12 +339,9 @@ impl Vfs {
         };
         let _tree = self.tree();
         let (dir, path) = self.claimable(id, key);
-        match cluster.open(key, dir, &path, how)? {
+        match self.open_at(key, (dir, &path), how)? {
             Place::Here(held) => Ok(Way { seat: Seat::Here, held: Some(held) }),
-            Place::There(home) => {
-                self.heard(key, Some(&home));
-                Ok(there(home))
-            }
+            Place::There(home) => Ok(there(home)),
         }
     }
 

@@ -1,0 +1,261 @@
+//! What homes have acknowledged and not synced: when it is lost, and when it is not.
+
+use forebay_backing::SetAttr;
+
+use super::*;
+
+/// `f` is A's, by a claim of revision 10, and B has written to it there and closed it without a sync.
+fn owed(mounts: usize) -> (Bed, FileKey) {
+    let bed = Bed::new(mounts);
+    let (a, b) = (&bed.mounts[0], &bed.mounts[1]);
+    a.vfs.release(a.create("f"));
+    let key = a.key("f");
+    lock(&bed.net.claimed).insert(key, 10);
+    lock(&bed.net.kept).insert("a".into(), 1);
+    writes(b, "old");
+    assert!(is_owed(b, key));
+    (bed, key)
+}
+
+fn writes(mount: &Mount, text: &str) {
+    let handle = mount.opened("f");
+    mount.write(handle, 0, text).expect("its home answers");
+    mount.vfs.release(handle);
+}
+
+fn is_owed(mount: &Mount, key: FileKey) -> bool {
+    mount.vfs.members.unsynced.open(key).pending.is_unsynced()
+}
+
+/// Whether the next to sync hears of a loss.
+fn is_told(mount: &Mount) -> bool {
+    let handle = mount.opened("f");
+    let told = mount.vfs.fsync(handle);
+    let again = mount.vfs.fsync(handle);
+    assert!(again.is_ok(), "it is told once: {again:?}");
+    mount.vfs.release(handle);
+    assert!(told.as_ref().err().is_none_or(|error| error.errno() == libc::EIO), "{told:?}");
+    told.is_err()
+}
+
+/// A begins anew: its tier is as it was, and so is its place.
+fn is_killed(bed: &Bed) {
+    lock(&bed.net.epochs).insert("a".into(), 2);
+}
+
+/// Its machine loses power.
+fn loses_power(bed: &Bed) {
+    lock(&bed.net.kept).remove("a");
+    lock(&bed.net.epochs).insert("a".into(), 2);
+}
+
+// S-2 S-25
+#[test]
+fn what_a_killed_home_has_brought_home_is_not_lost() {
+    let (bed, key) = owed(2);
+    is_killed(&bed);
+    let b = &bed.mounts[1];
+    b.vfs.forget_file(key, Revision(20));
+    assert!(!is_owed(b, key) && !is_told(b));
+}
+
+// S-2 S-25
+#[test]
+fn what_a_killed_home_has_in_its_tier_is_owed_under_whichever_claim() {
+    for claimed in [10, 12] {
+        let (bed, key) = owed(2);
+        is_killed(&bed);
+        lock(&bed.net.claimed).insert(key, claimed);
+        let b = &bed.mounts[1];
+        writes(b, "new");
+        assert!(is_owed(b, key) && !is_told(b));
+    }
+}
+
+/// Another took its place, brought home what had been synced, and gave that back; A has claimed the file anew. B hears of that
+/// when it has written there again.
+#[test]
+fn what_was_owed_under_a_claim_that_went_with_its_homes_place_is_lost() {
+    for is_given_late in [false, true] {
+        let (bed, key) = owed(2);
+        lock(&bed.net.epochs).insert("a".into(), 3);
+        lock(&bed.net.kept).insert("a".into(), 3);
+        lock(&bed.net.claimed).insert(key, 40);
+        let b = &bed.mounts[1];
+        writes(b, "new");
+        if is_given_late {
+            b.vfs.forget_file(key, Revision(30));
+        }
+        assert!(is_owed(b, key));
+        assert!(is_told(b), "the first write is lost");
+        assert!(!is_owed(b, key), "the second is not");
+    }
+}
+
+/// Whoever took A's place had no copy of the file, or others of its files were given up: the claim stands.
+#[test]
+fn what_was_owed_under_a_claim_that_stands_is_not_lost_with_its_homes_place() {
+    let (bed, _) = owed(2);
+    lock(&bed.net.epochs).insert("a".into(), 3);
+    lock(&bed.net.kept).insert("a".into(), 3);
+    let b = &bed.mounts[1];
+    writes(b, "new");
+    assert!(!is_told(b));
+}
+
+/// A has given the file back at 20, and C has claimed it since. B has heard of both, and its mount is still to be told.
+fn goes_to_c() -> (Bed, FileKey) {
+    let (bed, key) = owed(3);
+    let a = &bed.mounts[0];
+    let known = a.vfs.engine.files.find(key).expect("it is A's");
+    a.vfs.engine.drain.flush_file(&known).expect("the store works");
+    lock(&bed.net.homes).insert(key, "c".into());
+    lock(&bed.net.claimed).insert(key, 25);
+    lock(&bed.net.given).insert(key, 20);
+    bed.net.revision.store(25, SeqCst);
+    (bed, key)
+}
+
+// S-25
+#[test]
+fn nothing_is_lost_by_a_write_at_the_next_home_before_the_end_of_the_former_is_told() {
+    let (bed, key) = goes_to_c();
+    let b = &bed.mounts[1];
+    writes(b, "new");
+    b.vfs.forget_file(key, Revision(20));
+    assert!(is_owed(b, key), "by C");
+    assert!(!is_told(b));
+}
+
+// S-25
+#[test]
+fn nothing_is_lost_by_a_cut_at_the_next_home_before_the_end_of_the_former_is_told() {
+    let (bed, key) = goes_to_c();
+    let b = &bed.mounts[1];
+    cuts(b);
+    b.vfs.forget_file(key, Revision(20));
+    assert!(is_owed(b, key), "by C");
+    assert!(!is_told(b));
+}
+
+// S-25
+#[test]
+fn nothing_is_lost_by_a_sync_at_the_next_home_before_the_end_of_the_former_is_told() {
+    let (bed, key) = goes_to_c();
+    let b = &bed.mounts[1];
+    assert!(!is_told(b) && !is_owed(b, key));
+    let (bed, key) = goes_to_c();
+    let b = &bed.mounts[1];
+    let closes = b.opened("f");
+    b.vfs.flush(closes).expect("nothing is lost");
+    b.vfs.release(closes);
+    assert!(!is_told(b) && !is_owed(b, key));
+}
+
+fn cuts(mount: &Mount) {
+    let (who, set) = (Origin::default(), SetAttr::default());
+    let id = mount.lookup("f").expect("it is there").id;
+    mount.vfs.setattr(id, who, &set, Some((1, None))).expect("its home answers");
+}
+
+/// Copies of A's files that this mount had adopted are of no use any more: A is back. That is no give-back.
+#[test]
+fn what_is_owed_stays_so_when_a_file_is_disowned() {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    b.vfs.disown(key).expect("the tier works");
+    assert!(is_owed(b, key));
+    loses_power(&bed);
+    assert!(is_told(b), "a sync says nothing of what is lost");
+}
+
+/// B hears of an earlier give-back once A has cut the file for it.
+#[test]
+fn what_is_owed_for_a_cut_stays_so_when_an_earlier_claim_was_given_back() {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    assert!(!is_told(b), "it is synced");
+    bed.net.revision.store(12, SeqCst);
+    cuts(b);
+    b.vfs.forget_file(key, Revision(9));
+    assert!(is_owed(b, key));
+    loses_power(&bed);
+    assert!(is_told(b), "a sync says nothing of what is lost");
+}
+
+/// A gives the file back while B opens it there, at 20: then it is nobody's as far as B knows.
+#[test]
+fn a_home_that_gives_the_file_back_while_it_is_opened_is_believed_no_longer() {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    lock(&bed.net.deaf).insert("b".into());
+    assert!(b.open("f", libc::O_RDONLY).is_err(), "its home is found by that");
+    let net = Arc::downgrade(&bed.net);
+    *lock(&bed.net.vouched) = Some(Arc::new(move || {
+        let net = net.upgrade().expect("it is there");
+        lock(&net.homes).remove(&key);
+        lock(&net.claimed).insert(key, 21); // As far as A has heard by now.
+    }));
+    let opened = b.open("f", libc::O_RDONLY).expect("A served it").handle;
+    assert_eq!(b.vfs.home_of(key).as_deref(), Some("a"));
+    b.vfs.forget_file(key, Revision(20));
+    assert_eq!(b.vfs.home_of(key), None);
+    b.vfs.release(opened);
+}
+
+/// A gives the file back while B opens it there to write, and claims it anew for that.
+#[test]
+fn a_writer_is_told_of_the_claim_that_is_held_for_it() {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    assert!(!is_told(b), "it is synced");
+    let net = Arc::downgrade(&bed.net);
+    *lock(&bed.net.vouched) = Some(Arc::new(move || {
+        let net = net.upgrade().expect("it is there");
+        lock(&net.claimed).insert(key, 30);
+    }));
+    writes(b, "new");
+    b.vfs.forget_file(key, Revision(20));
+    assert!(is_owed(b, key), "it was written under the later claim");
+}
+
+/// Of two answers the one that comes last may be the older.
+#[test]
+fn who_has_heard_of_a_later_home_is_not_sent_back_to_a_former_one() {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    lock(&bed.net.deaf).insert("b".into());
+    b.vfs.heard(key, Some(("c", Revision(25))));
+    b.vfs.heard(key, Some(("a", Revision(10))));
+    assert_eq!(b.vfs.home_of(key).as_deref(), Some("c"));
+    b.vfs.forget_file(key, Revision(20));
+    assert_eq!(b.vfs.home_of(key).as_deref(), Some("c"));
+    b.vfs.heard(key, Some(("a", Revision(40))));
+    assert_eq!(b.vfs.home_of(key).as_deref(), Some("a"));
+}
+
+/// Whoever asked for a write is answered without it, right after it was made: set-id bits go all the same.
+#[test]
+fn a_write_that_was_given_up_once_it_was_made_leaves_no_privilege() {
+    use std::os::unix::fs::MetadataExt;
+    let (bed, _) = owed(2);
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let id = a.lookup("f").expect("it is A's").id;
+    let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+    a.vfs.setattr(id, Origin::default(), &set, None).expect("it is A's");
+    let mode = || std::fs::metadata(bed.root.join("backing/f")).expect("it is there").mode();
+    assert_eq!(mode() & 0o7777, 0o4755);
+    let (vfs, mut times) = (Arc::downgrade(&a.vfs), 0);
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |_, _| {
+        times += 1;
+        if times == 2 {
+            vfs.upgrade().expect("it is mounted").expire_guests(Duration::ZERO);
+            let asker = forebay_engine::requester::now().expect("a member asks");
+            assert!(asker.is_gone(), "it was given up");
+        }
+    }));
+    let handle = b.opened("f");
+    b.write(handle, 0, "new").expect("it was made");
+    assert_eq!(mode() & 0o7777, 0o755);
+    b.vfs.release(handle);
+}
