@@ -33,7 +33,7 @@ use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
 use crate::core::paths::{Dir, DirId, Tree, Way};
 use crate::core::seal::Seal;
-use crate::core::state::Record;
+use crate::core::state::{Change, Record};
 use crate::failpoint;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::log::{self, Entry, LogFile, Out};
@@ -97,6 +97,8 @@ struct Log {
     begun: u64,
     /// Rises with each file of the log, and when it may not have said where directories are.
     tells: u64,
+    /// The position after the last record that says more than that bytes are durable.
+    told: u64,
 }
 
 /// What the store has to be told of at the next compaction.
@@ -184,6 +186,7 @@ impl Index {
             sealed: loaded.logs.clone(),
             begun: 0,
             tells: 1,
+            told: loaded.next_seq,
         };
         let index = Index {
             media,
@@ -418,6 +421,13 @@ impl Index {
         if self.is_synced(seq) { Ok(()) } else { self.sync() }
     }
 
+    /// Makes all names durable, and what else was told, but not that bytes are: of those a seal may say so, and who
+    /// syncs a file sees to it.
+    pub fn sync_names(&self) -> io::Result<()> {
+        let told = self.lock().told;
+        self.sync_to(told)
+    }
+
     pub fn is_synced(&self, seq: u64) -> bool {
         self.synced_seq.load(Relaxed) >= seq
     }
@@ -586,6 +596,9 @@ impl Log {
             self.tell_dirs(record)?;
         }
         self.write(when, entry)?;
+        if !matches!(entry, Entry::Change(_, Change::Synced { .. })) {
+            self.told = self.next_seq;
+        }
         if let Some(id) = entry.file() {
             self.touched.files.insert(id);
         }

@@ -27,7 +27,8 @@ impl Files {
         inner.state.is_unseen() && grows && told && plain && known && self.media().keeps_seals()
     }
 
-    /// Syncs the first `len` bytes, if the size has not changed since it was `seen`, with a seal that says so.
+    /// Syncs the first `len` bytes, if the size has not changed since it was `seen`, with a seal that says so. If it gets none
+    /// nothing is synced.
     pub(crate) fn sync_sealing(
         &self,
         file: &Arc<File>,
@@ -48,12 +49,9 @@ impl Files {
             true => self.seal(&mut inner, shadow, len, seen),
             false => None,
         };
-        let named = inner.live().named;
         drop(inner);
-        match seal {
-            _ if skips => {}
-            Some(_) => self.sync_with_log(shadow, out)?,
-            None => self.sync_shadow(file.id, shadow, named)?,
+        if seal.is_some() && !skips {
+            self.sync_with_log(shadow, out)?;
         }
         Ok(seal)
     }

@@ -106,9 +106,13 @@ impl Io {
             inner.begin_seal();
         }
         let work = self.files.work_on(file, inner, evictions);
-        let synced = match seals {
+        let sealed = match seals {
             true => self.files.sync_sealing(file, &*shadow, size, seen),
-            false => self.files.sync_shadow(file.id, &*shadow, named).map(|()| None),
+            false => Ok(None),
+        };
+        let synced = match sealed {
+            Ok(None) => self.files.sync_shadow(file.id, &*shadow, named).map(|()| None),
+            sealed => sealed,
         };
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();

@@ -283,7 +283,7 @@ impl Verbs {
     /// Makes the names in a directory durable, on the backing store and in the index.
     pub fn sync_dir(&self, path: &Path) -> Result<()> {
         self.names.ask(|b| b.sync_dir(path))?;
-        self.files.note_tier(self.files.index().sync())
+        self.files.note_tier(self.files.index().sync_names())
     }
 
     /// Changes attributes on the backing store, and what we keep of them.

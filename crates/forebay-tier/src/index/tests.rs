@@ -344,7 +344,7 @@ impl MediaFile for FullFile {
     }
 
     fn is_flushed_by_others(&self) -> bool {
-        true
+        *self.media.what.lock() != "apart"
     }
 }
 
@@ -513,7 +513,8 @@ fn a_seal_is_within_the_log_until_more_of_it_is_in_the_store() {
 fn what_was_handed_out_is_durable_after_a_flush() {
     let dir = TempDir::new();
     let (dir, what) = (DirMedia::open(dir.path()).unwrap(), Mutex::new(Rank::TierSync, ""));
-    let mut bench = Bench::open(Arc::new(Arc::new(Full { dir, what })));
+    let full = Arc::new(Full { dir, what });
+    let mut bench = Bench::open(Arc::new(full.clone()));
     let put = |bench: &mut Bench, name: &str| {
         bench.create(Path::new(name));
         bench.index.seq()
@@ -524,6 +525,9 @@ fn what_was_handed_out_is_durable_after_a_flush() {
     assert!(bench.index.hand_out(first).is_none(), "it is durable");
 
     let second = put(&mut bench, "b");
+    *full.what.lock() = "apart";
+    assert!(bench.index.hand_out(second).is_none(), "it is on a device of its own");
+    *full.what.lock() = "";
     let out = bench.index.hand_out(second).unwrap();
     assert!(out.seq == second && !bench.index.is_synced(second));
     let again = bench.index.hand_out(second).unwrap();
