@@ -106,6 +106,15 @@ impl Op {
         result
     }
 
+    /// What is part of one has failed.
+    pub fn fail(&self) {
+        self.errors.fetch_add(1, Relaxed);
+    }
+
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
+    }
+
     pub fn counts(&self) -> OpCounts {
         OpCounts {
             errors: self.errors.load(Relaxed),

@@ -336,21 +336,35 @@ impl Index {
     }
 
     fn sync_upto(&self, wanted: u64, _turn: &MutexGuard<'_, ()>) -> io::Result<()> {
-        let (seq, file, laying) = {
-            let mut log = self.lock();
-            if self.is_synced(wanted) {
+        loop {
+            let (seq, file, laying) = {
+                let mut log = self.look();
+                if self.is_synced(wanted) {
+                    return Ok(());
+                }
+                log.file.flush()?;
+                log.be_sure()?;
+                (log.next_seq, log.file.file(), log.file.laying())
+            };
+            if !failpoint::skips_sync("log") {
+                file.sync_data().inspect_err(|_| self.lock().file.doubt())?;
+            }
+            // Else another sync has failed meanwhile: what the device lost of this one it is given once more.
+            if self.look().file.note_laid(laying) {
+                self.synced_seq.fetch_max(seq, Relaxed);
                 return Ok(());
             }
-            log.file.flush()?;
-            log.be_sure()?;
-            (log.next_seq, log.file.file(), log.file.laying())
-        };
-        if !failpoint::skips_sync("log") {
-            file.sync_data().inspect_err(|_| self.lock().file.doubt())?;
         }
-        self.synced_seq.fetch_max(seq, Relaxed);
-        self.lock().file.note_laid(laying);
-        Ok(())
+    }
+
+    /// The log, to be relied on: if a sync of anything on the medium has failed, the device may have lost what it was
+    /// given of the log, and the kernel counts that as written.
+    fn look(&self) -> MutexGuard<'_, Log> {
+        let mut log = self.lock();
+        let is_unsynced = !self.is_synced(log.next_seq);
+        let failed = self.media.failed_syncs();
+        log.file.note_failures(failed, is_unsynced);
+        log
     }
 
     /// Hands all that was appended so far to the device, for the sync of a shadow to make it durable ([`Index::flushed`],
@@ -362,7 +376,7 @@ impl Index {
         // The kernel tells one of what it could not write: as in a sync.
         let _turn = self.syncing.lock();
         let (out, file) = {
-            let mut log = self.lock();
+            let mut log = self.look();
             if self.is_synced(wanted) {
                 return None;
             }
@@ -376,29 +390,26 @@ impl Index {
         if !file.is_flushed_by_others() {
             return None;
         }
-        if !failpoint::skips_sync("log") && file.write_out(out.end()).is_err() {
-            self.doubt_out();
-            return None;
+        if !failpoint::skips_sync("log") {
+            file.write_out(out.end()).ok()?;
         }
-        self.lock().file.note_out(out);
-        Some(out)
+        self.look().file.note_out(out).then_some(out)
+    }
+
+    /// Whether a flush of the device is still all that it takes.
+    pub fn stands(&self, out: Out) -> bool {
+        self.look().file.stands(out)
     }
 
     /// The device was flushed since. What a file of the log that was begun meanwhile has is none of that, nor what was
-    /// handed out before a failure.
-    pub fn flushed(&self, out: Out) {
-        let log = self.lock();
+    /// handed out before a failure: then the log is synced.
+    pub fn flushed(&self, out: Out) -> io::Result<()> {
+        let log = self.look();
         if log.file.stands(out) {
             self.synced_seq.fetch_max(out.seq, Relaxed);
         }
-    }
-
-    /// The device could not be flushed: it may have lost what was handed to it, and the kernel counts that as written.
-    pub fn doubt_out(&self) {
-        let mut log = self.lock();
-        if log.file.has_out_from(self.synced_seq.load(Relaxed)) {
-            log.file.doubt();
-        }
+        drop(log);
+        self.sync_to(out.seq)
     }
 
     /// The position after the last record appended.
@@ -490,7 +501,7 @@ impl Index {
     fn rotate(&self) -> io::Result<(Touched, Vec<String>, u64)> {
         let turn = self.syncing.lock();
         self.sync_upto(self.seq(), &turn)?;
-        let mut log = self.lock();
+        let mut log = self.look();
         log.file.flush()?;
         let seq = log.next_seq;
         if !self.is_synced(seq) {

@@ -82,8 +82,8 @@ pub struct LogFile {
     laid: u64,
     /// Records before this position were handed to the device since the last doubt.
     out: u64,
-    /// Those before this one were about to be.
-    handing: u64,
+    /// So many syncs on the medium had failed when that was looked at last.
+    failed: u64,
 }
 
 /// A file of the log, between two failures of its syncs.
@@ -124,7 +124,7 @@ impl LogFile {
 
     /// The same in another directory: of a log with entries of its own.
     pub fn create_in(media: &dyn Media, dir: &str, first_seq: u64) -> io::Result<LogFile> {
-        let name = name_in(dir, first_seq);
+        let (name, failed) = (name_in(dir, first_seq), media.failed_syncs());
         // Its name never goes: without it the log would be damaged.
         let file = media.open(&name, Open::Keep)?;
         if file.stat()?.len > 0 {
@@ -145,7 +145,7 @@ impl LogFile {
             doubts: 0,
             laid: 0,
             out: 0,
-            handing: 0,
+            failed,
         };
         log.reserve(0)?;
         Ok(log)
@@ -197,7 +197,9 @@ impl LogFile {
         let end = self.tail + self.buf.len() as u64;
         if let Err(error) = self.file.write_at(&self.buf, self.tail) {
             // What is left of it behind the next record would look like damage.
-            let _ = self.zero(self.tail, end);
+            if self.zero(self.tail, end).is_err() {
+                self.reserved = self.reserved.min(self.tail);
+            }
             return Err(error);
         }
         self.tail = end;
@@ -248,7 +250,7 @@ impl LogFile {
         self.unsure = true;
         self.doubts += 1;
         // The zeros ahead, too.
-        (self.laid, self.out, self.handing) = (0, 0, 0);
+        (self.laid, self.out) = (0, 0);
         self.reserved = self.reserved.min(self.tail);
     }
 
@@ -261,10 +263,21 @@ impl LogFile {
         Laying { spell: self.spell(), to: self.reserved }
     }
 
-    /// That sync has succeeded.
-    pub fn note_laid(&mut self, laying: Laying) {
-        if laying.spell == self.spell() {
+    /// That sync has succeeded. Returns whether it counts: nothing has failed since it began.
+    pub fn note_laid(&mut self, laying: Laying) -> bool {
+        let counts = laying.spell == self.spell();
+        if counts {
             self.laid = self.laid.max(laying.to);
+        }
+        counts
+    }
+
+    /// So many syncs of anything on the medium have failed. If there are records that are not durable, the device may have
+    /// lost those that it had.
+    pub fn note_failures(&mut self, failed: u64, is_unsynced: bool) {
+        let is_news = std::mem::replace(&mut self.failed, failed) != failed;
+        if is_news && is_unsynced {
+            self.doubt();
         }
     }
 
@@ -274,13 +287,7 @@ impl LogFile {
         if self.unsure || self.tail > self.laid {
             return None;
         }
-        self.handing = seq;
         Some(Out { spell: self.spell(), seq, end: self.tail })
-    }
-
-    /// Whether the device may have been handed any from `seq` on.
-    pub fn has_out_from(&self, seq: u64) -> bool {
-        self.handing > seq
     }
 
     /// Those that the device has already, if all before `wanted` are among them.
@@ -288,11 +295,13 @@ impl LogFile {
         (wanted <= self.out).then(|| Out { spell: self.spell(), seq: self.out, end: self.tail })
     }
 
-    /// The device has them.
-    pub fn note_out(&mut self, out: Out) {
-        if self.stands(out) {
+    /// The device has them. Returns whether it has them still.
+    pub fn note_out(&mut self, out: Out) -> bool {
+        let stands = self.stands(out);
+        if stands {
             self.out = self.out.max(out.seq);
         }
+        stands
     }
 
     /// Whether they need no more than a flush still: nothing has failed since.

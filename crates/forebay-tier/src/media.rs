@@ -71,6 +71,11 @@ pub trait Media: Send + Sync + 'static {
     }
     /// Makes everything on the medium durable.
     fn sync_all(&self) -> io::Result<()>;
+    /// How many syncs of the medium and its files have failed so far. With each the device may have lost what it had been
+    /// given of any file, and not flushed; the kernel counts that as written.
+    fn failed_syncs(&self) -> u64 {
+        0
+    }
     fn space(&self) -> io::Result<Space>;
     /// Whether it is memory, of which a file's pages are found when it is written.
     fn is_memory(&self) -> bool {
@@ -377,6 +382,10 @@ impl Media for DirMedia {
         mark::of(self.folder.as_fd())
     }
 
+    fn failed_syncs(&self) -> u64 {
+        self.ops.sync.errors()
+    }
+
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {
         let o = &self.ops;
         [
@@ -440,7 +449,7 @@ impl MediaFile for DirMediaFile {
     }
 
     fn write_out(&self, end: u64) -> io::Result<()> {
-        sealing::write_out(self.fd.as_fd(), end)
+        sealing::write_out(self.fd.as_fd(), end).inspect_err(|_| self.ops.sync.fail())
     }
 
     fn seal(&self, seal: &[u8]) -> io::Result<()> {

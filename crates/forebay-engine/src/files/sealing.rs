@@ -66,15 +66,15 @@ impl Files {
     /// Whether a loss of power that leaves a seal of now leaves all that it presumes.
     fn stays(&self, inner: &mut Inner, wanted: Option<u64>, out: Option<Out>) -> bool {
         let needed = inner.live().logged_seq.max(wanted);
+        let out = out.filter(|out| self.index.stands(*out));
         let stays = |seq: u64| self.index.is_synced(seq) || out.is_some_and(|out| seq <= out.seq);
         wanted.is_some() && needed.is_some_and(stays)
     }
 
     /// Syncs a shadow that has a seal, and with the same flush what of the log was handed to the device before.
     fn sync_with_log(&self, shadow: &dyn MediaFile, out: Option<Out>) -> io::Result<()> {
-        shadow.sync_sealed().inspect_err(|_| self.index.doubt_out())?;
-        out.into_iter().for_each(|out| self.index.flushed(out));
-        Ok(())
+        shadow.sync_sealed()?;
+        out.map_or(Ok(()), |out| self.index.flushed(out))
     }
 
     /// The seal that the shadow has then, or none.

@@ -24,12 +24,11 @@ impl Files {
         shadow: &dyn MediaFile,
         named: bool,
     ) -> io::Result<()> {
-        let synced = match named {
+        match named {
             _ if failpoint::skips_sync("shadow") => Ok(()),
             true => shadow.sync_data(),
             false => self.media().sync_new(shadow, &shadow_dir(id)),
-        };
-        synced.inspect_err(|_| self.index.doubt_out())
+        }
     }
 
     /// Takes note of how a sync ended; before the end of the work on the file, or another would take its name for durable.

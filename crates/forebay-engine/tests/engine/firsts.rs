@@ -298,6 +298,24 @@ fn after_a_flush_that_failed_the_log_is_written_again() {
     assert!(failures > 1, "of the bytes, and of the flush");
 }
 
+/// Something else could not be synced while the first sync of a file is under way: what the log was given is given once more.
+// S-3
+#[test]
+fn what_another_failed_sync_has_taken_from_the_log_is_written_again() {
+    let mut first = Firsts::new();
+    let file = first.write("f");
+    let (media, came) = (first.media.clone(), AtomicBool::new(false));
+    first.media.at_shadow_sync(move || {
+        if !came.swap(true, Relaxed) {
+            media.fail_another_sync();
+        }
+    });
+    let before = first.media.syncs().0;
+    first.sync("f", &file);
+    assert!(first.media.seals() > 0 && first.media.syncs().0 > before);
+    first.survives().expect("what was synced is there");
+}
+
 /// How a name goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {

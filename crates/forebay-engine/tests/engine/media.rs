@@ -132,6 +132,7 @@ struct Inner {
     ops: u64,
     fault: Option<Fault>,
     faults_given: u64,
+    failed_syncs: u64,
     hook: Option<Hook>,
     at_shadow_read: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     at_shadow_write: Option<Arc<dyn Fn(u64) + Send + Sync>>,
@@ -264,6 +265,15 @@ impl CrashMedia {
     /// Operations since the fault was set.
     pub fn ops(&self) -> u64 {
         self.lock().ops
+    }
+
+    /// A sync of something else fails, and the device has lost what it had of the log.
+    pub fn fail_another_sync(&self) {
+        let mut inner = self.lock();
+        inner.failed_syncs += 1;
+        let Disk { names, nodes, .. } = &mut inner.disk;
+        let logs = names.iter().filter(|(name, _)| name.starts_with("log/"));
+        logs.for_each(|(_, ino)| nodes.get_mut(ino).expect("it has a name").lose_out());
     }
 
     pub fn faults_given(&self) -> u64 {
@@ -553,6 +563,7 @@ impl Inner {
             && self.ops < fault.n.saturating_add(fault.count)
         {
             self.faults_given += 1;
+            self.failed_syncs += u64::from(verb == Verb::Sync);
             return Err(io::Error::from_raw_os_error(fault.errno));
         }
         Ok(())
@@ -660,7 +671,11 @@ impl Media for CrashMedia {
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.begin(Verb::Sync)?;
+        let begun = inner.begin(Verb::Sync);
+        if begun.is_err() {
+            inner.disk.nodes.values_mut().for_each(Node::lose_out);
+            return begun;
+        }
         if inner.lies(Lie::Dir) {
             return Ok(());
         }
@@ -675,12 +690,17 @@ impl Media for CrashMedia {
         let disk = &mut inner.disk;
         if begun.is_err() {
             disk.nodes.values_mut().for_each(Node::fail_sync);
+            disk.nodes.values_mut().for_each(Node::lose_out);
             return begun;
         }
         disk.name_ops.clear();
         disk.durable_names = disk.names.clone();
         disk.nodes.values_mut().for_each(Node::sync);
         Ok(())
+    }
+
+    fn failed_syncs(&self) -> u64 {
+        self.lock().failed_syncs
     }
 
     fn space(&self) -> io::Result<Space> {

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::{Attr, FileKey, FileKind};
@@ -288,9 +289,17 @@ fn each_file_of_the_log_says_where_the_names_in_it_are() {
 struct Full {
     dir: DirMedia,
     what: Mutex<&'static str>,
+    failed_syncs: AtomicU64,
+    /// Another sync fails while the log's own succeeds, so often.
+    failing: AtomicU64,
 }
 
 impl Full {
+    fn of_dir(dir: DirMedia) -> Arc<Full> {
+        let what = Mutex::new(Rank::TierSync, "");
+        Arc::new(Full { dir, what, failed_syncs: AtomicU64::new(0), failing: AtomicU64::new(0) })
+    }
+
     fn of(&self, name: &str) -> io::Result<()> {
         let what = *self.what.lock();
         let full = !what.is_empty() && name.starts_with(what);
@@ -326,6 +335,10 @@ impl MediaFile for FullFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if self.name.starts_with("log/") && self.media.failing.load(Relaxed) > 0 {
+            self.media.failing.fetch_sub(1, Relaxed);
+            self.media.failed_syncs.fetch_add(1, Relaxed);
+        }
         // Of the store alone.
         let is_store = self.name == STORE_NAME;
         self.media.of(if is_store { "sync" } else { "" }).and_then(|()| self.file.sync_data())
@@ -390,6 +403,10 @@ impl Media for Arc<Full> {
     fn space(&self) -> io::Result<Space> {
         self.dir.space()
     }
+
+    fn failed_syncs(&self) -> u64 {
+        self.failed_syncs.load(Relaxed)
+    }
 }
 
 /// A tier without room for a while can be compacted when there is some, and what was recorded meanwhile is
@@ -402,7 +419,7 @@ fn a_compaction_that_found_no_room_is_made_later() {
     {
         let dir = TempDir::new();
         let root = DirMedia::open(dir.path()).unwrap();
-        let full = Arc::new(Full { dir: root, what: Mutex::new(Rank::TierSync, "") });
+        let full = Full::of_dir(root);
         let mut bench = Bench::open(Arc::new(full.clone()));
         // More than redb has room for in the file.
         let ids: Vec<_> = (0..2000).map(|n| bench.create(Path::new(&format!("d/{n}")))).collect();
@@ -431,7 +448,7 @@ fn a_compaction_that_found_no_room_is_made_later() {
 fn after_a_failed_sync_of_the_store_the_log_stays() {
     let dir = TempDir::new();
     let root = DirMedia::open(dir.path()).unwrap();
-    let full = Arc::new(Full { dir: root, what: Mutex::new(Rank::TierSync, "") });
+    let full = Full::of_dir(root);
     let mut bench = Bench::open(Arc::new(full.clone()));
     bench.create(Path::new("f"));
     *full.what.lock() = "sync";
@@ -512,8 +529,7 @@ fn a_seal_is_within_the_log_until_more_of_it_is_in_the_store() {
 #[test]
 fn what_was_handed_out_is_durable_after_a_flush() {
     let dir = TempDir::new();
-    let (dir, what) = (DirMedia::open(dir.path()).unwrap(), Mutex::new(Rank::TierSync, ""));
-    let full = Arc::new(Full { dir, what });
+    let full = Full::of_dir(DirMedia::open(dir.path()).unwrap());
     let mut bench = Bench::open(Arc::new(full.clone()));
     let put = |bench: &mut Bench, name: &str| {
         bench.create(Path::new(name));
@@ -531,17 +547,18 @@ fn what_was_handed_out_is_durable_after_a_flush() {
     let out = bench.index.hand_out(second).unwrap();
     assert!(out.seq == second && !bench.index.is_synced(second));
     let again = bench.index.hand_out(second).unwrap();
-    bench.index.flushed(out);
+    bench.index.flushed(out).unwrap();
     assert!(again.seq == second && bench.index.is_synced(second));
 
     let third = put(&mut bench, "c");
     let out = bench.index.hand_out(third).unwrap();
-    bench.index.doubt_out();
+    full.failed_syncs.fetch_add(1, Relaxed);
+    assert!(!bench.index.stands(out) && !bench.index.is_synced(third));
     assert!(bench.index.hand_out(third).is_none(), "it is written again first");
-    bench.index.flushed(out);
-    assert!(!bench.index.is_synced(third), "another flush has failed");
-    bench.index.sync().unwrap();
-    assert!(bench.index.is_synced(third));
+    full.failing.store(2, Relaxed);
+    bench.index.flushed(out).unwrap();
+    assert!(bench.index.is_synced(third), "the log was synced");
+    assert_eq!(full.failing.load(Relaxed), 0, "until nothing else failed meanwhile");
 
     let fourth = put(&mut bench, "d");
     bench.index.sync().unwrap();
@@ -549,7 +566,7 @@ fn what_was_handed_out_is_durable_after_a_flush() {
     let out = bench.index.hand_out(fifth).unwrap();
     bench.compact();
     let sixth = put(&mut bench, "f");
-    bench.index.flushed(out);
+    bench.index.flushed(out).unwrap();
     assert!(bench.index.is_synced(fourth) && !bench.index.is_synced(sixth));
     assert!(bench.index.hand_out(sixth).is_none(), "a new file is not filled");
 }

@@ -10,7 +10,7 @@ use super::watch::{self, Scope, tell_failures};
 use crate::moment;
 use crate::ui::{say, say_json};
 use crate::units::counted;
-use crate::wire::{JobFailure, JobKind, NewJob, WirePath};
+use crate::wire::{JobFailure, JobKind, NewJob};
 
 const EXAMPLES: &str = "\
 Examples:
