@@ -7,7 +7,7 @@
 //! - D3: an error of the tree's storage being gone is `Unavailable`, never `ENOENT`: nobody may
 //!   conclude that a file was deleted.
 //!
-//! Lock order: `access_lock` is the only lock and is held across system calls of one file only.
+//! `access_lock` is held across system calls of one file only.
 
 pub(crate) mod attr;
 mod create;
@@ -22,7 +22,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::fd::Sys;
 use crate::fd::leave_reserve;
@@ -31,6 +31,7 @@ use crate::{
     SetAttr, StatFs, XattrMode,
 };
 use file::DirFile;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use root::Root;
 use rustix::fs::{self as sys, AtFlags, RenameFlags};
 use rustix::io::Errno;
@@ -47,7 +48,7 @@ pub struct DirStore {
 impl DirStore {
     /// Opens an existing directory; links in `root` itself are followed, once.
     pub fn open(root: &Path) -> Result<DirStore> {
-        Ok(DirStore { root: Arc::new(Root::open(root)?), access_lock: Mutex::new(()) })
+        Ok(DirStore { root: Arc::new(Root::open(root)?), access_lock: Mutex::new(Rank::Modes, ()) })
     }
 
     /// The same where other machines move and make directories, too: none is remembered from one call to
@@ -55,7 +56,12 @@ impl DirStore {
     pub fn open_shared(root: &Path) -> Result<DirStore> {
         let mut root = Root::open(root)?;
         root.trust_nobody();
-        Ok(DirStore { root: Arc::new(root), access_lock: Mutex::new(()) })
+        Ok(DirStore { root: Arc::new(root), access_lock: Mutex::new(Rank::Modes, ()) })
+    }
+
+    /// It guards nothing but the turn.
+    fn modes(&self) -> MutexGuard<'_, ()> {
+        self.access_lock.lock_anyway()
     }
 
     /// The canonical path of the root.

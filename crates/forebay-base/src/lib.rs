@@ -5,6 +5,7 @@ mod error;
 pub mod folder;
 pub mod glob;
 pub mod histogram;
+pub mod lock;
 pub mod magic;
 pub mod mounts;
 pub mod nearest;

@@ -21,10 +21,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
+use forebay_base::lock::{Condvar, Mutex, Rank, asks_a_member, asks_the_registry, sleep};
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{BootClock, Change as Put, Clock, Commit, Lease, Registry, Revision};
 
@@ -154,7 +155,6 @@ pub struct Member {
 }
 
 /// Whether the engine serves a file that was taken over.
-#[derive(Default)]
 struct Begun(bool);
 
 /// Who waits for an answer of the core.
@@ -162,30 +162,26 @@ struct Waiting<T>(Mutex<HashMap<Ticket, SyncSender<T>>>);
 
 impl<T> Default for Waiting<T> {
     fn default() -> Waiting<T> {
-        Waiting(Mutex::default())
+        Waiting(Mutex::new(Rank::MemberNotes, HashMap::new()))
     }
 }
 
 impl<T> Waiting<T> {
     fn enter(&self, ticket: Ticket) -> Receiver<T> {
         let (to, from) = sync_channel(1);
-        lock(&self.0).insert(ticket, to);
+        self.0.lock().insert(ticket, to);
         from
     }
 
     fn answer(&self, ticket: Ticket, answer: T) {
-        if let Some(to) = lock(&self.0).remove(&ticket) {
+        if let Some(to) = self.0.lock().remove(&ticket) {
             let _ = to.send(answer); // Who gave up does not listen.
         }
     }
 
     fn leave(&self, ticket: Ticket) {
-        lock(&self.0).remove(&ticket);
+        self.0.lock().remove(&ticket);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic inside")
 }
 
 /// A claim that a writer needs: it is not given back before this is dropped.
@@ -223,7 +219,7 @@ pub struct Change {
 impl Change {
     /// Whether a directory's rename may still be made: the lease of the gate that was granted may have run out since.
     pub fn may_rename(&self) -> bool {
-        lock(&self.member.core).may_rename(self.member.now(), self.ticket)
+        self.member.core.lock().may_rename(self.member.now(), self.ticket)
     }
 }
 
@@ -259,14 +255,14 @@ impl Member {
 
     /// Who holds newer bytes of a file, as far as this member has heard: never waits.
     pub fn holder(&self, file: FileKey) -> Holder {
-        lock(&self.core).holder(file)
+        self.core.lock().holder(file)
     }
 
     /// Whether this member is a file's home for certain: who asks it then needs no barrier. From then on the engine
     /// serves what was taken over, or brought home by others, and not what it had before. Says how far the registry was
     /// when it had the file already: asked for later, when the file may be given back, that would be too far.
     pub fn vouches(&self, file: FileKey) -> Option<Revision> {
-        let vouches = || lock(&self.core).vouches(self.now(), file);
+        let vouches = || self.core.lock().vouches(self.now(), file);
         vouches()?;
         self.freshen(file).ok()?;
         vouches() // It may have been given back while the engine was told.
@@ -280,7 +276,7 @@ impl Member {
     /// Whether anybody may be writing to a file: one that this member does not hold, or that a program, here or of
     /// another member, has open for writing or changes. Never waits.
     pub fn is_written(&self, file: FileKey) -> bool {
-        lock(&self.core).is_written(file)
+        self.core.lock().is_written(file)
     }
 
     /// How often a member has begun, as far as this one has heard. Its own epoch is what it began with: what others have
@@ -289,34 +285,34 @@ impl Member {
         if member == self.name {
             return Some(self.epoch);
         }
-        lock(&self.core).member(member).map(|member| member.epoch)
+        self.core.lock().member(member).map(|member| member.epoch)
     }
 
     /// Another member's newest process.
     pub fn process_of(&self, member: &str) -> Option<Process> {
-        let known = lock(&self.core).member(member)?;
+        let known = self.core.lock().member(member)?;
         Some(Process { epoch: known.epoch, line: known.line(), boot: known.boot })
     }
 
     /// How far the registry was that this member has heard of.
     pub fn revision(&self) -> Revision {
-        lock(&self.core).revision()
+        self.core.lock().revision()
     }
 
     /// By when homes of a file had ended of which the mount is still to be told. All are among these, or it was told, that
     /// ended before what [`Member::holder`] says.
     pub fn given(&self, file: FileKey) -> Option<Revision> {
-        lock(&self.stale).get(&file).map(|said| said.given)
+        self.stale.lock().get(&file).map(|said| said.given)
     }
 
     /// The other members that are alive.
     pub fn others(&self) -> Vec<String> {
-        lock(&self.core).others()
+        self.core.lock().others()
     }
 
     /// Files that this member holds.
     pub fn held(&self) -> Vec<FileKey> {
-        lock(&self.core).held()
+        self.core.lock().held()
     }
 
     /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
@@ -352,7 +348,7 @@ impl Member {
     /// Whether it counts in which directory a file is opened: files may be opened without asking the registry, and
     /// others make files somewhere.
     pub fn needs_dir(&self) -> bool {
-        lock(&self.core).needs_dir()
+        self.core.lock().needs_dir()
     }
 
     /// Before a file is made in a directory; the guard is dropped when it is made, or cannot be.
@@ -444,9 +440,10 @@ impl Member {
         out: &mut Vec<u8>,
         patience: Duration,
     ) -> Result<Answer> {
+        asks_a_member();
         let began = Instant::now();
         let asked = loop {
-            let Some(known) = lock(&self.core).member(home) else {
+            let Some(known) = self.core.lock().member(home) else {
                 return Err(Error::new(Kind::Unavailable, format!("member {home} is not known")));
             };
             let head = Head {
@@ -461,7 +458,7 @@ impl Member {
             if matches!(asked, Ok(Answer::Refused(Refusal::Busy)))
                 && began.elapsed() + BUSY < patience
             {
-                std::thread::sleep(BUSY);
+                sleep(BUSY);
                 continue;
             }
             // It has begun anew, and this member has not heard of it yet. Nothing was done.
@@ -470,7 +467,7 @@ impl Member {
             if !newer || question.is_of_a_life() || began.elapsed() >= HEARING {
                 break asked;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            sleep(Duration::from_millis(10));
         };
         self.reach.note(home, question, asked.as_ref().err());
         let answer = asked.map_err(|error| {
@@ -508,6 +505,7 @@ impl Member {
 
     /// Asks the core, and waits for what it comes to.
     fn settle(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<(Ticket, Way)> {
+        asks_the_registry();
         let ticket = self.ticket();
         let answer = self.asked.enter(ticket);
         let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
@@ -527,13 +525,13 @@ impl Member {
     }
 
     fn note_trouble(&self, error: &Error) {
-        *lock(&self.trouble) = Some((self.now(), error.to_string()));
+        *self.trouble.lock() = Some((self.now(), error.to_string()));
     }
 
     /// Why the registry agreed to nothing for as long as somebody waited.
     fn trouble(&self) -> String {
         let waited = self.patience * PATIENCES + MARGIN;
-        match &*lock(&self.trouble) {
+        match &*self.trouble.lock() {
             Some((at, said)) if self.now().saturating_sub(*at) <= waited => {
                 format!("the registry agrees to nothing: {said}")
             }
@@ -563,7 +561,7 @@ impl Member {
 
     /// Gives the core an input, and puts in order what comes of it.
     fn feed(self: &Arc<Member>, input: Input) {
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         let effects = core.handle(self.now(), input);
         // Under the lock: what one input came to is in order before what the next comes to.
         for effect in effects {
@@ -575,7 +573,7 @@ impl Member {
     /// saves two threads to be woken.
     fn feed_waiting(self: &Arc<Member>, input: Input) {
         let mut begun = None;
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         for effect in core.handle(self.now(), input) {
             match effect {
                 Effect::Barrier(ticket) => begun = Some(ticket),
@@ -655,7 +653,8 @@ impl Member {
             Effect::ListCopies { member: home } => self.list_copies(home),
             Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
             Effect::Taken { file } => {
-                lock(&self.taken).insert(file, Arc::default());
+                let taken = Arc::new(Mutex::new(Rank::Taking, Begun(false)));
+                self.taken.lock().insert(file, taken);
                 self.note_stale(file, Revision(u64::MAX));
                 self.begin_taken(file);
             }
@@ -675,7 +674,7 @@ impl Member {
     /// Once this member has given them up: without its lease a key would stay for ever.
     fn leased(&self, mut commit: Commit) -> Result<Commit> {
         let number = |of: &Mutex<Option<Box<dyn Lease>>>| {
-            let number = lock(of).as_ref().map(|lease| lease.id());
+            let number = of.lock().as_ref().map(|lease| lease.id());
             number.ok_or_else(|| Error::new(Kind::Lapsed, "this member has left"))
         };
         for change in &mut commit.changes {
@@ -701,13 +700,13 @@ impl Member {
     /// Those of the tier: then what there is of the file that was taken over is not served.
     fn freshen(&self, file: FileKey) -> Result<()> {
         let Some(front) = self.front() else { return Ok(()) };
-        let taken = lock(&self.taken).get(&file).cloned();
+        let taken = self.taken.lock().get(&file).cloned();
         if let Some(taken) = taken {
-            let mut begun = lock(&taken);
+            let mut begun = taken.lock();
             if !begun.0 {
                 front.take(file)?;
                 begun.0 = true;
-                let mut all = lock(&self.taken);
+                let mut all = self.taken.lock();
                 if all.get(&file).is_some_and(|it| Arc::ptr_eq(it, &taken)) {
                     all.remove(&file);
                 }
@@ -718,7 +717,7 @@ impl Member {
     }
 
     fn note_stale(&self, file: FileKey, given: Revision) {
-        let mut stale = lock(&self.stale);
+        let mut stale = self.stale.lock();
         let said = stale.entry(file).or_default();
         *said = Stale { times: said.times + 1, given: said.given.max(given) };
     }
@@ -726,9 +725,9 @@ impl Member {
     /// The second half of it alone.
     fn forget_stale(&self, file: FileKey) {
         let Some(front) = self.front() else { return };
-        let Some(said) = lock(&self.stale).get(&file).copied() else { return };
+        let Some(said) = self.stale.lock().get(&file).copied() else { return };
         front.forget(file, said.given);
-        let mut stale = lock(&self.stale);
+        let mut stale = self.stale.lock();
         if stale.get(&file) == Some(&said) {
             stale.remove(&file);
         }
@@ -771,12 +770,11 @@ impl Member {
     /// Whether the watch reaches a revision while it moves.
     fn catches_up(&self, newest: Revision) -> bool {
         let (began, (reached, more)) = (Instant::now(), &self.reached);
-        let mut reached = lock(reached);
+        let mut reached = reached.lock();
         while *reached < newest && began.elapsed() < LAG_MAX {
             let before = *reached;
             let stands = |reached: &mut Revision| *reached == before;
-            let waited = more.wait_timeout_while(reached, LAG, stands).expect("no panic inside");
-            reached = waited.0;
+            reached = more.wait_timeout_while(reached, LAG, stands).0;
             if *reached == before {
                 return false;
             }

@@ -24,4 +24,4 @@ pub mod state;
 pub mod streams;
 pub mod turns;
 
-use forebay_threads::{lock, time};
+use forebay_threads::time;

@@ -11,7 +11,7 @@ use forebay_backing::metrics::OpCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Attachment;
-use crate::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -241,8 +241,10 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    #![cfg(debug_assertions)]
+
     use super::*;
-    use crate::lock::explored::{explore, spawn};
+    use forebay_threads::explored::{explore, spawn};
 
     /// What a copy adds and what the batch's end takes off are one under the lock: with the sum raised
     /// after it is let go of ([`Meter::add`]) less than nothing is being copied.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use forebay_base::glob::Pattern;
 use serde::{Deserialize, Serialize};
 
-use crate::lock::{Mutex, Rank};
 use crate::served::{Requests, Served, Tally};
+use forebay_base::lock::{Mutex, Rank};
 
 /// Whether bytes may come into the tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

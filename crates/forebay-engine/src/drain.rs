@@ -17,9 +17,9 @@ use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
 use crate::home::pulse::{Beat, Pulse};
-use crate::lock::{Condvar, Mutex, Rank, RwLock};
 use crate::pool::Pool;
 use crate::room::passed::Passed;
+use forebay_base::lock::{Condvar, Mutex, Rank, RwLock};
 
 mod ages;
 mod away;

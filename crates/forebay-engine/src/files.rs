@@ -25,12 +25,12 @@ use crate::files::queue::DirtyQueue;
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
-use crate::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
 use crate::tier::digests::Digests;
 use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
 
 pub mod attached;
 pub mod digests;

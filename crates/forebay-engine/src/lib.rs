@@ -9,7 +9,7 @@
 //! What decides is pure and lies in `forebay-core`. What acts is thin, in parts that own their state, one to a
 //! room; docs/ARCHITECTURE.md ("The rooms of the engine") has them from the bottom up.
 //!
-//! The order of locks is in [`lock::Rank`], and nowhere else.
+//! The order of locks is in [`forebay_base::lock::Rank`], and nowhere else.
 
 #[cfg(test)]
 mod bed;
@@ -26,7 +26,7 @@ mod verbs;
 
 use forebay_core as core;
 use forebay_threads::pool;
-pub use forebay_threads::{failpoint, lock, requester, time};
+pub use forebay_threads::{failpoint, requester, time};
 use forebay_tier as tier;
 
 pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox, Teller, Told};

@@ -8,10 +8,10 @@ use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
 use crate::io::Io;
-use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::room::passed::Passed;
 use crate::tier::witness::Witness;
+use forebay_base::lock::{Mutex, Rank};
 
 pub mod detach;
 pub mod house;

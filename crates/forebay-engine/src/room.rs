@@ -7,7 +7,7 @@ use forebay_backing::Result;
 
 use crate::core::rules::Active;
 use crate::files::Files;
-use crate::lock::{Mutex, Rank, RwLock};
+use forebay_base::lock::{Mutex, Rank, RwLock};
 
 mod admit;
 mod ahead;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&str; 20] = [
     "failpoint",
     "requester",
-    "lock",
+    "explored",
     "time",
     "pool",
     "threads",
@@ -93,7 +93,7 @@ fn modules_of(root: &Path) -> BTreeMap<String, String> {
                 dirs.push(path);
                 continue;
             }
-            let name = path.strip_prefix(root).expect("below it").with_extension("");
+            let name = path.strip_prefix(&root).expect("below it").with_extension("");
             let name = name.to_str().expect("plain names").trim_end_matches("/mod").to_string();
             if name.ends_with("tests") || name.contains("tests/") || name == "bed" {
                 continue;
@@ -256,8 +256,8 @@ fn nobody_reaches_into_a_part() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// Who asks the machine's clock: the modules of locks and of time, and who measures how long the tier itself takes.
-const CLOCKS: [&str; 5] = ["lock", "time", "time/simulated", "tier/media", "tier/media/stock"];
+/// Who asks the machine's clock: the modules of time, and who measures how long the tier itself takes.
+const CLOCKS: [&str; 4] = ["time", "time/simulated", "tier/media", "tier/media/stock"];
 
 #[test]
 fn time_is_asked_of_who_was_given_it() {
@@ -315,49 +315,6 @@ fn a_files_state_is_changed_in_its_room_alone() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(seen > 10, "assignments are not seen: {seen}");
-}
-
-/// Whoever made one of his own would be in no order, and nobody would look whether he waits in turn.
-#[test]
-fn locks_go_through_their_module() {
-    let kinds = ["Mutex", "RwLock", "Condvar", "ReentrantLock", "Barrier", "Once", "LazyLock"];
-    let (mut wrong, mut seen) = (Vec::new(), 0);
-    let front_end = modules_of(&root().join("../../forebay-fuse/src"));
-    assert!(front_end.len() > 50, "all of them: {}", front_end.len());
-    let front_end = front_end.into_iter().map(|(module, text)| (format!("fuse/{module}"), text));
-    for (module, text) in modules().into_iter().chain(front_end) {
-        let joined = text.split_whitespace().collect::<String>();
-        // The names after a path to the standard library's, one or a list of them.
-        let named = following(&joined, "sync::", |c| is_word(c) || "{},:".contains(c)).join(",");
-        let names: BTreeSet<&str> = named.split(|c| !is_word(c)).collect();
-        let used = kinds.iter().filter(|kind| names.contains(**kind));
-        let foreign = joined.contains("parking_lot").then_some(&"parking_lot");
-        match module.split('/').next() {
-            Some("lock") => seen += used.count(),
-            _ => wrong.extend(used.chain(foreign).map(|what| format!("{module} names {what}"))),
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(seen >= 3, "the module of locks is not seen: {seen}");
-}
-
-/// The order of locks is written once, where they are made. The document says where, and no more of it.
-#[test]
-fn the_order_of_locks_is_written_once() {
-    let ranks = &modules()["lock"];
-    let ranks = ranks.split("pub enum Rank {").nth(1).and_then(|text| text.split('}').next());
-    let ranks: Vec<&str> = ranks.expect("it is here").split(',').map(str::trim).collect();
-    assert!(ranks.len() > 20, "{ranks:?}");
-    let text = fs::read_to_string(root().join("../../../docs/ARCHITECTURE.md")).expect("docs");
-    let section = text.split("## Locks, in order").nth(1).expect("a section on them");
-    let section = section.split("\n## ").next().expect("its end");
-    assert!(section.contains("`Rank` in `threads/lock.rs`"));
-    let is_numbered = |line: &str| line.starts_with(|c: char| c.is_ascii_digit());
-    assert!(!section.lines().any(is_numbered), "a second list");
-    for name in section.split('`').skip(1).step_by(2) {
-        let is_rank = name.starts_with(char::is_uppercase) && name.chars().all(is_word);
-        assert!(!is_rank || name == "Rank" || ranks.contains(&name), "{name}: there is none");
-    }
 }
 
 /// What stands in backquotes in a document and looks like a part's method or a file of the engine.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
 use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_base::lock::{Condvar, Mutex, Rank};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
 use forebay_engine::Engine;
-use forebay_engine::lock::{Condvar, Mutex, Rank};
 
 use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
-use forebay_engine::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use forebay_base::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use hashbrown::{Equivalent, HashMap};
 
 use links::{Link, Links};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
-use forebay_engine::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, Requester};
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
+use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::core::Revision;
 use forebay_cluster::front::{Front, Home, Keeper, Kept, Told};
 use forebay_cluster::words::{Answer as Answered, Question};
-use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, Teller, Told as AsTold, on_behalf_of};
 

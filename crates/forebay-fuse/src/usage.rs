@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use forebay_engine::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank};
 use hashbrown::HashMap;
 use serde::Serialize;
 

@@ -46,8 +46,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
+use forebay_base::lock::{Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use forebay_cluster::front::Guard;
-use forebay_engine::lock::{Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 

@@ -12,9 +12,9 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
+use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::locks::{HeldBy, Lock, Of, Range, Waiter};
 use forebay_engine::Pool;
-use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::time::Time;
 
 use crate::reply::{Answer, Tell};

@@ -2,10 +2,10 @@
 //! they were decided on.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::lock::{self, Mutex, Rank};
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Change, Commit, Compare, LeaseId, Outcome, Registry, Watch};
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub struct Draft<'b> {
 
 impl Book {
     pub fn new(registry: Arc<dyn Registry>) -> Book {
-        Book { registry, told: Arc::default() }
+        Book { registry, told: Arc::new(Mutex::new(Rank::NodeNotes, BTreeSet::new())) }
     }
 
     pub fn registry(&self) -> &Arc<dyn Registry> {
@@ -95,7 +95,7 @@ impl Book {
     }
 
     fn tell_once(&self, key: &str, revision: u64, error: &Error) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.len() >= TOLD_MAX {
             told.clear();
         }
@@ -148,7 +148,7 @@ impl Book {
             if let Outcome::Committed(_) = self.registry.commit(&commit)? {
                 return Ok(decided);
             }
-            thread::sleep(pause(turn));
+            lock::sleep(pause(turn));
         }
         let why = format!("registry: {what}: others changed it {TRIES} times; try again");
         Err(Error::new(Kind::Unavailable, why))

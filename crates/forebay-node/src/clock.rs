@@ -13,8 +13,7 @@
 //! A node that was off for long is doubted, too: alone it cannot tell that from a clock that is wrong. It is late then,
 //! which loses nothing; one that is never up for a day gives nothing up by time.
 
-use std::sync::{Mutex, PoisonError};
-
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::units::human_secs;
 use serde::{Deserialize, Serialize};
 
@@ -119,7 +118,7 @@ impl Clock {
     pub fn after(before: Option<Seen>) -> Clock {
         let seen = before.unwrap_or_else(|| Seen::at(&read()));
         Clock {
-            seen: Mutex::new(seen),
+            seen: Mutex::new(Rank::NodeNotes, seen),
             #[cfg(test)]
             jumped: std::sync::atomic::AtomicI64::new(0),
         }
@@ -128,7 +127,7 @@ impl Clock {
     pub fn time(&self) -> Time {
         let mut reading = read();
         reading.wall = reading.wall.saturating_add_signed(self.jumped());
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).look(&reading)
+        self.seen.lock().look(&reading)
     }
 
     /// What it says, right or wrong.
@@ -140,11 +139,11 @@ impl Clock {
     pub fn believe(&self) {
         let mut reading = read();
         reading.wall = self.wall();
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::at(&reading);
+        *self.seen.lock() = Seen::at(&reading);
     }
 
     pub fn seen(&self) -> Seen {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.lock().clone()
     }
 
     #[cfg(not(test))]

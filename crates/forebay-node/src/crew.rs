@@ -2,9 +2,11 @@
 //! after a time, and later from failure to failure.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// Who waits for a slow store does not keep the others from being tended. Things of a kind, the first
 /// word of their keys, have so many threads of their own: transfers take hours, and instances come and
@@ -53,10 +55,15 @@ struct State {
     rang: bool,
 }
 
-#[derive(Default)]
 pub struct Crew {
     state: Mutex<State>,
     bell: Condvar,
+}
+
+impl Default for Crew {
+    fn default() -> Crew {
+        Crew { state: Mutex::new(Rank::Crew, State::default()), bell: Condvar::new() }
+    }
 }
 
 /// A slot that is given back however the work ends, a panic included.
@@ -67,8 +74,9 @@ struct Turn {
 }
 
 impl Crew {
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Starts `work` for `key` if it is its time: `version` is new, or the time that its last turn named
@@ -138,8 +146,7 @@ impl Crew {
         let next = waiting.map(|slot| slot.not_before - now).min();
         let limit = next.map_or(limit, |next| next.min(limit));
         if !state.rang {
-            let waited = self.bell.wait_timeout_while(state, limit, |state| !state.rang);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.bell.wait_timeout_while(state, limit, |state| !state.rang).0;
         }
         state.rang = false;
     }
@@ -253,7 +260,7 @@ mod tests {
 
     #[test]
     fn transfers_that_take_long_do_not_keep_instances_from_being_tended() {
-        let (crew, over) = (Arc::new(Crew::default()), Arc::new(Mutex::new(())));
+        let (crew, over) = (Arc::new(Crew::default()), Arc::new(std::sync::Mutex::new(())));
         let held = over.lock().unwrap();
         for n in 0..2 * AT_ONCE {
             let over = over.clone();
@@ -277,7 +284,7 @@ mod tests {
     /// One user orders ten times what there are threads for, and then another orders one.
     #[test]
     fn who_orders_much_does_not_keep_others_waiting() {
-        let (crew, over) = (Arc::new(Crew::default()), Arc::new(Mutex::new(())));
+        let (crew, over) = (Arc::new(Crew::default()), Arc::new(std::sync::Mutex::new(())));
         let held = over.lock().unwrap();
         let offer = |owner: u32, n: usize| {
             let over = over.clone();

@@ -235,10 +235,11 @@ impl Node {
         if instance.mode == Mode::Private {
             self.pool_of(instance)?.bring_back(instance)?;
         }
-        let mut all = self.lock_live();
+        let _doors = self.lock_doors();
         if instance.mode == Mode::Private && instance.want != Want::Here {
             self.pool_of(instance)?.set_door(instance, Door::Open)?;
         }
+        let mut all = self.lock_live();
         let live = all.entry(transfer.id.clone()).or_default();
         Ok(live.clone())
     }
@@ -249,12 +250,15 @@ impl Node {
         if !kept || needs == Needs::Files {
             return Ok(());
         }
-        // Under the lock: a transfer that begins opens it again.
-        let all = self.lock_live();
+        // Under the lock: a transfer that begins opens it again. It is not that of the transfers, which everybody asks for
+        // who wants to know how far they are, while the registry may take long.
+        let _doors = self.lock_doors();
         let transfers = self.desk().transfers()?;
+        let all = self.lock_live();
         let used = transfers
             .iter()
             .any(|(transfer, _)| transfer.belongs_to(instance) && all.contains_key(&transfer.id));
+        drop(all);
         if used { Ok(()) } else { self.pool_of(instance)?.set_door(instance, Door::Shut) }
     }
 

@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use forebay_base::folder::{Durable, Folder};
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::way::{self, Demand};
 use forebay_base::{Error, Kind, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -52,7 +52,9 @@ impl Local {
             let why = format!("{}: another node daemon uses this state", path.display());
             Error::new(Kind::Usage, format!("{why}; give each one its own `state` and `socket`"))
         })?;
-        Ok(Local { dir, instances, noted: Mutex::default(), unread: Mutex::default(), _lock: lock })
+        let noted = Mutex::new(Rank::NodeNotes, None);
+        let unread = Mutex::new(Rank::NodeNotes, BTreeSet::new());
+        Ok(Local { dir, instances, noted, unread, _lock: lock })
     }
 
     /// Refuses a registry that is another one, or an older state of the same: by what it says,
@@ -90,7 +92,7 @@ impl Local {
 
     /// Refuses as [`Local::admit`] does, also a registry that was exchanged while this daemon runs.
     pub fn note_revision(&self, now: &Known) -> Result<()> {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.noted.lock();
         if noted.as_ref() != Some(now) {
             self.admit(now)?;
             *noted = Some(now.clone());
@@ -155,7 +157,7 @@ impl Local {
     }
 
     fn tell_once(&self, name: &str, error: &Error) {
-        let mut told = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.unread.lock();
         if told.insert(name.into()) {
             tracing::warn!("{error}: it is left alone");
         }

@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{self, Mutex, MutexGuard, Rank};
 use forebay_base::units::human_secs;
 use forebay_base::{Error, Kind, Result, users};
 use forebay_registry::{Lease, Registry, Seen};
@@ -61,10 +62,15 @@ const CLOCKS_APART: Duration = Duration::from_secs(300);
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running transfer, as far as this daemon knows.
-#[derive(Default)]
 pub struct Live {
     pub stop: Stop,
     pub moved: Mutex<Moved>,
+}
+
+impl Default for Live {
+    fn default() -> Live {
+        Live { stop: Stop::default(), moved: Mutex::new(Rank::NodeNotes, Moved::default()) }
+    }
 }
 
 pub struct Node {
@@ -80,6 +86,8 @@ pub struct Node {
     lease: Mutex<Option<Box<dyn Lease>>>,
     /// When the others were told last what this node's clock says.
     clock_told: Mutex<Option<Instant>>,
+    /// Held while a space's door is opened for a transfer that begins, or shut since none is there.
+    doors: Mutex<()>,
     live: Mutex<BTreeMap<String, Arc<Live>>>,
     /// Transfers that stood still when they were looked at last, and how far they were.
     still: Mutex<BTreeMap<String, Moved>>,
@@ -89,10 +97,6 @@ pub struct Node {
     scheduler: Option<Scheduler>,
     since: u64,
     stopping: AtomicBool,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node {
@@ -137,13 +141,14 @@ impl Node {
             hands,
             crew: Arc::default(),
             clock,
-            time_noted: Mutex::default(),
-            lease: Mutex::default(),
-            clock_told: Mutex::default(),
-            live: Mutex::default(),
-            still: Mutex::default(),
+            time_noted: Mutex::new(Rank::NodeTime, (None, None)),
+            lease: Mutex::new(Rank::NodeLease, None),
+            clock_told: Mutex::new(Rank::NodeClock, None),
+            doors: Mutex::new(Rank::NodeDoors, ()),
+            live: Mutex::new(Rank::NodeNotes, BTreeMap::new()),
+            still: Mutex::new(Rank::NodeNotes, BTreeMap::new()),
             over: Over::new(),
-            warned: Mutex::default(),
+            warned: Mutex::new(Rank::NodeNotes, BTreeMap::new()),
             scheduler,
             since: now(),
             stopping: AtomicBool::new(false),
@@ -190,14 +195,14 @@ impl Node {
     /// Stops tending. What it has made stays, and is taken up by the next daemon.
     pub fn stop(&self, patience: Duration) {
         self.stopping.store(true, Relaxed);
-        locked(&self.live).values().for_each(|live| live.stop.leave());
+        self.live.lock().values().for_each(|live| live.stop.leave());
         self.crew.ring();
         let deadline = Instant::now() + patience;
         while !self.crew.is_idle() && Instant::now() < deadline {
             self.crew.wait(Duration::from_millis(50));
         }
         // The node is not there any more: others need not wait for the lease to run out.
-        locked(&self.lease).take();
+        self.lease.lock().take();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -206,29 +211,37 @@ impl Node {
 
     /// How far a transfer is that this node carries out.
     pub fn live(&self, id: &str) -> Option<Moved> {
-        let live = locked(&self.live).get(id)?.clone();
-        let moved = locked(&live.moved).clone();
+        let live = self.live.lock().get(id)?.clone();
+        let moved = live.moved.lock().clone();
         Some(moved)
     }
 
-    pub(crate) fn lock_live(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Live>>> {
-        locked(&self.live)
+    /// It guards nothing but the turn, and a door that a panic left as it was is minded again.
+    #[track_caller]
+    pub(crate) fn lock_doors(&self) -> MutexGuard<'_, ()> {
+        self.doors.lock_anyway()
     }
 
+    #[track_caller]
+    pub(crate) fn lock_live(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Live>>> {
+        self.live.lock()
+    }
+
+    #[track_caller]
     pub(crate) fn lock_still(&self) -> MutexGuard<'_, BTreeMap<String, Moved>> {
-        locked(&self.still)
+        self.still.lock()
     }
 
     /// How far it was. It does not stand still any more, unless somebody says so.
     pub(crate) fn end_live(&self, transfer: &Transfer) -> Moved {
         self.lock_still().remove(&transfer.id);
-        let live = locked(&self.live).remove(&transfer.id).unwrap_or_default();
-        locked(&live.moved).clone()
+        let live = self.live.lock().remove(&transfer.id).unwrap_or_default();
+        live.moved.lock().clone()
     }
 
     /// Tells a running transfer to stop.
     fn stop_live(&self, id: &str) {
-        if let Some(live) = locked(&self.live).get(id) {
+        if let Some(live) = self.live.lock().get(id) {
             live.stop.now();
         }
     }
@@ -237,7 +250,7 @@ impl Node {
     fn listen(self: &Arc<Node>) {
         while !self.is_stopping() {
             let Ok(mut watch) = self.book.watch(keys::WANTED) else {
-                thread::sleep(LOOK);
+                lock::sleep(LOOK);
                 continue;
             };
             // Whatever ends the watch, a new one begins with what is there then.
@@ -280,7 +293,7 @@ impl Node {
             if let Err(error) = job::tidy(&self.book, &desk, here) {
                 tracing::warn!("jobs: {error}");
             }
-            thread::sleep(JOBS_LOOK);
+            lock::sleep(JOBS_LOOK);
         }
     }
 
@@ -291,7 +304,7 @@ impl Node {
             if let Err(error) = reaper.turn(&self.book, &desk, here) {
                 tracing::warn!("jobs: {error}");
             }
-            thread::sleep(Reaper::pause(here));
+            lock::sleep(Reaper::pause(here));
         }
     }
 
@@ -440,7 +453,7 @@ impl Node {
     pub(crate) fn warn_of_ends(&self, wanted: &Wanted) {
         let time = self.clock.time().seconds;
         let here = |instance: &&Instance| instance.nodes.contains(&self.config.name);
-        let mut warned = locked(&self.warned);
+        let mut warned = self.warned.lock();
         warned.retain(|id, _| wanted.knows(id));
         for instance in wanted.instances.values().filter(here) {
             let Some(left) = instance.ends_soon(time) else { continue };
@@ -475,7 +488,7 @@ impl Node {
 
     /// Writes down how much time has passed, and says so when the clock is not believed any more, or again.
     pub(crate) fn keep_time(&self) -> Result<()> {
-        let mut noted = locked(&self.time_noted);
+        let mut noted = self.time_noted.lock();
         if self.clock.time().doubt.is_some()
             && agrees_with_one(self.clock.wall(), &self.other_clocks()?)
         {
@@ -501,11 +514,11 @@ impl Node {
 
     /// Tells what this node's clock says, from time to time.
     fn tell_clock(&self) -> Result<()> {
-        let mut told = locked(&self.clock_told);
+        let mut told = self.clock_told.lock();
         if told.is_some_and(|told| told.elapsed() < CLOCK_EVERY) {
             return Ok(());
         }
-        if let Some(lease) = &*locked(&self.lease) {
+        if let Some(lease) = &*self.lease.lock() {
             self.book.put_leased(&keys::node(&self.config.name), &self.record(), lease.id())?;
             self.book.put(&keys::heard(&self.config.name), &now())?;
         }
@@ -556,7 +569,7 @@ impl Node {
 
     /// Holds the node's lease, a new one if the last has run out.
     fn keep_lease(&self) -> Result<()> {
-        let mut lease = locked(&self.lease);
+        let mut lease = self.lease.lock();
         if lease.as_ref().is_some_and(|lease| lease.remaining() > Duration::ZERO) {
             return Ok(());
         }
@@ -597,7 +610,7 @@ impl Node {
                     ),
                 ));
             }
-            thread::sleep(Duration::from_millis(200));
+            lock::sleep(Duration::from_millis(200));
         }
         self.book.put_leased(&key, &mine, lease.id())
     }

@@ -2,8 +2,9 @@
 //! what is in it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_base::{Error, Kind, Result};
 
 use crate::book::Book;
@@ -19,12 +20,18 @@ struct Offered {
     fault: Option<String>,
 }
 
-#[derive(Default)]
 pub struct Pools(Mutex<BTreeMap<String, Offered>>);
 
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools(Mutex::new(Rank::NodeNotes, BTreeMap::new()))
+    }
+}
+
 impl Pools {
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Offered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Why a pool could not be used when it was looked at last.

@@ -1,9 +1,9 @@
 //! A pool of this node as instances see it: what it offers, and what is made of it for one of them.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::swap::SwapState;
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
 
@@ -33,7 +33,7 @@ impl PoolHere {
         let settings = Settings { enforce, ..Settings::default() };
         let pool = Pool::open(&config.dir, settings)
             .map_err(|e| e.context(format_args!("pool {}", config.name)))?;
-        Ok(PoolHere { config: config.clone(), pool, capacity: Mutex::default() })
+        Ok(PoolHere { config: config.clone(), pool, capacity: Mutex::new(Rank::Capacity, None) })
     }
 
     /// As its mark has it.
@@ -65,7 +65,7 @@ impl PoolHere {
     }
 
     fn capacity(&self, book: &Book, node: &str) -> Result<u64> {
-        let mut known = self.capacity.lock().unwrap_or_else(|e| e.into_inner());
+        let mut known = self.capacity.lock();
         if let Some(capacity) = *known {
             return Ok(capacity);
         }

@@ -35,7 +35,6 @@ mod tier;
 pub use door::Door;
 pub use holders::{Holder, How};
 pub use make::{LOST, room};
-pub(crate) use pool::locked;
 pub use pool::{Enforce, Pool, Settings};
 pub(crate) use probe::Ground;
 pub use probe::Offer;

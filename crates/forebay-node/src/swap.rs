@@ -12,11 +12,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use forebay_base::folder::Wanted;
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
 use rustix::fs;
@@ -24,7 +25,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::failpoint;
-use crate::space::{Ground, Id, Pool, Record, Stage, What, failed, locked, open_file, usage_error};
+use crate::space::{Ground, Id, Pool, Record, Stage, What, failed, open_file, usage_error};
 
 /// Below this a header and a few pages are all there is.
 const BYTES_MIN: u64 = 1 << 20;
@@ -61,7 +62,7 @@ type Calls = HashMap<PathBuf, Receiver<io::Result<()>>>;
 
 fn calls() -> &'static Mutex<Calls> {
     static CALLS: OnceLock<Mutex<Calls>> = OnceLock::new();
-    CALLS.get_or_init(Mutex::default)
+    CALLS.get_or_init(|| Mutex::new(Rank::Spaces, Calls::new()))
 }
 
 impl Pool {
@@ -127,7 +128,7 @@ impl Pool {
         let Some(file) = open_file(&self.inner.swap, id.as_str())? else { return Ok(()) };
         let path = self.swap_path(id);
         let at = path.display();
-        if !is_on(&file).map_err(failed(&at))? && !locked(calls()).contains_key(&path) {
+        if !is_on(&file).map_err(failed(&at))? && !calls().lock().contains_key(&path) {
             return Ok(());
         }
         failpoint::pass("swap-off");
@@ -322,7 +323,7 @@ fn check(result: i32) -> io::Result<()> {
 
 /// What the call under way, or a new one, comes to; `None` if it goes on.
 fn bounded_off(path: &std::path::Path, limit: Duration) -> Option<io::Result<()>> {
-    let under_way = locked(calls()).remove(path);
+    let under_way = calls().lock().remove(path);
     let wait = match under_way {
         Some(wait) => wait,
         None => match start_off(path.to_path_buf()) {
@@ -333,7 +334,7 @@ fn bounded_off(path: &std::path::Path, limit: Duration) -> Option<io::Result<()>
     match wait.recv_timeout(limit) {
         Ok(done) => Some(done),
         Err(_) => {
-            locked(calls()).insert(path.to_path_buf(), wait);
+            calls().lock().insert(path.to_path_buf(), wait);
             None
         }
     }

@@ -132,7 +132,7 @@ impl Node {
         live: &crate::node::Live,
     ) -> Result<Moved> {
         let mut told = |moved: &Moved| {
-            moved.clone_into(&mut live.moved.lock().unwrap_or_else(|e| e.into_inner()));
+            moved.clone_into(&mut live.moved.lock());
         };
         match instance.mode {
             Mode::Cache => {

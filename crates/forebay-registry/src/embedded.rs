@@ -6,8 +6,7 @@
 //! - E1: a lease that has run out is ended before anything is answered that could show its keys, and
 //!   before it can be renewed or used again.
 //!
-//! Locks: `queue`, `leases` and `history` are held for moments, and none while another is taken. Who
-//! writes holds none: `Queue::turn` is his.
+//! Who writes holds no lock: `Queue::turn` is his.
 
 mod history;
 mod leases;
@@ -19,10 +18,11 @@ mod tests;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Condvar, Mutex, Rank, asks_the_registry};
 pub use history::{BOUND, Bound};
 use history::{History, Past};
 use leases::Leases;
@@ -84,7 +84,7 @@ struct Writer<'r>(&'r Inner);
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        lock(&self.0.queue).turn = Turn::Free;
+        self.0.queue.lock().turn = Turn::Free;
         self.0.written.notify_all();
     }
 }
@@ -151,11 +151,11 @@ impl Embedded {
             cluster: loaded.cluster,
             store,
             clock,
-            queue: Mutex::default(),
+            queue: Mutex::new(Rank::Embedded, Queue::default()),
             written: Condvar::new(),
-            leases: Mutex::new(leases),
+            leases: Mutex::new(Rank::Embedded, leases),
             leased: Condvar::new(),
-            history: Mutex::new(history),
+            history: Mutex::new(Rank::Embedded, history),
             happened: Condvar::new(),
             closed: OnceLock::new(),
         });
@@ -168,7 +168,7 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        let leases = lock(&self.inner.leases);
+        let leases = self.inner.leases.lock();
         self.inner.closed.get_or_init(|| ());
         drop(leases);
         self.inner.leased.notify_all();
@@ -244,7 +244,7 @@ impl Registry for Embedded {
 
 impl Source for Inner {
     fn renew(&self, id: LeaseId) -> Result<Option<Duration>> {
-        Ok(lock(&self.leases).renew(id, self.clock.now()))
+        Ok(self.leases.lock().renew(id, self.clock.now()))
     }
 
     fn revoke(&self, id: LeaseId) -> Result<()> {
@@ -255,15 +255,16 @@ impl Source for Inner {
 impl Inner {
     /// Hands in a wish, and writes what has been handed in unless somebody else does.
     fn write(&self, wish: Wish) -> Result<Outcome> {
+        asks_the_registry();
         let job = Arc::new(Job { wish, done: OnceLock::new() });
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         queue.jobs.push(Arc::clone(&job));
         loop {
             if let Some(done) = job.done.get() {
                 return done.clone().map_err(|Failure(kind, text)| Error::new(kind, text));
             }
             if queue.turn == Turn::Taken {
-                queue = self.written.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.written.wait(queue);
                 continue;
             }
             let count = queue.jobs.len().min(BATCH_MAX);
@@ -275,7 +276,7 @@ impl Inner {
             queue.turn = Turn::Taken;
             drop(queue);
             self.take_turn(&jobs);
-            queue = lock(&self.queue);
+            queue = self.queue.lock();
         }
     }
 
@@ -297,7 +298,7 @@ impl Inner {
         for job in jobs {
             outcomes.push(self.grant_wish(&mut writing, &job.wish)?);
         }
-        let compact = lock(&self.history).to_compact(&writing.past).max(writing.unwanted);
+        let compact = self.history.lock().to_compact(&writing.past).max(writing.unwanted);
         let past = writing.finish(compact)?;
         self.forget_ended(jobs);
         self.publish(past, compact);
@@ -316,7 +317,7 @@ impl Inner {
                 None => writing.commit(commit).map(Ok),
             },
             Wish::Grant(id, ttl) => {
-                if let Err(full) = lock(&self.leases).add(*id, *ttl, self.clock.now()) {
+                if let Err(full) = self.leases.lock().add(*id, *ttl, self.clock.now()) {
                     return Ok(Err(full.into()));
                 }
                 self.leased.notify_all();
@@ -325,7 +326,7 @@ impl Inner {
             }
             Wish::End(id) => {
                 // No commit may use it from here on; it is forgotten when its keys are gone (E1).
-                lock(&self.leases).run_out(*id, self.clock.now());
+                self.leases.lock().run_out(*id, self.clock.now());
                 writing.end_lease(*id)?;
                 Ok(Ok(Outcome::Committed(writing.revision)))
             }
@@ -337,7 +338,7 @@ impl Inner {
     }
 
     fn forget_ended(&self, jobs: &[Arc<Job>]) {
-        let mut leases = lock(&self.leases);
+        let mut leases = self.leases.lock();
         for job in jobs {
             if let Wish::End(id) = &job.wish {
                 leases.forget(*id);
@@ -346,7 +347,7 @@ impl Inner {
     }
 
     fn lapsed(&self, commit: &Commit) -> Option<Error> {
-        let (leases, now) = (lock(&self.leases), self.clock.now());
+        let (leases, now) = (self.leases.lock(), self.clock.now());
         let used = commit.changes.iter().filter_map(|change| match change {
             crate::Change::Put { lease, .. } => *lease,
             _ => None,
@@ -356,7 +357,7 @@ impl Inner {
     }
 
     fn publish(&self, past: Vec<Past>, compact: Revision) {
-        let mut history = lock(&self.history);
+        let mut history = self.history.lock();
         past.into_iter().for_each(|past| history.push(past));
         history.compact(compact);
         drop(history);
@@ -365,26 +366,26 @@ impl Inner {
 
     /// E1.
     fn end_due(&self) -> Result<()> {
-        let due = lock(&self.leases).due(self.clock.now());
+        asks_the_registry();
+        let due = self.leases.lock().due(self.clock.now());
         due.into_iter().try_for_each(|id| self.write(Wish::End(id)).map(drop))
     }
 
     fn sweep(&self) {
-        let mut leases = lock(&self.leases);
+        let mut leases = self.leases.lock();
         while self.closed.get().is_none() {
             let until = leases.next_deadline().map(|at| at.saturating_sub(self.clock.now()));
             if until == Some(Duration::ZERO) {
                 drop(leases);
                 let failed = self.end_due().is_err();
-                leases = lock(&self.leases);
+                leases = self.leases.lock();
                 if !failed {
                     continue;
                 }
             }
             // What cannot be written now is told to the next who asks, and tried again.
             let pause = until.filter(|until| !until.is_zero()).unwrap_or(LOOK).min(LOOK);
-            let waited = self.leased.wait_timeout(leases, pause);
-            leases = waited.unwrap_or_else(PoisonError::into_inner).0;
+            leases = self.leased.wait_timeout(leases, pause).0;
         }
     }
 }
@@ -399,15 +400,14 @@ struct Follower {
 impl Watch for Follower {
     fn next(&mut self, timeout: Duration) -> Result<Seen> {
         let began = Instant::now();
-        let mut history = lock(&self.inner.history);
+        let mut history = self.inner.history.lock();
         loop {
             let seen = history.since(&mut self.after, &self.prefix);
             let left = timeout.saturating_sub(began.elapsed());
             if seen != Seen::Quiet || left.is_zero() {
                 return Ok(seen);
             }
-            let waited = self.inner.happened.wait_timeout(history, left);
-            history = waited.unwrap_or_else(PoisonError::into_inner).0;
+            history = self.inner.happened.wait_timeout(history, left).0;
         }
     }
 }
@@ -419,10 +419,6 @@ fn new_lease_id() -> Result<LeaseId> {
         .map_err(|e| Error::io(e, "/dev/urandom"))?;
     // Positive as an i64 and never zero, as etcd's are.
     Ok(LeaseId((u64::from_ne_bytes(bytes) >> 1).max(1)))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the storage beneath said, in our terms.

@@ -5,9 +5,11 @@
 //! - K2: the holder counts less than the whole time ([`believed`]): its clock may be slower than the
 //!   registry's. So its deadline never lies behind the registry's own.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
+
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, asks_the_registry};
 
 use crate::{Clock, Error, Kind, Lease, LeaseId, Result};
 
@@ -89,7 +91,8 @@ impl Kept {
         source: Arc<dyn Source>,
         clock: Arc<dyn Clock>,
     ) -> Result<Kept> {
-        let state = Mutex::new(State { deadline: sent + believed(ttl), ttl, end: End::Not });
+        let state = State { deadline: sent + believed(ttl), ttl, end: End::Not };
+        let state = Mutex::new(Rank::Lease, state);
         let inner = Arc::new(Inner { id, source, clock, state, changed: Condvar::new() });
         let keeping = Arc::clone(&inner);
         let keeper = Builder::new().name("lease".into()).spawn(move || keeping.keep());
@@ -107,6 +110,7 @@ impl Kept {
     /// Renews it no more; says how it stood, if it was kept.
     fn end(&mut self) -> Option<End> {
         let keeper = self.keeper.take()?;
+        asks_the_registry(); // A renewal may be under way.
         let was = std::mem::replace(&mut self.inner.lock().end, End::Wanted);
         self.inner.changed.notify_all();
         let _ = keeper.join(); // It has told what went wrong when it panicked.
@@ -146,8 +150,9 @@ impl Drop for Kept {
 }
 
 impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    #[track_caller]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn keep(&self) {
@@ -173,6 +178,6 @@ impl Inner {
     fn wait(&self, pause: Duration) -> End {
         let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, pause, |state| state.end == End::Not);
-        waited.unwrap_or_else(PoisonError::into_inner).0.end
+        waited.0.end
     }
 }

@@ -27,8 +27,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use rustix::fs::{self, AtFlags, OFlags, Stat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -168,7 +168,7 @@ impl Journal {
         // A torn line must not swallow this one.
         let line = format!("\nv1 {fingerprint:016x}\n");
         file.write_all(line.as_bytes()).map_err(errno)?;
-        Ok(Journal { known, file: Mutex::new(file) })
+        Ok(Journal { known, file: Mutex::new(Rank::Durable, file) })
     }
 
     pub fn remove(&self, dir: &impl AsFd, id: &str) -> rustix::io::Result<()> {
@@ -240,8 +240,9 @@ impl Journal {
         self.file().write_all(lines.as_bytes()).map_err(errno)
     }
 
+    #[track_caller]
     fn file(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        self.file.lock()
     }
 }
 

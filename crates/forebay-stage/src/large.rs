@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay_base::lock::{Mutex, Rank};
 use rustix::fs::{self, FileType, OFlags, Stat};
 
 use crate::beneath::{Pair, open_name};
@@ -65,7 +66,8 @@ impl Large {
         fs::ftruncate(&temp.fd, size).map_err(destination("setting its size"))?;
         let inode = fs::fstat(&temp.fd).map_err(destination("looking"))?.st_ino;
         let left = AtomicUsize::new(0);
-        let (temp, trouble) = (Mutex::new(Some(temp)), Mutex::new(None));
+        let temp = Mutex::new(Rank::TransferNotes, Some(temp));
+        let trouble = Mutex::new(Rank::TransferNotes, None);
         let large = Large {
             task,
             key,
@@ -136,13 +138,13 @@ impl Large {
     }
 
     fn failed(&self) -> bool {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.trouble.lock().is_some()
     }
 
     fn end(&self, engine: &Engine<'_>) {
-        let temp = self.temp.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let temp = self.temp.lock().take();
         let temp = temp.expect("the last piece ends once");
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let trouble = self.trouble.lock().take();
         let result = match trouble {
             None => engine.finish(&self.task, self.key, &self.pair, &self.src, &self.stat, temp),
             Some(Trouble::Stopped) => {
@@ -163,7 +165,7 @@ impl Engine<'_> {
         if !large.failed()
             && let Err(trouble) = large.copy(self, piece)
         {
-            let mut first = large.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first = large.trouble.lock();
             first.get_or_insert(trouble);
         }
         if large.left.fetch_sub(1, Ordering::AcqRel) == 1 {

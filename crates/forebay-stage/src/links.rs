@@ -5,8 +5,8 @@
 //! first is not true is copied as a file of its own.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use rustix::fs::{self, AtFlags, Stat};
 
 use crate::beneath::{Near, find, look};
@@ -28,8 +28,13 @@ struct First {
     published: bool,
 }
 
-#[derive(Default)]
 pub struct Links(Mutex<HashMap<(u64, u64), First>>);
+
+impl Default for Links {
+    fn default() -> Links {
+        Links(Mutex::new(Rank::TransferNotes, HashMap::new()))
+    }
+}
 
 pub enum Place {
     /// To be copied.
@@ -39,8 +44,9 @@ pub enum Place {
 }
 
 impl Links {
+    #[track_caller]
     fn table(&self) -> MutexGuard<'_, HashMap<(u64, u64), First>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn place(&self, task: &FileTask) -> Place {

@@ -1,7 +1,8 @@
 //! The rate cap: one bucket for all threads of a transfer.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use forebay_base::lock::{Mutex, Rank, sleep};
 
 use crate::progress::Control;
 
@@ -26,7 +27,7 @@ pub struct Pace {
 impl Pace {
     /// `rate` in bytes a second; 0 is no cap.
     pub fn new(rate: u64) -> Pace {
-        Pace { rate, free_at: Mutex::new(Instant::now()) }
+        Pace { rate, free_at: Mutex::new(Rank::TransferNotes, Instant::now()) }
     }
 
     /// How many bytes to move at once, at most `len`.
@@ -47,13 +48,13 @@ impl Pace {
             if left.is_zero() || control.stops() || control.hurries() {
                 return;
             }
-            std::thread::sleep(left.min(NAP));
+            sleep(left.min(NAP));
         }
     }
 
     fn promise(&self, len: u64) -> Instant {
         let time = Duration::from_secs_f64(len as f64 / self.rate as f64);
-        let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free_at = self.free_at.lock();
         let now = Instant::now();
         let begin = (*free_at).max(now.checked_sub(BURST).unwrap_or(now));
         *free_at = begin + time;

@@ -6,8 +6,10 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::beneath::Node;
 use crate::large::Large;
@@ -119,15 +121,16 @@ pub struct Undone {
 impl Queue {
     pub fn new(threads: usize) -> Queue {
         Queue {
-            state: Mutex::default(),
+            state: Mutex::new(Rank::Tasks, State::default()),
             news: Condvar::new(),
             stopped: AtomicBool::new(false),
             walkers_max: (threads / 2).max(1),
         }
     }
 
+    #[track_caller]
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn push(&self, task: Task) {
@@ -195,7 +198,7 @@ impl Queue {
                 self.news.notify_all();
                 return None;
             }
-            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.news.wait(state);
         }
     }
 

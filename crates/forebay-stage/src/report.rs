@@ -1,8 +1,8 @@
 //! What became of a transfer: counts, failures, what is left.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -169,8 +169,13 @@ struct Lists {
 }
 
 /// The bounded lists of a transfer that is under way.
-#[derive(Default)]
 pub struct Ledger(Mutex<Lists>);
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger(Mutex::new(Rank::TransferNotes, Lists::default()))
+    }
+}
 
 /// Whether it makes sense to try the next file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,8 +185,9 @@ pub enum Room {
 }
 
 impl Ledger {
+    #[track_caller]
     fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn fail(&self, path: &Path, bytes: u64, reason: Reason, text: String) -> Room {

@@ -6,8 +6,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::magic::honours_syncfs;
 use rustix::fs;
 use rustix::io::Errno;
@@ -65,7 +65,7 @@ impl Sync {
 
     fn by(how: How, dir: OwnedFd, whole: Box<Call>, alone: Box<Call>) -> rustix::io::Result<Sync> {
         let device = fs::fstat(&dir)?.st_dev;
-        let (failures, last) = (AtomicU64::new(0), Mutex::new(None));
+        let (failures, last) = (AtomicU64::new(0), Mutex::new(Rank::Durable, None));
         Ok(Sync { how, device, dir, whole, alone, failures, last })
     }
 
@@ -94,7 +94,7 @@ impl Sync {
 
     /// Where that is possible with one call.
     pub fn all(&self) -> rustix::io::Result<Durable> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if self.how == How::Whole
             && let Err(errno) = again(|| (self.whole)(&self.dir))
         {
@@ -189,7 +189,7 @@ pub mod tests {
     }
 
     /// Whatever is synced alone is put into `seen`.
-    pub fn seeing(how: How, dir: &impl AsFd, seen: Arc<Mutex<Vec<(u64, u64)>>>) -> Sync {
+    pub fn seeing(how: How, dir: &impl AsFd, seen: Arc<std::sync::Mutex<Vec<(u64, u64)>>>) -> Sync {
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3).unwrap();
         let alone = move |fd: &OwnedFd| {
             let stat = fs::fstat(fd)?;

@@ -17,11 +17,12 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_base::Result;
 use forebay_base::glob::Pattern;
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
@@ -128,9 +129,9 @@ impl<'a> Engine<'a> {
             means: Means::default(),
             links: Links::default(),
             last: spec.last()?,
-            aside: Mutex::default(),
-            dirs: Mutex::default(),
-            active: Mutex::default(),
+            aside: Mutex::new(Rank::TransferNotes, Aside::default()),
+            dirs: Mutex::new(Rank::TransferNotes, Vec::new()),
+            active: Mutex::new(Rank::TransferNotes, HashSet::new()),
             inside: top.inside(&base),
             early: OnceLock::new(),
             rights: Rights::now(),
@@ -249,15 +250,12 @@ impl<'a> Engine<'a> {
         mut tell: impl FnMut(&Progress) + Send,
         work: impl FnOnce(),
     ) {
-        let (over, news) = (Mutex::new(false), Condvar::new());
+        let (over, news) = (Mutex::new(Rank::TransferNotes, false), Condvar::new());
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    let over = over.lock().unwrap_or_else(PoisonError::into_inner);
-                    let (over, _) = news
-                        .wait_timeout_while(over, every, |over| !*over)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    let (over, _) = news.wait_timeout_while(over.lock(), every, |over| !*over);
                     ended.store(*over, Ordering::Relaxed);
                     drop(over);
                     tell(&meter.look(&self.tally));
@@ -334,19 +332,21 @@ struct End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.over.lock() = true;
         self.news.notify_all();
     }
 }
 
 /// What all parts of a transfer ask of it.
 impl Engine<'_> {
+    #[track_caller]
     pub fn aside(&self) -> MutexGuard<'_, Aside> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.aside.lock()
     }
 
+    #[track_caller]
     fn active(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        self.active.lock()
     }
 
     pub fn attributes(&self) -> Attributes<'_> {
@@ -362,11 +362,11 @@ impl Engine<'_> {
     }
 
     pub fn remember_dir(&self, node: Arc<Node>, whose: Whose, how: How) {
-        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).push((node, whose, how));
+        self.dirs.lock().push((node, whose, how));
     }
 
     pub fn dirs(&self) -> Vec<(Arc<Node>, Whose, How)> {
-        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.dirs.lock().clone()
     }
 
     /// Whether nobody else is making the same file.
@@ -725,7 +725,7 @@ mod tests {
         let (spec, control) = (spec(top.path()), Control::default());
         let (found, base) = place::find(&spec).unwrap();
         let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
         engine.sync = seeing(How::Whole, &engine.base.dst, seen.clone());
         engine.all(&found);
         let report = engine.report(0.0);
@@ -753,7 +753,7 @@ mod tests {
         for run in ["that makes them", "that finds them"] {
             let (found, base) = place::find(&spec).unwrap();
             let mut engine = Engine::new(&spec, &control, base, &found).unwrap();
-            let seen = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
             engine.sync = seeing(How::Each, &engine.base.dst, seen.clone());
             engine.all(&found);
             assert_eq!(engine.report(0.0).outcome, Outcome::Done, "{:#?}", engine.report(0.0));

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::time::{Part, Time};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -149,9 +149,9 @@ impl Shared {
             run_anywhere();
             shared.work(shared.queue.lock(), IDLE);
         };
-        #[cfg(any(test, feature = "explored"))]
-        if crate::lock::explored::task().is_some() {
-            drop(crate::lock::explored::spawn(work));
+        #[cfg(all(any(test, feature = "explored"), debug_assertions))]
+        if crate::explored::task().is_some() {
+            drop(crate::explored::spawn(work));
             queue.threads += 1;
             return;
         }
@@ -254,7 +254,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use super::*;
-    use crate::lock::explored::{explore, spawn, wait_until};
+    #[cfg(debug_assertions)]
+    use crate::explored::{explore, spawn, wait_until};
 
     const LONG: Duration = Duration::from_secs(120);
 
@@ -304,6 +305,7 @@ mod tests {
 
     /// Who leaves since there are too many threads may be the one that was woken for work: without its
     /// `notify_one` ([`Shared::work`]) the work stays while another thread sleeps.
+    #[cfg(debug_assertions)]
     #[test]
     fn work_given_when_threads_become_too_many_is_done_under_any_schedule() {
         explore(|| {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::Timestamp;
 
-use crate::lock::{self, Condvar, Mutex, MutexGuard, Rank};
 use crate::time::simulated::{Entered, Owed, Simulation};
+use forebay_base::lock::{self, Condvar, Mutex, MutexGuard, Rank};
 
 mod simulated;
 

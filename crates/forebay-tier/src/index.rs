@@ -35,10 +35,10 @@ use crate::core::paths::{Dir, DirId, Tree, Way};
 use crate::core::seal::Seal;
 use crate::core::state::{Change, Record};
 use crate::failpoint;
-use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::log::{self, Entry, LogFile, Out};
 use crate::media::{Media, Open};
 use crate::witness::Witness;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 use self::load::load_store;
 pub use self::load::{Loaded, load_logs, load_read_only};

@@ -10,4 +10,4 @@ pub mod shadows;
 pub mod witness;
 
 use forebay_core as core;
-use forebay_threads::{failpoint, lock, pool};
+use forebay_threads::{failpoint, pool};

@@ -58,7 +58,7 @@ fn open_now(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
 /// A crash between the two chmods leaves the file with `u+rw` added. Both change its ctime.
 fn open_own(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
     let fd = store.root.open_fd(path, OFlags::PATH, 0)?;
-    let _held = store.access_lock.lock().unwrap_or_else(|e| e.into_inner());
+    let _held = store.modes();
     let stat = stat_fd(&fd)?;
     require_regular(&stat)?;
     if stat.stx_uid != rustix::process::geteuid().as_raw() {
@@ -91,7 +91,7 @@ pub fn set_attr(store: &DirStore, path: &Path, key: Option<FileKey>, set: &SetAt
         sys::chownat(&held, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = set.mode {
-        let _one = store.access_lock.lock().unwrap_or_else(|e| e.into_inner());
+        let _one = store.modes();
         chmod(held.as_fd(), mode & 0o7777)?;
     }
     if set.atime.is_some() || set.mtime.is_some() {

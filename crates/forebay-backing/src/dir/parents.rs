@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Rank, RwLock};
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::Sys;
@@ -22,10 +23,17 @@ const TRUST: Duration = Duration::from_secs(1);
 /// Each holds a descriptor.
 const COUNT_MAX: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Parents {
     known: RwLock<Known>,
     trusts_nobody: bool,
+}
+
+impl Default for Parents {
+    fn default() -> Parents {
+        let known = RwLock::new(Rank::Parents, Known::default());
+        Parents { known, trusts_nobody: false }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -49,10 +57,9 @@ impl Parents {
         if let Some(known) = self.find(path) {
             return Ok(known);
         }
-        let (began, forgets) =
-            (Instant::now(), self.known.read().expect("no panic inside").forgets);
+        let (began, forgets) = (Instant::now(), self.known.read().forgets);
         let opened = Arc::new(open()?);
-        let mut known = self.known.write().expect("no panic inside");
+        let mut known = self.known.write();
         // What was opened before a directory was moved may be that one, by its old name.
         if known.forgets == forgets {
             if known.dirs.len() >= COUNT_MAX {
@@ -65,13 +72,13 @@ impl Parents {
 
     /// Whether it was there a moment ago.
     pub fn knows(&self, path: &Path) -> bool {
-        let known = self.known.read().expect("no panic inside");
+        let known = self.known.read();
         known.dirs.get(path.as_os_str()).is_some_and(|(since, _)| since.elapsed() < TRUST)
     }
 
     fn find(&self, path: &Path) -> Option<Arc<OwnedFd>> {
         let dir = {
-            let known = self.known.read().expect("no panic inside");
+            let known = self.known.read();
             let (since, dir) = known.dirs.get(path.as_os_str())?;
             (since.elapsed() < TRUST).then(|| dir.clone())?
         };
@@ -80,7 +87,7 @@ impl Parents {
 
     /// What lies at or below `path` is another directory from now on.
     pub fn forget(&self, path: &Path) {
-        let mut known = self.known.write().expect("no panic inside");
+        let mut known = self.known.write();
         known.forgets += 1;
         known.dirs.retain(|at, _| !Path::new(at).starts_with(path));
     }

@@ -7,9 +7,10 @@ mod rules;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use serde::Serialize;
 
 use super::layer::{Call, Done, Layer};
@@ -85,7 +86,8 @@ impl Fault {
         file: Option<RulesFile>,
     ) -> (Arc<Wrapped<Fault>>, FaultHandle) {
         let state = State { active, edition: 0, counts: FaultCounts::default(), file };
-        let fault = Arc::new(Fault { state: Mutex::new(state), changed: Condvar::new() });
+        let fault =
+            Arc::new(Fault { state: Mutex::new(Rank::Played, state), changed: Condvar::new() });
         (Wrapped::new(store, fault.clone()), fault)
     }
 
@@ -107,7 +109,7 @@ impl Fault {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
 
     fn stall(&self, hit: &Hit, edition: u64) {
@@ -118,8 +120,7 @@ impl Fault {
             if left.is_zero() {
                 return;
             }
-            let wait = self.changed.wait_timeout(state, left.min(STALL_CHECK));
-            state = wait.unwrap_or_else(|e| e.into_inner()).0;
+            state = self.changed.wait_timeout(state, left.min(STALL_CHECK)).0;
             state.refresh();
         }
     }

@@ -7,8 +7,10 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
+
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 use super::clock::{Clock, Monotonic};
 use super::layer::{Call, Done, Layer, Verb};
@@ -71,7 +73,7 @@ impl Throttle {
         limits: Limits,
         clock: impl Clock,
     ) -> Arc<Wrapped<Throttle>> {
-        let device = Mutex::new(Device::new(limits));
+        let device = Mutex::new(Rank::Played, Device::new(limits));
         Wrapped::new(store, Arc::new(Throttle { device, clock: Box::new(clock) }))
     }
 
@@ -81,7 +83,7 @@ impl Throttle {
     }
 
     fn device(&self) -> MutexGuard<'_, Device> {
-        self.device.lock().unwrap_or_else(|e| e.into_inner())
+        self.device.lock()
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
+use forebay_base::lock::{asks_the_registry, sleep};
 use forebay_base::{Error, Result};
 
-use super::{COPIES, FENCE, MARGIN, MOUNT, Member, lock};
+use super::{COPIES, FENCE, MARGIN, MOUNT, Member};
 use crate::core::{Fitness, Input, Keeper as Partner};
 use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::peer::limits::BYTES_MAX;
@@ -63,12 +63,12 @@ impl Member {
 
     /// How many others are to have this member's acknowledged bytes, and how many have.
     pub fn copies(&self) -> (u8, usize) {
-        (self.copies, lock(&self.core).keepers().required.len())
+        (self.copies, self.core.lock().keepers().required.len())
     }
 
     /// Whether copies of a file can be sent at once: its claim is known, and somebody keeps them.
     pub fn can_copy(&self, file: FileKey) -> bool {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let keepers = core.keepers();
         let has_any = !keepers.required.is_empty() || !keepers.filling.is_empty();
         has_any && core.claim_number(file).is_some()
@@ -111,7 +111,7 @@ impl Member {
 
     /// How many have joined those that are told so far.
     pub fn joined(&self) -> u64 {
-        lock(&self.core).joined()
+        self.core.lock().joined()
     }
 
     /// The same with words by which partners forget a file, which may be another's by now.
@@ -130,7 +130,7 @@ impl Member {
         words: &[u8],
         bytes: &[u8],
     ) -> Result<()> {
-        let keepers = lock(&self.core).keepers_of(joined);
+        let keepers = self.core.lock().keepers_of(joined);
         let (body, len) = ([words, bytes], words.len() + bytes.len());
         if len > BYTES_MAX {
             // None of them is to blame: it is too long for all.
@@ -191,14 +191,14 @@ impl Member {
     }
 
     fn fill_of(&self, partner: &str) -> Result<u64> {
-        let fill = lock(&self.fills).get(partner).copied();
+        let fill = self.fills.lock().get(partner).copied();
         fill.ok_or_else(|| Error::os(libc::EINTR, format!("{partner} is not filled any more")))
     }
 
     fn claim_number(self: &Arc<Member>, file: FileKey) -> Result<u64> {
         let since = Instant::now();
         loop {
-            if let Some(number) = lock(&self.core).claim_number(file) {
+            if let Some(number) = self.core.lock().claim_number(file) {
                 return Ok(number);
             }
             self.feed(Input::Hurry);
@@ -215,7 +215,7 @@ impl Member {
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
         let due =
             Duration::from_secs_f64((bytes[0].len() + bytes[1].len()) as f64 / DUE_RATE as f64);
-        lock(&self.lags).entry(partner.into()).or_default().note(began, Instant::now(), due);
+        self.lags.lock().entry(partner.into()).or_default().note(began, Instant::now(), due);
         match asked {
             Ok(Answer::Done) => Ok(()),
             Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
@@ -233,10 +233,10 @@ impl Member {
     ///
     /// As [`Member::keep`].
     pub fn leave_slowest(self: &Arc<Member>) -> Result<()> {
-        let keepers = lock(&self.core).keepers();
+        let keepers = self.core.lock().keepers();
         let partners = keepers.required.iter().chain(&keepers.filling);
         let lag =
-            |member: &str| lock(&self.lags).get(member).map(|lag| lag.lasts).unwrap_or_default();
+            |member: &str| self.lags.lock().get(member).map(|lag| lag.lasts).unwrap_or_default();
         let slowest = partners.map(|it| (lag(&it.member), &it.member)).max();
         match slowest.filter(|(lag, _)| *lag >= LAG_MIN) {
             Some((lag, member)) => {
@@ -252,6 +252,7 @@ impl Member {
         let ticket = self.ticket();
         let struck = self.struck.enter(ticket);
         self.feed(Input::CopyFailed { ticket, partner: partner.into() });
+        asks_the_registry();
         match struck.recv_timeout(self.patience + MARGIN) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::os(
@@ -267,13 +268,13 @@ impl Member {
 
     /// Whether somebody may take this home's place if it is dead.
     pub fn has_heirs(&self, home: &str) -> bool {
-        lock(&self.core).has_heirs_of(home)
+        self.core.lock().has_heirs_of(home)
     }
 
     /// Whether this member may serve at this moment: see [`Member::wait_fit`].
     pub fn is_fit(&self) -> bool {
         (self.copies == 0 && !self.is_suspended.load(Relaxed))
-            || lock(&self.core).fit(self.now()) == Fitness::Fit
+            || self.core.lock().fit(self.now()) == Fitness::Fit
     }
 
     /// Waits while this member may not serve: its lease has run out, and a partner may take its place. To be
@@ -288,7 +289,9 @@ impl Member {
         }
         let since = Instant::now();
         loop {
-            match lock(&self.core).fit(self.now()) {
+            // Not in the `match`, which would hold the core while this sleeps: it has to hear of a lease that is renewed.
+            let fitness = self.core.lock().fit(self.now());
+            match fitness {
                 Fitness::Fit => return Ok(()),
                 Fitness::Superseded => {
                     let what = format!("another took over from member {}: mount again", self.name);
@@ -305,9 +308,9 @@ impl Member {
 
     /// A partner drops what it has of this member, and gets all that is newer than the store.
     pub(super) fn fill_up(self: &Arc<Member>, partner: String, fill: u64) {
-        lock(&self.fills).insert(partner.clone(), fill);
+        self.fills.lock().insert(partner.clone(), fill);
         self.with_copies(move |member, front| {
-            let is_over = || lock(&member.fills).get(&partner) != Some(&fill);
+            let is_over = || member.fills.lock().get(&partner) != Some(&fill);
             let begun = member.send_copy(&partner, &Question::BeginFill { fill }, [b"", b""]);
             let filled = begun.and_then(|()| front.fill(&partner, &is_over));
             if let Err(error) = &filled {
@@ -319,7 +322,7 @@ impl Member {
 
     /// What it has of this member is of no use any more. It may be away: then it is asked again.
     pub(super) fn leave_partner(self: &Arc<Member>, partner: String, fill: u64) {
-        lock(&self.fills).remove(&partner);
+        self.fills.lock().remove(&partner);
         self.with_copies(move |member, _| {
             if member.send_copy(&partner, &Question::BeginFill { fill }, [b"", b""]).is_ok() {
                 member.feed(Input::Dismissed { partner, fill });
@@ -335,7 +338,7 @@ impl Member {
         fill: u64,
         work: impl FnOnce(&dyn Front, Home<'_>) -> Result<()>,
     ) -> Result<()> {
-        let check = || match lock(&self.core).accepts_copies_of(&head.from, head.from_epoch, fill) {
+        let check = || match self.core.lock().accepts_copies_of(&head.from, head.from_epoch, fill) {
             true => Ok(()),
             false => Err(Error::os(
                 libc::ESTALE,
@@ -366,7 +369,7 @@ impl Member {
     }
 
     pub(super) fn begin_fill_for(&self, head: &Head, fill: u64) -> Result<()> {
-        let begins = lock(&self.core).fill_begins(&head.from, head.from_epoch, fill);
+        let begins = self.core.lock().fill_begins(&head.from, head.from_epoch, fill);
         match (begins, self.front()) {
             (true, Some(front)) => front.begin_fill(home_of(head, fill)),
             _ => Err(Error::os(libc::ESTALE, "no copies are taken of it now")),

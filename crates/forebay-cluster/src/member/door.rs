@@ -1,13 +1,14 @@
 //! What other members ask of this one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_base::Result;
+use forebay_base::lock::{Mutex, Rank, sleep};
 use forebay_registry::Revision;
 
-use super::{Member, lock};
+use super::Member;
 use crate::core::{Input, Peer, Reply};
 use crate::front::Told;
 use crate::keys;
@@ -15,12 +16,18 @@ use crate::peer::Service;
 use crate::words::{Answer, Head, Question, Refusal};
 
 /// The door opens before the member is there, since its address is part of what the member is.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Waiting(Arc<Mutex<Weak<Member>>>);
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting(Arc::new(Mutex::new(Rank::MemberNotes, Weak::new())))
+    }
+}
 
 impl Waiting {
     pub fn begin(&self, member: &Arc<Member>) {
-        *lock(&self.0) = Arc::downgrade(member);
+        *self.0.lock() = Arc::downgrade(member);
     }
 }
 
@@ -29,14 +36,19 @@ impl Waiting {
 const PLACES_OF_ONE: usize = 64;
 const PLACES: usize = 192;
 
-#[derive(Default)]
 pub struct Places(Arc<Mutex<HashMap<String, usize>>>);
 
 pub struct Place(Arc<Mutex<HashMap<String, usize>>>, String);
 
+impl Default for Places {
+    fn default() -> Places {
+        Places(Arc::new(Mutex::new(Rank::MemberNotes, HashMap::new())))
+    }
+}
+
 impl Places {
     fn take(&self, from: &str) -> Option<Place> {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         let taken = all.get(from).copied().unwrap_or(0);
         if taken >= PLACES_OF_ONE || all.values().sum::<usize>() >= PLACES {
             return None;
@@ -48,7 +60,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         match all.get_mut(&self.1) {
             Some(taken) if *taken > 1 => *taken -= 1,
             _ => _ = all.remove(&self.1),
@@ -67,13 +79,13 @@ fn soon<T>(look: impl Fn() -> Option<T>) -> Option<T> {
         if found.is_some() || began.elapsed() >= BEGINNING {
             return found;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        sleep(Duration::from_millis(5));
     }
 }
 
 impl Service for Waiting {
     fn answer(&self, head: &Head, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
-        match soon(|| lock(&self.0).upgrade()) {
+        match soon(|| self.0.lock().upgrade()) {
             Some(member) => member.answer(head, question, bytes, out),
             None => Answer::Refused(Refusal::NotHere),
         }
@@ -157,7 +169,7 @@ impl Member {
     fn is_newest(&self, head: &Head) -> bool {
         // Of one that is not known nobody has heard anything.
         let Some(known) = self.epoch_of(&head.from) else { return true };
-        let mut heard = lock(&self.heard);
+        let mut heard = self.heard.lock();
         let newest = heard.entry(head.from.clone()).or_default();
         *newest = (*newest).max(known).max(head.from_epoch);
         head.from_epoch == *newest

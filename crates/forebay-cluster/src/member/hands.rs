@@ -2,9 +2,11 @@
 //! who has nothing to do for ten seconds ends.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
+
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -28,11 +30,13 @@ impl Hands {
     /// At most `max` threads at once. Each waits for a registry, a peer or a flush: they cost memory and no
     /// processor.
     pub fn new(max: usize) -> Hands {
-        Hands { max, shared: Arc::default() }
+        let queue = Mutex::new(Rank::Hands, Queue::default());
+        Hands { max, shared: Arc::new((queue, Condvar::new())) }
     }
 
+    #[track_caller]
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.shared.0.lock().expect("no panic inside")
+        self.shared.0.lock()
     }
 
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
@@ -68,10 +72,10 @@ impl Hands {
                 break;
             }
             queue.idle += 1;
-            let (next, waited) = self.shared.1.wait_timeout(queue, IDLE).expect("no panic inside");
-            queue = next;
+            let timed_out;
+            (queue, timed_out) = self.shared.1.wait_timeout(queue, IDLE);
             queue.idle -= 1;
-            if waited.timed_out() && queue.work.is_empty() {
+            if timed_out && queue.work.is_empty() {
                 break;
             }
         }

@@ -1,16 +1,18 @@
 //! How a mount becomes a member, and how it leaves.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use forebay_backing::FileKey;
+use forebay_base::lock::{Condvar, Mutex, Rank, asks_the_registry};
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{BootClock, Clock, Commit, Entry, Lease, Outcome, Registry};
 
 use super::tend::Lives;
-use super::{Member, SyncStore, Waiting, door, lock};
+use super::{Member, SyncStore, Waiting, door};
 use crate::core::{Core, Input, Peer, Reply, Standing, entering};
 use crate::front::Front;
 use crate::keys;
@@ -103,7 +105,7 @@ impl Member {
             began: BootClock.now(),
             patience,
             registry,
-            core: Mutex::new(core),
+            core: Mutex::new(Rank::Core, core),
             next: AtomicU64::new(1),
             asked: Waiting::default(),
             replies: Waiting::default(),
@@ -113,20 +115,20 @@ impl Member {
             desk: OnceLock::new(),
             peers,
             door: OnceLock::new(),
-            lease: Mutex::new(Some(lease)),
-            given_lease: Mutex::new(Some(given_lease)),
-            reached: (Mutex::new(revision), Condvar::new()),
-            stale: Mutex::default(),
-            taken: Mutex::default(),
-            fills: Mutex::default(),
-            lags: Mutex::default(),
+            lease: Mutex::new(Rank::MemberLease, Some(lease)),
+            given_lease: Mutex::new(Rank::MemberLease, Some(given_lease)),
+            reached: (Mutex::new(Rank::MemberNotes, revision), Condvar::new()),
+            stale: Mutex::new(Rank::MemberNotes, HashMap::new()),
+            taken: Mutex::new(Rank::MemberNotes, HashMap::new()),
+            fills: Mutex::new(Rank::MemberNotes, HashMap::new()),
+            lags: Mutex::new(Rank::MemberNotes, HashMap::new()),
             copies,
             copies_or_fail,
             shares_reads,
-            heard: Mutex::default(),
+            heard: Mutex::new(Rank::MemberNotes, HashMap::new()),
             places: door::Places::default(),
-            resting: Mutex::default(),
-            trouble: Mutex::default(),
+            resting: Mutex::new(Rank::MemberNotes, HashMap::new()),
+            trouble: Mutex::new(Rank::MemberNotes, None),
             reach: super::reach::Reach::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),
@@ -145,12 +147,12 @@ impl Member {
     /// number of the claim under which it was adopted, if it was. To be asked
     /// before [`Member::serve`].
     pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
-        lock(&self.core).standing(file, dir, adopted)
+        self.core.lock().standing(file, dir, adopted)
     }
 
     /// Whether copies of a home that are found at a start may still be needed.
     pub fn keeps_for(&self, home: &str) -> bool {
-        lock(&self.core).keeps_for(home)
+        self.core.lock().keeps_for(home)
     }
 
     /// A file that stands as [`Standing::Adopted`] was found, adopted by the process before this one and not
@@ -185,8 +187,8 @@ impl Member {
         self.hands.iter().for_each(super::hands::Hands::close);
         // Programs may still be here, if the mount was only detached.
         self.feed(Input::LeaseGone);
-        let leases = [lock(&self.lease).take(), lock(&self.given_lease).take()];
-        let [own, given] = leases;
+        let own = self.lease.lock().take();
+        let given = self.given_lease.lock().take();
         if let Some(given) = given {
             given.let_run_out();
         }
@@ -201,6 +203,7 @@ impl Member {
         let ticket = self.ticket();
         let reply = self.replies.enter(ticket);
         self.feed(Input::Asked(ticket, Peer::RecallBelow { path: "".into() }));
+        asks_the_registry();
         if matches!(reply.recv_timeout(self.patience), Ok(Reply::Given(true))) {
             return;
         }

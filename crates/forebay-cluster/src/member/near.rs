@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::Version;
 
-use super::{Member, lock};
+use super::Member;
 use crate::words::{Answer, Question};
 
 /// Of a file, what one member reads in one go.
@@ -25,7 +25,7 @@ impl Member {
         if !self.shares_reads {
             return false;
         }
-        let reader = lock(&self.core).reader_of(version.key, offset / PART);
+        let reader = self.core.lock().reader_of(version.key, offset / PART);
         let Some(reader) = reader.filter(|reader| !self.is_resting(reader)) else { return false };
         let question =
             Question::Fetch { version: *version, path: path.into(), offset, len: buf.len() as u32 };
@@ -39,7 +39,7 @@ impl Member {
             Ok(_) => false,
             Err(error) => {
                 if !error.is(libc::ESTALE) {
-                    lock(&self.resting).insert(reader, Instant::now() + REST);
+                    self.resting.lock().insert(reader, Instant::now() + REST);
                 }
                 false
             }
@@ -47,7 +47,7 @@ impl Member {
     }
 
     fn is_resting(&self, member: &str) -> bool {
-        let mut resting = lock(&self.resting);
+        let mut resting = self.resting.lock();
         let until = resting.get(member).copied();
         let rests = until.is_some_and(|until| Instant::now() < until);
         if until.is_some() && !rests {

@@ -6,8 +6,8 @@ use forebay_base::Result;
 use forebay_registry::Health;
 use serde::{Deserialize, Serialize};
 
+use super::Member;
 use super::join::parse;
-use super::{Member, lock};
 use crate::keys;
 
 /// All members of a store, as the registry has them now.
@@ -61,12 +61,12 @@ impl Seen {
 impl Member {
     /// How far this member has followed the registry: never waits.
     pub fn followed(&self) -> u64 {
-        lock(&self.reached.0).0
+        self.reached.0.lock().0
     }
 
     /// Files that it has claimed, and read grants that it has: never waits.
     pub fn counts(&self) -> (usize, usize) {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         (core.held().len(), core.grants())
     }
 

@@ -1,16 +1,20 @@
 //! Which other members answer: said when that changes, and not for each question.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 
 use forebay_base::Error;
+use forebay_base::lock::{Mutex, Rank};
 
-use super::lock;
 use crate::words::Question;
 
 /// Members that did not answer when they were last asked.
-#[derive(Default)]
 pub struct Reach(Mutex<HashSet<String>>);
+
+impl Default for Reach {
+    fn default() -> Reach {
+        Reach(Mutex::new(Rank::MemberNotes, HashSet::new()))
+    }
+}
 
 impl Reach {
     /// A member was asked, and has answered, or why it was not reached.
@@ -29,7 +33,7 @@ impl Reach {
 
     /// Whether that is another thing than it was. A member that was never asked is taken to answer.
     fn is_news(&self, member: &str, answers: bool) -> bool {
-        let mut silent = lock(&self.0);
+        let mut silent = self.0.lock();
         if answers { silent.remove(member) } else { silent.insert(member.into()) }
     }
 }

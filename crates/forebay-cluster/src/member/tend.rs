@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use std::thread::{Builder, sleep};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Entry, Event, Registry, Revision, Seen, Watch};
 
+use super::Member;
 use super::join::{GIVEN, LEASE, parse};
-use super::{Member, lock};
 use crate::core::Input;
 use crate::keys;
 
@@ -60,7 +61,7 @@ impl Member {
         })?;
         self.at_times("fb-tend", TICK, |member| {
             let now = member.now();
-            let remaining = lock(&member.lease).as_ref().map(|lease| lease.remaining());
+            let remaining = member.lease.lock().as_ref().map(|lease| lease.remaining());
             member.feed(Input::Lease(now + remaining.unwrap_or_default()));
             member.feed(Input::Tick);
         })
@@ -94,7 +95,7 @@ impl Member {
 
     /// A lease that ran out while the registry was away is taken anew: claims do not hang on it.
     fn keep_lease(self: &Arc<Member>) {
-        let is_gone = lock(&self.lease).as_ref().is_some_and(|lease| lease.is_gone());
+        let is_gone = self.lease.lock().as_ref().is_some_and(|lease| lease.is_gone());
         if !is_gone {
             return;
         }
@@ -114,7 +115,11 @@ impl Member {
             self.registry.commit(&commit)?.committed().map(|_| lease).ok_or_else(gone)
         });
         match anew {
-            Ok(lease) => *lock(&self.lease) = Some(lease),
+            Ok(lease) => {
+                let before = self.lease.lock().replace(lease);
+                // Without the lock: the end of who kept it is waited for.
+                drop(before);
+            }
             Err(error) => tracing::warn!(%error, "this member's lease has run out"),
         }
     }
@@ -124,7 +129,7 @@ impl Member {
     fn turn_given_lease(&self) {
         match self.registry.lease(GIVEN) {
             Ok(anew) => {
-                let before = lock(&self.given_lease).replace(anew);
+                let before = self.given_lease.lock().replace(anew);
                 if let Some(before) = before {
                     before.let_run_out();
                 }
@@ -136,10 +141,10 @@ impl Member {
     /// One member has the registry forget its history, so that claims that came and went do not fill it. Who
     /// is further behind reads all keys anew.
     fn compact(&self) {
-        if lock(&self.core).first_alive().as_deref() != Some(&self.name) {
+        if self.core.lock().first_alive().as_deref() != Some(&self.name) {
             return;
         }
-        let upto = Revision(lock(&self.reached.0).0.saturating_sub(HISTORY));
+        let upto = Revision(self.reached.0.lock().0.saturating_sub(HISTORY));
         if upto.0 > 0
             && let Err(error) = self.registry.compact(upto)
         {
@@ -149,7 +154,7 @@ impl Member {
 
     fn reach(&self, revision: Revision) {
         let (reached, more) = &self.reached;
-        let mut reached = lock(reached);
+        let mut reached = reached.lock();
         *reached = revision.max(*reached);
         more.notify_all();
     }

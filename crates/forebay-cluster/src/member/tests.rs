@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
@@ -14,8 +14,8 @@ use forebay_registry::{
 };
 
 use super::join::json;
-use super::{Changing, Holder, Joining, Member, Opening, lock};
-use crate::core::{Access, SETTLE, Standing};
+use super::{Changing, Holder, Joining, Member, Opening};
+use crate::core::{Access, Input, SETTLE, Standing};
 use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
 use crate::peer::limits::BYTES_MAX;
@@ -30,6 +30,10 @@ fn key(ino: u64) -> FileKey {
 fn member(name: &str) -> keys::Member {
     let (tier, boot) = (format!("tier of {name}"), "boot".into());
     keys::Member { tier, boot, ..keys::Member::of(name) }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic inside")
 }
 
 /// What a mount does for its member, without files.
@@ -766,6 +770,20 @@ fn the_epochs_of_a_removed_member_are_not_given_again() {
 }
 
 /// Partners that are told of nothing any more would take the member's place with what they had before.
+/// Who waits under the core's lock keeps out whoever has heard that the lease stands again.
+#[test]
+fn who_waits_until_it_may_serve_again_does_not_have_the_core_meanwhile() {
+    let bed = Bed::new();
+    let (a, _front) = bed.joined(Joining { copies: 1, ..bed.joining("a") });
+    let (_b, _its) = bed.member("b");
+    eventually("b keeps copies", || a.copies().1 == 1);
+    // The tending thread says each tenth of a second what is true.
+    for _ in 0..5 {
+        a.feed(Input::Lease(Duration::ZERO));
+        a.wait_fit().expect("its lease stands");
+    }
+}
+
 #[test]
 fn who_keeps_no_copies_any_more_has_no_heirs() {
     let bed = Bed::new();

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_base::{Error, Kind, Result};
 
 use super::guest;
@@ -73,7 +74,7 @@ impl Door {
         let failed = |e| Error::io(e, format!("members' address {address}"));
         let listener = Arc::new(TcpListener::bind(address).map_err(failed)?);
         let address = listener.local_addr().map_err(failed)?;
-        let (guests, left) = (Mutex::default(), Condvar::new());
+        let (guests, left) = (Mutex::new(Rank::Guests, Guests::default()), Condvar::new());
         let shared = Arc::new(Shared { key, tls, service, guests, left });
         let (taken, from) = (shared.clone(), listener.clone());
         let thread = thread::Builder::new().name("peers-door".into());
@@ -114,14 +115,14 @@ impl Drop for Door {
 }
 
 impl Shared {
+    #[track_caller]
     fn guests(&self) -> MutexGuard<'_, Guests> {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.guests.lock()
     }
 
     /// Waits until it is so, and says whether it is.
     fn wait(&self, time: Duration, so: impl Fn(&Guests) -> bool) -> bool {
-        let waited = self.left.wait_timeout_while(self.guests(), time, |guests| !so(guests));
-        let (guests, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (guests, _) = self.left.wait_timeout_while(self.guests(), time, |guests| !so(guests));
         so(&guests)
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::{Error, Kind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -48,7 +49,7 @@ struct Connection {
 
 impl Peers {
     pub fn new(key: Option<Key>) -> Peers {
-        Peers { key, tls: None, idle: Mutex::default() }
+        Peers { key, tls: None, idle: Mutex::new(Rank::Connections, HashMap::new()) }
     }
 
     /// The same, over TLS if there is one.
@@ -132,7 +133,7 @@ impl Peers {
     /// A kept connection that has not been closed meanwhile. The last one used comes first. One whose place may go to
     /// others just now is for questions that are safe to repeat.
     fn take(&self, address: &str, is_safe: bool) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let kept = idle.get_mut(address)?;
         if !is_safe && kept.last().is_some_and(|last| last.since.elapsed() >= SURE_TIME) {
             return None;
@@ -156,7 +157,7 @@ impl Peers {
             return answer;
         }
         connection.since = Instant::now();
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if !idle.contains_key(address) {
             // Seldom, and so the time to let go of members that are not asked any more.
             idle.retain(|_, kept| {

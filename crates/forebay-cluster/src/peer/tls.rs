@@ -5,10 +5,11 @@
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 use std::net::{IpAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_base::Result;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_registry::pem::{certificates, private_key, roots, unusable};
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
@@ -98,12 +99,14 @@ struct State {
 impl Sealed {
     fn new(socket: Arc<TcpStream>, mut connection: Connection) -> Sealed {
         connection.set_buffer_limit(Some(AHEAD));
-        let state = Mutex::new(State { connection, inbox: Vec::new(), at: 0 });
+        let state = State { connection, inbox: Vec::new(), at: 0 };
+        let state = Mutex::new(Rank::Sealed, state);
         Sealed { socket, state }
     }
 
+    #[track_caller]
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Has both ends show who they are. Who asks may hear with the first answer only that it was not believed.

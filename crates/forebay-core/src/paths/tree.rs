@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{Last, Look};
 use crate::id::FileId;
-use crate::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -13,10 +13,10 @@ use crate::core::copied::{Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, Run, State};
 use crate::files::Files;
-use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::dir::shadow_name;
 use crate::tier::log::LogFile;
 use crate::tier::media::{MediaFile, Open};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// A file of a log is begun anew once it is this long, and four times as long as it was at first.
 const LOG_MIN: u64 = 1 << 20;

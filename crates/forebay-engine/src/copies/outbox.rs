@@ -22,8 +22,8 @@ use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
-use crate::lock::{self, MutexGuard};
 use crate::pool::Pool;
+use forebay_base::lock::{self, MutexGuard};
 
 /// Who waits for a round looks this often whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);

@@ -24,9 +24,9 @@ use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
 use crate::files::partners::Partners;
 use crate::files::work::AtWork;
-use crate::lock::{self, Mutex, MutexGuard, Rank};
 use crate::pool::Pool;
 use crate::tier::media::{MediaFile, torn};
+use forebay_base::lock::{self, Mutex, MutexGuard, Rank};
 
 /// Bytes that go with one message, and stretches that they may be from.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;

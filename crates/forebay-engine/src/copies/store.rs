@@ -25,10 +25,10 @@ use crate::core::id::FileId;
 use crate::core::ranges::State;
 use crate::core::state::Portrait;
 use crate::files::Files;
-use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::tier::dir::{shadow_dir, shadow_name};
 use crate::tier::media::{MediaFile, Open};
+use forebay_base::lock::{Mutex, Rank};
 
 /// Files of other members that are dirty there, in this tier.
 pub struct Copies {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use forebay_backing::{Error, Result};
 
-use crate::lock::{Condvar, Mutex, Rank};
 use crate::pool::Pool;
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, Rank};
 
 /// Who waits for its end looks this often.
 const WAIT_LOOK: Duration = Duration::from_millis(50);

@@ -19,7 +19,7 @@ use crate::core::state::Change;
 use crate::drain::Drain;
 use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel};
 use crate::files::digests::OpenTable;
-use crate::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
 const COPY_BUFFER: usize = 1 << 20;

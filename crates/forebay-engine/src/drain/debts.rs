@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, Run, State};
 use crate::files::file::Inner;
-use crate::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 pub(crate) struct Debts(Mutex<DebtTable>);
 

@@ -20,8 +20,8 @@ use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Outcome, Parcel, T
 use crate::files::file::{Beside, File, Inner, Trouble, note_seen};
 use crate::files::live::Asked;
 use crate::files::unseen::{Copied, Doubt};
-use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::media::MediaFile;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
 const SYNC_EACH_MAX: usize = 16;

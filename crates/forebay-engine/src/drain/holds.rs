@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_base::glob::Pattern;
 
 use crate::files::file::Inner;
-use crate::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// Keeps the drain away from the files an order publishes last, while it lives.
 pub struct Hold {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::core::id::FileId;
 use crate::drain::parcel::Pick;
 use crate::files::file::{File, Inner};
-use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::time::Time;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// For so long the store is believed to have about as much room as it said.
 pub(crate) const BELIEVED: Duration = Duration::from_secs(10);

@@ -23,7 +23,7 @@ use crate::drain::owed::Owed;
 use crate::drain::parcel::{Flown, Outcome, Pick, Take};
 use crate::drain::{Drain, PAUSE};
 use crate::files::file::Inner;
-use crate::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank};
 
 /// So long who ordered a flush waits for the flushed files to be closed.
 const CLOSING_MAX: Duration = Duration::from_secs(1);

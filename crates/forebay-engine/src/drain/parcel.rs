@@ -11,9 +11,9 @@ use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
 use crate::files::digests::OpenTable;
 use crate::files::file::File;
-use crate::lock::{Condvar, Mutex, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, Rank};
 
 /// What of a file to flush.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::core::governor::Busy;
 use crate::core::governor::bucket::Bucket;
 use crate::core::governor::queue::{Place, Queue};
-use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 pub(crate) struct Valve {
     time: Time,

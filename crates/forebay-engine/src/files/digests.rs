@@ -15,8 +15,8 @@ use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::{Around, Meanwhile};
 use crate::files::pace::Busy;
-use crate::lock::{Mutex, Rank};
 use crate::tier::digests::Table;
+use forebay_base::lock::{Mutex, Rank};
 
 /// So many blocks are read to learn what they are: 64 MiB.
 const LEARNT_MAX: usize = 4096;

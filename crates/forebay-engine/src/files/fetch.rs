@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::clock::Look;
-use crate::lock::{Condvar, Mutex, Rank};
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, Rank};
 
 /// Buffers from this size on are kept for the next fetch: the kernel would have to find memory for each anew.
 const KEPT_MIN: usize = 256 << 10;

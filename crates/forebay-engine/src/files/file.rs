@@ -27,8 +27,8 @@ use crate::core::stamps::Stamps;
 use crate::core::state::{Change, FileState, Record};
 use crate::files::live::{Around, Asked, Live, Seen};
 use crate::files::unseen::{Doubt, Looks, Unseen};
-use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {

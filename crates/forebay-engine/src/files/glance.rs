@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::files::file::{File, Inner};
-use crate::lock::{Mutex, MutexGuard};
 use crate::time::Time;
+use forebay_base::lock::{Mutex, MutexGuard};
 
 /// So long a glance waits for files that are at work, all of them together: a write to the tier
 /// holds its file for less.
@@ -48,7 +48,7 @@ impl Glance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Rank;
+    use forebay_base::lock::Rank;
 
     // S-10
     #[test]

@@ -15,8 +15,8 @@ use crate::files::file::{File, Inner};
 use crate::files::live::Around;
 use crate::files::shadow::is_blank;
 use crate::files::unseen::{Copied, Unseen};
-use crate::lock::MutexGuard;
 use crate::tier::media::MediaStat;
+use forebay_base::lock::MutexGuard;
 
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another

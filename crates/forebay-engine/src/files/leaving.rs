@@ -165,12 +165,14 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    #![cfg(debug_assertions)]
+
     use std::sync::atomic::AtomicU64;
 
     use crate::bed::bed;
     use crate::core::clock::What;
     use crate::files::file::Changing;
-    use crate::lock::explored::{explore, point, spawn};
+    use forebay_threads::explored::{explore, point, spawn};
 
     use super::*;
 

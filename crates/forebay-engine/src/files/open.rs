@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::files::Files;
 use crate::files::file::{File, Inner};
-use crate::lock::MutexGuard;
+use forebay_base::lock::MutexGuard;
 
 /// A file that is open, until this is dropped: not under the file's lock.
 #[must_use]

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::lock::{Mutex, Rank};
 use crate::time::Time;
+use forebay_base::lock::{Mutex, Rank};
 
 /// A look costs a system call for each of the files, so opens make one only if the last is older.
 pub(crate) const LOOK_MIN: Duration = Duration::from_millis(20);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use forebay_backing::{FileKey, Result};
 
 use crate::files::file::File;
-use crate::lock::{Mutex, Rank, RwLock};
+use forebay_base::lock::{Mutex, Rank, RwLock};
 
 /// Who carries the engine's words to the partners. Words are the engine's own; what [`Copies`] of the
 /// same version is handed at the other end.

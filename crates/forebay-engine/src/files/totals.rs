@@ -9,8 +9,8 @@ use hashbrown::HashMap;
 use crate::core::id::FileId;
 use crate::files::file::File;
 use crate::files::pace::{LookPace, Pace};
-use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// Sums over all files, in bytes.
 pub(crate) struct Totals {

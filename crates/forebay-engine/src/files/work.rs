@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
-use crate::lock::MutexGuard;
+use forebay_base::lock::MutexGuard;
 
 /// I/O on the shadow in flight: nothing is punched out of it otherwise. Not to be dropped under the
 /// file's lock.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 
 use crate::home::pulse::Pulse;
-use crate::lock::{self, Mutex, Rank};
 use crate::time::Time;
+use forebay_base::lock::{self, Mutex, Rank};
 
 /// More calls than this at once are not watched: far beyond the threads there are.
 const WATCHED_MAX: usize = 1024;

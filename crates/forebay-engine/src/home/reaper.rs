@@ -19,9 +19,9 @@ use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
 use forebay_backing::{Error, Kind, Result, room_to_close};
 
 use crate::home::health::Health;
-use crate::lock::{Condvar, Mutex, Rank};
 use crate::pool::Pool;
 use crate::time::Time;
+use forebay_base::lock::{Condvar, Mutex, Rank};
 
 /// Closes under way at once: a network file system answers so many in the time of one.
 const AT_ONCE: usize = 16;
@@ -162,11 +162,13 @@ impl Layer for Reaper {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    #[cfg(debug_assertions)]
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::{Mutex, mpsc};
 
     use super::*;
-    use crate::lock::explored::{explore, spawn};
+    #[cfg(debug_assertions)]
+    use forebay_threads::explored::{explore, spawn};
 
     const LONG: Duration = Duration::from_secs(120);
 
@@ -194,6 +196,7 @@ mod tests {
     }
     /// R3: without the notification at the end of a close ([`Closing`]'s drop) who waits would wait for
     /// the next look.
+    #[cfg(debug_assertions)]
     #[test]
     fn who_opens_waits_for_a_close_and_no_longer_under_any_schedule() {
         explore(|| {

@@ -29,9 +29,9 @@ use crate::files::file::{File, Inner};
 use crate::files::live::{Around, End};
 use crate::io::unsynced::UNSYNCED_MAX;
 use crate::io::{Allocate, Io, Resize, Why};
-use crate::lock::MutexGuard;
 use crate::requester;
 use crate::tier::media::is_alone;
+use forebay_base::lock::MutexGuard;
 
 /// Who waits for a turn looks so often whether anybody still wants the answer.
 const TURN: Duration = Duration::from_millis(50);

@@ -17,9 +17,9 @@ use crate::files::sums::HOLES_MIN;
 use crate::io::around::Span;
 use crate::io::fill::{Filled, make_hole};
 use crate::io::{Allocate, Io, Resize, Why};
-use crate::lock::MutexGuard;
 use crate::room::space::Patience;
 use crate::tier::media::{MediaFile, torn};
+use forebay_base::lock::MutexGuard;
 
 /// Who reads around the tier what others write around it all the time gives up after so many tries.
 const AROUND_TRIES: u32 = 64;

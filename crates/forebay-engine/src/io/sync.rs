@@ -14,7 +14,7 @@ use crate::files::file::{Beside, File, Inner};
 use crate::files::live::Meanwhile;
 use crate::files::syncing::refuse_after_failure;
 use crate::io::Io;
-use crate::lock::MutexGuard;
+use forebay_base::lock::MutexGuard;
 
 /// A sync that the size changes under is tried so often before it keeps everybody else out.
 const SYNC_TRIES: u32 = 8;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use forebay_backing::FileKey;
 
 use crate::core::streams::Streams;
-use crate::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank};
 
 /// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
 /// may be one.

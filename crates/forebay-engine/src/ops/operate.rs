@@ -12,8 +12,8 @@ use crate::core::report::{Failure, Progress, Report};
 use crate::core::state::{Change, Owner};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::files::file::{File, Inner, failure};
-use crate::lock::MutexGuard;
 use crate::ops::Ops;
+use forebay_base::lock::MutexGuard;
 
 const LINK: &str = "it is a symbolic link, or behind one: name what it points to";
 

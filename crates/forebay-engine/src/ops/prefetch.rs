@@ -13,8 +13,8 @@ use crate::files::file::{File, failure, named_failure};
 use crate::files::open::OpenFile;
 use crate::io::Why;
 use crate::io::fill::{CHUNK, Filled};
-use crate::lock::{Mutex, Rank};
 use crate::ops::Ops;
+use forebay_base::lock::{Mutex, Rank};
 
 const LESS: &str = "enlarge it with `forebay set MOUNTPOINT tier-size=SIZE`, or prefetch less";
 

@@ -14,11 +14,11 @@ use crate::files::file::{File, Inner};
 use crate::files::live::{Around, Live};
 use crate::files::pace::LOOK_MIN;
 use crate::files::unseen::{Doubt, Unseen};
-use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::room::ready::Ready;
 use crate::room::sluice::Sluice;
 use crate::tier::media::{MediaFile, MediaStat, is_alone};
+use forebay_base::lock::{Mutex, Rank};
 
 pub struct Passed {
     files: Arc<Files>,

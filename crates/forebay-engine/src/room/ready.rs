@@ -22,9 +22,9 @@ use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::{Around, Meanwhile, Readiness};
 use crate::files::totals::Totals;
-use crate::lock::MutexGuard;
 use crate::room::Room;
 use crate::tier::media::MediaFile;
+use forebay_base::lock::MutexGuard;
 
 /// So much is synced while a program waits.
 const UNSYNCED_MAX: u64 = 64 << 20;

@@ -27,10 +27,10 @@ use crate::core::policy::{self, Bound};
 use crate::core::turns::{Left, Turns};
 use crate::files::Files;
 use crate::files::file::File;
-use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::room::Room;
 use crate::tier::gate::{Asked, Gate, Growth};
 use crate::tier::media::{MediaFile, Open};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// The kernel opens a shadow soon after we have answered the open; then its mark has done its work.
 /// Marks are taken away together, since each would cost the writer of a small file as much as to set it.

@@ -15,10 +15,10 @@ use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::file::{File, Inner};
 use crate::files::live::Around;
-use crate::lock::MutexGuard;
 use crate::requester;
 use crate::room::{InVain, Room};
 use crate::tier::media::is_alone;
+use forebay_base::lock::MutexGuard;
 
 /// So many files whose lock was held are waited for.
 const EVICT_BUSY: usize = 4;

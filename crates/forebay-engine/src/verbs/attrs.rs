@@ -13,9 +13,9 @@ use crate::files::file::{Changing, File, Inner, note_seen};
 use crate::files::glance::Glance;
 use crate::files::live::{Around, Asked, Seen};
 use crate::files::names::{Named, SetFrom};
-use crate::lock::MutexGuard;
 use crate::requester;
 use crate::verbs::Verbs;
+use forebay_base::lock::MutexGuard;
 
 /// The extended attribute after which the kernel asks at writes.
 pub(crate) const CAPABILITY: &str = "security.capability";

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use forebay_base::lock::{self, Rank};
 use forebay_engine::governor::law::Preset;
-use forebay_engine::lock::{self, Rank};
 use forebay_engine::time::Time;
 use forebay_engine::{Config, Engine, File, Named, OpenFile, Progress, Tunables};
 

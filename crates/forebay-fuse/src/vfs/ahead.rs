@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{FileKey, Result};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_cluster::words::{Answer, Question};
 use forebay_engine::Pool;
-use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_engine::time::Time;
 
 /// As much is fetched at once.

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, FileKey, FileKind, Timestamp};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_engine::DatedAttr;
-use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 use walk::Walk;
 pub use walk::{Ahead, Wanted};

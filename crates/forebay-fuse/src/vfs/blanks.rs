@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use forebay_backing::FileKey;
-use forebay_engine::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// Of all files that are open.
 pub struct Blanks(Arc<Table>);

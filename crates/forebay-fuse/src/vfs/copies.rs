@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, Error, FileKey, Kind, Result};
+use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::core::{Access as How, Revision};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
-use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::{SupersededFile, Suspension};
 
 use super::Vfs;
@@ -61,7 +61,7 @@ impl Vfs {
             && Instant::now() < succession.0
             && self.cluster().is_some_and(|cluster| cluster.has_heirs(home));
         if awaits {
-            std::thread::sleep(SUCCESSION_LOOK);
+            forebay_base::lock::sleep(SUCCESSION_LOOK);
         }
         awaits
     }

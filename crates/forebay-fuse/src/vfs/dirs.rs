@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_backing::{DirEntry, Error, FileKey, FileKind, Result};
-use forebay_engine::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank};
 
 use super::{Handle, Listing, Vfs};
 use crate::control;

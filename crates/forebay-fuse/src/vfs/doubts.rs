@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, FileKey, Kind, Result};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_cluster::words::{Answer, By, Question};
-use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
 
 use super::Vfs;
@@ -373,7 +373,7 @@ mod tests {
         assert!(from_it.is_none(), "whoever is asked for it asks: two would wait for each other");
         std::thread::scope(|scope| {
             let other = scope.spawn(|| due(&doubts, Whose::Before("i", 1)));
-            std::thread::sleep(Duration::from_millis(20));
+            forebay_base::lock::sleep(Duration::from_millis(20));
             drop(raising);
             assert_eq!(other.join().unwrap(), [("i".into(), 7)]);
         });

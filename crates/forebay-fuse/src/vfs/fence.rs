@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_cluster::words::By;
 use forebay_engine::Requester;
-use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
 
 /// So long a change that is given up is waited for: less than who raises the fence waits for the answer.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_backing::{FileKey, Result};
-use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_engine::{Requester, requester};
 
 /// So often whoever waits looks whether he is waited for, and who of those before him.

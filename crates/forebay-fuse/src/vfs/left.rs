@@ -1,8 +1,8 @@
 //! Handles at homes that nobody here uses any more, until their homes know.
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank, asks_a_member};
 use forebay_cluster::front::Cluster;
 use forebay_cluster::words::Question;
-use forebay_engine::lock::{Mutex, MutexGuard, Rank, asks_a_member};
 
 use super::Vfs;
 use super::copies::is_silence;

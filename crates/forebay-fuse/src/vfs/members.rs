@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, asks_a_member};
 use forebay_cluster::core::{Access, Holder, Revision, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, NameChange, Question};
 use forebay_engine::Named;
-use forebay_engine::lock::{Condvar, Mutex, MutexGuard, Rank, asks_a_member};
 use forebay_engine::rules::Origin;
 use hashbrown::{HashMap, HashSet};
 
@@ -140,7 +140,7 @@ impl Looks {
         if self.began.elapsed() >= PATIENCE {
             return false;
         }
-        std::thread::sleep(self.pause);
+        forebay_base::lock::sleep(self.pause);
         self.pause = (self.pause * 2).min(PAUSES.1);
         true
     }

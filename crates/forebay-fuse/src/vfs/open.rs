@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use forebay_backing::{Error, FileKey, New, Result};
+use forebay_base::lock::MutexGuard;
 use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
-use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
 use forebay_engine::{Admission, DatedAttr, File, OpenFile, Past, WritePolicy};
 

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::core::{Access, Holder, Revision};
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
-use forebay_engine::lock::{Mutex, Rank};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 
 use super::Vfs;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Opener, Question};
-use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use forebay_engine::rules::Origin;
 
 use super::ahead::{Ahead, Asking, Part, Wanted};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_cluster::core::{Process, Revision};
 use forebay_cluster::words::Question;
-use forebay_engine::lock::{Mutex, MutexGuard, Rank};
 use hashbrown::HashMap;
 
 use super::Vfs;
@@ -43,6 +43,10 @@ impl Life {
     /// Whose answer is known last may have been given first.
     fn is_older(&self, than: &Life) -> bool {
         self.home == than.home && self.process.epoch < than.process.epoch
+    }
+
+    fn is(&self, other: &Life) -> bool {
+        self.home == other.home && self.process == other.process
     }
 }
 
@@ -210,19 +214,36 @@ impl Unsynced {
     /// Claims of before have ended: what homes had acknowledged that keep it is on the store, and what others had is
     /// lost. What a home has acknowledged that had the file later is owed still.
     pub fn given_back(&self, key: FileKey, given: Revision, keeps: impl Fn(&Life) -> bool) {
+        let mut asked = None;
+        // Without the locks; meanwhile another life may have acknowledged something.
+        while let Some(by) = self.settle_before(key, given, asked.as_ref()) {
+            let keeps = keeps(&by);
+            asked = Some((by, keeps));
+        }
+    }
+
+    /// The same by what is known of a life; the one of which that has to be asked for, if it is another.
+    fn settle_before(
+        &self,
+        key: FileKey,
+        given: Revision,
+        asked: Option<&(Life, bool)>,
+    ) -> Option<Life> {
         let mut all = self.all();
-        let Some(pending) = all.get(&key) else { return };
+        let pending = all.get(&key)?;
         let mut state = pending.state();
-        match &state.by {
-            Some(by) if by.as_of >= given => {}
-            Some(by) if keeps(by) => state.by = None,
-            Some(_) => state.lose(),
-            None => {}
+        if let Some(by) = state.by.as_ref().filter(|by| by.as_of < given) {
+            match asked.filter(|(life, _)| life.is(by)) {
+                Some((_, true)) => state.by = None,
+                Some((_, false)) => state.lose(),
+                None => return Some(by.clone()),
+            }
         }
         drop(state);
         if Arc::strong_count(pending) == 1 && pending.is_idle() {
             all.remove(&key);
         }
+        None
     }
 
     fn is_empty(&self, key: FileKey) -> bool {

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::{Error, Result};
 
 use super::record::Job;
@@ -24,7 +24,7 @@ impl Log {
     pub fn open(dir: &Path) -> Result<Log> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
         made.map_err(|e| Error::io(e, format!("logs of jobs, {}", dir.display())))?;
-        Ok(Log { dir: dir.into(), last: Mutex::default() })
+        Ok(Log { dir: dir.into(), last: Mutex::new(Rank::NodeNotes, HashMap::new()) })
     }
 
     pub fn path(&self, job: &Job) -> PathBuf {
@@ -34,7 +34,7 @@ impl Log {
     /// Says something of a job, if it is news. A log that cannot be written stops nothing.
     pub fn say(&self, job: &Job, what: &str) {
         let name = job.key.name();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.get(&name).is_some_and(|said| said == what) {
             return;
         }
@@ -45,7 +45,7 @@ impl Log {
     }
 
     pub fn forget(&self, job: &Job) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(&job.key.name());
+        self.last.lock().remove(&job.key.name());
     }
 
     fn write(&self, job: &Job, what: &str) -> std::io::Result<()> {

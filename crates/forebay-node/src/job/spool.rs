@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::{Error, Result};
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ impl Spool {
         let jobs = dir.join(JOBS);
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&jobs);
         made.map_err(|e| Error::io(e, format!("spool {}", dir.display())))?;
-        Ok(Spool { dir: dir.into(), writing: Mutex::default() })
+        Ok(Spool { dir: dir.into(), writing: Mutex::new(Rank::Spool, ()) })
     }
 
     /// Brings the files in line with what there is. `list` is asked while nobody else writes: a list from
@@ -53,7 +53,8 @@ impl Spool {
         mount_root: &Path,
         list: impl FnOnce() -> Result<Listed>,
     ) -> Result<Listed> {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // It guards nothing but the turn: what a panic left in the files is written anew.
+        let _alone = self.writing.lock_anyway();
         let listed = list()?;
         let Listed { jobs, pools, instances } = &listed;
         self.put(&self.dir.join(POOLS_FILE), &pools_json(pools).to_string())?;
@@ -203,7 +204,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::open(dir.path()).unwrap();
         let listed = |jobs| Listed { jobs, pools: Vec::new(), instances: Vec::new() };
-        let known = Mutex::new(Vec::new());
+        let known = std::sync::Mutex::new(Vec::new());
         let root = Path::new("/m");
         std::thread::scope(|scope| {
             let tidy = || {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::loopdev::{Loop, show_device};
 use super::mount::{self, Seen, Setting, Sign};
-use super::pool::{Pool, locked, new_id};
+use super::pool::{Pool, new_id};
 use super::record::{self, SpaceRecord, is_there};
 use super::{
     Fs, Id, Means, Owner, Record, Space, SpaceSpec, Stage, State, Step, Usage, What, failed, image,
@@ -121,7 +121,8 @@ impl Pool {
         }
         let point_made = !mount::point_is_there(&spec.mount_at)?;
         let source = format!("forebay-{}-{}", spec.id, new_id()?);
-        let _choosing = locked(&self.inner.choosing);
+        // It guards nothing but the turn: what is chosen is in the records.
+        let _choosing = self.inner.choosing.lock_anyway();
         let project = match means {
             Means::ProjectQuota => Some(self.free_project()?),
             _ => None,

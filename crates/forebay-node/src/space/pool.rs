@@ -5,9 +5,10 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forebay_base::folder::{Durable, Folder, Wanted, require};
+use forebay_base::lock::{Condvar, Mutex, Rank};
 use forebay_base::way::{self, Demand};
 use forebay_base::{Error, Kind, Result};
 use rustix::fs;
@@ -85,7 +86,7 @@ impl Inner {
 }
 
 /// Calls for one id wait for each other; calls for different ids do not.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Turns {
     taken: Mutex<HashSet<Id>>,
     freed: Condvar,
@@ -98,14 +99,9 @@ pub(crate) struct Turn<'p> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        locked(&self.turns.taken).remove(&self.id);
+        self.turns.taken.lock().remove(&self.id);
         self.turns.freed.notify_all();
     }
-}
-
-/// A thread that panicked has left nothing in these locks that is half changed.
-pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
@@ -138,9 +134,9 @@ impl Pool {
             trash: below("trash")?,
             root,
             _lock: lock,
-            turns: Turns::default(),
-            deleting: Mutex::default(),
-            choosing: Mutex::default(),
+            turns: Turns { taken: Mutex::new(Rank::Spaces, HashSet::new()), freed: Condvar::new() },
+            deleting: Mutex::new(Rank::Spaces, HashSet::new()),
+            choosing: Mutex::new(Rank::Projects, ()),
         };
         Ok(Pool { inner: Arc::new(inner) })
     }
@@ -180,9 +176,9 @@ impl Pool {
     /// Waits until no other call works on `id`.
     pub(crate) fn turn(&self, id: &Id) -> Turn<'_> {
         let turns = &self.inner.turns;
-        let mut taken = locked(&turns.taken);
+        let mut taken = turns.taken.lock();
         while taken.contains(id) {
-            taken = turns.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            taken = turns.freed.wait(taken);
         }
         taken.insert(id.clone());
         Turn { turns, id: id.clone() }

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::Mutex;
 
 use forebay_base::Result;
+use forebay_base::lock::Mutex;
 use forebay_base::units::human_size;
 
 use super::holders::{self, Holder};
 use super::loopdev::{self, Loop};
-use super::pool::{Pool, locked};
+use super::pool::Pool;
 use super::record::{SpaceRecord, is_there, open_file};
 use super::removal::{Shown, holders_of};
 use super::{Id, Means, Record, What, delete, failed, image, quota};
@@ -217,7 +217,7 @@ struct Claim<'c> {
 
 impl<'c> Claim<'c> {
     fn take(claimed: &'c Mutex<HashSet<String>>, name: &'c str) -> Option<Claim<'c>> {
-        let is_first = locked(claimed).insert(name.into());
+        let is_first = claimed.lock().insert(name.into());
         // Only the first one's claim may exist: each ends with its own.
         is_first.then(|| Claim { claimed, name })
     }
@@ -225,7 +225,7 @@ impl<'c> Claim<'c> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        locked(self.claimed).remove(self.name);
+        self.claimed.lock().remove(self.name);
     }
 }
 

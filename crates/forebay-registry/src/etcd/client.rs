@@ -9,10 +9,10 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::sleep;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Mutex, Rank, asks_the_registry, sleep};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -87,9 +87,9 @@ impl Client {
             patience,
             tls,
             turn: AtomicUsize::new(0),
-            idle: Mutex::default(),
-            token: Mutex::default(),
-            seen: Mutex::default(),
+            idle: Mutex::new(Rank::Etcd, Vec::new()),
+            token: Mutex::new(Rank::Etcd, None),
+            seen: Mutex::new(Rank::Etcd, Seen::default()),
             refused: OnceLock::new(),
         })
     }
@@ -128,7 +128,7 @@ impl Client {
                     return Err(Failed::Final(self.refused(&why)));
                 }
                 Err(Failed::Token(_)) => {
-                    *lock(&self.token) = None;
+                    *self.token.lock() = None;
                     renewed = true;
                     continue;
                 }
@@ -179,12 +179,12 @@ impl Client {
 
     /// The highest revision that was seen.
     pub fn seen(&self) -> Revision {
-        lock(&self.seen).revision
+        self.seen.lock().revision
     }
 
     /// C2: an answer that has to be at least as new as `least`.
     pub fn note(&self, header: &Header, least: Revision) -> std::result::Result<(), Failed> {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         let revision = Revision(header.revision.unsigned());
         let why = if *seen.cluster.get_or_insert(header.cluster_id) != header.cluster_id {
             "this is another registry than before".into()
@@ -224,7 +224,8 @@ impl Client {
         body: &str,
         deadline: Instant,
     ) -> std::result::Result<Vec<u8>, Failed> {
-        let idle = lock(&self.idle).pop();
+        asks_the_registry();
+        let idle = self.idle.lock().pop();
         if let Some((member, mut connection)) = idle {
             return match converse(&mut connection, what, token, body, deadline) {
                 Ok((status, bytes)) => self.judge(member, connection, status, bytes),
@@ -248,7 +249,7 @@ impl Client {
         status: u16,
         bytes: Vec<u8>,
     ) -> std::result::Result<Vec<u8>, Failed> {
-        let mut idle = lock(&self.idle);
+        let mut idle = self.idle.lock();
         if idle.len() < IDLE_MAX {
             idle.push((member, connection));
         }
@@ -265,6 +266,7 @@ impl Client {
 
     /// A connection to the member whose turn it is.
     pub fn connect(&self, deadline: Instant) -> std::result::Result<(usize, Connection), Failed> {
+        asks_the_registry();
         let member = self.turn.load(Relaxed) % self.endpoint.hosts.len();
         let host = &self.endpoint.hosts[member];
         let opened = Connection::open(host, self.tls.as_ref(), deadline);
@@ -332,7 +334,7 @@ impl Client {
 
     fn token(&self, deadline: Instant) -> std::result::Result<Option<String>, Failed> {
         let Some((name, file)) = &self.endpoint.access.user else { return Ok(None) };
-        if let Some(token) = lock(&self.token).as_ref() {
+        if let Some(token) = self.token.lock().as_ref() {
             return Ok(Some(token.clone()));
         }
         let password = tls::password(file).map_err(Failed::Final)?;
@@ -345,7 +347,7 @@ impl Client {
             other => other?,
         };
         let Token { token } = parse(&bytes)?;
-        *lock(&self.token) = Some(token.clone());
+        *self.token.lock() = Some(token.clone());
         Ok(Some(token))
     }
 
@@ -447,7 +449,7 @@ impl Client {
     }
 
     pub fn forget_token(&self) {
-        *lock(&self.token) = None;
+        *self.token.lock() = None;
     }
 
     pub fn silent(&self, why: &str) -> Error {
@@ -485,8 +487,4 @@ fn converse(
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Failed> {
     let broken = |e: serde_json::Error| Failed::Passing(format!("an answer that is cut: {e}"));
     serde_json::from_slice(bytes).map_err(broken)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

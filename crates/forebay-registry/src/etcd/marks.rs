@@ -15,9 +15,9 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use serde_json::json;
 
 use super::client::{Client, Failed};
@@ -67,7 +67,8 @@ pub struct Marks {
 
 impl Marks {
     pub fn new() -> Result<Marks> {
-        Ok(Marks { name: format!("{:016x}", random()?), state: Mutex::default() })
+        let state = Mutex::new(Rank::Marks, State::default());
+        Ok(Marks { name: format!("{:016x}", random()?), state })
     }
 
     /// A mark for one commit.
@@ -113,8 +114,9 @@ impl Marks {
         state.lease.take().filter(|_| !resting).map(|lease| lease.id)
     }
 
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -9,9 +9,9 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use serde_json::json;
 
 use super::client::{Client, Failed, TURN_MIN};

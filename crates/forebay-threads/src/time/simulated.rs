@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Pid;
 
-use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// In real time: far more than anybody sleeps for a lock.
 const HANGS: Duration = Duration::from_millis(500);

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::lock::{Mutex, Rank};
 use crate::media::MediaFile;
+use forebay_base::lock::{Mutex, Rank};
 
 /// redb on a file of the tier.
 pub(super) struct Backend {

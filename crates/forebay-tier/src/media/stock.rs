@@ -15,8 +15,8 @@ use rustix::fs;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, Result};
 
-use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::pool::run_anywhere;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// So many are kept, each an open descriptor.
 const KEPT: usize = 64;

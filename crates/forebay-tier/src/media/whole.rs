@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank};
 
 /// Whether syncs of the whole may be believed.
 ///

@@ -3,8 +3,8 @@
 //! the tier, too: what was unfinished when the daemon ended goes on with the next one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use forebay_engine::Progress;
 
 use super::eta::{Left, Pace, Point};
 use forebay_base::folder::Folder;
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 use super::saved::{self, Saved, SavedJob};
 use crate::moment::unix_secs;
@@ -41,7 +42,6 @@ pub struct Outcome {
     pub exit_code: u8,
 }
 
-#[derive(Default)]
 pub struct Jobs {
     table: Mutex<Table>,
     changed: Condvar,
@@ -89,7 +89,11 @@ impl Jobs {
             jobs.into_iter().partition(|job| job.ended.is_some());
         let entries = ended.into_iter().map(|job| (job.id, Entry::of_saved(job))).collect();
         let table = Table { last_id, entries, run: Some(run), ..Table::default() };
-        (Arc::new(Jobs { table: Mutex::new(table), changed: Condvar::new() }), unfinished)
+        (Arc::new(Jobs::with(table)), unfinished)
+    }
+
+    fn with(table: Table) -> Jobs {
+        Jobs { table: Mutex::new(Rank::Jobs, table), changed: Condvar::new() }
     }
 
     /// Starts a job and returns its id.
@@ -223,8 +227,7 @@ impl Jobs {
 
     fn wait_while(&self, patience: Duration, unseen: impl Fn(&Table) -> bool) {
         let waiting = |table: &mut Table| unseen(table);
-        let waited = self.changed.wait_timeout_while(self.lock(), patience, waiting);
-        drop(waited.expect("no job panics with the table locked"));
+        drop(self.changed.wait_timeout_while(self.lock(), patience, waiting));
     }
 
     fn admit(&self, asked: NewJob, progress: Arc<Progress>) -> Result<u64> {
@@ -261,8 +264,9 @@ impl Jobs {
         self.changed.notify_all();
     }
 
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().expect("no job panics with the table locked")
+        self.table.lock()
     }
 }
 
@@ -403,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_job_is_watched_and_its_outcome_kept() {
-        let jobs = Arc::new(Jobs::default());
+        let jobs = Arc::new(Jobs::with(Table::default()));
         let (go, gate) = mpsc::channel::<()>();
         let id = jobs
             .start(flush(), move |_, progress| {
@@ -427,7 +431,7 @@ mod tests {
 
     #[test]
     fn the_number_that_runs_and_the_number_remembered_are_bounded() {
-        let jobs = Arc::new(Jobs::default());
+        let jobs = Arc::new(Jobs::with(Table::default()));
         let wait_cancel = |_, progress: &Arc<Progress>| {
             while !progress.is_cancelled() {
                 thread::sleep(Duration::from_millis(1));

@@ -5,11 +5,12 @@
 //! so does who leaves and keeps what is dirty: he waits behind no drain.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
+use forebay_base::lock::MutexGuard;
 use forebay_engine::{KeepDirty, PERISHABLE, Progress, Report};
 
 use super::jobs::Outcome;
@@ -62,10 +63,8 @@ impl Daemon {
         progress: &Progress,
     ) -> Option<MutexGuard<'_, ()>> {
         loop {
-            match self.leaving.try_lock() {
-                Ok(turn) => return Some(turn),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(turn) = self.leaving.try_lock_anyway() {
+                return Some(turn);
             }
             if matches!(keep, KeepDirty::Yes) {
                 self.cut_short();
@@ -310,12 +309,15 @@ impl Daemon {
         let _ = self.events.send(Event::Settled { job, exit_code });
     }
 
+    /// It guards nothing but the turn: a panic of who was leaving must not keep the mount from being left.
+    #[track_caller]
     fn turn(&self) -> MutexGuard<'_, ()> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock_anyway()
     }
 
+    #[track_caller]
     fn drain_slot(&self) -> MutexGuard<'_, Option<Arc<Progress>>> {
-        self.drain.lock().unwrap_or_else(PoisonError::into_inner)
+        self.drain.lock()
     }
 
     fn down(&self) {

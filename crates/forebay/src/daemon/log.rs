@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use forebay_backing::{Error, Kind, Result};
 use forebay_base::folder::Folder;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_base::way::{self, Demand};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -123,7 +124,7 @@ impl Rotating {
     fn open(place: Place, stderr: Stderr) -> Result<Rotating> {
         let open = append(&place, stderr)
             .map_err(|e| usage(&place.dir.path().join(&place.name)).with_source(e))?;
-        Ok(Rotating { place, stderr, open: Mutex::new(open) })
+        Ok(Rotating { place, stderr, open: Mutex::new(Rank::Diary, open) })
     }
 }
 
@@ -149,8 +150,9 @@ impl<'r> MakeWriter<'r> for Rotating {
     type Writer = Line<'r>;
 
     fn make_writer(&'r self) -> Line<'r> {
-        let open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Line { log: self, open }
+        // What a panic leaves is a file that is open, and a length that is at most a line off. Without a log nobody would hear of
+        // the panic.
+        Line { log: self, open: self.open.lock_anyway() }
     }
 }
 
@@ -184,7 +186,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let log = Rotating::open(Place::named(&path).unwrap(), Stderr::Read).unwrap();
-        log.open.lock().unwrap().1 = FILE_MAX - 3;
+        log.open.lock().1 = FILE_MAX - 3;
         log.make_writer().write_all(b"one").unwrap();
         log.make_writer().write_all(b"two").unwrap();
         assert_eq!(std::fs::read(dir.path().join("log.1")).unwrap(), b"one");

@@ -28,7 +28,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,7 @@ use forebay_backing::wrap::Meter;
 use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
+use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::member::Member;
 use forebay_engine::{
     Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner,
@@ -217,8 +218,8 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         registry: registry::Found::default(),
         events,
         detaching: Arc::default(),
-        leaving: Mutex::default(),
-        drain: Mutex::default(),
+        leaving: Mutex::new(Rank::Leaving, ()),
+        drain: Mutex::new(Rank::DaemonNotes, None),
         keepers: AtomicU32::new(0),
         hurry: AtomicBool::new(false),
         session_over: AtomicBool::new(false),

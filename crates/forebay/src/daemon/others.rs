@@ -1,11 +1,12 @@
 //! What the daemons of a store's members do for each other.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_cluster::front::Desk;
 use forebay_cluster::member::Member;
 use forebay_engine::Progress;
@@ -33,11 +34,13 @@ pub struct TheDesk {
 
 impl TheDesk {
     pub fn of(daemon: &Arc<Daemon>) -> TheDesk {
-        TheDesk { daemon: Arc::downgrade(daemon), drains: Mutex::default() }
+        let drains = Mutex::new(Rank::DaemonNotes, VecDeque::new());
+        TheDesk { daemon: Arc::downgrade(daemon), drains }
     }
 
+    #[track_caller]
     fn drains(&self) -> MutexGuard<'_, VecDeque<u64>> {
-        self.drains.lock().expect("no panic inside")
+        self.drains.lock()
     }
 
     fn is_drain(&self, id: &str) -> Option<u64> {

@@ -5,10 +5,10 @@
 //! that is about as old. So a counter that Prometheus reads never falls.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::OpCounts;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_engine::Requests;
 use serde_json::{Map, Value, json};
 
@@ -48,8 +48,13 @@ const RINGS: [(Duration, usize); 3] =
     [(READ_EVERY, 14), (Duration::from_secs(30), 12), (Duration::from_secs(300), 14)];
 
 /// Readings of the last hour, and the one of the last reset.
-#[derive(Default)]
 pub struct History(Mutex<Kept>);
+
+impl Default for History {
+    fn default() -> History {
+        History(Mutex::new(Rank::DaemonNotes, Kept::default()))
+    }
+}
 
 #[derive(Default)]
 struct Kept {
@@ -58,8 +63,9 @@ struct Kept {
 }
 
 impl History {
+    #[track_caller]
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     pub fn keep(&self, reading: &Reading) {

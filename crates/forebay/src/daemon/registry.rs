@@ -1,10 +1,11 @@
 //! What the registry says of itself, looked at now and then: said in the log once, and told to whoever collects metrics.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use forebay_backing::Result;
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_cluster::member::Member;
 use forebay_registry::Health;
 use serde_json::{Value, json};
@@ -16,12 +17,18 @@ use crate::registry_problems::{news_of, problems_of};
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The newest that the registry said.
-#[derive(Default)]
 pub struct Found(Mutex<Option<Health>>);
 
+impl Default for Found {
+    fn default() -> Found {
+        Found(Mutex::new(Rank::DaemonNotes, None))
+    }
+}
+
 impl Found {
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, Option<Health>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn newest(&self) -> Option<Health> {

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
+use forebay_base::lock::{Mutex, Rank};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ioctl_fionbio};
@@ -107,8 +108,11 @@ impl Door {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, tasks) = mpsc::channel();
         let (done, answers) = mpsc::channel();
-        let answerers =
-            Arc::new(Answerers { tasks: Mutex::new(tasks), handler, bell: bell.clone() });
+        let answerers = Arc::new(Answerers {
+            tasks: Mutex::new(Rank::NextRequest, tasks),
+            handler,
+            bell: bell.clone(),
+        });
         for n in 0..limits.threads {
             let (answerers, done) = (answerers.clone(), done.clone());
             let thread = thread::Builder::new().name(format!("{name}-{n}"));
@@ -292,7 +296,7 @@ impl<H: Fn(Request) -> Reply> Answerers<H> {
     }
 
     fn next(&self) -> Option<Asked> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+        self.tasks.lock().recv().ok()
     }
 
     /// A request that is our undoing must not take the door with it. The log has the panic.

@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore};
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result};
 
@@ -57,10 +58,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LATE_MAX: usize = 16;
 
 /// Who has begun a look that has not ended in time, and at what.
-static LATE: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+static LATE: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Rank::Late, Vec::new());
 
+#[track_caller]
 fn late() -> MutexGuard<'static, Vec<(u32, PathBuf)>> {
-    LATE.lock().unwrap_or_else(PoisonError::into_inner)
+    LATE.lock()
 }
 
 /// Whether a look is waited for: who comes second, the look or its patience, has to know of the other.
@@ -87,7 +89,7 @@ pub fn as_user<T: Send + 'static>(
     require_answering(uid, path)?;
     let stays = uid == 0 || !rustix::process::geteuid().is_root();
     let groups = if stays { Vec::new() } else { groups_of(uid, gid)? };
-    let stage = Arc::new(Mutex::new(Stage::Waited));
+    let stage = Arc::new(Mutex::new(Rank::Looking, Stage::Waited));
     let (done, ended) = mpsc::channel();
     let (whose, shared) = ((uid, path.to_path_buf()), stage.clone());
     thread::Builder::new().name("as-user".into()).spawn(move || {
@@ -95,7 +97,7 @@ pub fn as_user<T: Send + 'static>(
             true => work(),
             false => become_on_this_thread(uid, gid, &groups).and_then(|()| work()),
         };
-        let mut stage = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = shared.lock();
         if std::mem::replace(&mut *stage, Stage::Over) == Stage::Late {
             let mut late = late();
             let at = late.iter().position(|one| *one == whose);
@@ -109,7 +111,7 @@ pub fn as_user<T: Send + 'static>(
             Err(io::Error::other("looking with a user's rights failed"))
         }
         Err(RecvTimeoutError::Timeout) => {
-            let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stage = stage.lock();
             if *stage == Stage::Over {
                 return ended.recv().unwrap_or_else(|_| Err(hangs(path)));
             }
@@ -122,11 +124,14 @@ pub fn as_user<T: Send + 'static>(
 
 fn require_answering(uid: u32, path: &Path) -> io::Result<()> {
     let late = late();
-    let his = late.iter().filter(|(whose, _)| *whose == uid);
-    if late.iter().any(|one| one.0 == uid && one.1 == path) {
+    let his = late.iter().filter(|(whose, _)| *whose == uid).count();
+    let hangs_there = late.iter().any(|one| one.0 == uid && one.1 == path);
+    // Without the lock: who the user is may have to be asked of another machine.
+    drop(late);
+    if hangs_there {
         return Err(hangs(path));
     }
-    match his.count() < LATE_MAX {
+    match his < LATE_MAX {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::TimedOut,

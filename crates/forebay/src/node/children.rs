@@ -12,9 +12,9 @@ use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_base::units::human_secs;
 use forebay_base::{Error, Kind, Result};
 use rustix::fs::MemfdFlags;
@@ -29,8 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// By tier, commands that are late.
-#[derive(Default)]
 pub struct Children(Mutex<BTreeMap<PathBuf, Late>>);
+
+impl Default for Children {
+    fn default() -> Children {
+        Children(Mutex::new(Rank::Late, BTreeMap::new()))
+    }
+}
 
 struct Late {
     child: Child,
@@ -46,8 +51,9 @@ struct Said {
 }
 
 impl Children {
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Late>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Runs a command for a tier, or hears how one of the same words ended that was late. One of other

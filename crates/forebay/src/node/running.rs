@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Mutex, Rank};
 use forebay_base::{Error, Kind, Result};
 use forebay_stage::worker::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -125,8 +125,8 @@ impl Running {
 
     /// Nobody waits for it any more: if it ends one day, somebody must bury it.
     pub fn leave(self) {
-        static LEFT: Mutex<Vec<Running>> = Mutex::new(Vec::new());
-        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        static LEFT: Mutex<Vec<Running>> = Mutex::new(Rank::Late, Vec::new());
+        let mut left = LEFT.lock();
         left.retain(|one| one.ended(Duration::ZERO).is_ok_and(|ended| !ended));
         left.push(self);
     }

@@ -275,7 +275,7 @@ impl Vfs {
                 let why = "the file's home does not know its locks yet";
                 return Err(Error::os(libc::ETIMEDOUT, why));
             }
-            std::thread::sleep(if waits { PAUSE * 4 } else { PAUSE });
+            forebay_base::lock::sleep(if waits { PAUSE * 4 } else { PAUSE });
         }
     }
 
@@ -315,7 +315,7 @@ impl Vfs {
                 }
             }
             self.heard(key, None);
-            std::thread::sleep(PAUSE);
+            forebay_base::lock::sleep(PAUSE);
         }
         Err(Error::os(libc::EIO, "the file goes from home to home").with_source(refused))
     }

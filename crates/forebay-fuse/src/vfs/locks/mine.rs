@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use forebay_backing::Result;
+use forebay_base::lock::{Mutex, MutexGuard, Rank, RwLock};
 use forebay_cluster::locks::{Lock, Of, Range};
-use forebay_engine::lock::{Mutex, MutexGuard, Rank, RwLock};
 use hashbrown::HashMap;
 
 use crate::vfs::members::moved;

@@ -21,10 +21,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::front::Guard;
 use forebay_cluster::locks::desk::Desk;
 use forebay_cluster::locks::{Lock, Of, Waiter};
-use forebay_engine::lock::{Mutex, Rank};
 use hashbrown::HashMap;
 
 use self::mine::Mine;

@@ -57,7 +57,7 @@ impl Vfs {
                 }
                 Err(error) => return Err(error),
             }
-            std::thread::sleep(PAUSE);
+            forebay_base::lock::sleep(PAUSE);
         };
         let mut state = mine.state();
         state.sit_down(Seat::There { home: home.clone(), epoch: now, ends });
@@ -129,7 +129,7 @@ impl Vfs {
                 }
             });
             if !left.is_empty() {
-                std::thread::sleep(PAUSE);
+                forebay_base::lock::sleep(PAUSE);
             }
         }
         if !is_me && !is_there() {
@@ -144,7 +144,7 @@ impl Vfs {
                 Ok(_) => return,
                 Err(error) => tracing::debug!(%error, ended, "a member is not told yet"),
             }
-            std::thread::sleep(PAUSE);
+            forebay_base::lock::sleep(PAUSE);
         }
     }
 
@@ -164,7 +164,7 @@ impl Vfs {
                     false
                 }
             });
-            std::thread::sleep(PAUSE);
+            forebay_base::lock::sleep(PAUSE);
         }
     }
 }

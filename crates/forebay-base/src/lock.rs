@@ -1,20 +1,23 @@
-//! The locks of the engine and of the front-ends above it, each with its place in one order.
+//! The locks of all crates, each with its place in one order.
 //!
 //! Debug builds check the order as it is used: a lock that is waited for out of turn, and a call to the
-//! backing store or to another member under a lock that others need, panic and name both places. Release builds have the
-//! standard library's locks and nothing besides.
+//! backing store, to another member or to the registry under a lock that others need, panic and name both places. Release
+//! builds have the standard library's locks and nothing besides.
+//!
+//! It is one order and not one for each layer: layers call each other in both directions, the front-end the members'
+//! core before an open, and the core's threads the front-end when a file goes.
 //!
 //! Invariants:
 //! - L1: who holds a lock waits only for one whose [`Rank`] is greater than that of every lock he holds.
 //!   Two locks of one rank are never waited for at once: who has one file's only tries another's.
 //! - L2: a leaf is held for one look or one append, and nothing is waited for under it but
-//!   the simulated clock.
-//! - L3: the store is called, other members are asked, and conditions are waited for, under those locks
+//!   the simulated clock and the daemon's log.
+//! - L3: the store is called, other members and the registry are asked, and conditions are waited for, under those locks
 //!   alone of which [`Rank::lasts`] says so.
 //!
 //! Trying a lock waits for nobody, so any lock may be tried in any order. A lock that was held by who
 //! panicked is lost: who waits for it panics too, rather than believe what it guards, and who tries it
-//! finds it held for ever.
+//! finds it held for ever. What no panic can leave half changed is waited for with [`Mutex::lock_anyway`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync;
@@ -27,12 +30,28 @@ use crate::lock::order::{Mark, Place};
 #[cfg_attr(not(debug_assertions), path = "lock/unchecked.rs")]
 mod order;
 
-#[cfg(any(test, feature = "explored"))]
+#[cfg(debug_assertions)]
 pub mod explored;
 
 /// The order of locks: who holds one may wait for those after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
+    /// Which thread of a daemon takes its mount down: held until the mount is gone, and the member has left.
+    Leaving,
+    /// Which thread of a door takes the next request: held until one has come.
+    NextRequest,
+    /// One at a time notes what a node's clock says: held until other nodes' are known from the registry.
+    NodeTime,
+    /// One at a time tells the registry what a node's clock says.
+    NodeClock,
+    /// A node's lease: held until the registry has granted another one.
+    NodeLease,
+    /// Whether the doors of a node's spaces stand open: held until the registry has said who needs them.
+    NodeDoors,
+    /// What a pool may grant: held until the registry has said what it has granted.
+    Capacity,
+    /// One at a time writes what a scheduler's hooks read: held until the registry has said what that is.
+    Spool,
     /// One append at a time through an open file that another member serves: held until its home has answered.
     FarAppend,
     /// Who asks for locks of a file shares it, who reclaims them has it alone: until the file's home has answered.
@@ -46,6 +65,9 @@ pub enum Rank {
     GuestAppend,
     /// One append at a time to a file, whoever asks, and no open for writing meanwhile.
     Append,
+    /// One file that was taken over from a dead member: held while the engine begins to serve it, so that who opens it
+    /// waits for that.
+    Taking,
     /// The front-end's table of open inodes: held while an open or a release decides an inode's mode,
     /// the opening of its shadow and the record of that included.
     Open,
@@ -98,6 +120,18 @@ pub enum Rank {
     Doubts,
     /// What is fetched ahead for one open file that another member serves.
     Ahead,
+    /// Whether a look with a user's rights is still waited for.
+    Looking,
+    /// The daemon's jobs: held while each says how far it is.
+    Jobs,
+    /// A member's leases: held for one look at how long they last.
+    MemberLease,
+    /// What a member knows of who holds which file: its core. Held while what that decides is put in order.
+    Core,
+    /// Connections to other members that nobody uses now: held while one is looked at.
+    Connections,
+    /// One at a time asks etcd for the lease that its marks hang on.
+    Marks,
     /// Files with dirty bytes, by age. The first leaf.
     Dirty,
     /// The names that the kernel knows, with their files.
@@ -176,8 +210,48 @@ pub enum Rank {
     Threads,
     /// How far a long operation has come.
     Progress,
+    /// What a member has besides its core: who waits for its answers, how far its watch is, and what it has heard of others.
+    MemberNotes,
+    /// Work for a member's threads.
+    Hands,
+    /// Connections that other members have to a door.
+    Guests,
+    /// One connection under TLS: held until bytes of it have come or gone.
+    Sealed,
+    /// One lease: until when it stands, and whether it is to end.
+    Lease,
+    /// What an embedded registry is to write, its leases, or its history.
+    Embedded,
+    /// What is known of etcd: connections that nobody uses, a token, and how far it was.
+    Etcd,
+    /// Things that a node tends, and when each is due.
+    Crew,
+    /// What a node has noted: of its pools, its transfers, its clock, its jobs, and what it has told of already.
+    NodeNotes,
+    /// One at a time finds the number of a project that nobody uses, and records it.
+    Projects,
+    /// Which spaces of a pool are worked on, and what is being deleted or swapped off.
+    Spaces,
+    /// What a transfer has still to do.
+    Tasks,
+    /// A transfer's journal, or what it has to make durable: held while that is done.
+    Durable,
+    /// What a transfer has noted: of links, directories and failures, of one large file, and of its pace.
+    TransferNotes,
+    /// What a daemon has noted: readings, what the registry said, drains and commands that somebody waits for.
+    DaemonNotes,
+    /// Looks and commands of a node that are late.
+    Late,
+    /// One at a time changes the mode of a file of the store, or opens it by such a change.
+    Modes,
+    /// Directories of the store that were found a moment ago.
+    Parents,
+    /// A store that is slow or fails on purpose.
+    Played,
     /// Simulated time, which may be asked under any lock.
     Time,
+    /// The daemon's log, which may be written under any lock.
+    Diary,
 }
 
 impl Rank {
@@ -187,18 +261,33 @@ impl Rank {
         self >= Rank::Dirty
     }
 
-    /// Whether it may be held for as long as the store takes, or another member (L3).
+    /// Whether it is waited for under leaves, too (L2): it leads to no other lock.
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
+    fn is_last(self) -> bool {
+        matches!(self, Rank::Time | Rank::Diary)
+    }
+
+    /// Whether it may be held for as long as the store takes, another member, or the registry (L3).
     #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
     fn lasts(self) -> bool {
         matches!(
             self,
-            Rank::FarAppend
+            Rank::Leaving
+                | Rank::NextRequest
+                | Rank::NodeTime
+                | Rank::NodeClock
+                | Rank::NodeLease
+                | Rank::NodeDoors
+                | Rank::Capacity
+                | Rank::Spool
+                | Rank::FarAppend
                 | Rank::LockTurn
                 | Rank::LockDebts
                 | Rank::Tree
                 | Rank::GuestAppend
                 | Rank::Append
                 | Rank::Turn
+                | Rank::Marks
         )
     }
 }
@@ -217,11 +306,25 @@ pub fn asks_a_member() {
     order::lasts("a member is asked");
 }
 
+/// Says that the registry is asked now, or that what is waited for hangs on it (L3).
+#[inline]
+#[track_caller]
+pub fn asks_the_registry() {
+    order::lasts("the registry is asked");
+}
+
 /// Says that the thread sleeps now (L3).
 #[inline]
 #[track_caller]
 pub fn sleeps() {
     order::lasts("a thread sleeps");
+}
+
+/// Sleeps, and says so.
+#[track_caller]
+pub fn sleep(time: Duration) {
+    sleeps();
+    std::thread::sleep(time);
 }
 
 #[derive(Debug)]
@@ -234,7 +337,7 @@ pub struct Mutex<T: ?Sized> {
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: sync::MutexGuard<'a, T>,
     mark: Mark,
-    #[cfg(any(test, feature = "explored"))]
+    #[cfg(debug_assertions)]
     of: &'a Mutex<T>,
 }
 
@@ -254,19 +357,47 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let mark = self.place.wait();
-        #[cfg(any(test, feature = "explored"))]
-        explored::until(|| explored::is_free(&self.lock.try_lock()));
+        let mark = self.wait();
         self.guard(self.lock.lock().expect(LOST), mark)
+    }
+
+    /// As [`Mutex::lock`], also if it is lost: of what a panic cannot leave half changed, and of which more depends than on
+    /// whoever panicked. Who asks for it so says why.
+    #[inline]
+    #[track_caller]
+    pub fn lock_anyway(&self) -> MutexGuard<'_, T> {
+        let mark = self.wait();
+        self.guard(self.lock.lock().unwrap_or_else(sync::PoisonError::into_inner), mark)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn wait(&self) -> Mark {
+        let mark = self.place.wait();
+        #[cfg(debug_assertions)]
+        explored::until(|| explored::is_free(&self.lock.try_lock()));
+        mark
     }
 
     /// The lock, if nobody has it and it is not lost.
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        #[cfg(any(test, feature = "explored"))]
+        #[cfg(debug_assertions)]
         explored::point();
         let lock = self.lock.try_lock().ok()?;
+        Some(self.guard(lock, self.place.tried()))
+    }
+
+    /// The lock, if nobody has it: as [`Mutex::lock_anyway`].
+    #[inline]
+    #[track_caller]
+    pub fn try_lock_anyway(&self) -> Option<MutexGuard<'_, T>> {
+        let lock = match self.lock.try_lock() {
+            Ok(lock) => lock,
+            Err(sync::TryLockError::Poisoned(lost)) => lost.into_inner(),
+            Err(sync::TryLockError::WouldBlock) => return None,
+        };
         Some(self.guard(lock, self.place.tried()))
     }
 
@@ -275,7 +406,7 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard {
             lock,
             mark,
-            #[cfg(any(test, feature = "explored"))]
+            #[cfg(debug_assertions)]
             of: self,
         }
     }
@@ -317,7 +448,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let _mark = self.place.wait();
-        #[cfg(any(test, feature = "explored"))]
+        #[cfg(debug_assertions)]
         explored::until(|| explored::is_free(&self.lock.try_read()));
         RwLockReadGuard { lock: self.lock.read().expect(LOST), _mark }
     }
@@ -326,7 +457,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let _mark = self.place.wait();
-        #[cfg(any(test, feature = "explored"))]
+        #[cfg(debug_assertions)]
         explored::until(|| explored::is_free(&self.lock.try_write()));
         RwLockWriteGuard { lock: self.lock.write().expect(LOST), _mark }
     }
@@ -347,7 +478,7 @@ pub struct Condvar {
     condition: sync::Condvar,
     /// How many wait, counted under their lock.
     waiting: AtomicUsize,
-    #[cfg(any(test, feature = "explored"))]
+    #[cfg(debug_assertions)]
     queue: explored::Queue,
 }
 
@@ -357,14 +488,14 @@ impl Condvar {
         Condvar {
             condition: sync::Condvar::new(),
             waiting: AtomicUsize::new(0),
-            #[cfg(any(test, feature = "explored"))]
+            #[cfg(debug_assertions)]
             queue: explored::Queue::new(),
         }
     }
 
     #[inline]
     pub fn notify_one(&self) {
-        #[cfg(any(test, feature = "explored"))]
+        #[cfg(debug_assertions)]
         self.queue.notify_one();
         if self.is_waited_for() {
             self.condition.notify_one();
@@ -373,7 +504,7 @@ impl Condvar {
 
     #[inline]
     pub fn notify_all(&self) {
-        #[cfg(any(test, feature = "explored"))]
+        #[cfg(debug_assertions)]
         self.queue.notify_all();
         if self.is_waited_for() {
             self.condition.notify_all();
@@ -385,6 +516,24 @@ impl Condvar {
         self.waiting.load(SeqCst) > 0
     }
 
+    /// Waits until it is notified, or for no reason.
+    #[inline]
+    #[track_caller]
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        guard.mark.lasts_without(WAITS);
+        #[cfg(debug_assertions)]
+        let guard = match self.queue.wait(guard) {
+            Ok((guard, _)) => return guard,
+            Err(guard) => guard,
+        };
+        let mut guard = guard;
+        self.waiting.fetch_add(1, SeqCst);
+        let woken = self.condition.wait(guard.lock);
+        self.waiting.fetch_sub(1, SeqCst);
+        guard.lock = woken.expect(LOST);
+        guard
+    }
+
     /// Also says whether the time has run out.
     #[inline]
     #[track_caller]
@@ -394,10 +543,11 @@ impl Condvar {
         limit: Duration,
     ) -> (MutexGuard<'a, T>, bool) {
         guard.mark.lasts_without(WAITS);
-        #[cfg(any(test, feature = "explored"))]
-        if let Some(task) = explored::task() {
-            return self.queue.wait(task, guard);
-        }
+        #[cfg(debug_assertions)]
+        let guard = match self.queue.wait(guard) {
+            Ok(waited) => return waited,
+            Err(guard) => guard,
+        };
         let mut guard = guard;
         let timed_out;
         self.waiting.fetch_add(1, SeqCst);
@@ -418,11 +568,11 @@ impl Condvar {
     ) -> (MutexGuard<'a, T>, bool) {
         guard.mark.lasts_without(WAITS);
         let mut guard = guard;
-        #[cfg(any(test, feature = "explored"))]
-        if let Some(task) = explored::task() {
+        #[cfg(debug_assertions)]
+        if explored::task().is_some() {
             let mut timed_out = false;
             while !timed_out && condition(&mut guard) {
-                (guard, timed_out) = self.queue.wait(task, guard);
+                (guard, timed_out) = self.wait_timeout(guard, limit);
             }
             return (guard, timed_out);
         }

@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::panic::Location;
 
-use crate::lock::Rank;
-#[cfg(any(test, feature = "explored"))]
-use crate::lock::explored;
+use crate::lock::{Rank, explored};
 
 thread_local! {
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
@@ -15,7 +13,6 @@ thread_local! {
 struct Held {
     rank: Rank,
     /// Tasks that are explored share a thread.
-    #[cfg(any(test, feature = "explored"))]
     task: Option<usize>,
     /// Tells apart two of one rank, of which the second was tried.
     number: u64,
@@ -43,7 +40,7 @@ impl Place {
     pub fn wait(&self) -> Mark {
         let rank = self.0;
         if let Some(held) =
-            first(|held| held.rank >= rank || (held.rank.is_leaf() && rank != Rank::Time))
+            first(|held| held.rank >= rank || (held.rank.is_leaf() && !rank.is_last()))
         {
             let Held { rank: before, taken, .. } = held;
             complain(format!("the lock {rank:?} is waited for under {before:?}, taken at {taken}"));
@@ -58,13 +55,7 @@ impl Place {
         let held = HELD.try_with(|all| {
             let mut all = all.borrow_mut();
             let number = all.last().map_or(0, |held| held.number + 1);
-            all.push(Held {
-                rank: self.0,
-                #[cfg(any(test, feature = "explored"))]
-                task: explored::task(),
-                number,
-                taken,
-            });
+            all.push(Held { rank: self.0, task: explored::task(), number, taken });
             Mark(number)
         });
         held.unwrap_or(Mark(LATE))
@@ -87,7 +78,6 @@ impl Drop for Mark {
                 all.remove(at);
             }
         });
-        #[cfg(any(test, feature = "explored"))]
         explored::point();
     }
 }
@@ -106,13 +96,7 @@ fn complain_of(what: &str, held: Option<Held>) {
 }
 
 fn first(which: impl Fn(&Held) -> bool) -> Option<Held> {
-    let held = |held: &Held| {
-        #[cfg(any(test, feature = "explored"))]
-        let mine = held.task == explored::task();
-        #[cfg(not(any(test, feature = "explored")))]
-        let mine = true;
-        mine && which(held)
-    };
+    let held = |held: &Held| which(held) && held.task == explored::task();
     HELD.try_with(|all| all.borrow().iter().copied().find(held)).ok()?
 }
 

@@ -1,0 +1,152 @@
+//! Locks go through their module, in every crate, and their order is written once. Read from the source.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is measured with, and not run by anybody who has bytes to lose.
+const BEDS: [&str; 1] = ["forebay-bench"];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).expect("the sources are here");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+}
+
+/// Source files by their places below `crates`, without tests and comments.
+fn sources() -> BTreeMap<PathBuf, String> {
+    let names = fs::read_dir(crates()).expect("the crates are here");
+    let names = names.map(|entry| entry.expect("an entry").file_name());
+    let names = names.filter(|name| !BEDS.iter().any(|bed| name == bed));
+    let roots = names.map(|name| crates().join(name).join("src"));
+    let files = roots.flat_map(|root| below(&root));
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a source file");
+        (path.strip_prefix(crates()).expect("below it").to_path_buf(), text)
+    };
+    let mut all: BTreeMap<PathBuf, String> = files.map(read).collect();
+    let tests: Vec<PathBuf> =
+        all.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    all.retain(|path, _| !tests.iter().any(|test| path.with_extension("").starts_with(test)));
+    all.values_mut().for_each(|text| *text = code(text));
+    assert!(all.len() > 300 && tests.len() > 20, "all of them: {}, {}", all.len(), tests.len());
+    all
+}
+
+/// Whether what follows is of tests alone.
+fn is_for_tests(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("#[cfg(test)]")
+        || line.starts_with("#[cfg(any(test,")
+        || line.starts_with("#[cfg(all(test,")
+}
+
+/// The modules in files of their own that are of tests alone.
+fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
+    let is_top =
+        ["lib", "main", "mod"].iter().any(|top| path.file_stem().is_some_and(|it| it == *top));
+    let dir = if is_top {
+        path.parent().expect("a directory").to_path_buf()
+    } else {
+        path.with_extension("")
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let marked = lines.windows(2).filter(|pair| is_for_tests(pair[0]) && pair[1].ends_with(';'));
+    let named = marked.filter_map(|pair| pair[1].split_once("mod "));
+    named.map(|(_, name)| dir.join(name.trim_end_matches(';'))).collect()
+}
+
+/// A file without comments, and without items that are of tests alone.
+fn code(text: &str) -> String {
+    let mut kept = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if is_for_tests(line) && !line.starts_with(' ') {
+            // An item ends where the first line does, or at its brace.
+            let first = lines.find(|line| !line.starts_with("#[")).unwrap_or_default();
+            if first.ends_with('{') {
+                lines.find(|line| *line == "}");
+            }
+        } else if !line.trim_start().starts_with("//") {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The names that stand behind `sync::`, one or a list of them.
+fn of_sync(text: &str) -> BTreeSet<String> {
+    let joined: String = text.split_whitespace().collect();
+    let places = joined.match_indices("sync::").map(|(at, found)| &joined[at + found.len()..]);
+    let fits = |c: char| is_word(c) || "{},:".contains(c);
+    let lists = places.map(|tail| &tail[..tail.find(|c| !fits(c)).unwrap_or(tail.len())]);
+    lists.flat_map(|list| list.split(|c| !is_word(c))).map(str::to_string).collect()
+}
+
+/// Whoever made one of his own would be in no order, and nobody would look whether he waits in turn.
+#[test]
+fn locks_go_through_their_module() {
+    let kinds = ["Mutex", "RwLock", "Condvar", "ReentrantLock", "Barrier"];
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (path, text) in sources() {
+        let names = of_sync(&text);
+        // Where requests are answered nobody waits for who makes a value for all, either.
+        let serves = ["forebay-engine", "forebay-fuse"].iter().any(|it| path.starts_with(it));
+        let made_once = ["Once", "LazyLock"].iter().filter(|_| serves);
+        let used = kinds.iter().chain(made_once).filter(|kind| names.contains(**kind));
+        let foreign = text.contains("parking_lot").then_some(&"parking_lot");
+        match path.with_extension("").starts_with("forebay-base/src/lock") {
+            true => seen += used.count(),
+            false => {
+                wrong.extend(used.chain(foreign).map(|it| format!("{} names {it}", path.display())))
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(seen >= 3, "the module of locks is not seen: {seen}");
+}
+
+/// The order of locks is written once, where they are made. The document says where, and no more of it.
+#[test]
+fn the_order_of_locks_is_written_once() {
+    let sources = sources();
+    let ranks = &sources[Path::new("forebay-base/src/lock.rs")];
+    let ranks = ranks.split("pub enum Rank {").nth(1).and_then(|text| text.split('}').next());
+    let ranks = ranks.expect("it is here").split(',').map(str::trim);
+    let ranks: Vec<&str> = ranks.filter(|rank| !rank.is_empty()).collect();
+    assert!(ranks.len() > 20, "{ranks:?}");
+    let unused: Vec<&&str> = ranks
+        .iter()
+        .filter(|rank| !sources.values().any(|text| text.contains(&format!("Rank::{rank},"))))
+        .collect();
+    assert!(unused.is_empty(), "no lock has the rank {unused:?}");
+    let text = fs::read_to_string(crates().join("../docs/ARCHITECTURE.md")).expect("docs");
+    let section = text.split("## Locks, in order").nth(1).expect("a section on them");
+    let section = section.split("\n## ").next().expect("its end");
+    assert!(section.contains("`Rank` in `base/lock.rs`"));
+    let is_numbered = |line: &str| line.starts_with(|c: char| c.is_ascii_digit());
+    assert!(!section.lines().any(is_numbered), "a second list");
+    for name in section.split('`').skip(1).step_by(2) {
+        let is_rank = name.starts_with(char::is_uppercase) && name.chars().all(is_word);
+        assert!(!is_rank || name == "Rank" || ranks.contains(&name), "{name}: there is none");
+    }
+}
+
+#[test]
+fn what_is_of_tests_is_left_out_and_no_more() {
+    let text =
+        "use a;\n#[cfg(test)]\nmod tests {\n    use b;\n}\n#[cfg(test)]\nmod beds;\nfn c() {\n}\n";
+    assert_eq!(code(text), "use a;\nfn c() {\n}");
+    let found = test_modules(Path::new("x/src/y.rs"), text);
+    assert_eq!(found, [PathBuf::from("x/src/y/beds")]);
+    assert!(of_sync("use std::sync::{\n    Arc, Mutex,\n};").contains("Mutex"));
+}
