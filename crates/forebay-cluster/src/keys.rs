@@ -21,7 +21,7 @@ use forebay_backing::FileKey;
 use serde::{Deserialize, Serialize};
 
 /// The version of the keys and of what peers say. Members of another one are refused.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// A store that members share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

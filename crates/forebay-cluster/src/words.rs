@@ -482,7 +482,11 @@ pub enum Answer {
     At(u64),
     /// In the order of the question; `None` where the file is not held here.
     Attrs(Vec<Option<Attrs>>),
-    Changed(Option<Attrs>),
+    /// `as_of`: as in [`Answer::Opened`], of the claim under which it was made.
+    Changed {
+        attrs: Option<Attrs>,
+        as_of: Revision,
+    },
     /// What the daemon answered, with its HTTP status.
     Said {
         status: u16,

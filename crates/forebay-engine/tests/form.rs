@@ -93,7 +93,7 @@ fn modules_of(root: &Path) -> BTreeMap<String, String> {
                 dirs.push(path);
                 continue;
             }
-            let name = path.strip_prefix(&root).expect("below it").with_extension("");
+            let name = path.strip_prefix(root).expect("below it").with_extension("");
             let name = name.to_str().expect("plain names").trim_end_matches("/mod").to_string();
             if name.ends_with("tests") || name.contains("tests/") || name == "bed" {
                 continue;
@@ -266,6 +266,7 @@ fn time_is_asked_of_who_was_given_it() {
         "SystemTime::now",
         ".elapsed()",
         "thread::sleep",
+        "lock::sleep",
         "park_timeout",
         "recv_timeout",
         "wait_timeout",

@@ -92,7 +92,8 @@ impl Local {
 
     /// Refuses as [`Local::admit`] does, also a registry that was exchanged while this daemon runs.
     pub fn note_revision(&self, now: &Known) -> Result<()> {
-        let mut noted = self.noted.lock();
+        // Set once it is written.
+        let mut noted = self.noted.lock_anyway();
         if noted.as_ref() != Some(now) {
             self.admit(now)?;
             *noted = Some(now.clone());

@@ -195,14 +195,15 @@ impl Node {
     /// Stops tending. What it has made stays, and is taken up by the next daemon.
     pub fn stop(&self, patience: Duration) {
         self.stopping.store(true, Relaxed);
-        self.live.lock().values().for_each(|live| live.stop.leave());
+        // Also after a panic elsewhere: nothing is to keep the node from going.
+        self.live.lock_anyway().values().for_each(|live| live.stop.leave());
         self.crew.ring();
         let deadline = Instant::now() + patience;
         while !self.crew.is_idle() && Instant::now() < deadline {
             self.crew.wait(Duration::from_millis(50));
         }
         // The node is not there any more: others need not wait for the lease to run out.
-        self.lease.lock().take();
+        self.lease.lock_anyway().take();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -488,7 +489,8 @@ impl Node {
 
     /// Writes down how much time has passed, and says so when the clock is not believed any more, or again.
     pub(crate) fn keep_time(&self) -> Result<()> {
-        let mut noted = self.time_noted.lock();
+        // Set last, as are the next two.
+        let mut noted = self.time_noted.lock_anyway();
         if self.clock.time().doubt.is_some()
             && agrees_with_one(self.clock.wall(), &self.other_clocks()?)
         {
@@ -514,11 +516,11 @@ impl Node {
 
     /// Tells what this node's clock says, from time to time.
     fn tell_clock(&self) -> Result<()> {
-        let mut told = self.clock_told.lock();
+        let mut told = self.clock_told.lock_anyway();
         if told.is_some_and(|told| told.elapsed() < CLOCK_EVERY) {
             return Ok(());
         }
-        if let Some(lease) = &*self.lease.lock() {
+        if let Some(lease) = &*self.lease.lock_anyway() {
             self.book.put_leased(&keys::node(&self.config.name), &self.record(), lease.id())?;
             self.book.put(&keys::heard(&self.config.name), &now())?;
         }
@@ -569,7 +571,7 @@ impl Node {
 
     /// Holds the node's lease, a new one if the last has run out.
     fn keep_lease(&self) -> Result<()> {
-        let mut lease = self.lease.lock();
+        let mut lease = self.lease.lock_anyway();
         if lease.as_ref().is_some_and(|lease| lease.remaining() > Duration::ZERO) {
             return Ok(());
         }

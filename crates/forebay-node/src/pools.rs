@@ -65,7 +65,8 @@ impl PoolHere {
     }
 
     fn capacity(&self, book: &Book, node: &str) -> Result<u64> {
-        let mut known = self.capacity.lock();
+        // Set once the registry has answered: a panic before that leaves nothing half done.
+        let mut known = self.capacity.lock_anyway();
         if let Some(capacity) = *known {
             return Ok(capacity);
         }

@@ -84,7 +84,8 @@ struct Writer<'r>(&'r Inner);
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        self.0.queue.lock().turn = Turn::Free;
+        // Also while unwinding.
+        self.0.queue.lock_anyway().turn = Turn::Free;
         self.0.written.notify_all();
     }
 }

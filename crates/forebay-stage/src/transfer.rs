@@ -332,7 +332,8 @@ struct End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        *self.over.lock() = true;
+        // Also while unwinding.
+        *self.over.lock_anyway() = true;
         self.news.notify_all();
     }
 }

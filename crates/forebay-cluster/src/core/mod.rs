@@ -213,11 +213,13 @@ impl Core {
                 }
                 self.mirror.revision = self.mirror.revision.max(revision);
                 self.look_around();
+                self.gather_due();
             }
             Input::Snapshot(revision, entries) => {
                 let news = self.mirror.snapshot(revision, entries);
                 self.heard(news);
                 self.look_around();
+                self.gather_due();
             }
             Input::Below(ticket, files) => self.found_below(ticket, files),
             Input::Asked(ticket, peer) => self.asked(ticket, peer),

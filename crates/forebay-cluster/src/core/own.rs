@@ -21,6 +21,9 @@ pub const SETTLE: Duration = Duration::from_secs(2);
 /// Claims in one commit, within the registry's limit of 128 operations.
 pub const GATHER: usize = 60;
 
+/// Bytes of paths in one commit of claims: each may be six in JSON, and the registry takes a mebibyte.
+const PATHS_MAX: usize = 128 << 10;
+
 /// Files that are given back in one commit: two changes each.
 const GIVEN_AT_ONCE: usize = 50;
 
@@ -48,11 +51,13 @@ pub struct Batch {
     sent: Option<Duration>,
     /// When somebody last waited for one of the files.
     hurried: Option<Duration>,
+    /// What was refused, or not answered, is not sent again before.
+    rests: Duration,
 }
 
 impl Batch {
-    fn is_free(&self, reached: Revision) -> bool {
-        !self.is_sent && reached >= self.reach
+    fn is_free(&self, reached: Revision, now: Duration) -> bool {
+        !self.is_sent && reached >= self.reach && now >= self.rests
     }
 
     /// Whether what waits has waited long enough: it is many files, a while has passed, or somebody waits for it.
@@ -170,7 +175,12 @@ impl Core {
         if let Some(dir) = self.own_dirs.get_mut(&dir) {
             dir.used = used;
         }
-        if self.new_files.is_due(used) {
+        self.gather_due();
+    }
+
+    /// Sends what has waited long enough: the watch may have told just now of what was sent before.
+    pub(super) fn gather_due(&mut self) {
+        if self.new_files.is_due(self.now) {
             self.gather();
         }
     }
@@ -256,12 +266,20 @@ impl Core {
 
     /// Claims the new files that are not claimed yet, many in one commit.
     fn gather(&mut self) {
-        if !self.new_files.is_free(self.mirror.revision) || self.is_gated() {
+        if !self.new_files.is_free(self.mirror.revision, self.now) || self.is_gated() {
             return;
         }
         let stays = |file: &&FileKey| self.own.get(file).is_some_and(|o| o.leaving == Leaving::No);
-        let files: Vec<FileKey> =
-            self.new_files.waiting.iter().filter(stays).take(GATHER).copied().collect();
+        let mut room = PATHS_MAX;
+        let has_room = |file: &&FileKey| {
+            let path = self.own.get(file).map_or(0, |own| own.path.as_os_str().len());
+            let is_first = room == PATHS_MAX;
+            let fits = path <= room || is_first;
+            room = room.saturating_sub(path);
+            fits
+        };
+        let waiting = self.new_files.waiting.iter().filter(stays).take(GATHER);
+        let files: Vec<FileKey> = waiting.take_while(has_room).copied().collect();
         if !files.is_empty() {
             self.new_files.send(&files, self.now);
             self.claim_new(files);
@@ -292,18 +310,26 @@ impl Core {
             self.new_files.reach = self.new_files.reach.max(revision);
         }
         let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
-        let is_answered = outcome.is_ok();
+        let has_claimed = matches!(outcome, Ok(Outcome::Committed(_)));
+        if !has_claimed {
+            // The watch may not have told yet why.
+            self.new_files.rests = self.now + TOGETHER;
+        }
         for file in files {
             let Some(own) = self.own.get_mut(&file) else { continue };
             own.is_claiming = false;
+            let is_recalled = !own.recalls.is_empty();
             match (own.claim.is_none(), alone) {
                 (true, true) => self.claim_new(vec![file]),
                 (true, false) => _ = self.new_files.waiting.insert(file),
                 (false, _) => {}
             }
+            if is_recalled {
+                self.release(file, true);
+            }
         }
-        if is_answered && self.new_files.is_due(self.now) {
-            self.gather();
+        if has_claimed {
+            self.gather_due();
         }
     }
 
@@ -359,7 +385,7 @@ impl Core {
     }
 
     fn give_gathered(&mut self) {
-        if !self.giving.is_free(self.mirror.revision) {
+        if !self.giving.is_free(self.mirror.revision, self.now) {
             return;
         }
         let files: Vec<_> = self.giving.waiting.iter().take(GIVEN_AT_ONCE).copied().collect();

@@ -769,7 +769,6 @@ fn the_epochs_of_a_removed_member_are_not_given_again() {
     assert_eq!((c.epoch(), c.standing(key(7), DIR, None)), (1, Standing::Own));
 }
 
-/// Partners that are told of nothing any more would take the member's place with what they had before.
 /// Who waits under the core's lock keeps out whoever has heard that the lease stands again.
 #[test]
 fn who_waits_until_it_may_serve_again_does_not_have_the_core_meanwhile() {
@@ -784,6 +783,7 @@ fn who_waits_until_it_may_serve_again_does_not_have_the_core_meanwhile() {
     }
 }
 
+/// Partners that are told of nothing any more would take the member's place with what they had before.
 #[test]
 fn who_keeps_no_copies_any_more_has_no_heirs() {
     let bed = Bed::new();

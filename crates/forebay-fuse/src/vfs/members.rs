@@ -545,9 +545,7 @@ impl Vfs {
         };
         let resized = match change {
             NameChange::SetAttr { file, size: Some(_), .. } => {
-                // Whoever makes the change has the file later than this.
-                let as_of = self.cluster().ok_or_else(moved)?.revision();
-                Some((self.members.unsynced.open(file), self.life_of(home, as_of)?))
+                Some((self.members.unsynced.open(file), self.life_of(home, Revision(0))?))
             }
             _ => None,
         };
@@ -563,13 +561,13 @@ impl Vfs {
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());
         if let Some((account, by)) = resized {
-            if let Ok(Answer::Changed(_)) = &answer {
-                self.owes(&account, &by);
+            if let Ok(Answer::Changed { as_of, .. }) = answer {
+                self.owes(&account, &Life { as_of, ..by });
             }
             self.members.unsynced.close(&account);
         }
         match answer? {
-            Answer::Changed(attrs) => Ok(attrs),
+            Answer::Changed { attrs, .. } => Ok(attrs),
             other => Err(odd(&other)),
         }
     }

@@ -371,7 +371,7 @@ impl Vfs {
                 let askers: Vec<By> = [&by].into_iter().chain(change.by()).cloned().collect();
                 self.is_of_now(&askers)?;
                 let entered = self.members.fences.enter(&askers, &change.files())?;
-                let change = || self.change_for(change, by).map(Answer::Changed);
+                let change = || self.change_for(change, by);
                 return on_behalf_of(entered.changing.clone(), change);
             }
             Question::Fence { file, number } => {

@@ -7,7 +7,7 @@ use std::path::Path;
 use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Attrs, By, NameChange, NewSize, Set};
+use forebay_cluster::words::{Answer, Attrs, By, NameChange, NewSize, Set};
 use forebay_engine::Named;
 
 use super::Vfs;
@@ -36,9 +36,17 @@ fn file_at(path: &Path, key: FileKey) -> Named<'_> {
 
 impl Vfs {
     /// Makes a change for another member.
-    pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Option<Attrs>> {
+    pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Answer> {
         self.refuse_read_only()?;
         let _held = self.hold_claims(&change)?;
+        // By the claim that is held now: the file may have been given back since it was asked for, and claimed anew.
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let as_of = cluster.vouches(change.file()).unwrap_or_else(|| cluster.revision());
+        let attrs = self.changed_for(change, by)?;
+        Ok(Answer::Changed { attrs, as_of })
+    }
+
+    fn changed_for(&self, change: NameChange, by: By) -> Result<Option<Attrs>> {
         match &change {
             NameChange::SetAttr { file, path, set, size, asker } => {
                 self.is_home(&[Some(*file)])?;

@@ -99,7 +99,8 @@ pub(crate) struct Turn<'p> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.taken.lock().remove(&self.id);
+        // Also while unwinding.
+        self.turns.taken.lock_anyway().remove(&self.id);
         self.turns.freed.notify_all();
     }
 }

@@ -225,7 +225,8 @@ impl<'c> Claim<'c> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.claimed.lock().remove(self.name);
+        // Also while unwinding.
+        self.claimed.lock_anyway().remove(self.name);
     }
 }
 

@@ -114,9 +114,11 @@ impl Marks {
         state.lease.take().filter(|_| !resting).map(|lease| lease.id)
     }
 
+    /// Also if somebody panicked who asked etcd under it: what it has was set after the answer, and without it a member that
+    /// renews its lease would commit nothing for ever.
     #[track_caller]
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        self.state.lock_anyway()
     }
 }
 
