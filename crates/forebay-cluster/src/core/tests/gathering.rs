@@ -12,6 +12,8 @@ struct Burst {
     revision: u64,
     under_way: Vec<(Duration, u64, Commit)>,
     sizes: Vec<usize>,
+    /// The registry refuses, for a reason that the watch has not told yet.
+    refuses: bool,
 }
 
 const STEP: Duration = Duration::from_micros(500);
@@ -19,7 +21,7 @@ const STEP: Duration = Duration::from_micros(500);
 impl Burst {
     fn begin() -> Burst {
         let core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
-        Burst { core, now: STEP, revision: 10, under_way: vec![], sizes: vec![] }
+        Burst { core, now: STEP, revision: 10, under_way: vec![], sizes: vec![], refuses: false }
     }
 
     fn feed(&mut self, input: Input) {
@@ -36,6 +38,10 @@ impl Burst {
         let is_over = |(until, ..): &(Duration, u64, Commit)| *until <= self.now;
         let Some(at) = self.under_way.iter().position(is_over) else { return };
         let (_, ticket, commit) = self.under_way.remove(at);
+        if self.refuses {
+            let refused = Outcome::Refused { revision: Revision(self.revision), found: vec![] };
+            return self.feed(Input::Committed(ticket, Ok(refused)));
+        }
         self.revision += 1;
         let revision = Revision(self.revision);
         self.feed(Input::Committed(ticket, Ok(Outcome::Committed(revision))));
@@ -102,4 +108,30 @@ fn who_waits_for_the_claim_of_a_new_file_waits_for_no_other_files() {
     assert!(!burst.is_claimed_soon(later));
     burst.feed(Input::Hurry);
     assert!(burst.is_claimed_soon(later));
+}
+
+#[test]
+fn who_waits_for_a_claim_while_others_are_on_their_way_is_next() {
+    let mut burst = Burst::begin();
+    burst.create(100);
+    let file = burst.create(101);
+    burst.feed(Input::Ask(1, Ask::Change { files: vec![file], dirs: vec![DIR], below: None }));
+    assert_eq!(burst.sizes.len(), 1, "one commit at a time");
+    assert!(burst.is_claimed_soon(file));
+}
+
+#[test]
+fn what_is_refused_is_not_sent_again_and_again() {
+    let mut burst = Burst::begin();
+    burst.refuses = true;
+    let file = burst.create(100);
+    for _ in 0..20 {
+        burst.feed(Input::Hurry);
+        burst.go_on();
+    }
+    assert!(burst.sizes.len() <= 2, "in 10 ms: {:?}", burst.sizes);
+    burst.refuses = false;
+    (0..60).for_each(|_| burst.go_on());
+    burst.feed(Input::Tick);
+    assert!(burst.is_claimed_soon(file));
 }

@@ -183,6 +183,21 @@ fn what_is_owed_for_a_cut_stays_so_when_an_earlier_claim_was_given_back() {
     assert!(is_told(b), "a sync says nothing of what is lost");
 }
 
+/// A gave the file back at 20, and claimed it anew to cut it for B, which hears of that later.
+#[test]
+fn what_is_owed_for_a_cut_is_owed_by_the_claim_under_which_it_was_made() {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    assert!(!is_told(b), "it is synced");
+    bed.net.revision.store(12, SeqCst);
+    lock(&bed.net.claimed).insert(key, 30);
+    cuts(b);
+    b.vfs.forget_file(key, Revision(20));
+    assert!(is_owed(b, key));
+    loses_power(&bed);
+    assert!(is_told(b), "a sync says nothing of what is lost");
+}
+
 /// A gives the file back while B opens it there, at 20: then it is nobody's as far as B knows.
 #[test]
 fn a_home_that_gives_the_file_back_while_it_is_opened_is_believed_no_longer() {
