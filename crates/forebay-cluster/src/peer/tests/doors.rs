@@ -49,17 +49,19 @@ fn dropped_it_ends_its_connections_and_waits_for_answers() {
 fn another_protocol_is_named() {
     let (_door, echo, address) = door(None);
     let mut head = head();
-    head.protocol = 9;
+    let other = PROTOCOL + 1;
+    head.protocol = other;
     let (peers, question) = (Peers::new(None), Question::Sync { handle: 1 });
     let asked = peers.ask(&address, &head, &question, b"", &mut Vec::new(), PATIENCE);
     let error = asked.unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
-    let said = format!("protocol {PROTOCOL} and whoever asks speaks 9");
+    let said = format!("protocol {PROTOCOL} and whoever asks speaks {other}");
     assert!(error.to_string().contains(&said), "{error}");
     // Even if its questions are unknown here.
-    let text = post(r#"{"head":{"protocol":9},"question":{"dance":{}}}"#, "");
+    let text = format!(r#"{{"head":{{"protocol":{other}}},"question":{{"dance":{{}}}}}}"#);
+    let text = post(&text, "");
     let said = say(address.parse().unwrap(), &text);
-    assert!(said.contains("speaks 9"), "{said}");
+    assert!(said.contains(&format!("speaks {other}")), "{said}");
     assert_eq!(echo.count.load(Ordering::SeqCst), 0);
 }
 
