@@ -240,9 +240,8 @@ impl Report {
 }
 
 #[cfg(test)]
+#[cfg(debug_assertions)]
 mod tests {
-    #![cfg(debug_assertions)]
-
     use super::*;
     use forebay_threads::explored::{explore, spawn};
 

@@ -164,9 +164,8 @@ impl Files {
 }
 
 #[cfg(test)]
+#[cfg(debug_assertions)]
 mod tests {
-    #![cfg(debug_assertions)]
-
     use std::sync::atomic::AtomicU64;
 
     use crate::bed::bed;
