@@ -10,7 +10,7 @@ use super::watch::{self, Scope, tell_failures};
 use crate::moment;
 use crate::ui::{say, say_json};
 use crate::units::counted;
-use crate::wire::{JobFailure, JobKind, NewJob};
+use crate::wire::{JobFailure, JobKind, NewJob, WirePath};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,8 +107,9 @@ fn missing(args: &Args, scope: &Scope) -> Vec<JobFailure> {
         Ok(_) => true,
     };
     let named = args.paths.iter().zip(&scope.paths).filter(|(typed, _)| !is_there(typed));
-    let failure = |(typed, _): (&PathBuf, _)| JobFailure {
-        path: typed.as_path().into(),
+    let failure = |(typed, path): (&PathBuf, &WirePath)| JobFailure {
+        // Scripts are told of it as of all files of jobs, by its path in the mount.
+        path: if args.json { path.clone() } else { typed.as_path().into() },
         state: "missing".into(),
         error: "there is no such file".into(),
     };
