@@ -17,7 +17,6 @@ mod copies;
 mod drain;
 mod engine;
 mod files;
-mod home;
 mod io;
 mod ops;
 mod room;
@@ -25,6 +24,7 @@ mod start;
 mod verbs;
 
 use forebay_core as core;
+use forebay_home as home;
 use forebay_threads::pool;
 pub use forebay_threads::{failpoint, requester, time};
 use forebay_tier as tier;
@@ -53,9 +53,9 @@ pub use forebay_core::report::{
 pub use forebay_core::rules::{Admission, Admit, Quota, RuleUse};
 pub use forebay_core::served::Requests;
 pub use forebay_core::{governor, journal, paths, rules, state};
+pub use forebay_home::health::Health;
 pub use forebay_tier::dir::{Tier, TierOwner};
 pub use forebay_tier::media;
-pub use home::health::Health;
 pub use io::{Allocate, Io};
 pub use ops::Ops;
 pub use ops::resolve::Keep;

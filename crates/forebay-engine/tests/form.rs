@@ -50,7 +50,7 @@ fn root() -> PathBuf {
 }
 
 /// The rooms that are crates of their own.
-const CRATES: [&str; 3] = ["threads", "core", "tier"];
+const CRATES: [&str; 4] = ["threads", "core", "home", "tier"];
 
 /// The engine's modules: those of other crates by the paths that the engine has them by.
 fn modules() -> BTreeMap<String, String> {

@@ -91,8 +91,8 @@ impl Drain {
             hot: &hot,
             settled_bytes: settled_bytes.saturating_sub(unsettled),
             tier: self.tier_pulse.take(),
-            backing: self.home.health().pulse.take(),
-            idle_for: self.home.health().pulse.idle_for(),
+            backing: self.home.health().pulse().take(),
+            idle_for: self.home.health().pulse().idle_for(),
             busy: self.valve.busy(),
             lag: Duration::from_micros(self.lag_us.load(Relaxed)),
             backing_available: match level.backing_available {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::{Error, Result};
 
@@ -143,8 +142,8 @@ impl Ops {
                 .all()
                 .into_iter()
                 .chain([
-                    ("backing_errors", self.home.health().errors.load(Relaxed)),
-                    ("backing_absences", self.home.health().absences.load(Relaxed)),
+                    ("backing_errors", self.home.health().errors()),
+                    ("backing_absences", self.home.health().absences()),
                 ])
                 .collect(),
             tier: self.files.media().op_counts().into_iter().collect(),

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use forebay_backing::BackingStore;
 
-use crate::home::health::Health;
-use crate::home::reaper::Reaper;
+use crate::health::Health;
 use crate::pool::Pool;
+use crate::reaper::Reaper;
 
 pub mod health;
 pub mod pulse;
 pub mod reaper;
 
+use forebay_core as core;
+use forebay_threads::{pool, time};
+
+/// The backing store of one mount.
 pub struct Home {
     /// Its files are closed by a reaper, whoever drops them under whatever lock.
     backing: Arc<dyn BackingStore>,
@@ -24,7 +28,8 @@ pub struct Home {
 }
 
 impl Home {
-    pub(crate) fn new(
+    /// `backing` is behind `reaper`, and what either learns of it goes into `health`.
+    pub fn new(
         backing: Arc<dyn BackingStore>,
         reaper: Arc<Reaper>,
         health: Arc<Health>,
@@ -34,23 +39,29 @@ impl Home {
         Home { backing, reaper, health, errands, privileged }
     }
 
-    pub(crate) fn backing(&self) -> &dyn BackingStore {
+    /// The store itself. Calls to it go through [`Home::health`].
+    pub fn backing(&self) -> &dyn BackingStore {
         &*self.backing
     }
 
-    pub(crate) fn reaper(&self) -> &Reaper {
+    /// Who closes its files.
+    pub fn reaper(&self) -> &Reaper {
         &self.reaper
     }
 
-    pub(crate) fn health(&self) -> &Arc<Health> {
+    /// Whether it answers.
+    #[inline]
+    pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
-    pub(crate) fn errands(&self) -> &Pool {
+    /// Threads for what a flush asks of it beside its copies.
+    pub fn errands(&self) -> &Pool {
         &self.errands
     }
 
-    pub(crate) fn is_privileged(&self) -> bool {
+    /// Whether modes do not bind the daemon there.
+    pub fn is_privileged(&self) -> bool {
         self.privileged
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::core::governor::brake::Seen;
 use crate::time::Time;
 
+/// What operations on one side have come to since the last look.
 #[derive(Debug)]
 pub struct Pulse {
     time: Time,
@@ -19,6 +20,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
+    /// Of a side on which nothing has happened yet.
     pub fn new(time: Time) -> Pulse {
         Pulse {
             epoch: time.now(),
@@ -38,6 +40,8 @@ pub struct Beat<'a> {
 }
 
 impl Pulse {
+    /// An operation begins; it ends when what is returned is dropped.
+    #[inline]
     pub fn begin(&self) -> Beat<'_> {
         self.active.fetch_add(1, Relaxed);
         Beat { pulse: self, began: self.time.now() }

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
-use crate::home::pulse::Pulse;
+use crate::pulse::Pulse;
 use crate::time::Time;
 use forebay_base::lock::{self, Mutex, Rank};
 
 /// More calls than this at once are not watched: far beyond the threads there are.
 const WATCHED_MAX: usize = 1024;
 
+/// Whether the backing store answers, and since when it does not.
 #[derive(Debug)]
 pub struct Health {
     time: Time,
@@ -25,14 +26,15 @@ pub struct Health {
     calls: Box<[AtomicU64]>,
     epoch: Instant,
     /// Of the calls that a program waits for.
-    pub pulse: Pulse,
+    pulse: Pulse,
     last_error: Mutex<Option<(String, Instant)>>,
-    pub errors: AtomicU64,
-    pub absences: AtomicU64,
+    errors: AtomicU64,
+    absences: AtomicU64,
 }
 
 impl Health {
-    pub(crate) fn new(time: Time) -> Health {
+    /// Of a store that nobody has called yet: it counts as available.
+    pub fn new(time: Time) -> Health {
         Health {
             away: AtomicBool::default(),
             calls: (0..WATCHED_MAX).map(|_| AtomicU64::new(0)).collect(),
@@ -45,17 +47,42 @@ impl Health {
         }
     }
 
+    /// Whether the store counts as there.
+    #[inline]
     pub fn is_available(&self) -> bool {
         !self.away.load(Relaxed)
     }
 
+    /// How calls fare that a program waits for.
+    pub fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    /// How many calls have failed in a way that says something of the store, since start.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
+    }
+
+    /// How often the store went away, since start.
+    pub fn absences(&self) -> u64 {
+        self.absences.load(Relaxed)
+    }
+
     /// Runs one call to the backing store.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call; `Unavailable`, without making it, while the store is away.
     pub fn call<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let _beat = self.pulse.begin();
         self.quietly(work)
     }
 
     /// Runs one call that no program waits for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Health::call`].
     pub fn quietly<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.is_available() {
             return Err(Error::new(Kind::Unavailable, "the backing store is away"));
@@ -65,6 +92,10 @@ impl Health {
 
     /// The same, unless it is `refused` by the time it counts as begun: who refuses from then on, and
     /// sees no call in flight ([`Health::is_called`]), knows that none of these begins any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Health::call`], and what it is refused with.
     pub fn quietly_unless<T>(
         &self,
         refused: impl Fn() -> Option<Error>,
@@ -77,6 +108,10 @@ impl Health {
     }
 
     /// Runs a call even while the store is away.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
     pub fn probe<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         lock::calls_the_store();
         let place = self.begin();
@@ -140,6 +175,7 @@ impl Health {
         }
     }
 
+    /// A probe was answered: the store counts as available again.
     pub fn came_back(&self) {
         if self.away.swap(false, Relaxed) {
             tracing::info!("the backing store is back");
@@ -167,6 +203,7 @@ impl Health {
         self.oldest().is_some_and(|oldest| oldest > limit)
     }
 
+    /// The last of those errors, in words, and how many seconds ago it was.
     pub fn last_error(&self) -> Option<(String, f64)> {
         let last = self.last_error.lock();
         last.as_ref().map(|(text, at)| (text.clone(), self.time.since(*at).as_secs_f64()))

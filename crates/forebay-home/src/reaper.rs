@@ -18,7 +18,7 @@ use std::time::Duration;
 use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
 use forebay_backing::{Error, Kind, Result, room_to_close};
 
-use crate::home::health::Health;
+use crate::health::Health;
 use crate::pool::Pool;
 use crate::time::Time;
 use forebay_base::lock::{Condvar, Mutex, Rank};
@@ -33,7 +33,8 @@ const GATHER: Duration = Duration::from_millis(1);
 /// How soon who waits to open a file sees that the store counts as away.
 const LOOK: Duration = Duration::from_millis(20);
 
-pub(crate) struct Reaper {
+/// Closes files that are dropped, on threads of its own.
+pub struct Reaper {
     time: Time,
     health: Arc<Health>,
     pool: Pool,
@@ -65,6 +66,7 @@ impl Drop for Closing {
 }
 
 impl Reaper {
+    /// What its calls come to goes into `health`.
     pub fn new(health: Arc<Health>, time: Time) -> Reaper {
         let pool = Pool::gathering("fb-close", AT_ONCE, time.clone(), GATHER);
         let waiting = Waiting { count: Mutex::new(Rank::Home, 0), fewer: Condvar::new() };
@@ -234,7 +236,7 @@ mod tests {
         }
         reaper.rest(Duration::from_millis(1));
         assert_eq!(*reaper.waiting.count.lock(), AT_ONCE - 1);
-        assert_eq!(reaper.health.errors.load(std::sync::atomic::Ordering::Relaxed), 100);
+        assert_eq!(reaper.health.errors(), 100);
         drop(go);
         reaper.rest(LONG);
         assert_eq!(*reaper.waiting.count.lock(), 0);
