@@ -6,13 +6,11 @@ mod fill;
 mod of_home;
 mod outbox;
 mod round;
-mod shelf;
 mod store;
 mod telling;
 
 pub use of_home::Told;
 pub(crate) use outbox::Lasting;
 pub use outbox::{Behind, BehindFile, Outbox};
-pub(crate) use shelf::Found;
 pub use store::{Copies, CopyInfo, Teller};
 pub(crate) use telling::Telling;

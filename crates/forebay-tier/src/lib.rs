@@ -1,4 +1,4 @@
-//! What lies on the fast medium: the directory of a tier, shadow files, log and index.
+//! What lies on the fast medium: the directory of a tier, shadow files, log and index, and copies for others.
 
 pub mod digests;
 pub mod dir;
@@ -7,6 +7,7 @@ pub mod index;
 pub mod log;
 pub mod media;
 pub mod shadows;
+pub mod shelf;
 pub mod witness;
 
 use forebay_core as core;

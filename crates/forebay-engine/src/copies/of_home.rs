@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Result};
 
-use crate::copies::shelf::{DIR, Entry, FoundHome, Grown, Kept, Shelf, encoded};
 use crate::core::copied::{Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, Run, State};
@@ -16,6 +15,7 @@ use crate::files::Files;
 use crate::tier::dir::shadow_name;
 use crate::tier::log::LogFile;
 use crate::tier::media::{MediaFile, Open};
+use crate::tier::shelf::{DIR, Entry, FoundHome, Grown, Kept, Shelf, encoded};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
 /// A file of a log is begun anew once it is this long, and four times as long as it was at first.

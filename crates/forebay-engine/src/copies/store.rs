@@ -19,7 +19,6 @@ use std::sync::Arc;
 use forebay_backing::{Error, FileKey, Kind, Result, Timestamp};
 
 use crate::copies::of_home::{OfHome, Told, Turn, Verdict, stale};
-use crate::copies::shelf::{DIR, Entry, Found, Grown, Kept};
 use crate::core::copied::{Mark, Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::State;
@@ -28,6 +27,7 @@ use crate::files::Files;
 use crate::room::Room;
 use crate::tier::dir::{shadow_dir, shadow_name};
 use crate::tier::media::{MediaFile, Open};
+use crate::tier::shelf::{DIR, Entry, Found, Grown, Kept};
 use forebay_base::lock::{Mutex, Rank};
 
 /// Files of other members that are dirty there, in this tier.
@@ -78,7 +78,7 @@ pub struct CopyInfo {
 impl Copies {
     pub(crate) fn new(files: Arc<Files>, room: Arc<Room>, found: Found) -> Result<Copies> {
         let mut homes = BTreeMap::new();
-        for found in found.homes {
+        for found in found.into_homes() {
             let name = found.name.clone();
             let adopted = found.adopted;
             let home = OfHome::found(found);

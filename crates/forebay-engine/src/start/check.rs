@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay_backing::Result;
 use serde::Serialize;
 
-use crate::copies::Found;
 use crate::core::id::FileId;
 use crate::core::report::Progress;
 use crate::core::state::{Boot, Portrait, Record, Verdict};
@@ -18,6 +17,7 @@ use crate::tier::digests::Digests;
 use crate::tier::dir as tier;
 use crate::tier::index::Loaded;
 use crate::tier::media::Media;
+use crate::tier::shelf::Found;
 use crate::tier::witness::Witness;
 use crate::tier::{index, shadows};
 use crate::time::Time;

@@ -2,10 +2,10 @@
 
 use forebay_backing::{Error, Kind, Result};
 
-use crate::copies::Found;
 use crate::tier::digests::Digests;
 use crate::tier::dir::Tier;
 use crate::tier::index::{Index, Loaded};
+use crate::tier::shelf::Found;
 use crate::tier::witness::Witness;
 
 /// A tier that was read, to start an engine on. Nothing in it was changed by that but the format of an older one.

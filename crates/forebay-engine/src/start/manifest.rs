@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{Error, Result};
 use serde::Serialize;
 
-use crate::copies::Found;
 use crate::tier::dir as tier;
 use crate::tier::index;
 use crate::tier::media::Media;
 use crate::tier::shadows;
+use crate::tier::shelf::Found;
 use crate::tier::witness::Witness;
 use crate::time::Time;
 

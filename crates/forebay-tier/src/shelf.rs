@@ -13,15 +13,16 @@ use serde::{Deserialize, Serialize};
 use crate::core::id::FileId;
 use crate::core::ranges::State;
 use crate::core::state::{Boot, Portrait};
-use crate::tier::dir::shadow_name;
-use crate::tier::log;
-use crate::tier::media::{Media, Open};
+use crate::dir::shadow_name;
+use crate::log;
+use crate::media::{Media, Open};
 
-pub(crate) const DIR: &str = "copies";
+/// The directory of all of them in a tier, with one of its own for each home.
+pub const DIR: &str = "copies";
 
 /// A copy, but for its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub struct Kept {
     pub id: FileId,
     /// The number of the claim that it was made under.
     pub claim: u64,
@@ -41,13 +42,15 @@ impl Kept {
         (portrait.size, portrait.mtime) = (grown.size, grown.mtime);
     }
 
+    /// Of the file, that are here.
     pub fn bytes(&self) -> u64 {
         self.portrait.ranges.bytes(|_| true)
     }
 }
 
+/// What a round has brought of a file, of which its home changed nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Grown {
+pub struct Grown {
     pub claim: u64,
     pub round: u64,
     pub size: u64,
@@ -57,7 +60,7 @@ pub(super) struct Grown {
 
 /// What the log says. New ones come last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Entry {
+pub enum Entry {
     /// What follows is from this run of the home's engine. `filled`: nothing is missing.
     Session {
         session: u64,
@@ -72,7 +75,7 @@ pub(super) enum Entry {
 
 /// The copies that are kept for one home.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Shelf {
+pub struct Shelf {
     pub session: u64,
     pub filled: bool,
     pub copies: BTreeMap<FileKey, Kept>,
@@ -80,10 +83,12 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
+    /// An empty one, for a run of the home's engine.
     pub fn of_session(session: u64) -> Shelf {
         Shelf { session, ..Shelf::default() }
     }
 
+    /// What an entry of the log says, is so.
     pub fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Session { session, filled } => {
@@ -114,7 +119,7 @@ impl Shelf {
 
 /// The copies for one home as they were found in a tier.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FoundHome {
+pub struct FoundHome {
     pub name: String,
     pub shelf: Shelf,
     /// The files of its log.
@@ -128,13 +133,17 @@ pub(super) struct FoundHome {
 
 /// Copies that were found in a tier.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(super) homes: Vec<FoundHome>,
+pub struct Found {
+    homes: Vec<FoundHome>,
 }
 
 impl Found {
     /// Reads what is there, and changes nothing. `ours` says whether a shadow is that of a file of ours
     /// with this key.
+    ///
+    /// # Errors
+    ///
+    /// If the medium fails. A log that is damaged is no error: [`FoundHome::damage`].
     pub fn read(
         media: &dyn Media,
         boot: Boot,
@@ -152,6 +161,11 @@ impl Found {
             found.homes.extend(home.map(|home| FoundHome { name, ..home }));
         }
         Ok(found)
+    }
+
+    /// By home.
+    pub fn into_homes(self) -> Vec<FoundHome> {
+        self.homes
     }
 
     /// The shadow files of the copies.
@@ -229,7 +243,7 @@ fn read_home(
 
 /// The name of a home's directory: what is no letter, digit, `-` or `_` of its name is in hexadecimal
 /// digits behind `%`.
-pub(super) fn encoded(home: &str) -> String {
+pub fn encoded(home: &str) -> String {
     let mut name = String::new();
     for byte in home.bytes() {
         match byte {
