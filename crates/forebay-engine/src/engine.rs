@@ -21,11 +21,10 @@ use crate::home::reaper::Reaper;
 use crate::io::Io;
 use crate::ops::Ops;
 use crate::pool::Pool;
+use crate::recovery::contents::{Contents, Recovered};
+use crate::recovery::report::RecoveryReport;
 use crate::room::Room;
 use crate::room::passed::Passed;
-use crate::start::contents::Contents;
-use crate::start::recovery::Recovery;
-use crate::start::report::RecoveryReport;
 use crate::tier::dir::Tier;
 use crate::verbs::Verbs;
 
@@ -109,34 +108,17 @@ impl Engine {
     ) -> Result<(Arc<Engine>, Vec<Hold>, Suspension)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let time = config.time.clone();
-        let Contents { tier, index, mut loaded, witness, copies, digests } = contents;
         let health = Arc::new(Health::new(time.clone()));
         let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
-        let spared = copies.shadows();
-        let next_id = spared.iter().map(|id| id.0 + 1).max().unwrap_or(0);
-        loaded.next_id = loaded.next_id.max(next_id);
-        let mut recovered = Recovery::run(
-            &*tier.media,
-            &*backing,
-            &index,
-            &mut loaded,
-            &spared,
-            &witness,
-            (&config.owned, time.ms()),
-        )?;
-        recovered.report.problems.extend(copies.problems());
-        let states = &loaded.files;
-        index
-            .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
-            .map_err(|e| Error::io(e, "writing the tier's index"))?;
+        let recovered = contents.recover(&*backing, &config.owned, time.ms())?;
+        let Recovered { tier, index, witness, copies, digests, next_id, nameless, .. } = recovered;
         let (fill_depth, flush_depth) = (tunables.fill_depth, tunables.flush_depth);
         let total = tier.media.space().map_err(|e| Error::io(e, "measuring the tier"))?.total;
         let tier_bytes = tunables.tier_size.unwrap_or(total).min(total);
         let errands = flush_depth as usize * ERRANDS_PER_COPY;
         let errands = Pool::new("fb-errand", errands, time.clone());
         let home = Arc::new(Home::new(backing, reaper, health.clone(), errands));
-        let (next_id, nameless) = (loaded.next_id, recovered.nameless);
         let found = Inventory { next_id, nameless, tier_bytes, digests };
         let files =
             Files::new(home.clone(), (tier, index), (config, tunables), found, time.clone());
@@ -179,11 +161,10 @@ impl Engine {
             recovery,
         };
         let engine = Arc::new(engine);
-        let known = loaded.files.len();
-        engine.files.populate(std::mem::take(&mut loaded.files));
+        let known = recovered.files.len();
+        engine.files.populate(recovered.files);
         recovered.lingering.iter().try_for_each(|id| engine.passed.adopt_writer(*id))?;
         engine.files.measure();
-        drop(loaded);
         if known >= TRIM_FROM {
             // SAFETY: gives what the loading has freed back to the system; no memory in use moves.
             unsafe { libc::malloc_trim(0) };

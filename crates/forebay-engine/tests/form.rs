@@ -16,6 +16,7 @@ const FLOORS: [&str; 20] = [
     "core",
     "home",
     "tier",
+    "recovery",
     "files",
     "room",
     "copies",
@@ -23,7 +24,6 @@ const FLOORS: [&str; 20] = [
     "io",
     "verbs",
     "ops",
-    "start",
     "engine",
     "bed",
     "lib",
@@ -50,7 +50,7 @@ fn root() -> PathBuf {
 }
 
 /// The rooms that are crates of their own.
-const CRATES: [&str; 4] = ["threads", "core", "home", "tier"];
+const CRATES: [&str; 5] = ["threads", "core", "home", "tier", "recovery"];
 
 /// The engine's modules: those of other crates by the paths that the engine has them by.
 fn modules() -> BTreeMap<String, String> {

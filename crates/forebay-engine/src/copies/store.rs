@@ -538,3 +538,50 @@ fn decoded<'a, T: serde::Deserialize<'a>>(words: &'a [u8]) -> Result<T> {
         Error::new(Kind::Os(libc::EPROTO), text)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::bed::bed;
+    use crate::manifest_on;
+
+    #[test]
+    fn what_is_not_on_the_store_is_listed_with_whose_it_is() {
+        let bed = bed("manifest");
+        let (engine, file) = (&bed.engine, &bed.file);
+        engine.io.sync(file).unwrap();
+        let portrait = {
+            let inner = file.lock();
+            inner.state.portrait(100, inner.mtime())
+        };
+        let encoded = |mark: &Mark| postcard::to_stdvec(mark).unwrap();
+        let by = Teller { home: "n/2", epoch: 1, fill: 1 };
+        engine.copies.announce(by).unwrap();
+        engine.copies.mark(by, &encoded(&Mark::Begin { session: 1 })).unwrap();
+        let words = Words {
+            session: 1,
+            number: 1,
+            after: 0,
+            brought: 100,
+            data: Cow::Owned(vec![(0, 60)]),
+            zeros: Cow::Owned(vec![(60, 100)]),
+            runs: Cow::Owned(vec![(0, 100)]),
+            named: 100,
+            then: Then::Whole(Box::new(portrait)),
+        };
+        let words = postcard::to_stdvec(&words).unwrap();
+        engine.copies.keep(by, Told::Owes, 5, file.key, &words, &[7; 60]).unwrap();
+        engine.ops.compact();
+        let list = |engine: &crate::Engine| {
+            let found = manifest_on(&**engine.files.media()).unwrap().into_iter();
+            found.map(|it| (it.path, it.dirty_bytes, it.home)).collect::<Vec<_>>()
+        };
+        let path = PathBuf::from("f");
+        let copy = (path.clone(), 100, Some("n/2".to_string()));
+        assert_eq!(list(engine), [(path, 100, None), copy.clone()]);
+        engine.drain.flush_file(file).unwrap();
+        assert_eq!(list(engine), [copy]);
+    }
+}

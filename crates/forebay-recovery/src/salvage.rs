@@ -1,6 +1,6 @@
 //! Saving what a tier holds to another place than its backing store.
 //!
-//! Reads the tier as [`crate::start::check`] does and changes nothing in it, so it can be repeated, and
+//! Reads the tier as [`crate::check`] does and changes nothing in it, so it can be repeated, and
 //! the tier can still be survived in the ordinary way. There is no engine, hence no drain. The
 //! backing store, where there is one, is a [`Source`], which can only be read.
 //!
@@ -19,8 +19,8 @@ use crate::core::journal::{NameOp, Told};
 use crate::core::ranges::{Ranges, State};
 use crate::core::report::{Failure, Progress, Report};
 use crate::core::state::{Boot, Owner, Record, Verdict};
-use crate::start::report::RecoveryReport;
-use crate::start::salvage::source::{Source, Theirs};
+use crate::report::RecoveryReport;
+use crate::salvage::source::{Source, Theirs};
 use crate::tier::dir as tier;
 use crate::tier::dir::SHADOW_DIRS;
 use crate::tier::index::Loaded;

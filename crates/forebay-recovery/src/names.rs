@@ -11,7 +11,7 @@ use crate::core::journal::settle::{Found, Known, Look, Plan};
 use crate::core::journal::{NameOp, Step, Told, follow, settle};
 use crate::core::paths::Tree;
 use crate::core::state::{Boot, Change, Owner, Record};
-use crate::start::recovery::{ANEW, Recovery, is_none};
+use crate::recovery::{ANEW, Recovery, is_none};
 use crate::tier::index::Loaded;
 use crate::tier::log::Entry;
 

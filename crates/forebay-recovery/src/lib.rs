@@ -4,7 +4,11 @@ pub mod check;
 pub mod contents;
 pub mod manifest;
 mod names;
-pub mod recovery;
+mod recovery;
 pub mod report;
 pub mod salvage;
 mod scrub;
+
+use forebay_core as core;
+use forebay_threads::time;
+use forebay_tier as tier;

@@ -8,7 +8,7 @@ use forebay_backing::{BackingStore, Error, Result};
 use crate::core::id::FileId;
 use crate::core::near::Owned;
 use crate::core::state::{Boot, Change, Record, Survived, Verdict};
-use crate::start::report::RecoveryReport;
+use crate::report::RecoveryReport;
 use crate::tier::digests;
 use crate::tier::digests::Digests;
 use crate::tier::dir as tier;
@@ -40,7 +40,7 @@ pub(crate) struct Recovery<'a> {
 }
 
 /// What the pass hands on.
-pub(crate) struct Recovered {
+pub(crate) struct Outcome {
     pub report: RecoveryReport,
     pub changed: Vec<FileId>,
     /// Files that somebody still writes to past us.
@@ -58,7 +58,7 @@ impl Recovery<'_> {
         spared: &HashSet<FileId>,
         witness: &Witness,
         (owned, now_ms): (&Owned, u64),
-    ) -> Result<Recovered> {
+    ) -> Result<Outcome> {
         let since = loaded.since(witness);
         let boot = loaded.boot(witness);
         let report = RecoveryReport {
@@ -108,7 +108,7 @@ impl Recovery<'_> {
         }
         pass.report.problems.iter().for_each(|p| tracing::warn!("recovery: {p}"));
         let Recovery { report, changed, lingering, nameless, .. } = pass;
-        Ok(Recovered { report, changed, lingering, nameless })
+        Ok(Outcome { report, changed, lingering, nameless })
     }
 
     /// Keeps, repairs or drops every file. `spared` are shadow files that other records speak of.
