@@ -100,7 +100,7 @@ fn locks_go_through_their_module() {
     for (path, text) in sources() {
         let names = of_sync(&text);
         // Where requests are answered nobody waits for who makes a value for all, either.
-        let rooms = ["engine", "fuse", "threads", "core", "home", "tier", "recovery"];
+        let rooms = ["engine", "fuse", "threads", "core", "home", "tier", "recovery", "files"];
         let rooms = rooms.map(|room| format!("forebay-{room}"));
         let serves = rooms.iter().any(|it| path.starts_with(it));
         let made_once = ["Once", "LazyLock"].iter().filter(|_| serves);

@@ -16,13 +16,13 @@ mod bed;
 mod copies;
 mod drain;
 mod engine;
-mod files;
 mod io;
 mod ops;
 mod room;
 mod verbs;
 
 use forebay_core as core;
+use forebay_files as files;
 use forebay_home as home;
 use forebay_recovery as recovery;
 use forebay_threads::pool;
@@ -35,13 +35,6 @@ pub use drain::holds::Hold;
 pub use drain::order::Order;
 pub use drain::suspend::Suspension;
 pub use engine::Engine;
-pub use files::Files;
-pub use files::file::File;
-pub use files::glance::Glance;
-pub use files::live::Asked;
-pub use files::names::{Named, Names};
-pub use files::open::OpenFile;
-pub use files::partners::{CopiesAt, Partners};
 pub use forebay_core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
@@ -53,6 +46,13 @@ pub use forebay_core::report::{
 pub use forebay_core::rules::{Admission, Admit, Quota, RuleUse};
 pub use forebay_core::served::Requests;
 pub use forebay_core::{governor, journal, paths, rules, state};
+pub use forebay_files::Files;
+pub use forebay_files::file::File;
+pub use forebay_files::glance::Glance;
+pub use forebay_files::live::Asked;
+pub use forebay_files::names::{Named, Names};
+pub use forebay_files::open::OpenFile;
+pub use forebay_files::partners::{CopiesAt, Partners};
 pub use forebay_home::health::Health;
 pub use forebay_recovery::check::{CheckReport, check, check_data};
 pub use forebay_recovery::contents::Contents;

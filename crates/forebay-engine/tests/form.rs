@@ -50,7 +50,7 @@ fn root() -> PathBuf {
 }
 
 /// The rooms that are crates of their own.
-const CRATES: [&str; 5] = ["threads", "core", "home", "tier", "recovery"];
+const CRATES: [&str; 6] = ["threads", "core", "home", "tier", "recovery", "files"];
 
 /// The engine's modules: those of other crates by the paths that the engine has them by.
 fn modules() -> BTreeMap<String, String> {
@@ -69,7 +69,7 @@ fn modules() -> BTreeMap<String, String> {
     found
 }
 
-/// What a module means by `crate::path`: a room of its own crate, or one of those below.
+/// What a module means by `crate::path`: a room of its own crate, one of those below, or its crate itself.
 fn meant(modules: &BTreeMap<String, String>, by: &str, path: &str) -> Option<String> {
     let room = by.split('/').next().filter(|room| CRATES.contains(room));
     let parts: Vec<&str> = room.into_iter().chain(path.split("::")).collect();
@@ -80,7 +80,8 @@ fn meant(modules: &BTreeMap<String, String>, by: &str, path: &str) -> Option<Str
             .find(|name| modules.contains_key(name))
     };
     let own = longest(&parts).filter(|name| Some(name.as_str()) != room);
-    own.or_else(|| longest(&parts[usize::from(room.is_some())..]))
+    let below = || longest(&parts[usize::from(room.is_some())..]);
+    own.or_else(below).or_else(|| room.map(str::to_string))
 }
 
 /// The modules of a crate by their names, such as `drain/flush`, without their tests and comments.

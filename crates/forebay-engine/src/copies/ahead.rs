@@ -48,7 +48,7 @@ pub(super) fn begins(inner: &mut Inner, bytes: u64, from: u64) -> bool {
 
 /// Whether a file that has gone ahead goes on, since it is written as fast; its mark goes if not.
 pub(super) fn goes_on(inner: &mut Inner, may: bool, from: u64) -> bool {
-    let Some(live) = inner.live.as_mut() else { return false };
+    let Some(live) = inner.in_use_mut() else { return false };
     let goes = may && live.fresh >= from;
     live.go_ahead(goes);
     if goes {

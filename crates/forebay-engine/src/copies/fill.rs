@@ -49,7 +49,7 @@ impl Outbox {
         let mut fill = Fill { partners: &partners, partner, stop, began, sent: 0 };
         for file in self.files.all_files() {
             let filled = self.fill_file(&mut fill, &file);
-            if let Some(copied) = file.lock().live.as_mut().and_then(|live| live.copied_mut()) {
+            if let Some(copied) = file.lock().in_use_mut().and_then(|live| live.copied_mut()) {
                 copied.fill_ends(partner);
             }
             filled?;

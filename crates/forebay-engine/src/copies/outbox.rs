@@ -120,11 +120,11 @@ impl Outbox {
             self.give_up(file);
             return Ok(());
         };
-        let begun = file.lock().live.as_ref().map_or(0, |live| live.rounds().begun);
+        let begun = file.lock().in_use().map_or(0, |live| live.rounds().begun);
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
             // One that began after us has everything.
-            if inner.live.as_ref().is_some_and(|live| live.rounds().done > begun) {
+            if inner.in_use().is_some_and(|live| live.rounds().done > begun) {
                 return Ok(());
             }
             if !is_to_be_known(&inner) {
@@ -179,7 +179,7 @@ impl Outbox {
     fn go_ahead(&self, file: &Arc<File>) {
         loop {
             // Who syncs it waits for the disks, too: ours is at it while partners are told.
-            let shadow = file.lock().live.as_ref().and_then(|live| live.shadow.clone());
+            let shadow = file.lock().in_use().and_then(|live| live.shadow.clone());
             if let Some(shadow) = shadow {
                 shadow.begin_sync();
             }
@@ -238,7 +238,7 @@ impl Outbox {
         }
         {
             let mut inner = file.lock();
-            let live = inner.live.as_mut();
+            let live = inner.in_use_mut();
             let Some(copied) = live.and_then(|live| live.copied_mut()) else { return Ok(()) };
             copied.also = also.map(Path::to_path_buf);
             copied.note_anew();
@@ -276,7 +276,7 @@ impl Outbox {
         }
         let mut inner = self.wait_for_round(file);
         let ends = !is_to_be_known(&inner);
-        let live = inner.live.as_mut();
+        let live = inner.in_use_mut();
         let Some(copied) = live.and_then(|live| live.copied_mut()).filter(|_| ends) else {
             drop(inner);
             return self.forget_durably(file.key, lasting);
@@ -362,14 +362,14 @@ impl Outbox {
         let mut found = Behind::default();
         for file in self.files.all_files() {
             // Who holds the lock long is being written: the next look has it.
-            let Some(inner) = file.inner.try_lock() else { continue };
+            let Some(inner) = file.try_lock() else { continue };
             if !is_to_be_known(&inner) {
                 continue;
             }
             let size = inner.size();
             let owed = inner.state.owed_of(0, size).into_iter();
             let bytes: u64 = owed.map(|(start, end)| end - start).sum();
-            let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
+            let copied = inner.in_use().and_then(|live| live.copied.as_ref());
             let left = copied.map_or(bytes, |copied| {
                 let unsent = copied.unsent(size).into_iter();
                 let owed = unsent.flat_map(|(start, end)| inner.state.owed_of(start, end));
@@ -405,9 +405,8 @@ impl Outbox {
     /// The file's lock, while no round is under way.
     pub(crate) fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
         let mut inner = file.lock();
-        while inner.live.as_ref().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending)
-        {
-            inner = self.files.time().wait(&file.changed, inner, WAIT_LOOK).0;
+        while inner.in_use().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending) {
+            inner = self.files.time().wait(file.changed(), inner, WAIT_LOOK).0;
         }
         inner
     }

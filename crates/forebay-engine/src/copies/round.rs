@@ -120,7 +120,7 @@ impl<'a> Sending<'a> {
     }
 
     fn give_back<'i>(&self, inner: &'i mut Inner) -> Option<&'i mut Untold> {
-        self.file.changed.notify_all();
+        self.file.changed().notify_all();
         let copied = inner.live().copied_mut()?;
         copied.sending = false;
         Some(copied)
@@ -246,7 +246,7 @@ impl<'a> Round<'a> {
             inner.live().take_fresh();
         }
         let number = post.files.copying().next_number();
-        let seen = inner.clock.look();
+        let seen = inner.look();
         let work = post.files.work_on(file, inner, Meanwhile::Refused);
         let sending = Sending::of(post.files, file);
         let (began, brought, named) = (post.files.time().now(), 0, 0);

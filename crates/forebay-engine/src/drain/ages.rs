@@ -64,8 +64,8 @@ pub(crate) struct Look {
 impl Look {
     pub fn file(&mut self, since: u64, file: &Arc<File>) {
         // Who holds the lock long is being written or copied: as old as it is known to be.
-        let Some(inner) = file.inner.try_lock() else { return };
-        let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+        let Some(inner) = file.try_lock() else { return };
+        let flying = inner.in_use().is_some_and(|live| live.flight.is_some());
         let way = match flying && !inner.state.conflict().stands() {
             true => Way::Flying,
             false => Way::Here,
@@ -156,7 +156,7 @@ pub(crate) fn is_flushable(inner: &Inner, now: Instant) -> bool {
 /// What keeps the drain from a file: a conflict, a flight under way, a pause after a failure, or a
 /// writer past us who has changed nothing since the last copy.
 pub(crate) fn obstacle(inner: &Inner, now: Instant) -> Option<&'static str> {
-    let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+    let flying = || inner.in_use().is_some_and(|live| live.flight.is_some());
     let resting = || inner.state.is_unseen() && !may_have_changed(inner, now);
     match () {
         () if inner.state.conflict().stands() => Some("conflicts"),

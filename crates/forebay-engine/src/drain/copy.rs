@@ -251,7 +251,7 @@ impl Drain {
     fn conflict(&self, parcel: &Parcel, why: &str) -> Error {
         let mut inner = parcel.file.lock();
         // A rename or unlink of ours may be on its way: then it is no conflict.
-        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        if inner.in_use().is_some_and(|live| live.unlinked) {
             return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
         }
         if !parcel.resumed {

@@ -49,7 +49,7 @@ impl Debts {
     pub fn incur(&self, order: u64, file: FileId, inner: &Inner, runs: &[(u64, u64)]) {
         let mut left = Ranges::None;
         runs.iter().for_each(|&(start, end)| left.set(start, end, State::Dirty));
-        let outrun = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+        let outrun = inner.in_use().is_some_and(|live| live.flight.is_some());
         let debt = Debt { left, outrun, landed: false };
         self.table().entries.insert((file, order), debt);
     }

@@ -56,7 +56,7 @@ impl Drain {
         meter: Option<&Arc<Meter>>,
     ) -> Result<Option<Arc<Parcel>>> {
         let mut inner = file.lock();
-        if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        if !inner.state.is_dirty() || inner.in_use().is_some_and(|live| live.unlinked) {
             return Ok(None);
         }
         if inner.live().flight.is_some() {
@@ -108,7 +108,7 @@ impl Drain {
             resumed,
             unseen,
             digests,
-            seen: inner.clock.look(),
+            seen: inner.look(),
             target: Mutex::new(Rank::Batch, None),
             pieces: AtomicUsize::new(1),
             error: Mutex::new(Rank::Batch, None),
@@ -295,7 +295,7 @@ impl Drain {
         let error = self.land_failed(parcel);
         // Its last name went during the flight: nobody is owed its bytes.
         let inner = parcel.file.lock();
-        if inner.gone() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        if inner.gone() || inner.in_use().is_some_and(|live| live.unlinked) {
             return Outcome::Nothing;
         }
         drop(inner);
@@ -325,7 +325,7 @@ impl Drain {
         let base = if unsent && !ours && !changed { parcel.base } else { found.version() };
         if !ours && !changed && !unlinked && !blind && !unsent {
             // What was fetched before is of a version that is gone.
-            inner.clock.note_base();
+            inner.note_base();
             let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
             self.files.declare_conflict(
                 file,
@@ -337,7 +337,7 @@ impl Drain {
                 "somebody else wrote to the backing file during the flush",
             ));
         }
-        inner.clock.note_base();
+        inner.note_base();
         let told = (!kept_time).then_some(found.mtime);
         self.settle(parcel, &mut inner, &rewritten, looked, base, told)?;
         if let Some(open) = &parcel.digests {
@@ -349,7 +349,7 @@ impl Drain {
         }
         self.debts.pay(file.id, &parcel.captured, &rewritten);
         inner.note_trouble(None);
-        let asked = Asked { at: looked, look: inner.clock.look() };
+        let asked = Asked { at: looked, look: inner.look() };
         note_seen(&mut inner, asked, &found);
         self.files.account(file, &mut inner);
         add(&self.files.counters().flushed_files, 1);
@@ -448,7 +448,7 @@ impl Drain {
         while self.files.time().since(began) < CHANGES_MAX {
             let (before, untouched) = {
                 let inner = parcel.file.lock();
-                (inner.clock.look(), !inner.changed(parcel.seen, What::Base))
+                (inner.look(), !inner.changed(parcel.seen, What::Base))
             };
             let looked = self.files.time().now();
             // A time that was set through us since the capture is not to be set back to what it
@@ -481,7 +481,7 @@ impl Drain {
 
     pub(crate) fn leave(&self, parcel: &Parcel, mut inner: MutexGuard<'_, Inner>) {
         inner.live().end_flight();
-        parcel.file.changed.notify_all();
+        parcel.file.changed().notify_all();
         self.files.retire(&parcel.file, inner);
     }
 
@@ -526,7 +526,7 @@ impl Drain {
         let target = parcel.target.lock().clone();
         let (before, known) = {
             let inner = parcel.file.lock();
-            (inner.clock.look(), inner.state.base().size)
+            (inner.look(), inner.state.base().size)
         };
         let gives_back = after == After::NoRoom && before.is_quiet() && known == parcel.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
@@ -547,7 +547,7 @@ impl Drain {
         }
         let base = match found {
             Some(found) if !inner.changed(before, What::Home) => {
-                inner.clock.note_base();
+                inner.note_base();
                 if let Some(open) = &parcel.digests {
                     self.files.close_table_of_failed(open, &found.version());
                 }

@@ -282,7 +282,7 @@ impl Drain {
         let _waits = self.valve.demand();
         let limit = self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
-        while inner.live.as_ref().is_some_and(|live| live.flight.is_some()) {
+        while inner.in_use().is_some_and(|live| live.flight.is_some()) {
             if cancelled() {
                 return Err(Error::new(Kind::Interrupted, "cancelled"));
             }
@@ -290,7 +290,7 @@ impl Drain {
                 let what = "an earlier flush of this file has not returned";
                 return Err(Error::new(Kind::TimedOut, what));
             }
-            inner = self.files.time().wait(&file.changed, inner, WAIT_LOOK).0;
+            inner = self.files.time().wait(file.changed(), inner, WAIT_LOOK).0;
         }
         Ok(())
     }

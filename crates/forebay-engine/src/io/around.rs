@@ -122,9 +122,9 @@ impl Drop for GoingAround<'_> {
         self.io.note_unsynced(self.file.key);
         let mut inner = self.file.lock();
         // A look at the backing file from before says nothing of what it is now.
-        inner.clock.note_base();
+        inner.note_base();
         inner.live().end_around();
-        self.file.changed.notify_all();
+        self.file.changed().notify_all();
         self.io.files.retire(self.file, inner);
     }
 }
@@ -351,7 +351,7 @@ impl Io {
         let (mut inner, is_turn) = waited.map_or_else(|e| (file.lock(), Err(e)), |it| (it, Ok(())));
         inner.live().end_wait_around(number);
         if inner.live().is_waited_for() {
-            file.changed.notify_all();
+            file.changed().notify_all();
         }
         match is_turn {
             Ok(()) => Ok(inner),
@@ -372,7 +372,7 @@ impl Io {
         let mut patience = self.patience();
         loop {
             let inner = file.lock();
-            let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, waits);
+            let (mut inner, _) = self.files.time().wait_while(file.changed(), inner, TURN, waits);
             if !waits(&mut inner) {
                 return Ok(inner);
             }
@@ -452,16 +452,16 @@ impl Io {
         let lands = |inner: &mut Inner| {
             // Who writes behind the end makes zeros of what lies before.
             let start = start.min(inner.size());
-            let fills = inner.live.as_ref().map_or(&[][..], |live| &live.fills);
+            let fills = inner.in_use().map_or(&[][..], |live| &live.fills);
             fills.iter().any(|fetch| fetch.lands && fetch.overlaps(start, end))
         };
         let (mut number, mut patience) = (None, self.patience());
         let mut wait = || loop {
             let inner = file.lock();
-            let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, lands);
-            let first = inner.live.as_ref().and_then(|live| live.first_waiting());
+            let (mut inner, _) = self.files.time().wait_while(file.changed(), inner, TURN, lands);
+            let first = inner.in_use().and_then(|live| live.first_waiting());
             if !lands(&mut inner) {
-                if inner.live.as_ref().is_none_or(|live| live.around == Around::None) {
+                if inner.in_use().is_none_or(|live| live.around == Around::None) {
                     requester::check()?;
                     return Ok(inner);
                 }
@@ -479,11 +479,11 @@ impl Io {
 
     /// Waits for changes around the tier to end, then takes over what the backing file is now.
     fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
-        let seen = inner.clock.look();
+        let seen = inner.look();
         let is_quiet = seen.is_quiet() && !inner.state.paths.is_moving();
         let live = inner.live();
         if live.around.is_under_way() || live.is_at_work() || !is_quiet {
-            drop(self.files.time().wait(&file.changed, inner, TURN));
+            drop(self.files.time().wait(file.changed(), inner, TURN));
             return Ok(());
         }
         if live.unlinked {
@@ -564,7 +564,7 @@ impl Io {
     /// A descriptor was closed.
     pub fn closing(self: &Arc<Self>, file: &Arc<File>, admission: &Admission) -> Result<()> {
         let inner = file.lock();
-        let dirty = inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked);
+        let dirty = inner.state.is_dirty() && inner.in_use().is_none_or(|live| !live.unlinked);
         // Without a known name only the descriptor leads home.
         let nameless = inner.state.paths.is_empty();
         drop(inner);

@@ -186,7 +186,7 @@ impl Io {
         let work = self.files.work_on(file, inner, Meanwhile::Refused);
         let n = self.files.note_tier(read(&*shadow))?;
         drop(work);
-        file.heat.add(n as u64, self.files.uptime().as_secs());
+        file.heat().add(n as u64, self.files.uptime().as_secs());
         add(&self.files.counters().read_bytes, n as u64);
         match offset + n as u64 == end || end > file.lock().size() {
             // Who reads while another truncates gets what was there before or what is now.
@@ -198,7 +198,7 @@ impl Io {
     /// Bytes were read as they came from the store.
     fn note_fetched(&self, file: &Arc<File>, offset: u64, len: u64) {
         self.note_use(file, &mut file.lock(), offset, len);
-        file.heat.add(len, self.files.uptime().as_secs());
+        file.heat().add(len, self.files.uptime().as_secs());
         add(&self.files.counters().read_bytes, len);
     }
 
@@ -241,7 +241,7 @@ impl Io {
     ) -> Result<Option<usize>> {
         let (size, mark) = {
             let inner = file.lock();
-            (inner.size(), inner.clock.look())
+            (inner.size(), inner.look())
         };
         let end = size.min(offset + buf.len() as u64);
         if offset >= end {
@@ -370,7 +370,7 @@ impl Io {
 
     fn note_written(&self, file: &File, before: Before, len: u64) {
         self.files.counters().note_absorbed(before);
-        file.heat.add(len, self.files.uptime().as_secs());
+        file.heat().add(len, self.files.uptime().as_secs());
         add(&self.files.counters().write_bytes, len);
     }
 
@@ -518,7 +518,7 @@ impl Io {
         let durable = inner.state.durable_size().max(self.files.sealed_to(&inner));
         let cuts_durable = durable.is_some_and(|durable| size < durable);
         let unseen = inner.state.is_unseen();
-        inner.clock.note_size();
+        inner.note_size();
         let (mtime, age) = (self.files.time().stamp(), inner.state.age_at(self.files.time().ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
         if let Err(error) = resized {

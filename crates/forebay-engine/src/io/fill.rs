@@ -71,7 +71,7 @@ impl Filling<'_> {
     fn lands(&self, inner: &mut Inner, lands: bool) {
         inner.live().note_landing(&self.said, lands);
         if !lands {
-            self.file.changed.notify_all();
+            self.file.changed().notify_all();
         }
     }
 }
@@ -81,7 +81,7 @@ impl Drop for Filling<'_> {
         self.said.say(None);
         let mut inner = self.file.lock();
         inner.live().end_fill(&self.said);
-        self.file.changed.notify_all();
+        self.file.changed().notify_all();
         self.io.files.retire(self.file, inner);
     }
 }
@@ -220,7 +220,7 @@ impl Io {
             if inner.state.first_gap(start, end) != Some((start, end)) {
                 return Ok(Turn::Again); // It has landed since the caller looked.
             }
-            let (seen, said) = (inner.clock.look(), Arc::<Said>::default());
+            let (seen, said) = (inner.look(), Arc::<Said>::default());
             let range = (start, end);
             inner.live().begin_fill(Fetch { range, seen, lands: false, said: said.clone() });
             return Ok(Turn::Mine(Filling { io: self, file, range, seen, said }));
@@ -239,7 +239,7 @@ impl Io {
                 }
                 file.lock()
             }
-            _ => self.files.time().wait_while(&file.changed, inner, moment, overlaps).0,
+            _ => self.files.time().wait_while(file.changed(), inner, moment, overlaps).0,
         };
         if self.files.time().now() >= deadline
             || (!self.home.health().is_available() && overlaps(&mut inner))

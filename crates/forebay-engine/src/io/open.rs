@@ -151,8 +151,7 @@ impl Io {
         (inner.state.is_wholly_dirty() && inner.doubt().is_none())
             || (inner.state.has_bytes()
                 && inner
-                    .live
-                    .as_ref()
+                    .in_use()
                     .and_then(|live| live.checked)
                     .is_some_and(|at| self.files.time().since(at) < ttl))
     }

@@ -73,7 +73,7 @@ impl Io {
         // What was recorded since of others is theirs to sync.
         let logged = {
             let inner = file.lock();
-            let logged = inner.live.as_ref().and_then(|live| live.logged_seq);
+            let logged = inner.in_use().and_then(|live| live.logged_seq);
             logged.map(|seq| seq.max(inner.state.paths.moved_at()))
         };
         self.files.note_tier(
@@ -100,7 +100,7 @@ impl Io {
         let live = inner.live();
         live.note_syncing(self.files.time().now());
         let named = live.named;
-        let seen = inner.clock.look();
+        let seen = inner.look();
         let seals = self.files.may_seal(&inner, size);
         if seals {
             inner.begin_seal();
@@ -143,7 +143,7 @@ impl Io {
         let shadow = self.files.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
-        let (named, seen) = (inner.live().named, inner.clock.look());
+        let (named, seen) = (inner.live().named, inner.look());
         let synced = self.files.sync_shadow(file.id, &*shadow, named);
         self.files.note_shadow_sync(file, &mut inner, synced)?;
         let beside = Beside::default();

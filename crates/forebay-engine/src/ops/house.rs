@@ -24,7 +24,7 @@ struct Unsynced {
 impl Unsynced {
     fn of(inner: &mut Inner) -> Unsynced {
         let size = inner.size();
-        Unsynced { size, ranges: inner.state.unsynced(size), seen: inner.clock.look() }
+        Unsynced { size, ranges: inner.state.unsynced(size), seen: inner.look() }
     }
 }
 

@@ -149,7 +149,7 @@ impl Ops {
         let attr = now.unwrap_or_else(|| Err(Error::os(libc::ENOENT, "it has no name")))?;
         let (base, owner) = (attr.version(), Owner::of(&attr));
         self.files.commit(file, &mut inner, Change::Emptied { base, owner, pinned: false })?;
-        inner.clock.note_base();
+        inner.note_base();
         // A loss of power must not bring dirty bytes back when they are holes.
         self.files.note_tier(self.files.index().sync())?;
         inner.note_gone(0, u64::MAX);

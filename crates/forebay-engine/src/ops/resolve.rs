@@ -69,7 +69,7 @@ impl Still<'_> {
 
     fn let_go(&self, inner: &mut Inner) {
         inner.live().end_flight();
-        self.file.changed.notify_all();
+        self.file.changed().notify_all();
     }
 }
 
@@ -126,7 +126,7 @@ impl Ops {
         match self.names.ask(|b| b.stat(path)) {
             Ok(attr) if attr.key == file.key => {
                 let mut inner = file.lock();
-                inner.clock.note_base();
+                inner.note_base();
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
                 let clean = inner.state.clean(0, u64::MAX);

@@ -94,7 +94,7 @@ impl Ops {
     fn count_file(&self, inner: &Inner, status: &mut Status) {
         status.files += u64::from(inner.charged() > 0 || inner.state.is_dirty());
         status.dirty_files += u64::from(inner.state.is_dirty());
-        status.open_files += u64::from(inner.live.as_ref().is_some_and(|live| live.is_open()));
+        status.open_files += u64::from(inner.in_use().is_some_and(|live| live.is_open()));
         if inner.is_pinned() {
             status.pinned_files += 1;
             status.pinned_bytes += inner.charged();
@@ -122,7 +122,7 @@ impl Ops {
     pub fn busiest(&self, count: usize) -> Vec<BusyFile> {
         let now = self.files.uptime().as_secs();
         let mut busy: Vec<(u64, Arc<File>)> =
-            self.files.all_files().into_iter().map(|file| (file.heat.rate(now), file)).collect();
+            self.files.all_files().into_iter().map(|file| (file.heat().rate(now), file)).collect();
         busy.retain(|(rate, _)| *rate > 0);
         busy.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
         busy.truncate(count);
@@ -153,7 +153,7 @@ impl Ops {
 
 fn file_info(file: &File, inner: &Inner, now_ms: u64) -> FileInfo {
     let state = &inner.state;
-    let flushing = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+    let flushing = inner.in_use().is_some_and(|live| live.flight.is_some());
     let word = match () {
         () if state.conflict().stands() => "conflict",
         () if flushing => "flushing",

@@ -255,7 +255,7 @@ impl Ops {
             let size = inner.state.size();
             let kept = inner.state.clean(0, size);
             let age = inner.state.age_at(now_ms);
-            inner.clock.note_base();
+            inner.note_base();
             self.files.commit(&file, &mut inner, Change::Again { base, age })?;
             for (start, end) in kept {
                 inner.touch(start, end, now_ms);

@@ -34,7 +34,7 @@ impl Room {
         if inner.state.size() != end || !is_here {
             return;
         }
-        if let Some(live) = &mut inner.live {
+        if let Some(live) = inner.in_use_mut() {
             live.reserve(end, len);
         }
     }

@@ -114,12 +114,12 @@ impl Passed {
     /// and may be mapped. Also `true` of a file that is just at work.
     pub fn moves_unseen(&self, key: FileKey) -> bool {
         let Some(file) = self.files.find(key) else { return false };
-        let Some(inner) = file.inner.try_lock() else { return true };
+        let Some(inner) = file.try_lock() else { return true };
         // With the last descriptor gone, a mapping is left.
         let is_mapped =
             |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.outlives_close);
         let maps = |live: &Live| is_mapped(live) || !live.is_open();
-        inner.state.is_unseen() && inner.live.as_deref().is_some_and(maps)
+        inner.state.is_unseen() && inner.in_use().is_some_and(maps)
     }
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as

@@ -50,7 +50,7 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.lock().live().end_readying();
-        self.0.changed.notify_all();
+        self.0.changed().notify_all();
     }
 }
 
@@ -65,7 +65,7 @@ impl Ready {
     pub fn make(&self, file: &Arc<File>) -> Result<bool> {
         let sought = |inner: &mut Inner| inner.live().readiness == Readiness::Sought;
         let (mut inner, _) =
-            self.files.time().wait_while(&file.changed, file.lock(), PATIENCE, sought);
+            self.files.time().wait_while(file.changed(), file.lock(), PATIENCE, sought);
         if self.is_ready(&mut inner) {
             return Ok(self.may_be_compared(&mut inner));
         }
@@ -105,7 +105,7 @@ impl Ready {
         let (size, named) = (inner.state.size(), inner.live().named);
         let dirty = inner.state.unsynced(size);
         let clean = inner.state.in_state(State::Clean, 0, size);
-        let seen = inner.clock.look();
+        let seen = inner.look();
         let work = self.files.work_on(file, inner, Meanwhile::Refused);
         let synced = self.files.sync_shadow(file.id, &*shadow, named);
         let mut inner = file.lock();

@@ -245,7 +245,7 @@ impl Sluice {
     pub fn measure_all(&self) {
         for file in self.files.totals().unseen() {
             // Who measures stands behind nobody: the next look is soon.
-            if let Some(mut inner) = file.inner.try_lock()
+            if let Some(mut inner) = file.try_lock()
                 && inner.state.is_unseen()
             {
                 self.files.note_growth(&file, &mut inner);
@@ -334,7 +334,7 @@ impl Sluice {
     fn measure(&self, granted: &mut Vec<Granted>) -> u64 {
         let (now, mut all, mut ends) = (self.files.time().now(), 0, HashMap::new());
         for (file, shadow) in self.watched() {
-            if let Some(mut inner) = file.inner.try_lock()
+            if let Some(mut inner) = file.try_lock()
                 && inner.state.is_unseen()
             {
                 self.files.note_growth(&file, &mut inner);

@@ -221,7 +221,7 @@ impl Room {
                 settle(Answer::Unknown);
                 continue;
             };
-            let Some(inner) = file.inner.try_lock() else {
+            let Some(inner) = file.try_lock() else {
                 tried.set(Tried::Busy);
                 let is_new = busy.iter().all(|known| known.id != file.id);
                 if is_new && busy.len() < EVICT_BUSY {
@@ -288,7 +288,7 @@ impl Room {
                 return false;
             }
             let Some(file) = self.files.by_id(unit.id()) else { return true };
-            let Some(inner) = file.inner.try_lock() else { return false };
+            let Some(inner) = file.try_lock() else { return false };
             let (start, end) = self.files.grain().range(unit);
             let own = is_of(&inner, rule) && inner.may_evict() && !inner.is_pinned();
             if own {
@@ -302,7 +302,7 @@ impl Room {
     fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> u64 {
         let settle = |answer| self.files.evictor().settle_in_place(unit, answer);
         let Some(file) = self.files.by_id(unit.id()) else { return settle(Answer::Unknown) };
-        let Some(inner) = file.inner.try_lock().filter(|inner| is_of(inner, rule)) else {
+        let Some(inner) = file.try_lock().filter(|inner| is_of(inner, rule)) else {
             return 0;
         };
         let mut guard = Some(inner);
@@ -352,7 +352,7 @@ impl Room {
     ) -> Result<u64> {
         // It goes as a whole, and only its live part says so: whoever evicts may have found it
         // before.
-        let leaves = inner.gone() || inner.live.as_ref().is_some_and(|live| live.unlinked);
+        let leaves = inner.gone() || inner.in_use().is_some_and(|live| live.unlinked);
         if leaves || inner.state.is_held() {
             return Ok(0);
         }

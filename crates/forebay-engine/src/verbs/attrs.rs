@@ -143,7 +143,7 @@ impl Verbs {
             return (!self.files.was_forgotten(attr.key, asked.look)).then_some(attr);
         };
         let mut inner = file.lock();
-        let moved = inner.live.as_ref().is_some_and(|live| live.around != Around::None);
+        let moved = inner.in_use().is_some_and(|live| live.around != Around::None);
         let current = inner.state.is_dirty()
             || inner.state.base() == attr.version()
             || !inner.changed(asked.look, What::Base)
@@ -152,7 +152,7 @@ impl Verbs {
         if !current {
             return None;
         }
-        let look = inner.clock.look();
+        let look = inner.look();
         // Nothing has come from us since the file is known, and then it was what the answer says.
         let holds = look.is_untouched() && inner.state.base() == attr.version();
         let asked = if holds { Asked { look, ..asked } } else { asked };
@@ -187,14 +187,14 @@ impl Verbs {
 
     /// What to remember of an open file before the backing store is asked about it.
     pub fn before_asking(&self, file: &File) -> Asked {
-        Asked { look: file.lock().clock.look(), at: self.files.time().now() }
+        Asked { look: file.lock().look(), at: self.files.time().now() }
     }
 
     /// Keeps in mind that an open file had no `security.capability` when that was asked.
     pub fn note_no_capability(&self, file: &File, asked: Asked) {
         let mut inner = file.lock();
         let holds = !inner.changed(asked.look, What::Home);
-        let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
+        let seen = inner.in_use_mut().and_then(|live| live.seen_mut());
         if let Some(seen) = seen.filter(|_| holds) {
             seen.no_capability = Some(asked.at);
         }
@@ -203,7 +203,7 @@ impl Verbs {
     /// Asks the backing store about an open file in the background.
     fn look_again(self: &Arc<Self>, file: &Arc<File>, inner: &mut Inner) {
         let path = inner.state.paths.first();
-        let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
+        let seen = inner.in_use_mut().and_then(|live| live.seen_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
         // What a batch waits for goes first.
         if self.home.errands().queued() > 0 {
@@ -257,7 +257,7 @@ impl Verbs {
     pub fn stat_open(&self, file: &File) -> Attr {
         let inner = file.lock();
         let mut attr = cached_attr(file.key, &inner);
-        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        if inner.in_use().is_some_and(|live| live.unlinked) {
             attr.nlink = 0;
         }
         attr
@@ -266,7 +266,7 @@ impl Verbs {
     /// What a front-end must know to decide how to serve an open file.
     pub fn facts(&self, file: &File) -> Facts {
         let inner = file.lock();
-        let stale = inner.live.as_ref().is_some_and(|live| live.stale);
+        let stale = inner.in_use().is_some_and(|live| live.stale);
         let size = inner.size();
         Facts {
             size,
@@ -304,12 +304,12 @@ impl Verbs {
         let (mut theirs, mut ahead) = (false, None);
         if let Some(file) = &file {
             let mut inner = file.lock();
-            let seen = inner.live.as_ref().and_then(|live| live.seen.as_ref());
+            let seen = inner.in_use().and_then(|live| live.seen.as_ref());
             before = seen.map_or(before, |seen| (seen.no_capability, seen.made));
             if let Some(mtime) = goes_home_later(&inner, set) {
                 return self.set_mtime(file, inner, mtime);
             }
-            inner.clock.note_asked();
+            inner.note_asked();
             if set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
                 inner.note_set_id();
             }
@@ -341,7 +341,7 @@ impl Verbs {
             });
             let set = mtime.map(|mtime| SetFrom { mtime, theirs });
             self.names.follow_set(&file, &mut inner, &attr, set)?;
-            let (told, look) = (attr, inner.clock.look());
+            let (told, look) = (attr, inner.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
             // The answer to a change is an answer like any other.
@@ -386,10 +386,10 @@ impl Verbs {
         let changes = inner.state.flush_is_open() || inner.state.is_held();
         let live = inner.live();
         let is_quiet = live.flight.is_none() && live.around == Around::None;
-        if !is_here || changes || !is_quiet || inner.clock.is_under_way() {
+        if !is_here || changes || !is_quiet || inner.is_changing() {
             return false;
         }
-        let look = inner.clock.look();
+        let look = inner.look();
         drop(inner);
         let Ok(found) = self.names.ask(|b| b.stat(at.path)) else { return false };
         let mut inner = file.lock();
@@ -406,7 +406,7 @@ impl Verbs {
         mtime: Timestamp,
     ) -> Result<Attr> {
         self.names.set_time(file, &mut inner, mtime)?;
-        let mut attr = match inner.live.as_ref().and_then(|live| live.seen.as_ref()) {
+        let mut attr = match inner.in_use().and_then(|live| live.seen.as_ref()) {
             Some(seen) => seen.attr,
             None => cached_attr(file.key, &inner),
         };
@@ -484,7 +484,7 @@ impl Verbs {
 /// The time that is to be set if it is of bytes that are to be flushed: no flush has begun that would set
 /// another, and nothing else is to be set.
 fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
-    let live = inner.live.as_ref()?;
+    let live = inner.in_use()?;
     let is_alone = set.mode.is_none() && set.uid.is_none() && set.gid.is_none();
     let is_ours = inner.state.is_dirty()
         // What is empty is not flushed.
@@ -504,9 +504,9 @@ fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
 /// Keeps what the store said of an open file when attributes were set. That gives no file a capability, and
 /// what was made here was made here still: `before`.
 fn note_set(inner: &mut Inner, at: Instant, told: &Attr, before: (Option<Instant>, bool)) {
-    let asked = Asked { at, look: inner.clock.look() };
+    let asked = Asked { at, look: inner.look() };
     note_seen(inner, asked, told);
-    let seen = inner.live.as_mut().and_then(|live| live.seen_mut());
+    let seen = inner.in_use_mut().and_then(|live| live.seen_mut());
     if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
         (seen.no_capability, seen.made) = before;
     }
@@ -521,10 +521,10 @@ pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZ
 
 /// What the store said within `ttl`, unless something has changed there because of us.
 pub(crate) fn recent(inner: &Inner, now: Instant, ttl: Duration) -> Option<&Seen> {
-    let live = inner.live.as_ref().filter(|live| live.around == Around::None)?;
+    let live = inner.in_use().filter(|live| live.around == Around::None)?;
     let recent = |seen: &&Seen| now.saturating_duration_since(seen.asked.at) < ttl;
     let seen = live.seen.as_deref().filter(recent)?;
-    let usable = !inner.clock.is_under_way() && !live.unlinked;
+    let usable = !inner.is_changing() && !live.unlinked;
     (usable && inner.is_known(&seen.attr, seen.asked)).then_some(seen)
 }
 

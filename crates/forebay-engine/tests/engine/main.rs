@@ -33,6 +33,7 @@ mod quota;
 mod rescue;
 mod reserved;
 mod resolve;
+mod rest;
 mod rng;
 mod seals;
 mod shrunk;

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use forebay_backing::Result;
 
+use crate::Files;
 use crate::core::clock::{Look, What};
 use crate::core::counters::add;
 use crate::core::seal::Seal;
 use crate::failpoint;
-use crate::files::Files;
-use crate::files::file::{File, Inner};
+use crate::file::{File, Inner};
 use crate::tier::log::Out;
 use crate::tier::media::MediaFile;
 
 impl Files {
     /// Whether a sync of so many bytes can do with a seal: of a file that grows past us, also if it is its first.
-    pub(crate) fn may_seal(&self, inner: &Inner, len: u64) -> bool {
+    pub fn may_seal(&self, inner: &Inner, len: u64) -> bool {
         let Some(live) = &inner.live else { return false };
         let grows = inner.state.durable_size().unwrap_or(0) < len;
         // A seal moves the shadow's ctime: of these two that would say that they were written.
@@ -29,7 +29,7 @@ impl Files {
 
     /// Syncs the first `len` bytes, if the size has not changed since it was `seen`, with a seal that says so. If it gets none
     /// nothing is synced.
-    pub(crate) fn sync_sealing(
+    pub fn sync_sealing(
         &self,
         file: &Arc<File>,
         shadow: &dyn MediaFile,
@@ -103,7 +103,7 @@ impl Files {
 
     /// Records what a sync has made durable, by `record`. What is sealed the shadow says as well: nobody needs to sync that
     /// record.
-    pub(crate) fn record_sealed(
+    pub fn record_sealed(
         &self,
         inner: &mut Inner,
         seal: Option<Seal>,
@@ -128,7 +128,7 @@ impl Files {
     }
 
     /// Up to where a loss of power may leave the shadow sealed, with a seal that counts (Z3).
-    pub(crate) fn sealed_to(&self, inner: &Inner) -> Option<u64> {
+    pub fn sealed_to(&self, inner: &Inner) -> Option<u64> {
         let live = inner.live.as_ref()?;
         let seal = live.seal?;
         let is_over = live.last_seq > seal.seq && self.index.is_synced(live.last_seq);
@@ -138,30 +138,25 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use forebay_backing::New;
-
     use crate::bed::bed;
     use crate::core::id::FileId;
     use crate::core::state::Change;
-    use crate::files::file::Inner;
+    use crate::file::Inner;
 
     /// Whether a sync of a file that has a seal needs its record to be synced if another file is recorded, and the index
     /// compacted, when the seal was looked at, and before the record of the sync: the store may have more of the file
     /// than the seal knows.
-    fn needs_its_record(name: &str, compacts: bool) -> bool {
-        let bed = bed(name);
-        let (files, verbs, io) = (&bed.engine.files, &bed.engine.verbs, &bed.engine.io);
-        let (id, state) = (bed.file.id, files.state_of(bed.file.id));
-        let owner = verbs.stat_open(&bed.file);
-        let new = New { mode: 0o644, umask: 0, uid: owner.uid, gid: owner.gid };
-        let (other, _) = verbs.create(Path::new("other"), &new).expect("no such file yet");
-        let mut inner = bed.file.lock();
+    fn needs_its_record(compacts: bool) -> bool {
+        let bed = bed();
+        let (files, file, other) = (&bed.files, bed.make("f").0, bed.make("other").0);
+        let _open = files.open(&file, file.lock());
+        bed.dirty(&file, 100);
+        let (id, state) = (file.id, files.state_of(file.id));
+        let mut inner = file.lock();
         files.index.sync().expect("a tier that works");
         let seal = files.index.seal(100);
         let meanwhile = || {
-            io.write(&other, 0, &[1; 10]).expect("room");
+            bed.dirty(&other, 10);
             let state_of = |it: FileId| if it == id { state.clone() } else { files.state_of(it) };
             let compact = || files.index.compact(files.next_id(), &state_of);
             if compacts { compact() } else { Ok(()) }
@@ -170,19 +165,18 @@ mod tests {
             let done = std::thread::scope(|scope| scope.spawn(meanwhile).join());
             done.expect("no panic inside").expect("a tier that works");
             let synced = Change::Synced { size: 100, ranges: (&[(0, 100)]).into() };
-            files.commit(&bed.file, inner, synced).map(|()| true)
+            files.commit(&file, inner, synced).map(|()| true)
         };
         assert!(files.record_sealed(&mut inner, Some(seal), record).expect("a tier that works"));
         let logged = inner.live().logged_seq.expect("it was made here");
         drop(inner);
-        drop(other);
         !files.index.is_synced(logged)
     }
 
     // S-3
     #[test]
     fn a_compaction_before_the_record_of_a_sync_takes_its_seal_away() {
-        assert!(needs_its_record("seal-compacted", true));
-        assert!(!needs_its_record("seal-kept", false), "the seal says it");
+        assert!(needs_its_record(true));
+        assert!(!needs_its_record(false), "the seal says it");
     }
 }

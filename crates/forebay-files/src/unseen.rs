@@ -8,7 +8,7 @@ use forebay_backing::Timestamp;
 use crate::tier::media::MediaStat;
 
 /// Who writes a file past our eyes, and what is known of it.
-pub(crate) struct Unseen {
+pub struct Unseen {
     writers: NonZeroU32,
     pub since: Instant,
     /// One of them may write on after we were told of its close: it may have left a mapping.
@@ -16,17 +16,17 @@ pub(crate) struct Unseen {
     /// The shadow when they began, to see whether anything was written.
     pub from: Option<MediaStat>,
     /// Bytes in the shadow when it was last measured.
-    pub measured: Option<u64>,
+    pub(super) measured: Option<u64>,
     pub copied: Option<Copied>,
     /// It was complete and clean, or nearly: what was written is found by content.
     pub doubt: Option<Doubt>,
     /// The shadow's last change when it was last given set-user-id or set-group-id through us.
-    pub set_id_at: Option<Timestamp>,
+    pub(super) set_id_at: Option<Timestamp>,
 }
 
 /// What is thought to be dirty of a file that was, or is, written past us.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Doubt {
+pub struct Doubt {
     /// When the first writer came.
     pub dirty: u64,
     /// Bytes that its shadow took then.
@@ -63,6 +63,7 @@ impl Unseen {
         Unseen { doubt, copied, ..self }
     }
 
+    /// Whether one of them may write on after its close, from now on.
     pub fn may_outlive_close(&mut self, may: bool) {
         self.outlives_close |= may;
     }
@@ -81,6 +82,7 @@ impl Unseen {
         self.from.as_ref().is_some_and(|from| at(from) == at(now))
     }
 
+    /// Whether a single one is left.
     pub fn is_last(&self) -> bool {
         self.writers == NonZeroU32::MIN
     }
@@ -98,7 +100,7 @@ impl Unseen {
 
 /// Bytes that were compared with what the backing store holds, and copied, of late.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Looks {
+pub struct Looks {
     pub looked: u64,
     pub copied: u64,
     /// When the last one ended, and how long it took.
@@ -133,7 +135,7 @@ impl Looks {
 }
 
 /// A complete copy of a file that is written past us.
-pub(crate) struct Copied {
+pub struct Copied {
     /// The shadow then.
     pub at: MediaStat,
     /// From then on equal times prove nothing any more: a write may have been under way, which moved them

@@ -14,7 +14,7 @@ const KEPT_MIN: usize = 256 << 10;
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A range that is being fetched, and then put into the tier.
-pub(crate) struct Fetch {
+pub struct Fetch {
     pub range: (u64, u64),
     /// Bytes that are fetched are of no use once any of the range went since then.
     pub seen: Look,
@@ -24,13 +24,14 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
+    /// Whether any of `[start, end)` is in it.
     pub fn overlaps(&self, start: u64, end: u64) -> bool {
         self.range.0 < end && start < self.range.1
     }
 }
 
 /// What the store said of a range, told to all who wait for it.
-pub(crate) struct Said {
+pub struct Said {
     answer: Mutex<Answer>,
     told: Condvar,
 }
@@ -70,7 +71,7 @@ impl Said {
 }
 
 /// Bytes of a file as the store has them.
-pub(crate) struct Fetched {
+pub struct Fetched {
     start: u64,
     bytes: Vec<u8>,
     spares: Arc<Spares>,
@@ -87,6 +88,7 @@ impl Fetched {
         &self.bytes[at(start) as usize..at(end) as usize]
     }
 
+    /// The buffer, to be filled.
     pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -99,7 +101,7 @@ impl Drop for Fetched {
 }
 
 /// Buffers that wait for the next fetch.
-pub(crate) struct Spares(Mutex<Vec<Vec<u8>>>);
+pub struct Spares(Mutex<Vec<Vec<u8>>>);
 
 impl Default for Spares {
     fn default() -> Spares {

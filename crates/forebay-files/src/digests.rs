@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use forebay_backing::{Result, Sizes, Version};
 
+use crate::Files;
 use crate::core::clock::{Look, What};
 use crate::core::digest::{BLOCK, Digest, parts};
-use crate::files::Files;
-use crate::files::file::{File, Inner};
-use crate::files::live::{Around, Meanwhile};
-use crate::files::pace::Busy;
+use crate::file::{File, Inner};
+use crate::live::{Around, Meanwhile};
+use crate::pace::Busy;
 use crate::tier::digests::Table;
 use forebay_base::lock::{Mutex, Rank};
 
@@ -28,7 +28,7 @@ const UNNOTED_AT_ONCE: usize = 4096;
 const SAMPLED: u64 = 32;
 
 /// The table of a file that is on its way home, open.
-pub(crate) struct OpenTable {
+pub struct OpenTable {
     table: Arc<Table>,
     /// It counted for the version of the store that the flight began with.
     counts: AtomicBool,
@@ -43,10 +43,12 @@ pub(crate) struct OpenTable {
 }
 
 impl OpenTable {
+    /// What a block of bytes is, by the key of this tier.
     pub fn digest(&self, block: &[u8]) -> Digest {
         self.table.key().digest(block)
     }
 
+    /// The same of so many zeros.
     pub fn digest_of_zeros(&self, len: u64) -> Digest {
         self.table.key().digest_of_zeros(len)
     }
@@ -134,7 +136,7 @@ impl Files {
     }
 
     /// Takes note of bytes that were just fetched from the backing store, since a look at the file.
-    pub(crate) fn note_fetched(&self, file: &File, seen: Look, start: u64, bytes: &[u8]) {
+    pub fn note_fetched(&self, file: &File, seen: Look, start: u64, bytes: &[u8]) {
         let still = |inner: &mut Inner| {
             let same = !inner.changed(seen, What::Base) && !inner.state.flush_is_open();
             let live = inner.live();
@@ -168,7 +170,7 @@ impl Files {
 
     /// Opens the table of a file that is about to be copied (R2); `None` if it has none. What an earlier
     /// flush has left of the store nobody knows: then the table is `resumed`, and empty.
-    pub(crate) fn open_table(
+    pub fn open_table(
         &self,
         file: &File,
         inner: &mut Inner,
@@ -207,7 +209,7 @@ impl Files {
     }
 
     /// Remembers what a flight has found that compared and copied.
-    pub(crate) fn note_look(&self, inner: &mut Inner, open: &OpenTable, copied: u64) {
+    pub fn note_look(&self, inner: &mut Inner, open: &OpenTable, copied: u64) {
         let looked = open.looked.load(Relaxed);
         if looked > 0 {
             let looks = inner.looks.get_or_insert_default();
@@ -219,7 +221,7 @@ impl Files {
     }
 
     /// Closes it: the store was synced after the copy, and is this now.
-    pub(crate) fn close_table(&self, open: &OpenTable, version: &Version) {
+    pub fn close_table(&self, open: &OpenTable, version: &Version) {
         if !open.spoilt.load(Relaxed) {
             // What fails leaves it open.
             let _ = open.table.set_stamp(Some(version));
@@ -227,12 +229,12 @@ impl Files {
     }
 
     /// Closes it: nothing was copied.
-    pub(crate) fn close_table_unchanged(&self, open: &OpenTable) {
+    pub fn close_table_unchanged(&self, open: &OpenTable) {
         self.close_table_of_failed(open, &open.base);
     }
 
     /// Closes it after a flight that failed: the store is synced, and is this now.
-    pub(crate) fn close_table_of_failed(&self, open: &OpenTable, version: &Version) {
+    pub fn close_table_of_failed(&self, open: &OpenTable, version: &Version) {
         if open.counts() {
             open.unnote();
             self.close_table(open, version);
@@ -252,7 +254,7 @@ impl Files {
     }
 
     /// The backing file is about to be changed around the tier (R2).
-    pub(crate) fn forget_digests(&self, file: &File, inner: &mut Inner) {
+    pub fn forget_digests(&self, file: &File, inner: &mut Inner) {
         if !self.keeps_digests(inner.state.base().size.max(inner.state.size())) {
             return;
         }
@@ -264,7 +266,7 @@ impl Files {
 
     /// Finds out what the backing store holds of blocks that nobody has noted, as far as they are clean here,
     /// which means equal. Reads no more than that takes a moment.
-    pub(crate) fn learn_content(&self, file: &Arc<File>) -> Result<()> {
+    pub fn learn_content(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         let (base, size) = (inner.state.base(), inner.state.size().min(inner.state.base().size));
         let quiet = |inner: &mut Inner| {
@@ -317,7 +319,7 @@ impl Files {
     }
 
     /// Whether nearly all blocks that the backing store holds of a file are known.
-    pub(crate) fn knows_content(&self, file: &File, inner: &mut Inner) -> bool {
+    pub fn knows_content(&self, file: &File, inner: &mut Inner) -> bool {
         let (size, base) = (inner.state.size(), inner.state.base());
         if !self.keeps_digests(size) {
             return false;

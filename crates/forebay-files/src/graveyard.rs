@@ -7,7 +7,7 @@ use std::time::Instant;
 use forebay_backing::FileKey;
 use hashbrown::HashMap;
 
-use crate::files::file::File;
+use crate::file::File;
 
 /// Files that have lost their last name, for who had looked it up before.
 #[derive(Default)]

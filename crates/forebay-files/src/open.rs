@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::files::Files;
-use crate::files::file::{File, Inner};
+use crate::Files;
+use crate::file::{File, Inner};
 use forebay_base::lock::MutexGuard;
 
 /// A file that is open, until this is dropped: not under the file's lock.
@@ -16,11 +16,7 @@ pub struct OpenFile {
 
 impl Files {
     /// Opens a file that is not gone, and lets its lock go.
-    pub(crate) fn open(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        mut inner: MutexGuard<'_, Inner>,
-    ) -> OpenFile {
+    pub fn open(self: &Arc<Self>, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> OpenFile {
         inner.live().mine().opens += 1;
         drop(inner);
         OpenFile { files: self.clone(), file: file.clone() }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
 
+use crate::attached::Attached;
 use crate::core::clock::Look;
 use crate::core::config::{Attachment, Config, Tunables, WritePolicy};
 use crate::core::counters::{Counters, add};
@@ -16,32 +17,33 @@ use crate::core::evict::{Evictor, Grain, Uses};
 use crate::core::id::FileId;
 use crate::core::paths::{Paths, Tree};
 use crate::core::state::{FileState, Record};
-use crate::files::attached::Attached;
-use crate::files::file::{File, Inner};
-use crate::files::graveyard::Graveyard;
-use crate::files::live::Live;
-use crate::files::partners::{CopiesAt, Copying, Partners};
-use crate::files::queue::DirtyQueue;
-use crate::files::table::Table;
-use crate::files::totals::{Landings, Totals};
+use crate::file::{File, Inner};
+use crate::graveyard::Graveyard;
 use crate::home::Home;
+use crate::live::Live;
+use crate::partners::{CopiesAt, Copying, Partners};
+use crate::queue::DirtyQueue;
+use crate::table::Table;
 use crate::tier::digests::Digests;
 use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
+use crate::totals::{Landings, Totals};
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
 
-pub mod attached;
+mod attached;
+#[cfg(test)]
+mod bed;
 pub mod digests;
 pub mod fetch;
 pub mod file;
 pub mod glance;
-pub mod graveyard;
+mod graveyard;
 mod held;
 pub mod journaled;
 mod known;
-pub mod leaving;
+mod leaving;
 pub mod live;
 pub mod names;
 pub mod open;
@@ -50,16 +52,21 @@ pub mod partners;
 pub mod queue;
 mod record;
 mod sealing;
-pub mod shadow;
+mod shadow;
 mod shared;
-
 pub mod sums;
 pub mod syncing;
-pub mod table;
+mod table;
 pub mod totals;
 pub mod unseen;
 pub mod work;
 
+use forebay_core as core;
+use forebay_home as home;
+use forebay_threads::{failpoint, requester, time};
+use forebay_tier as tier;
+
+/// What is known of all files.
 pub struct Files {
     home: Arc<Home>,
     tier: Tier,
@@ -92,7 +99,7 @@ pub struct Files {
 }
 
 /// What was found on the tier.
-pub(crate) struct Inventory {
+pub struct Inventory {
     pub next_id: u64,
     /// Shadows that are to go.
     pub nameless: Vec<FileId>,
@@ -101,7 +108,8 @@ pub(crate) struct Inventory {
 }
 
 impl Files {
-    pub(crate) fn new(
+    /// Nothing is known yet of any file: [`Files::populate`].
+    pub fn new(
         home: Arc<Home>,
         (tier, index): (Tier, Index),
         (config, tunables): (Config, Tunables),
@@ -138,74 +146,87 @@ impl Files {
         }
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    /// What does not change while the engine runs.
+    pub fn config(&self) -> &Config {
         &self.config
     }
 
-    pub(crate) fn index(&self) -> &Index {
+    /// The log, and what it comes to.
+    #[inline]
+    pub fn index(&self) -> &Index {
         &self.index
     }
 
-    pub(crate) fn time(&self) -> &Time {
+    /// The clock of everybody here.
+    #[inline]
+    pub fn time(&self) -> &Time {
         &self.time
     }
 
     /// How long the engine runs.
-    pub(crate) fn uptime(&self) -> Duration {
+    pub fn uptime(&self) -> Duration {
         self.time.since(self.started)
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
+    /// What is counted for the statistics.
+    #[inline]
+    pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    pub(crate) fn totals(&self) -> &Totals {
+    /// Sums over all files.
+    #[inline]
+    pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    pub(crate) fn landings(&self) -> &Landings {
+    /// What the drain has brought home.
+    pub fn landings(&self) -> &Landings {
         &self.landings
     }
 
-    pub(crate) fn grain(&self) -> &Grain {
+    /// How large the units are in which bytes are evicted.
+    pub fn grain(&self) -> &Grain {
         &self.grain
     }
 
-    pub(crate) fn uses(&self) -> &Uses {
+    /// Uses of single units, for eviction.
+    pub fn uses(&self) -> &Uses {
         &self.uses
     }
 
-    pub(crate) fn evictor(&self) -> MutexGuard<'_, Evictor> {
+    /// What goes next. Its lock comes after a file's.
+    pub fn evictor(&self) -> MutexGuard<'_, Evictor> {
         self.evictor.lock()
     }
 
     /// The dirty files, in the order in which they became so.
-    pub(crate) fn dirty(&self) -> MutexGuard<'_, DirtyQueue> {
+    pub fn dirty(&self) -> MutexGuard<'_, DirtyQueue> {
         self.dirty.lock()
     }
 
     /// The number of the file that is known next.
-    pub(crate) fn next_id(&self) -> u64 {
+    pub fn next_id(&self) -> u64 {
         self.next_id.load(Relaxed)
     }
 
     /// A number that no file has.
-    pub(crate) fn new_id(&self) -> FileId {
+    pub fn new_id(&self) -> FileId {
         FileId(self.next_id.fetch_add(1, Relaxed))
     }
 
     /// Bytes that the shadow file with this number takes.
-    pub(crate) fn shadow_bytes(&self, id: FileId) -> u64 {
+    pub fn shadow_bytes(&self, id: FileId) -> u64 {
         self.media().stat(&shadow_name(id)).map_or(0, |stat| stat.allocated)
     }
 
     /// Whether the file with this key may have been forgotten since then.
-    pub(crate) fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
+    pub fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
         self.table.read().forgotten_since(key, since)
     }
 
     /// Leaves a file to be found by its id alone.
-    pub(crate) fn forget_key(&self, file: &Arc<File>) {
+    pub fn forget_key(&self, file: &Arc<File>) {
         let mut table = self.table.write();
         if table.with_key(file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
             table.forget_key(file);
@@ -213,29 +234,32 @@ impl Files {
     }
 
     /// Makes a file to be found by its key again.
-    pub(crate) fn know_key(&self, file: &Arc<File>) {
+    pub fn know_key(&self, file: &Arc<File>) {
         self.table.write().enter_key(file.clone());
     }
 
     /// The engine comes to its end: threads are to come to theirs.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
     }
 
-    pub(crate) fn is_stopping(&self) -> bool {
+    /// Whether the engine comes to its end.
+    pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    pub(crate) fn set_attachment(&self, attachment: Attachment) {
+    /// From here on the tier takes part like this.
+    pub fn set_attachment(&self, attachment: Attachment) {
         self.attached.set(attachment);
     }
 
-    pub(crate) fn set_tunables(&self, tunables: Tunables) {
+    /// From here on these count.
+    pub fn set_tunables(&self, tunables: Tunables) {
         *self.tunables.write() = tunables;
     }
 
     /// Waits until somebody is in need of the drain, but not for longer than that.
-    pub(crate) fn wait_for_nudge(&self, patience: Duration) {
+    pub fn wait_for_nudge(&self, patience: Duration) {
         let seen = self.wake.0.lock();
         if !self.landings.is_urgent() {
             drop(self.time.wait(&self.wake.1, seen, patience));
@@ -268,22 +292,27 @@ impl Files {
         self.copying.begin(partners, at);
     }
 
-    pub(crate) fn copying(&self) -> &Copying {
+    /// What partners are told.
+    #[inline]
+    pub fn copying(&self) -> &Copying {
         &self.copying
     }
 
+    /// Whether, and how, the tier takes part.
     pub fn attachment(&self) -> Attachment {
         self.attached.get()
     }
 
-    pub(crate) fn is_attached(&self) -> bool {
+    /// Whether the tier takes part in full.
+    #[inline]
+    pub fn is_attached(&self) -> bool {
         self.attachment() == Attachment::Attached
     }
 
     /// Whether a program may read or write the file past us (D1). Beside others who do it must: the
     /// kernel knows one way at a time. Nobody does while bytes that were fetched before the file was emptied are
     /// put into its shadow: who goes past us cannot wait for that (L3).
-    pub(crate) fn may_pass(&self, inner: &Inner) -> bool {
+    pub fn may_pass(&self, inner: &Inner) -> bool {
         let lands = |live: &Live| live.fills.iter().any(|fill| fill.lands);
         let may_begin = self.is_attached() && self.media().grants_leases();
         inner.is_passed() || (may_begin && !inner.live.as_deref().is_some_and(lands))
@@ -294,11 +323,15 @@ impl Files {
         self.all_files().iter().filter(|file| file.lock().is_passed()).count() as u64
     }
 
-    pub(crate) fn media(&self) -> &Arc<dyn Media> {
+    /// The fast medium.
+    #[inline]
+    pub fn media(&self) -> &Arc<dyn Media> {
         &self.tier.media
     }
 
-    pub(crate) fn tune<T>(&self, get: impl FnOnce(&Tunables) -> T) -> T {
+    /// One look at the tunables of this moment.
+    #[inline]
+    pub fn tune<T>(&self, get: impl FnOnce(&Tunables) -> T) -> T {
         get(&self.tunables.read())
     }
 
@@ -308,20 +341,23 @@ impl Files {
     }
 
     /// The file that is found by this key, and those that have it and are not.
-    pub(crate) fn all_with_key(&self, key: FileKey) -> Vec<Arc<File>> {
+    pub fn all_with_key(&self, key: FileKey) -> Vec<Arc<File>> {
         let table = self.table.read();
         table.aside(key).iter().chain(table.with_key(key)).cloned().collect()
     }
 
-    pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
+    /// The file with this number, if it is known.
+    pub fn by_id(&self, id: FileId) -> Option<Arc<File>> {
         self.table.read().with_id(id).cloned()
     }
 
-    pub(crate) fn all_files(&self) -> Vec<Arc<File>> {
+    /// All of them, in no order.
+    pub fn all_files(&self) -> Vec<Arc<File>> {
         self.table.read().all().cloned().collect()
     }
 
-    pub(crate) fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
+    /// Begins to know the file that the store has under this path, or finds the one that has its key.
+    pub fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
         let paths = Paths::of(self.tree(), path);
         let mut table = self.table.write();
         if let Some(file) = table.with_key(attr.key) {
@@ -336,23 +372,24 @@ impl Files {
 
     /// Begins to know a file by its record, which is not in the log yet. Whoever had its key is found by
     /// his number alone from then on.
-    pub(crate) fn insert_as(&self, id: FileId, record: Record) -> Arc<File> {
+    pub fn insert_as(&self, id: FileId, record: Record) -> Arc<File> {
         let file = File::new(id, record, false);
         self.table.write().insert(file.clone());
         file
     }
 
     /// The directories that names of files are in.
-    pub(crate) fn tree(&self) -> &Tree {
+    pub fn tree(&self) -> &Tree {
         self.index.tree()
     }
 
-    pub(crate) fn forget(&self, file: &File) {
+    /// A file leaves the table: nobody finds it there any more.
+    pub fn forget(&self, file: &File) {
         self.table.write().remove(file);
     }
 
     /// Turns an error of the tier into one of ours, and counts it.
-    pub(crate) fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
+    pub fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
         result.map_err(|e| {
             // Not its fault: it is full or takes no file so large, or programs have all the files
             // open that we can.
@@ -366,12 +403,13 @@ impl Files {
     }
 
     /// Wakes the drain to look at the level again.
-    pub(crate) fn nudge(&self) {
+    pub fn nudge(&self) {
         *self.wake.0.lock() += 1;
         self.wake.1.notify_all();
     }
 
-    pub(crate) fn refuse_read_only(&self) -> Result<()> {
+    /// EROFS if nothing may be changed on the store.
+    pub fn refuse_read_only(&self) -> Result<()> {
         match self.config.read_only {
             true => Err(Error::os(libc::EROFS, "the mount is read-only")),
             false => Ok(()),
@@ -379,12 +417,12 @@ impl Files {
     }
 
     /// Files at or below one of the paths; all if there is none. In the order of their paths.
-    pub(crate) fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+    pub fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         within(self.candidates(scope), scope)
     }
 
     /// Those of them that are dirty and have a name. Whatever is clean is not looked at, if it is more.
-    pub(crate) fn select_dirty(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+    pub fn select_dirty(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         let now = self.time.ms();
         let count = self.dirty().by_age.len();
         let below = self.ids_below(scope).filter(|ids| ids.len() <= count);
@@ -398,14 +436,14 @@ impl Files {
     }
 
     /// Whether any file at or below the path is known.
-    pub(crate) fn knows_any(&self, path: &Path) -> bool {
+    pub fn knows_any(&self, path: &Path) -> bool {
         let ids = self.tree().at_or_below(path);
         let mut files = ids.into_iter().filter_map(|id| self.by_id(id));
         files.any(|file| file.lock().state.paths.any_within(path))
     }
 
     /// What [`Files::select`] does, and perhaps some besides. Looks at none.
-    pub(crate) fn candidates(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+    pub fn candidates(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         match self.ids_below(scope) {
             None => self.all_files(),
             Some(ids) => ids.into_iter().filter_map(|id| self.by_id(id)).collect(),
@@ -419,11 +457,13 @@ impl Files {
         (!all).then(below)
     }
 
+    /// The tunables of this moment.
     pub fn tunables(&self) -> Tunables {
         self.tune(Clone::clone)
     }
 
-    pub(crate) fn state_of(&self, id: FileId) -> Option<Record> {
+    /// What the record of a file says now, if it has one.
+    pub fn state_of(&self, id: FileId) -> Option<Record> {
         let file = self.by_id(id)?;
         let inner = file.lock();
         inner.recorded().then(|| Record { key: file.key, state: inner.state.clone() })

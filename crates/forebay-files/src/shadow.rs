@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, Result, Timestamp};
 
+use crate::Files;
 use crate::core::id::FileId;
 use crate::core::state::{Boot, Change};
-use crate::files::Files;
-use crate::files::file::{File, Inner};
+use crate::file::{File, Inner};
 use crate::tier::dir as tier;
 use crate::tier::media::{MediaFile, Open, is_alone};
 use crate::tier::shadows::{Found, look, set_aside};
@@ -32,7 +32,7 @@ impl Files {
 
     /// Takes all bytes out of a shadow. Programs that have mapped it keep them: the file gets
     /// another shadow, when it needs one.
-    pub(crate) fn empty(
+    pub fn empty(
         &self,
         file: &File,
         inner: &mut Inner,
@@ -65,7 +65,8 @@ impl Files {
         self.media().open(name, Open::Fresh)
     }
 
-    pub(crate) fn empty_trash(&self) {
+    /// Removes the shadows of files that are gone. One that cannot be removed is for the next start.
+    pub fn empty_trash(&self) {
         let mut trash = std::mem::take(&mut *self.trash.lock());
         let blanks = std::mem::take(&mut *self.blanks.lock());
         trash.extend(blanks.into_iter().map(|(id, _)| id));
@@ -76,18 +77,14 @@ impl Files {
     }
 
     /// The open shadow file, made if it does not exist.
-    pub(crate) fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
+    pub fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         let shadow = self.shadow_unwritten(file, inner)?;
         inner.live().mine().blank = false;
         Ok(shadow)
     }
 
     /// The same for a caller who writes nothing to it.
-    pub(crate) fn shadow_unwritten(
-        &self,
-        file: &File,
-        inner: &mut Inner,
-    ) -> Result<Arc<dyn MediaFile>> {
+    pub fn shadow_unwritten(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         if let Some(shadow) = inner.live.as_ref().and_then(|live| live.shadow.clone()) {
             return Ok(shadow);
         }
@@ -123,7 +120,7 @@ impl Files {
     }
 
     /// Of a file whose bytes are ours the shadow's mtime is the file's own, after a crash.
-    pub(crate) fn set_shadow_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
+    pub fn set_shadow_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
         let Ok(shadow) = self.shadow(file, inner) else { return };
         let given = inner.unseen().is_some_and(|unseen| unseen.set_id_at.is_some());
         let is_unwritten = given && !inner.is_written_over_set_id();
@@ -135,7 +132,7 @@ impl Files {
 
     /// Compares the shadow that an earlier daemon left of a file with its record, when the file is
     /// used for the first time. What is dirty was compared at the start.
-    pub(crate) fn prove_shadow(&self, file: &Arc<File>) -> Result<()> {
+    pub fn prove_shadow(&self, file: &Arc<File>) -> Result<()> {
         self.prove_locked(file, &mut file.lock())
     }
 
@@ -144,7 +141,7 @@ impl Files {
     /// # Errors
     ///
     /// EIO if the record was wrong, which it is no more: who has looked at it looks again.
-    pub(crate) fn prove_locked(&self, file: &Arc<File>, inner: &mut Inner) -> Result<()> {
+    pub fn prove_locked(&self, file: &Arc<File>, inner: &mut Inner) -> Result<()> {
         if inner.proven {
             return Ok(());
         }

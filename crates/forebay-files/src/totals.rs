@@ -7,13 +7,13 @@ use std::time::Duration;
 use hashbrown::HashMap;
 
 use crate::core::id::FileId;
-use crate::files::file::File;
-use crate::files::pace::{LookPace, Pace};
+use crate::file::File;
+use crate::pace::{LookPace, Pace};
 use crate::time::Time;
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// Sums over all files, in bytes.
-pub(crate) struct Totals {
+pub struct Totals {
     pub(super) used: AtomicU64,
     pub(super) dirty: AtomicU64,
     /// Of what is used and not thought to be dirty, what may be: it cannot be evicted.
@@ -32,22 +32,30 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Bytes that are in the tier.
+    #[inline]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
+    /// Of these, newer than the backing store, as far as is known.
+    #[inline]
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Relaxed)
     }
 
+    /// Of those that are not thought to be dirty, what may be.
     pub fn doubted(&self) -> u64 {
         self.doubted.load(Relaxed)
     }
 
+    /// Bytes that dirty files will take of the backing store's room.
     pub fn growth(&self) -> u64 {
         self.growth.load(Relaxed)
     }
 
+    /// Bytes that the tier may hold.
+    #[inline]
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
@@ -68,14 +76,17 @@ impl Totals {
         self.writers.load(Relaxed)
     }
 
+    /// One more program writes past us.
     pub fn begin_writer(&self) {
         self.writers.fetch_add(1, Relaxed);
     }
 
+    /// One writes past us no more.
     pub fn end_writer(&self) {
         self.writers.fetch_sub(1, Relaxed);
     }
 
+    /// How fast files are compared with what the store holds.
     pub fn looks(&self) -> &LookPace {
         &self.looks
     }
@@ -92,6 +103,7 @@ impl Totals {
         max_age * 5 / 8
     }
 
+    /// How fast files grow that are written past us.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -100,21 +112,24 @@ impl Totals {
         self.unseen.lock()
     }
 
+    /// This one is to be measured from time to time.
     pub fn grows_unseen(&self, file: &Arc<File>) {
         self.growing().insert(file.id, file.clone());
     }
 
+    /// This one need not be measured any more.
     pub fn is_seen(&self, file: &File) {
         self.growing().remove(&file.id);
     }
 
+    /// Files that are to be measured from time to time.
     pub fn unseen(&self) -> Vec<Arc<File>> {
         self.growing().values().cloned().collect()
     }
 }
 
 /// What the drain has brought home: who waits for room sees by it whether waiting is of use.
-pub(crate) struct Landings {
+pub struct Landings {
     /// Bytes copied since start, settled or not.
     copied: AtomicU64,
     /// And bytes that were compared with what the store holds.
@@ -126,6 +141,7 @@ pub(crate) struct Landings {
 }
 
 impl Landings {
+    /// Bytes that were copied home since start, settled or not.
     pub fn copied(&self) -> u64 {
         self.copied.load(Relaxed)
     }
@@ -135,18 +151,22 @@ impl Landings {
         self.copied() + self.looked.load(Relaxed)
     }
 
+    /// So many bytes were compared with what the store holds.
     pub fn note_looked(&self, bytes: u64) {
         self.looked.fetch_add(bytes, Relaxed);
     }
 
+    /// So many bytes were copied home.
     pub fn note_copied(&self, bytes: u64) {
         self.copied.fetch_add(bytes, Relaxed);
     }
 
+    /// Batches that have landed since start.
     pub fn landed(&self) -> u64 {
         *self.settled.0.lock()
     }
 
+    /// A batch has landed: who waits looks again.
     pub fn note_batch(&self) {
         *self.settled.0.lock() += 1;
         self.settled.1.notify_all();
@@ -158,14 +178,16 @@ impl Landings {
         drop(time.wait(&self.settled.1, settled, patience));
     }
 
+    /// A writer waits for room: the drain is not to wait for its next turn.
     pub fn urge(&self) {
         self.urgent.store(true, Relaxed);
     }
 
-    pub fn is_urgent(&self) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
         self.urgent.load(Relaxed)
     }
 
+    /// Whether a writer waits for room. Each urge is taken once, by the drain.
     pub fn take_urge(&self) -> bool {
         self.urgent.swap(false, Relaxed)
     }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use crate::Files;
 use crate::core::counters::add;
 use crate::core::id::FileId;
 use crate::core::policy::Level;
 use crate::core::state::Record;
-use crate::files::Files;
-use crate::files::file::{File, Inner};
-use crate::files::totals::shift;
+use crate::file::{File, Inner};
 use crate::tier::dir as tier;
 use crate::tier::media::MediaStat;
+use crate::totals::shift;
 
 /// Holes in a file are worth a look when it may take so many bytes less than it has.
-pub(crate) const HOLES_MIN: u64 = 1 << 20;
+pub const HOLES_MIN: u64 = 1 << 20;
 
 impl Files {
     /// Makes known what is on record.
-    pub(crate) fn populate(&self, records: BTreeMap<FileId, Record>) {
+    pub fn populate(&self, records: BTreeMap<FileId, Record>) {
         self.table.write().reserve(records.len());
         for (id, record) in records {
             let file = File::new(id, record, true);
@@ -38,17 +38,12 @@ impl Files {
     }
 
     /// Brings the sums up to date after a change of `inner`, from its ranges.
-    pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
+    pub fn account(&self, file: &Arc<File>, inner: &mut Inner) {
         self.account_as_seen(file, inner, None);
     }
 
     /// The same of a file whose shadow was looked at just now, under its lock.
-    pub(crate) fn account_as_seen(
-        &self,
-        file: &Arc<File>,
-        inner: &mut Inner,
-        seen: Option<MediaStat>,
-    ) {
+    pub fn account_as_seen(&self, file: &Arc<File>, inner: &mut Inner, seen: Option<MediaStat>) {
         let (used, dirty) = match inner.state.tracked() {
             None => {
                 let stat = seen.or_else(|| inner.shadow_stat());
@@ -82,7 +77,7 @@ impl Files {
     }
 
     /// Makes the units of stretches of a file known to the evictor.
-    pub(crate) fn admit(&self, file: &File, stretches: impl IntoIterator<Item = (u64, u64)>) {
+    pub fn admit(&self, file: &File, stretches: impl IntoIterator<Item = (u64, u64)>) {
         let mut evictor = self.evictor.lock();
         let mut last = None;
         for (start, end) in stretches {
@@ -119,7 +114,7 @@ impl Files {
     }
 
     /// Takes a file out of the queue of dirty ones.
-    pub(crate) fn unqueue(&self, inner: &mut Inner) {
+    pub fn unqueue(&self, inner: &mut Inner) {
         if let Some(place) = inner.dirt.as_mut().and_then(|dirt| dirt.queued.take()) {
             self.dirty.lock().remove(place);
         }
@@ -141,13 +136,13 @@ impl Files {
 
     /// Counts by how much a file has grown that is written past our eyes. Bytes that replace others
     /// cannot be seen.
-    pub(crate) fn note_growth(&self, file: &File, inner: &mut Inner) {
+    pub fn note_growth(&self, file: &File, inner: &mut Inner) {
         let stat = inner.shadow_stat();
         self.note_growth_seen(file, inner, stat);
     }
 
     /// The same of a file whose shadow was looked at just now, under its lock.
-    pub(crate) fn note_growth_seen(&self, file: &File, inner: &mut Inner, seen: Option<MediaStat>) {
+    pub fn note_growth_seen(&self, file: &File, inner: &mut Inner, seen: Option<MediaStat>) {
         let Some(stat) = seen else { return };
         // Blocks that the file system takes ahead of a writer are not written.
         let there = stat.len.min(stat.allocated);
@@ -163,20 +158,22 @@ impl Files {
 
     /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
     /// for the index and for others.
-    pub(crate) fn measure(&self) {
+    pub fn measure(&self) {
         if let Some(limit) = self.limit_of(self.tune(|t| t.tier_size)) {
             self.totals.limit.store(limit, Relaxed);
         }
     }
 
-    pub(crate) fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
+    /// Bytes that the tier may hold if so many are `asked` for; `None` if it cannot be measured.
+    pub fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
         let used = self.totals.used();
         let space = self.media().space().ok()?;
         let possible = (space.available + used) / 100 * 95;
         Some(asked.map_or(possible, |asked| asked.min(possible)).max(1))
     }
 
-    pub(crate) fn level(&self) -> Level {
+    /// How full the tier is, and of what.
+    pub fn level(&self) -> Level {
         let oldest = {
             let queue = self.dirty.lock();
             queue.by_age.first_key_value().map(|(_, (since, _))| *since)
@@ -193,7 +190,8 @@ impl Files {
         }
     }
 
-    pub(crate) fn free_bytes(&self) -> u64 {
+    /// Bytes that come into the tier before anything has to go.
+    pub fn free_bytes(&self) -> u64 {
         self.totals.limit().saturating_sub(self.totals.used())
     }
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use forebay_backing::{Attr, BackingStore, FileKey, Result, Timestamp};
 
+use crate::Files;
 use crate::core::state::{Change, Owner};
-use crate::files::Files;
-use crate::files::file::{File, Inner};
+use crate::file::{File, Inner};
 use crate::home::Home;
 use crate::requester;
 
@@ -22,12 +22,13 @@ pub struct Named<'a> {
 
 /// A time that was set.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SetFrom {
+pub struct SetFrom {
     pub mtime: Timestamp,
     /// Before that the backing file was not what is known of it.
     pub theirs: bool,
 }
 
+/// Changes of names on the store, and what they mean for the files that are known.
 pub struct Names {
     pub(super) home: Arc<Home>,
     pub(super) files: Arc<Files>,
@@ -36,14 +37,15 @@ pub struct Names {
 }
 
 impl Names {
-    pub(crate) fn new(home: Arc<Home>, files: Arc<Files>) -> Names {
+    /// Their journal is the one of the index of `files`.
+    pub fn new(home: Arc<Home>, files: Arc<Files>) -> Names {
         Names { home, files, syncing: AtomicBool::new(false) }
     }
 }
 
 impl Names {
     /// One name of the file is gone from the backing store.
-    pub(crate) fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
+    pub fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
         let (links, found) = self.files.links_left(file);
         let mut inner = file.lock();
         if inner.gone {
@@ -93,13 +95,14 @@ impl Names {
         self.ask(call)
     }
 
-    pub(crate) fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
+    /// [`Inner::overlay`], with the shadow looked up where it is not open.
+    pub fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
         let name = || crate::tier::dir::shadow_name(file.id);
         inner.overlay(attr, || self.files.media().stat(&name()).ok());
     }
 
     /// After a change of ours that moved the ctime: the cached bytes are still good.
-    pub(crate) fn refresh(&self, at: Named<'_>) -> Option<Attr> {
+    pub fn refresh(&self, at: Named<'_>) -> Option<Attr> {
         let file = self.files.find(at.key)?;
         let attr = self.ask(|b| b.stat(at.path)).ok()?;
         let mut inner = file.lock();
@@ -124,17 +127,12 @@ impl Names {
 
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
     /// not change with them.
-    pub(crate) fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
+    pub fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
         self.follow_set(file, inner, attr, None)
     }
 
     /// A dirty file has this time from now on: the flush of its bytes sets it on the store.
-    pub(crate) fn set_time(
-        &self,
-        file: &Arc<File>,
-        inner: &mut Inner,
-        mtime: Timestamp,
-    ) -> Result<()> {
+    pub fn set_time(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) -> Result<()> {
         self.files.set_shadow_mtime(file, inner, mtime);
         let set = Change::Followed { owner: inner.state.owner(), base: inner.state.base(), mtime };
         if !inner.recorded {
@@ -145,7 +143,7 @@ impl Names {
     }
 
     /// As [`Names::follow`], where the time was `set` too.
-    pub(crate) fn follow_set(
+    pub fn follow_set(
         &self,
         file: &Arc<File>,
         inner: &mut Inner,

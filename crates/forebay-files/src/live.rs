@@ -9,25 +9,27 @@ use forebay_backing::{Attr, BackingFile};
 use crate::core::clock::{Gone, Look, Watch};
 use crate::core::copied::{Rounds, Untold};
 use crate::core::seal::Seal;
-use crate::files::fetch::{Fetch, Said};
-use crate::files::unseen::Unseen;
+use crate::fetch::{Fetch, Said};
 use crate::tier::digests::Table;
 use crate::tier::media::MediaFile;
+use crate::unseen::Unseen;
 
 /// What exists only while a file is in use. All may read it; who changes it says what has happened.
 #[derive(Default)]
-pub(crate) struct Live(InUse);
+pub struct Live(InUse);
 
 impl Deref for Live {
     type Target = InUse;
 
+    #[inline]
     fn deref(&self) -> &InUse {
         &self.0
     }
 }
 
+/// What others may read of it.
 #[derive(Default)]
-pub(crate) struct InUse {
+pub struct InUse {
     pub shadow: Option<Arc<dyn MediaFile>>,
     pub backing: Option<Arc<dyn BackingFile>>,
     /// The backing file open for writing, where writes go around the tier.
@@ -57,7 +59,7 @@ pub(crate) struct InUse {
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
     pub flight: Option<Watch>,
     /// What was lately thrown away of what was cached, or changed around the tier.
-    pub gone_lately: Gone,
+    pub(super) gone_lately: Gone,
     /// When the last flush that landed had begun, if the size was the same at its end, and the
     /// backing file has nothing left of what was cut off here.
     pub landed: Option<Look>,
@@ -65,13 +67,13 @@ pub(crate) struct InUse {
     /// here. Later ones are of no concern to a sync of it.
     pub logged_seq: Option<u64>,
     /// The position after the last record of the file of any kind, likewise.
-    pub last_seq: u64,
+    pub(super) last_seq: u64,
     /// The last seal that its shadow got.
     pub seal: Option<Seal>,
     /// Up to where there may be memory beyond the end of the shadow; 0 if there is none.
-    pub reserved: u64,
+    pub(super) reserved: u64,
     /// Where the last write ended, and the last one before a sync.
-    pub written_to: u64,
+    pub(super) written_to: u64,
     pub synced_to: u64,
     /// When it was synced last.
     pub synced_at: Option<Instant>,
@@ -83,7 +85,7 @@ pub(crate) struct InUse {
     pub seen: Option<Box<Seen>>,
     pub stream: Stream,
     /// Where the last read ended.
-    pub read_to: u64,
+    pub(super) read_to: u64,
     /// The last name is gone; the file lives until its last handle is closed.
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.
@@ -98,7 +100,7 @@ pub(crate) struct InUse {
 
 /// Whether what was on record when all of a file was last found durable is durable, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Readiness {
+pub enum Readiness {
     #[default]
     Unknown,
     /// Somebody makes it so.
@@ -108,7 +110,7 @@ pub(crate) enum Readiness {
 
 /// Whether clean bytes may be evicted while the shadow is read, copied or synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meanwhile {
+pub enum Meanwhile {
     /// Who is at it sees by the clock whether any went.
     Allowed,
     Refused,
@@ -116,7 +118,7 @@ pub(crate) enum Meanwhile {
 
 /// Changes of a file around the tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Around {
+pub enum Around {
     #[default]
     None,
     /// So many are in flight.
@@ -129,25 +131,26 @@ pub(crate) enum Around {
 
 /// Whether a change around the tier goes by the file's end, or moves it: then none is made beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     IsNothing,
     Counts,
 }
 
 impl Around {
+    /// Whether one is in flight.
     pub fn is_under_way(self) -> bool {
         matches!(self, Around::UnderWay(_) | Around::Alone)
     }
 
     /// Whether one that begins now has to wait.
-    pub fn bars(self, end: End) -> bool {
+    pub(crate) fn bars(self, end: End) -> bool {
         match end {
             End::IsNothing => self == Around::Alone,
             End::Counts => self.is_under_way(),
         }
     }
 
-    pub fn begin(&mut self, end: End) {
+    pub(crate) fn begin(&mut self, end: End) {
         *self = match (end, *self) {
             (End::Counts, _) => Around::Alone,
             (End::IsNothing, Around::UnderWay(others)) => Around::UnderWay(others + 1),
@@ -155,7 +158,7 @@ impl Around {
         };
     }
 
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         *self = match *self {
             Around::UnderWay(more @ 2..) => Around::UnderWay(more - 1),
             _ => Around::Over,
@@ -171,6 +174,8 @@ impl InUse {
         }
     }
 
+    /// Whether anybody has it open.
+    #[inline]
     pub fn is_open(&self) -> bool {
         self.opens > 0
     }
@@ -181,7 +186,7 @@ impl InUse {
     }
 
     /// What is worth remembering when nobody uses the file any more.
-    pub fn remains(&self) -> Live {
+    pub(crate) fn remains(&self) -> Live {
         let InUse { checked, named, around, last_seq, seal, .. } = *self;
         Live(InUse { checked, named, around, last_seq, seal, ..InUse::default() })
     }
@@ -230,6 +235,7 @@ impl Live {
         self.0.shadow = None;
     }
 
+    /// The backing file, open for reading, for who needs it next.
     pub fn keep_backing(&mut self, backing: Arc<dyn BackingFile>) {
         self.0.backing.get_or_insert(backing);
     }
@@ -239,6 +245,7 @@ impl Live {
         self.0.pins += 1;
     }
 
+    /// One program fewer reads past us.
     pub fn unpin(&mut self) {
         self.0.pins -= 1;
     }
@@ -248,6 +255,7 @@ impl Live {
         self.0.unseen = Some(Box::new(unseen));
     }
 
+    /// Who writes it past us, to be told more of.
     pub fn unseen_mut(&mut self) -> Option<&mut Unseen> {
         self.0.unseen.as_deref_mut()
     }
@@ -267,6 +275,7 @@ impl Live {
         self.0.stale = true;
     }
 
+    /// A copy home begins: what is written from now on stays dirty (S6).
     pub fn begin_flight(&mut self) {
         self.0.flight = Some(Watch::begin());
     }
@@ -278,6 +287,7 @@ impl Live {
         }
     }
 
+    /// The copy home has ended.
     pub fn end_flight(&mut self) {
         self.0.flight = None;
     }
@@ -300,6 +310,7 @@ impl Live {
         self.0.waits_around.retain(|(other, _)| *other != number);
     }
 
+    /// A change around the tier begins.
     pub fn begin_around(&mut self, end: End) {
         self.0.around.begin(end);
     }
@@ -315,6 +326,7 @@ impl Live {
         self.0.around = Around::None;
     }
 
+    /// A range is fetched.
     pub fn begin_fill(&mut self, fetch: Fetch) {
         self.0.fills.push(fetch);
     }
@@ -327,10 +339,12 @@ impl Live {
         }
     }
 
+    /// A range was fetched, or could not be.
     pub fn end_fill(&mut self, said: &Arc<Said>) {
         self.0.fills.retain(|fetch| !Arc::ptr_eq(&fetch.said, said));
     }
 
+    /// What is known of its readers now.
     pub fn follow_stream(&mut self, stream: Stream) {
         self.0.stream = stream;
     }
@@ -340,6 +354,7 @@ impl Live {
         std::mem::replace(&mut self.0.read_to, offset + len) == offset
     }
 
+    /// A write has ended there.
     pub fn note_written_to(&mut self, end: u64) {
         self.0.written_to = end;
     }
@@ -365,6 +380,7 @@ impl Live {
         self.0.keeps_since = since;
     }
 
+    /// Its attributes were compared with the store's.
     pub fn note_checked(&mut self, now: Instant) {
         self.0.checked = Some(now);
     }
@@ -374,16 +390,19 @@ impl Live {
         std::mem::replace(&mut self.0.readiness, Readiness::Sought) != Readiness::Sought
     }
 
+    /// Whoever was to make it ready has stopped.
     pub fn end_readying(&mut self) {
         if self.0.readiness == Readiness::Sought {
             self.0.readiness = Readiness::Unknown;
         }
     }
 
+    /// All that is on record of it is durable.
     pub fn note_ready(&mut self) {
         self.0.readiness = Readiness::Known;
     }
 
+    /// What the store said of it last, to be added to.
     pub fn seen_mut(&mut self) -> Option<&mut Seen> {
         self.0.seen.as_deref_mut()
     }
@@ -393,6 +412,8 @@ impl Live {
         self.0.copied = Some(Box::new(untold));
     }
 
+    /// What partners are told of it, to be added to.
+    #[inline]
     pub fn copied_mut(&mut self) -> Option<&mut Untold> {
         self.0.copied.as_deref_mut()
     }
@@ -421,18 +442,19 @@ impl Live {
 /// A moment before the backing store was asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
-    pub(crate) at: Instant,
-    pub(crate) look: Look,
+    pub at: Instant,
+    pub look: Look,
 }
 
 impl Asked {
+    /// Now, by a clock that says `at`.
     pub fn at(at: Instant) -> Asked {
         Asked { at, look: Look::now() }
     }
 }
 
 /// What the backing store said of a file.
-pub(crate) struct Seen {
+pub struct Seen {
     pub asked: Asked,
     pub attr: Attr,
     /// When it was known to have no `security.capability`, after which the kernel asks at writes.
@@ -445,7 +467,7 @@ pub(crate) struct Seen {
 
 /// How sequential the readers of a file are.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Stream {
+pub struct Stream {
     /// Where the next read of a sequential reader begins.
     pub next: u64,
     /// Bytes read in order so far.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::files::file::{File, Inner};
+use crate::file::{File, Inner};
 use crate::time::Time;
 use forebay_base::lock::{Mutex, MutexGuard};
 
@@ -21,12 +21,13 @@ pub struct Glance {
 }
 
 impl Glance {
+    /// The patience of one glance at however many files.
     pub fn new(time: &Time) -> Glance {
         Glance { time: time.clone(), until: None }
     }
 
     /// The file, unless somebody goes on holding it.
-    pub(crate) fn at<'a>(&mut self, file: &'a File) -> Option<MutexGuard<'a, Inner>> {
+    pub fn at<'a>(&mut self, file: &'a File) -> Option<MutexGuard<'a, Inner>> {
         self.lock(&file.inner)
     }
 

@@ -25,29 +25,30 @@ use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{Change, FileState, Record};
-use crate::files::live::{Around, Asked, Live, Seen};
-use crate::files::unseen::{Doubt, Looks, Unseen};
+use crate::live::{Around, Asked, Live, Seen};
 use crate::tier::media::{MediaFile, MediaStat};
+use crate::unseen::{Doubt, Looks, Unseen};
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {
     pub id: FileId,
     pub key: FileKey,
-    pub(crate) inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
     /// Signaled when a fill, a flush or an I/O in flight ends.
-    pub(crate) changed: Condvar,
+    pub(super) changed: Condvar,
     hits: AtomicU8,
     /// Uses of its units are counted apart.
     in_units: AtomicBool,
     /// Bytes that requests moved lately.
-    pub(crate) heat: Heat,
+    pub(super) heat: Heat,
 }
 
-pub(crate) struct Inner {
+/// What a file's lock guards. Its state is changed on record first, by [`Files`](crate::Files).
+pub struct Inner {
     pub state: Known,
     /// Present while something is open or in flight.
-    pub live: Option<Box<Live>>,
+    pub(super) live: Option<Box<Live>>,
     /// Present from the first dirty byte to the last.
     pub(super) dirt: Option<Box<Dirt>>,
     /// Bytes of the tier charged to this file.
@@ -64,7 +65,7 @@ pub(crate) struct Inner {
     sealing: bool,
     /// The log's position right after bytes of this file last became clean.
     pub(super) settled_seq: u64,
-    pub clock: Clock,
+    pub(super) clock: Clock,
     /// What looks at it have found.
     pub(super) looks: Option<Box<Looks>>,
     /// The admission rule by which it was opened last.
@@ -72,7 +73,7 @@ pub(crate) struct Inner {
 }
 
 /// The state of a file. All may read it; this room alone changes it, on record first.
-pub(crate) struct Known(FileState);
+pub struct Known(FileState);
 
 impl Known {
     pub(super) fn mine(&mut self) -> &mut FileState {
@@ -83,6 +84,7 @@ impl Known {
 impl Deref for Known {
     type Target = FileState;
 
+    #[inline]
     fn deref(&self) -> &FileState {
         &self.0
     }
@@ -107,7 +109,7 @@ pub(crate) struct Dirt {
 }
 
 /// Why the last flush failed.
-pub(crate) struct Trouble {
+pub struct Trouble {
     pub error: String,
     pub count: u32,
     pub retry_at: Instant,
@@ -115,7 +117,7 @@ pub(crate) struct Trouble {
 
 /// Clean bytes beside what a sync is about to make durable, as they were when it began.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+pub struct Beside {
     pub clean: Vec<(u64, u64)>,
     seen: Look,
 }
@@ -124,7 +126,9 @@ pub(crate) struct Beside {
 const SYNCED_APART_MAX: usize = 64;
 
 impl File {
-    pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
+    /// A file that nobody uses yet. `recorded`: the index has its record, and its shadow is compared before it is
+    /// believed.
+    pub fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
         state.paths.enter(id);
         let mut inner = Inner {
             state: Known(state),
@@ -153,23 +157,45 @@ impl File {
         })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    /// Held while the shadow is written, and never while the backing store is called.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
+    /// The same, unless somebody has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        self.inner.try_lock()
+    }
+
+    /// Waited for with the file's lock. Whoever ends a fill, a flush or an I/O in flight notifies all.
+    #[inline]
+    pub fn changed(&self) -> &Condvar {
+        &self.changed
+    }
+
+    /// Bytes that requests moved lately.
+    #[inline]
+    pub fn heat(&self) -> &Heat {
+        &self.heat
+    }
+
     /// Counts one use of all of it, for eviction.
+    #[inline]
     pub fn hit(&self) {
         count_up(&self.hits);
     }
 
     /// Counts one use of a unit of it.
-    pub(crate) fn hit_unit(&self, uses: &Uses, unit: Unit) {
+    #[inline]
+    pub fn hit_unit(&self, uses: &Uses, unit: Unit) {
         self.in_units.store(true, Relaxed);
         uses.note(unit);
     }
 
     /// Reads and lowers.
-    pub(crate) fn take_hits(&self, uses: &Uses, unit: Unit) -> u8 {
+    pub fn take_hits(&self, uses: &Uses, unit: Unit) -> u8 {
         let hits = count_down(&self.hits);
         if self.in_units.load(Relaxed) { hits.max(uses.take(unit)) } else { hits }
     }
@@ -180,7 +206,7 @@ impl File {
     }
 
     /// The user it belongs to.
-    pub(crate) fn owner(&self) -> u32 {
+    pub fn owner(&self) -> u32 {
         self.lock().state.owner().uid
     }
 }
@@ -241,7 +267,7 @@ impl Inner {
         self.sealing || self.state.durable_size().is_some()
     }
 
-    pub fn weigh(&mut self) {
+    pub(crate) fn weigh(&mut self) {
         // On record, it is as durable as that says.
         self.sealing &= self.state.durable_size().is_none();
         let weight = match self.may_last() {
@@ -288,7 +314,46 @@ impl Inner {
         clean
     }
 
+    /// What there is only while it is in use, if it is.
+    #[inline]
+    pub fn in_use(&self) -> Option<&Live> {
+        self.live.as_deref()
+    }
+
+    /// The same for whoever tells what has happened.
+    #[inline]
+    pub fn in_use_mut(&mut self) -> Option<&mut Live> {
+        self.live.as_deref_mut()
+    }
+
+    /// A look at its clock, to be compared with [`Inner::changed`].
+    #[inline]
+    pub fn look(&self) -> Look {
+        self.clock.look()
+    }
+
+    /// Whether a change of its names or attributes is under way.
+    pub fn is_changing(&self) -> bool {
+        self.clock.is_under_way()
+    }
+
+    /// [`Clock::note_base`].
+    pub fn note_base(&mut self) {
+        self.clock.note_base();
+    }
+
+    /// [`Clock::note_size`].
+    pub fn note_size(&mut self) {
+        self.clock.note_size();
+    }
+
+    /// [`Clock::note_asked`].
+    pub fn note_asked(&mut self) {
+        self.clock.note_asked();
+    }
+
     /// Whether it moved since a look at its clock.
+    #[inline]
     pub fn changed(&self, since: Look, what: What) -> bool {
         let lately = self.live.as_ref().map(|live| &live.gone_lately);
         self.clock.changed(since, what, lately)
@@ -337,30 +402,41 @@ impl Inner {
         self.live.as_ref().is_some_and(|live| live.unlinked)
     }
 
+    /// What there is only while it is in use, which it is from now on.
+    #[inline]
     pub fn live(&mut self) -> &mut Live {
         self.live.get_or_insert_default()
     }
 
+    /// Bytes of the tier that it takes, in the sum of all files.
+    #[inline]
     pub fn charged(&self) -> u64 {
         self.charged
     }
 
+    /// Whether the index has a record of it.
+    #[inline]
     pub fn recorded(&self) -> bool {
         self.recorded
     }
 
+    /// Whether it leaves the table: who found it there looks again.
+    #[inline]
     pub fn gone(&self) -> bool {
         self.gone
     }
 
+    /// The log's position right after bytes of it last became clean.
     pub fn settled_seq(&self) -> u64 {
         self.settled_seq
     }
 
+    /// The admission rule by which it was opened last.
     pub fn rule(&self) -> Option<&Arc<crate::core::rules::Active>> {
         self.rule.as_ref()
     }
 
+    /// What looks at it have found, while it was written past us.
     pub fn looks(&self) -> Looks {
         self.looks.as_deref().copied().unwrap_or_default()
     }
@@ -436,6 +512,7 @@ impl Inner {
         self.dirt.as_ref().map(|dirt| &dirt.stamps)
     }
 
+    /// Why its last flush failed, if it did.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.dirt.as_ref()?.trouble.as_ref()
     }
@@ -468,6 +545,7 @@ impl Inner {
     }
 
     /// The size programs see.
+    #[inline]
     pub fn size(&self) -> u64 {
         match self.state.is_unseen() {
             true => self
@@ -478,6 +556,7 @@ impl Inner {
         }
     }
 
+    /// The time of last change that programs see.
     pub fn mtime(&self) -> Timestamp {
         if !self.state.is_unseen() {
             return self.state.mtime();
@@ -519,6 +598,7 @@ impl Inner {
     }
 
     /// Whether programs have it open past us.
+    #[inline]
     pub fn is_passed(&self) -> bool {
         self.live.as_ref().is_some_and(|live| live.pins > 0 || live.unseen.is_some())
     }
@@ -550,7 +630,7 @@ impl Inner {
     }
 
     /// Closes what nobody uses of a file that is here only for what partners know of it.
-    pub fn close_for_partners(&mut self) {
+    pub(crate) fn close_for_partners(&mut self) {
         let Some(copied) = self.live.as_mut().and_then(|live| live.mine().copied.take()) else {
             return;
         };
@@ -577,6 +657,7 @@ impl Inner {
         !state.has_bytes() && !stays && self.is_idle()
     }
 
+    /// Bytes of it were written: a flush that is under way does not make them clean, and partners are to be told.
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
         self.note_untold(|copied| copied.note_written(start, end));
         if let Some(flight) = self.live.as_mut().and_then(|live| live.mine().flight.as_mut()) {
@@ -585,7 +666,7 @@ impl Inner {
     }
 
     /// Names or attributes have changed through us: what the store said before does not count.
-    pub fn forget_seen(&mut self) {
+    pub(crate) fn forget_seen(&mut self) {
         self.clock.note_asked();
         if let Some(live) = &mut self.live {
             live.mine().seen = None;
@@ -625,9 +706,10 @@ impl Inner {
 
 /// A change of names or attributes of some files, from before the backing store is asked until
 /// what we know follows.
-pub(crate) struct Changing(Vec<Arc<File>>);
+pub struct Changing(Vec<Arc<File>>);
 
 impl Changing {
+    /// From here on no answer of the store about them is taken for what is so afterwards.
     pub fn begin(files: impl IntoIterator<Item = Arc<File>>) -> Changing {
         let files: Vec<_> = files.into_iter().collect();
         files.iter().for_each(|file| file.lock().clock.begin_change());
@@ -659,18 +741,20 @@ impl Drop for Changing {
     }
 }
 
-pub(crate) fn failure(inner: &Inner, error: &Error) -> Failure {
+/// What an operator is told of an error with this file.
+pub fn failure(inner: &Inner, error: &Error) -> Failure {
     let state = if inner.state.conflict().stands() { "conflict" } else { "failed" };
     Failure { path: inner.state.display_path(), state, error: error.to_string() }
 }
 
-pub(crate) fn named_failure(path: &Path, error: &Error) -> Failure {
+/// The same of one that is known by its path alone.
+pub fn named_failure(path: &Path, error: &Error) -> Failure {
     Failure { path: path.to_path_buf(), state: "failed", error: error.to_string() }
 }
 
 /// Remembers what the backing store told of a file that it has just made: a new one has no
 /// `security.capability`, which no directory hands down (capabilities(7)).
-pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
+pub fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
     let look = inner.clock.look();
     // Else it was changed since.
     if look.is_untouched() {
@@ -685,7 +769,7 @@ pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
 
 /// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
 /// for its capability again: it had none once, and its ctime has moved since.
-pub(crate) fn note_seen(inner: &mut Inner, asked: Asked, attr: &Attr) -> bool {
+pub fn note_seen(inner: &mut Inner, asked: Asked, attr: &Attr) -> bool {
     let known = inner.is_known(attr, asked);
     let Some(live) = inner.live.as_mut().filter(|live| live.is_open() && known) else {
         return false;

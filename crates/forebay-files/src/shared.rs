@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use forebay_backing::{FileKey, Version};
 
+use crate::Files;
 use crate::core::state::Conflict;
-use crate::files::Files;
-use crate::files::file::File;
-use crate::files::live::Live;
+use crate::file::File;
+use crate::live::Live;
 
 impl Files {
     /// Whether another mount may have newer bytes of the file from now on: nothing of it is dirty here or
@@ -36,7 +36,7 @@ impl Files {
 
     /// Others have written the file: what the store said of it before does not count, and the next open
     /// asks.
-    pub(crate) fn doubt(&self, key: FileKey) {
+    pub fn doubt(&self, key: FileKey) {
         let Some(file) = self.find(key) else { return };
         let mut inner = file.lock();
         inner.forget_seen();
@@ -70,69 +70,5 @@ impl Files {
             newer.then(|| Some((file.key, state.paths.first()?))).flatten()
         };
         files.iter().filter_map(unsettled).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use forebay_backing::New;
-
-    use crate::bed::bed;
-
-    /// What was synced is kept after a flush, and a loss of power would flush it again: over what others
-    /// have written meanwhile.
-    // S-6
-    #[test]
-    fn a_file_is_at_rest_once_nothing_of_it_can_come_back() {
-        let bed = bed("shared-rest");
-        let (engine, file) = (&bed.engine, &bed.file);
-        assert!(!engine.files.is_at_rest(file.key), "dirty");
-        assert_eq!(engine.files.unsettled().len(), 1);
-        engine.io.sync(file).unwrap();
-        engine.drain.flush_file(file).unwrap();
-        assert!(file.lock().state.keeps_within(0, 100), "kept, as it is open and was synced");
-        assert_eq!(engine.files.unsettled().len(), 1);
-        assert!(engine.files.is_at_rest(file.key));
-        assert!(!file.lock().state.keeps_within(0, 100));
-        assert!(engine.files.unsettled().is_empty());
-        engine.io.write(file, 10, b"x").unwrap();
-        assert!(!engine.files.is_at_rest(file.key));
-    }
-
-    /// Who makes a file past us and writes nothing leaves records that wait for the next one, and without
-    /// them the file would come back as written.
-    // S-25
-    #[test]
-    fn what_makes_a_file_rest_is_durable() {
-        let bed = bed("shared-durable");
-        let engine = &bed.engine;
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let new = New { mode: 0o644, umask: 0, uid, gid };
-        let (file, _) = engine.verbs.create(Path::new("made"), &new).unwrap();
-        let past = engine.passed.write(&file, false).unwrap().expect("a new file");
-        engine.files.index().sync().unwrap();
-        assert!(!engine.files.is_at_rest(file.key), "somebody may write it");
-        past.end().unwrap();
-        let key = file.key;
-        drop(file);
-        let index = engine.files.index();
-        assert!(!index.is_synced(index.seq()), "it was recorded that nothing was written");
-        assert!(engine.files.is_at_rest(key));
-        assert!(index.is_synced(index.seq()));
-    }
-
-    #[test]
-    fn a_doubted_file_is_compared_at_the_next_open() {
-        let bed = bed("shared-doubt");
-        let (engine, file) = (&bed.engine, &bed.file);
-        engine.drain.flush_file(file).unwrap();
-        let path = file.path().unwrap();
-        drop(engine.io.open(&path, Some(file.key)).unwrap());
-        assert!(file.lock().live().checked.is_some());
-        engine.files.doubt(file.key);
-        assert!(file.lock().live().checked.is_none());
-        assert_eq!(engine.files.known_below(std::path::Path::new("")), [file.key]);
     }
 }

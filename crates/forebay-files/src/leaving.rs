@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use forebay_backing::{Access, Attr, FileKey, Pin};
 
+use crate::Files;
 use crate::core::clock::Look;
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
 use crate::core::state::{FileState, Record};
-use crate::files::Files;
-use crate::files::file::{File, Inner};
-use crate::files::open::OpenFile;
+use crate::file::{File, Inner};
+use crate::open::OpenFile;
 
 /// While it lives, a name of the file is being taken away.
-pub(crate) struct Leaving<'a> {
+pub struct Leaving<'a> {
     files: &'a Files,
     key: FileKey,
 }
@@ -31,19 +31,19 @@ impl Drop for Leaving<'_> {
 impl Files {
     /// Announces that a name of the file is about to go. Whoever opens it from here on sees that;
     /// who has opened it before is in the table.
-    pub(crate) fn take_name(&self, key: FileKey) -> Leaving<'_> {
+    pub fn take_name(&self, key: FileKey) -> Leaving<'_> {
         self.table.write().begin_to_leave(key);
         Leaving { files: self, key }
     }
 
     /// Whether a name of the file is going, or has gone since then.
-    pub(crate) fn is_leaving(&self, key: FileKey, since: Option<Look>) -> bool {
+    pub fn is_leaving(&self, key: FileKey, since: Option<Look>) -> bool {
         let table = self.table.read();
         table.is_leaving(key) || since.is_some_and(|since| table.departed_since(key, since))
     }
 
     /// Takes note of a name by which the file was found after `seen`, if it cannot have lost it since.
-    pub(crate) fn learn_name(&self, file: &File, path: &Path, seen: Look) {
+    pub fn learn_name(&self, file: &File, path: &Path, seen: Look) {
         let mut inner = file.lock();
         if !inner.state.paths.is_first(path)
             && !inner.live().unlinked
@@ -109,7 +109,7 @@ impl Files {
     }
 
     /// Lets go of files that nobody has open and that lost their name a while ago.
-    pub(crate) fn sweep_graveyard(&self, older_than: Duration) {
+    pub fn sweep_graveyard(&self, older_than: Duration) {
         let old: Vec<Arc<File>> = {
             let graves = self.graveyard.lock();
             let old =
@@ -118,7 +118,7 @@ impl Files {
         };
         for file in old {
             // A file's lock comes before the graveyard's. Who is at work on it has it open.
-            let Some(inner) = file.inner.try_lock() else { continue };
+            let Some(inner) = file.try_lock() else { continue };
             if !inner.is_idle() {
                 continue;
             }
@@ -135,7 +135,7 @@ impl Files {
     }
 
     /// Forgets what waits under the key of a file that was just created.
-    pub(crate) fn give_up_buried(&self, attr: &Attr) {
+    pub fn give_up_buried(&self, attr: &Attr) {
         let before = self.graveyard.lock().with_key(attr.key).cloned();
         if before.is_some_and(|before| before.lock().state.base().ctime >= attr.ctime) {
             return; // It is the same, and its name went already.
@@ -170,7 +170,7 @@ mod tests {
 
     use crate::bed::bed;
     use crate::core::clock::What;
-    use crate::files::file::Changing;
+    use crate::file::Changing;
     use forebay_threads::explored::{explore, point, spawn};
 
     use super::*;
@@ -179,8 +179,8 @@ mod tests {
     /// leaving ([`Files::learn_name`]) it would be.
     #[test]
     fn a_name_that_goes_is_not_learnt_under_any_schedule() {
-        let bed = bed("learnt");
-        let (files, file) = (bed.engine.files.clone(), bed.file.clone());
+        let bed = bed();
+        let (files, file) = (bed.files.clone(), bed.make("f").0);
         explore(move || {
             let name = Path::new("g");
             let seen = Look::now();
@@ -200,9 +200,8 @@ mod tests {
     /// ([`Files::insert`]) each has his own.
     #[test]
     fn a_file_is_made_known_once_under_any_schedule() {
-        let bed = bed("once");
-        let files = bed.engine.files.clone();
-        let attr = bed.engine.verbs.stat(Path::new("f")).unwrap();
+        let bed = bed();
+        let (files, attr) = (bed.files.clone(), bed.make("f").1);
         explore(move || {
             let key = FileKey { ino: files.next_id.load(Relaxed) | 1 << 60, generation: 1 };
             let attr = Attr { key, ..attr };
@@ -223,8 +222,8 @@ mod tests {
     /// after: without `begin_change` and `end_change` ([`Changing`]) an older answer would be.
     #[test]
     fn an_answer_from_before_a_change_is_not_taken_under_any_schedule() {
-        let bed = bed("answer");
-        let file = bed.file.clone();
+        let bed = bed();
+        let file = bed.make("f").0;
         explore(move || {
             let (store, known) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(1)));
             let (asked, learnt, looks) = (store.clone(), known.clone(), file.clone());

@@ -9,10 +9,10 @@ use crate::time::Time;
 use forebay_base::lock::{Mutex, Rank};
 
 /// A look costs a system call for each of the files, so opens make one only if the last is older.
-pub(crate) const LOOK_MIN: Duration = Duration::from_millis(20);
+pub const LOOK_MIN: Duration = Duration::from_millis(20);
 
 /// For how long a work that several threads do was under way: while any of them was at it.
-pub(crate) struct Busy(Mutex<Spell>);
+pub struct Busy(Mutex<Spell>);
 
 #[derive(Default)]
 struct Spell {
@@ -38,7 +38,7 @@ impl Busy {
         AtIt(self, time)
     }
 
-    pub fn total(&self, time: &Time) -> Duration {
+    pub(crate) fn total(&self, time: &Time) -> Duration {
         let spell = self.0.lock();
         spell.before + spell.since.map_or(Duration::ZERO, |since| time.since(since))
     }
@@ -64,7 +64,7 @@ impl Drop for AtIt<'_> {
 
 /// How fast files are compared with what the store holds.
 #[derive(Default)]
-pub(crate) struct LookPace {
+pub struct LookPace {
     bytes: AtomicU64,
     busy: Busy,
 }
@@ -79,6 +79,7 @@ const PARTS: f64 = 10.0;
 const LOOKED_MIN: u64 = 64 << 20;
 
 impl LookPace {
+    /// While files are compared: several threads may be at it.
     pub fn busy(&self) -> &Busy {
         &self.busy
     }
@@ -98,7 +99,7 @@ impl LookPace {
     }
 
     /// So many bytes are compared within a tenth of the time that is returned.
-    pub fn time_for(&self, clock: &Time, bytes: u64) -> Duration {
+    pub(crate) fn time_for(&self, clock: &Time, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 * PARTS / self.per_sec(clock))
     }
 
@@ -112,7 +113,7 @@ impl LookPace {
 }
 
 /// How fast all of them grow.
-pub(crate) struct Pace(Mutex<Option<Look>>);
+pub struct Pace(Mutex<Option<Look>>);
 
 impl Default for Pace {
     fn default() -> Pace {
@@ -129,6 +130,7 @@ struct Look {
 }
 
 impl Pace {
+    /// By `now` they have grown by so many bytes since start. A look that comes too soon tells nothing.
     pub fn note(&self, now: Instant, grown: u64) {
         let mut last = self.0.lock();
         let Some(before) = *last else {
@@ -145,13 +147,14 @@ impl Pace {
         *last = Some(Look { at: now, grown, bytes_per_sec });
     }
 
+    /// Whether the last look was longer ago than that.
     pub fn is_older(&self, now: Instant, than: Duration) -> bool {
         let last = *self.0.lock();
         last.is_none_or(|last| now.saturating_duration_since(last.at) > than)
     }
 
     /// What comes within a second.
-    pub fn arriving(&self) -> u64 {
+    pub(crate) fn arriving(&self) -> u64 {
         self.0.lock().map_or(0, |last| last.bytes_per_sec)
     }
 }

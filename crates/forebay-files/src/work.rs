@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::files::Files;
-use crate::files::file::{File, Inner};
-use crate::files::live::Meanwhile;
+use crate::Files;
+use crate::file::{File, Inner};
+use crate::live::Meanwhile;
 use forebay_base::lock::MutexGuard;
 
 /// I/O on the shadow in flight: nothing is punched out of it otherwise. Not to be dropped under the
 /// file's lock.
-pub(crate) struct AtWork<'a> {
+pub struct AtWork<'a> {
     files: &'a Files,
     file: &'a Arc<File>,
     evictions: Meanwhile,
@@ -17,7 +17,7 @@ pub(crate) struct AtWork<'a> {
 
 impl Files {
     /// Begins I/O on the shadow, and lets the lock go.
-    pub(crate) fn work_on<'a>(
+    pub fn work_on<'a>(
         &'a self,
         file: &'a Arc<File>,
         mut inner: MutexGuard<'_, Inner>,
@@ -30,7 +30,7 @@ impl Files {
 
 impl AtWork<'_> {
     /// Ends it under the lock that the caller has.
-    pub(crate) fn end(self, inner: &mut Inner) {
+    pub fn end(self, inner: &mut Inner) {
         self.give_back(inner);
         std::mem::forget(self);
     }

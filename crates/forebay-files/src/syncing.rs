@@ -8,22 +8,17 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, Result};
 
+use crate::Files;
 use crate::core::id::FileId;
 use crate::core::state::Change;
 use crate::failpoint;
-use crate::files::Files;
-use crate::files::file::{File, Inner};
+use crate::file::{File, Inner};
 use crate::tier::dir::shadow_dir;
 use crate::tier::media::MediaFile;
 
 impl Files {
     /// Makes what is in a shadow durable, and its name, unless that is `named` already.
-    pub(crate) fn sync_shadow(
-        &self,
-        id: FileId,
-        shadow: &dyn MediaFile,
-        named: bool,
-    ) -> io::Result<()> {
+    pub fn sync_shadow(&self, id: FileId, shadow: &dyn MediaFile, named: bool) -> io::Result<()> {
         match named {
             _ if failpoint::skips_sync("shadow") => Ok(()),
             true => shadow.sync_data(),
@@ -36,7 +31,7 @@ impl Files {
     /// # Errors
     ///
     /// Its own, and EIO if an earlier one has failed.
-    pub(crate) fn note_shadow_sync(
+    pub fn note_shadow_sync(
         &self,
         file: &Arc<File>,
         inner: &mut Inner,
@@ -61,7 +56,7 @@ impl Files {
 
 /// Whether syncs of a shadow may be believed: once one has failed what is dirty of the file is durable when it is on the
 /// store.
-pub(crate) fn refuse_after_failure(inner: &Inner) -> Result<()> {
+pub fn refuse_after_failure(inner: &Inner) -> Result<()> {
     let why = "the fast tier has failed to sync this file: it is not durable until it is flushed";
     if inner.state.is_unsynced() && inner.state.is_dirty() {
         Err(Error::os(libc::EIO, why))

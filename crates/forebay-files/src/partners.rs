@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use forebay_backing::{FileKey, Result};
 
-use crate::files::file::File;
+use crate::file::File;
 use forebay_base::lock::{Mutex, Rank, RwLock};
 
-/// Who carries the engine's words to the partners. Words are the engine's own; what [`Copies`] of the
+/// Who carries the engine's words to the partners. Words are the engine's own; what `Copies` of the
 /// same version is handed at the other end.
-///
-/// [`Copies`]: crate::Copies
 pub trait Partners: Send + Sync {
     /// Hands words about a file to all who keep copies, and returns once each has them durably, or has
     /// been struck off durably. `joined` is what [`Partners::joined`] said when their round began: who has joined since
@@ -54,7 +52,7 @@ pub trait Partners: Send + Sync {
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
 
     /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to
-    /// [`Copies::mark`](crate::Copies::mark). From when the partner has answered the first of them, and
+    /// `Copies::mark`. From when the partner has answered the first of them, and
     /// before this returns, it has joined: [`Partners::keep`] hands words to it, too; not sooner, as it would not know
     /// what they build upon.
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
@@ -77,7 +75,7 @@ pub enum CopiesAt {
 }
 
 /// Copies that partners keep of files here.
-pub(crate) struct Copying {
+pub struct Copying {
     /// Partners are known: one look for who has none.
     on: AtomicBool,
     at_write: AtomicBool,
@@ -101,7 +99,7 @@ impl Default for Copying {
 }
 
 impl Copying {
-    pub fn begin(&self, partners: Arc<dyn Partners>, at: CopiesAt) {
+    pub(crate) fn begin(&self, partners: Arc<dyn Partners>, at: CopiesAt) {
         *self.partners.write() = Some(partners);
         self.at_write.store(at == CopiesAt::Write, Relaxed);
         self.on.store(true, Relaxed);
@@ -132,26 +130,32 @@ impl Copying {
         self.partners().filter(|partners| partners.wants())
     }
 
+    /// Whether partners are to have what is dirty now.
     pub fn is_wanted(&self) -> bool {
         self.wanted().is_some()
     }
 
+    /// The partners, wanted or not.
     pub fn partners(&self) -> Option<Arc<dyn Partners>> {
         self.partners.read().clone()
     }
 
+    /// A number for the next words; never the same again while the engine runs.
     pub fn next_number(&self) -> u64 {
         self.last.fetch_add(1, Relaxed) + 1
     }
 
+    /// Partners may forget this file.
     pub fn is_over(&self, file: Arc<File>) {
         self.over.lock().push(file);
     }
 
+    /// Whether partners may forget any.
     pub fn has_over(&self) -> bool {
         self.is_on() && !self.over.lock().is_empty()
     }
 
+    /// Files that partners may forget: none is left here.
     pub fn take_over(&self) -> Vec<Arc<File>> {
         std::mem::take(&mut *self.over.lock())
     }

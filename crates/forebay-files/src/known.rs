@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use forebay_backing::{Attr, Error, Result};
 
+use crate::Files;
 use crate::core::clock::{Look, What};
 use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
-use crate::files::Files;
-use crate::files::file::{File, Inner};
-use crate::files::live::Around;
-use crate::files::shadow::is_blank;
-use crate::files::unseen::{Copied, Unseen};
+use crate::file::{File, Inner};
+use crate::live::Around;
+use crate::shadow::is_blank;
 use crate::tier::media::MediaStat;
+use crate::unseen::{Copied, Unseen};
 use forebay_base::lock::MutexGuard;
 
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
     /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is from before
     /// the question. Returns whether only a flush can tell: nobody knows whether it was written past us.
-    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
+    pub fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
         let busy = inner.live().flight.is_some()
@@ -63,7 +63,7 @@ impl Files {
     }
 
     /// The shadow, if nothing was written past us since the first writer came, and nothing was dirty before.
-    pub(crate) fn untouched(&self, inner: &mut Inner) -> Option<MediaStat> {
+    pub fn untouched(&self, inner: &mut Inner) -> Option<MediaStat> {
         let now = inner.shadow_stat()?;
         let besides = inner.state.is_dirty_besides();
         let proved = |unseen: &Unseen| self.proves_untouched(unseen, &now);
@@ -71,7 +71,7 @@ impl Files {
     }
 
     /// Whether the times of a shadow prove that nothing was written past us since the first writer came (R4).
-    pub(crate) fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
+    pub fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
         let media = self.media();
         let moves = || media.tells_each_change() && !(unseen.outlives_close && media.is_memory());
         // Nothing empty is mapped, and what is empty still is what it was.
@@ -80,7 +80,7 @@ impl Files {
 
     /// Of one that was not written past us until its shadow was this: what comes after is all that a flush has to look
     /// for, where it moves the shadow's times.
-    pub(crate) fn rests_untouched(&self, inner: &mut Inner, now: MediaStat) {
+    pub fn rests_untouched(&self, inner: &mut Inner, now: MediaStat) {
         let copied = self.home_as(now);
         if let Some(unseen) = inner.live().unseen_mut() {
             unseen.copied = copied;
@@ -88,7 +88,7 @@ impl Files {
     }
 
     /// What is written past us from now on is all that a flush has to look for, where it moves the shadow's times.
-    pub(crate) fn home_as(&self, at: MediaStat) -> Option<Copied> {
+    pub fn home_as(&self, at: MediaStat) -> Option<Copied> {
         // A store into a mapping there moves none.
         let half = || self.time.now() + self.tune(|t| t.max_age) / 2;
         let doubted_from = self.media().is_memory().then(half);
@@ -117,7 +117,7 @@ impl Files {
         let live = inner.live().mine();
         live.stale = false;
         live.around = Around::None;
-        live.stream = crate::files::live::Stream::default();
+        live.stream = crate::live::Stream::default();
         if had && let Ok(shadow) = self.shadow(file, inner) {
             let emptied = self.note_tier(self.empty(file, inner, &*shadow, attr.size));
             // Nobody may find the old bytes in it: who needs a shadow gets a fresh one.
@@ -130,14 +130,16 @@ impl Files {
 
     /// All of a file is on the store, but the tier has failed to sync it: a page that it could not write may
     /// be read as it was before. So what the tier has goes, and is fetched again.
-    pub(crate) fn drop_unsynced(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
+    pub fn drop_unsynced(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
         if inner.state.is_unsynced() && !inner.state.is_dirty() && !inner.state.conflict().stands()
         {
             self.drop_stale(file, inner, attr);
         }
     }
 
-    pub(crate) fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
+    /// Its backing file is another than the one that is known: nothing of it is flushed until somebody decides. On
+    /// record, durably.
+    pub fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
         self.declare(file, inner, Conflict::Changed, why);
     }
 
@@ -162,7 +164,7 @@ impl Files {
 
     /// Lets go of what nothing needs any more: descriptors, the shadow of an unlinked file, the
     /// knowledge of a file of which nothing is cached. Ends the caller's lock.
-    pub(crate) fn retire(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) {
+    pub fn retire(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.is_idle() || inner.only_descriptor() {
             inner.close_for_partners();
             return;
@@ -200,7 +202,7 @@ impl Files {
 
     /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
     /// be forgotten next, without its lock; who would open it in between finds it gone.
-    pub(crate) fn erase(&self, file: &Arc<File>, inner: &mut Inner) {
+    pub fn erase(&self, file: &Arc<File>, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
         if self.drop_record(file, inner).is_err() {
@@ -236,11 +238,7 @@ impl Files {
 
     /// A file that is open is not ours, nor anything that is dirty of it: who has it open goes on with what he has, and
     /// who opens it finds the store's. Ends the caller's lock.
-    pub(crate) fn disclaim(
-        &self,
-        file: &Arc<File>,
-        mut inner: MutexGuard<'_, Inner>,
-    ) -> Result<()> {
+    pub fn disclaim(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         self.drop_record(file, &mut inner)?;
         let (base, owner) = (inner.state.base(), inner.state.owner());
         inner.apply(&Change::Emptied { base, owner, pinned: false });
@@ -255,7 +253,7 @@ impl Files {
 
     /// The backing file has changed under us: looks at it again. Returns what the reader of what is
     /// gone is told (S1).
-    pub(crate) fn shrank(&self, file: &Arc<File>) -> Error {
+    pub fn shrank(&self, file: &Arc<File>) -> Error {
         let seen = file.lock().clock.look();
         if let Some(path) = file.path()
             && let Ok(attr) = self.home.health().call(|| self.home.backing().stat(&path))

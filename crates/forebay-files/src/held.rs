@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use forebay_backing::{Access, BackingFile, Error, Result};
 
+use crate::Files;
 use crate::core::config::WritePolicy;
-use crate::files::Files;
-use crate::files::file::File;
+use crate::file::File;
 
 /// How long a file is looked for that is being renamed.
 pub(crate) const RENAMES_MAX: Duration = Duration::from_millis(500);
 
 impl Files {
     /// The backing file for writing, kept while the file is open.
-    pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+    pub fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
         if let Some(target) = file.lock().live().target.clone() {
             return Ok(target);
         }
@@ -28,7 +28,7 @@ impl Files {
     }
 
     /// The backing file, opened for reading and kept while the file is open.
-    pub(crate) fn backing_file(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+    pub fn backing_file(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
         if let Some(backing) = file.lock().live().backing.clone() {
             return Ok(backing);
         }
@@ -81,7 +81,7 @@ impl Files {
     /// # Errors
     ///
     /// Those of the backing store; ENOENT or ESTALE if the name is gone already.
-    pub(crate) fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
+    pub fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
         let (open, links) = {
             let mut inner = file.lock();
             (inner.live().is_open(), inner.state.owner().nlink)

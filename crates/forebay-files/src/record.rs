@@ -5,26 +5,21 @@ use std::sync::Arc;
 
 use forebay_backing::Result;
 
+use crate::Files;
 use crate::core::clock::{Look, What};
 use crate::core::copied::Untold;
 use crate::core::state::{Change, FileState, Record};
-use crate::files::Files;
-use crate::files::file::{Beside, File, Inner};
+use crate::file::{Beside, File, Inner};
 use crate::tier::log::Entry;
 
 impl Files {
     /// Records a change and makes it. The first record of a file holds all of it.
-    pub(crate) fn commit(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
+    pub fn commit(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
         self.record(file, inner, change).1
     }
 
     /// The same for what is so whether it is on record or not.
-    pub(crate) fn commit_anyway(
-        &self,
-        file: &File,
-        inner: &mut Inner,
-        change: Change<'_>,
-    ) -> Result<()> {
+    pub fn commit_anyway(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
         let (change, recorded) = self.record(file, inner, change);
         if recorded.is_err() {
             inner.apply(&change);
@@ -34,7 +29,7 @@ impl Files {
 
     /// The same for what costs nothing if it is lost with us a moment later. Who closes a file as the
     /// last has one more record to make, most often: they are written together.
-    pub(crate) fn commit_at_close(
+    pub fn commit_at_close(
         &self,
         file: &File,
         inner: &mut Inner,
@@ -66,7 +61,7 @@ impl Files {
     }
 
     /// The same for what changes around the tier, which is so whether it is on record or not.
-    pub(crate) fn commit_around(&self, file: &File, inner: &mut Inner, change: Change<'_>) {
+    pub fn commit_around(&self, file: &File, inner: &mut Inner, change: Change<'_>) {
         match inner.recorded {
             true => drop(self.commit_anyway(file, inner, change)),
             false => inner.apply(&change),
@@ -102,7 +97,7 @@ impl Files {
     }
 
     /// Records the whole state of a file, whose names have changed.
-    pub(crate) fn put(&self, file: &File, inner: &mut Inner) -> Result<()> {
+    pub fn put(&self, file: &File, inner: &mut Inner) -> Result<()> {
         self.put_as(file, inner, |_| {})
     }
 
@@ -131,7 +126,7 @@ impl Files {
     }
 
     /// Records that nothing of a file is in the tier any more.
-    pub(crate) fn drop_record(&self, file: &File, inner: &mut Inner) -> Result<()> {
+    pub fn drop_record(&self, file: &File, inner: &mut Inner) -> Result<()> {
         if inner.recorded {
             self.append(inner, &Entry::Drop(file.id))?;
             inner.recorded = false;
@@ -156,7 +151,7 @@ impl Files {
     /// Records what a sync has made durable, unless the size has changed since it was `seen`: then
     /// the bytes in those ranges may be younger than the sync. Returns whether it did. If it takes a
     /// record, clean bytes `beside` it are kept by it.
-    pub(crate) fn record_synced(
+    pub fn record_synced(
         &self,
         file: &Arc<File>,
         inner: &mut Inner,
@@ -195,12 +190,7 @@ impl Files {
     }
 
     /// Returns whether it was marked otherwise before.
-    pub(crate) fn mark_pinned(
-        &self,
-        file: &Arc<File>,
-        inner: &mut Inner,
-        pinned: bool,
-    ) -> Result<bool> {
+    pub fn mark_pinned(&self, file: &Arc<File>, inner: &mut Inner, pinned: bool) -> Result<bool> {
         if inner.state.is_pinned() == pinned || inner.gone {
             return Ok(false);
         }
@@ -209,13 +199,7 @@ impl Files {
 
     /// Bytes that were kept are clean and no more: whoever is about to take them out of the tier, or
     /// to change the backing file beneath them, first makes everything up to `settled_seq` durable.
-    pub(crate) fn let_go_of(
-        &self,
-        file: &File,
-        inner: &mut Inner,
-        start: u64,
-        end: u64,
-    ) -> Result<()> {
+    pub fn let_go_of(&self, file: &File, inner: &mut Inner, start: u64, end: u64) -> Result<()> {
         // Of one that is written past us all that was durable outlasts a loss of power.
         let stays = inner.state.is_held() || inner.state.is_unseen();
         match inner.state.keeps_within(start, end) && !stays {
@@ -225,7 +209,7 @@ impl Files {
     }
 
     /// The same with all of the file, durably.
-    pub(crate) fn let_go(&self, file: &File, inner: &mut Inner) -> Result<()> {
+    pub fn let_go(&self, file: &File, inner: &mut Inner) -> Result<()> {
         self.let_go_of(file, inner, 0, u64::MAX)?;
         self.note_tier(self.index.sync_to(inner.settled_seq))
     }

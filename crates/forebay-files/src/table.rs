@@ -12,7 +12,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::core::clock::{Lately, Look};
 use crate::core::id::FileId;
-use crate::files::file::File;
+use crate::file::File;
 
 #[derive(Default)]
 pub(crate) struct Table {

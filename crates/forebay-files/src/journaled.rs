@@ -10,8 +10,8 @@ use forebay_backing::{Attr, Result, Timestamp};
 use crate::core::journal::settle::before_any;
 use crate::core::journal::{Journal, NameOp, OPEN_LIMIT, OPEN_MAX, Told};
 use crate::core::paths::{Moving, Way};
-use crate::files::file::File;
-use crate::files::names::{Named, Names};
+use crate::file::File;
+use crate::names::{Named, Names};
 
 /// What stores say that do not sync directories, or not for us.
 const UNSYNCABLE: [i32; 6] =
@@ -28,7 +28,7 @@ impl Names {
     }
 
     /// Announces a change of names of these files, or of directories that have some below.
-    pub(crate) fn announce<'a>(
+    pub fn announce<'a>(
         &self,
         op: NameOp,
         files: impl IntoIterator<Item = &'a Arc<File>>,
@@ -46,7 +46,7 @@ impl Names {
 
     /// A change of the names of these files has been made, or of directories by `way`: who syncs a
     /// file syncs that.
-    pub(crate) fn conclude<'a>(
+    pub fn conclude<'a>(
         &self,
         n: u64,
         at: Option<Timestamp>,
@@ -63,14 +63,14 @@ impl Names {
     }
 
     /// The store has refused an announced change.
-    pub(crate) fn not_made(&self, announced: Option<u64>) -> Result<()> {
+    pub fn not_made(&self, announced: Option<u64>) -> Result<()> {
         announced.map_or(Ok(()), |n| self.files.note_tier(self.files.index.failed(n)))
     }
 
     /// Syncs the names on the store in which changes of the journal are not known to be durable. A
     /// directory that cannot be synced is as durable as its store makes it; one of which the store says that it
     /// failed keeps its own changes open, and no others.
-    pub(crate) fn sync_names(&self) -> Result<()> {
+    pub fn sync_names(&self) -> Result<()> {
         let dirs = self.files.index.names(Journal::by_dir);
         if dirs.is_empty() || self.files.config.read_only {
             return Ok(());
@@ -115,7 +115,7 @@ impl Names {
     }
 
     /// The same in the background, if nobody is at it.
-    pub(crate) fn sync_names_soon(self: &Arc<Self>) {
+    pub fn sync_names_soon(self: &Arc<Self>) {
         if self.syncing.swap(true, Relaxed) {
             return;
         }
@@ -140,18 +140,18 @@ impl Names {
     }
 
     /// Whether somebody syncs the names on the store.
-    pub(crate) fn are_syncing(&self) -> bool {
+    pub fn are_syncing(&self) -> bool {
         self.syncing.load(Relaxed)
     }
 
     /// Whether so many changes are open that their names have to be synced.
-    pub(crate) fn owes_names(&self) -> bool {
+    pub fn owes_names(&self) -> bool {
         self.files.index.names(Journal::len) >= OPEN_MAX
     }
 
     /// Takes note of a change of names that has been made. The journal knows it also where the tier
     /// fails, and records it later.
-    pub(crate) fn note_name(&self, op: NameOp, at: Option<Timestamp>) {
+    pub fn note_name(&self, op: NameOp, at: Option<Timestamp>) {
         let _ = self.files.note_tier(self.files.index.name(op, Told::Done, at));
         // By one of those who make them, and the others go on: it may not help.
         if self.files.index.names(Journal::len) >= OPEN_LIMIT && !self.syncing.swap(true, Relaxed) {
@@ -171,7 +171,8 @@ impl Names {
     }
 }
 
-pub(crate) fn unlinked(at: Named<'_>) -> NameOp {
+/// The change by which a name goes.
+pub fn unlinked(at: Named<'_>) -> NameOp {
     NameOp::Unlink { path: at.path.into(), key: at.key }
 }
 
@@ -180,10 +181,11 @@ mod tests {
     use std::path::PathBuf;
 
     use forebay_backing::wrap::fault::{Fault, FaultRule, FaultRules};
-    use forebay_backing::{BackingStore, New};
+    use forebay_backing::{BackingStore, New, RenameMode};
 
     use super::*;
     use crate::bed::bed_on;
+    use crate::core::journal::Moved;
 
     /// What is in one directory of the store says nothing of the others, and a directory that somebody has moved
     /// away and left a link for is one that is gone.
@@ -193,27 +195,28 @@ mod tests {
         let fail = Some(String::from("EIO").try_into().unwrap());
         let (op, path) = (String::from("sync_dir"), String::from("bad"));
         let rule = FaultRule { op, path, fail, ..FaultRule::default() };
-        let bed = bed_on("journaled", |store| {
+        let bed = bed_on(|store| {
             let rules = FaultRules { rules: vec![rule], ..FaultRules::default() };
             Fault::with_rules(store, rules).unwrap().0
         });
-        let names = &bed.engine.names;
+        let names = &bed.names;
         let new = New { mode: 0o755, umask: 0, uid: 0, gid: 0 };
         for dir in ["bad", "bad/below", "good", "moved", "moved/below"] {
             let made = names.alter(|b: &dyn BackingStore| b.mkdir(Path::new(dir), &new)).unwrap();
             names.note_made(Path::new(dir), &made);
         }
         for path in ["bad/f", "bad/below/f", "good/f", "moved/below/f"] {
-            drop(bed.engine.verbs.create(Path::new(path), &new).unwrap());
+            bed.make(path);
         }
         // What is settled next time would take it for one that the store has forgotten, with its last name forgotten here.
-        let made = bed.engine.verbs.create(Path::new("bad/goes"), &new).unwrap().1;
+        let key = bed.make("bad/goes").1.key;
         for (from, to) in [("bad/goes", "good/goes"), ("good/goes", "good/gone")] {
-            let from = Named { path: Path::new(from), key: made.key, is_dir: false };
-            let mode = forebay_backing::RenameMode::Replace;
-            bed.engine.verbs.rename(from, Path::new(to), None, mode).unwrap();
+            let (from, to) = (Path::new(from), Path::new(to));
+            names.alter(|b: &dyn BackingStore| b.rename(from, to, RenameMode::Replace)).unwrap();
+            let (from, to, moved) = (from.into(), to.into(), Moved::File);
+            names.note_name(NameOp::Rename { from, to, key, over: None, moved }, None);
         }
-        let (moved, aside) = (bed.root.join("backing/moved"), bed.root.join("aside"));
+        let (moved, aside) = (bed.root.path().join("backing/moved"), bed.root.path().join("aside"));
         std::fs::rename(&moved, &aside).unwrap();
         std::os::unix::fs::symlink(&aside, &moved).unwrap();
         let error = names.sync_names().expect_err("the store cannot sync all of it");
@@ -221,7 +224,7 @@ mod tests {
         let left = names.files.index.names(Journal::by_dir);
         let left: Vec<PathBuf> = left.into_keys().collect();
         assert_eq!(left, [Path::new("bad"), Path::new("bad/below"), Path::new("good")]);
-        let of = names.files.index.names(|journal| journal.of(&[made.key].into()));
+        let of = names.files.index.names(|journal| journal.of(&[key].into()));
         assert_eq!(of.len(), 3, "all that was done with one file");
     }
 }

@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::core::stamps;
-use crate::files::file::File;
+use crate::file::File;
 
 /// Files with dirty bytes, the one that was dirtied first in front. The key is the time with a
 /// number behind it, so that two files can be equally old.
 #[derive(Default)]
-pub(crate) struct DirtyQueue {
-    pub by_age: BTreeMap<u64, (u64, Arc<File>)>,
+pub struct DirtyQueue {
+    pub(super) by_age: BTreeMap<u64, (u64, Arc<File>)>,
 }
 
 /// Bits of a place below the time: milliseconds since the epoch take 41.
@@ -20,7 +20,7 @@ const SEQUENCE_BITS: u32 = 20;
 impl DirtyQueue {
     /// Adds a file whose oldest dirty byte is from `since`; returns its place.
     /// `since` is positive.
-    pub fn push(&mut self, since: u64, file: Arc<File>) -> NonZeroU64 {
+    pub(crate) fn push(&mut self, since: u64, file: Arc<File>) -> NonZeroU64 {
         let mut place = since << SEQUENCE_BITS;
         let last = self.by_age.range(place..(since + 1) << SEQUENCE_BITS).next_back();
         if let Some((last, _)) = last {
@@ -31,11 +31,11 @@ impl DirtyQueue {
     }
 
     /// Whether a place is that of a file whose oldest dirty byte is from then.
-    pub fn is_of(&self, place: NonZeroU64, since: u64) -> bool {
+    pub(crate) fn is_of(&self, place: NonZeroU64, since: u64) -> bool {
         self.by_age.get(&place.get()).is_some_and(|(then, _)| *then == since)
     }
 
-    pub fn remove(&mut self, place: NonZeroU64) {
+    pub(crate) fn remove(&mut self, place: NonZeroU64) {
         self.by_age.remove(&place.get());
     }
 
