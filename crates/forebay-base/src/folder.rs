@@ -153,6 +153,11 @@ impl Folder {
         }
     }
 
+    /// Removes a directory that is empty.
+    pub fn remove_dir(&self, name: &str) -> io::Result<()> {
+        Ok(fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+
     /// Makes a directory, unless it is there and ours; nobody else may write to it then.
     pub fn make_dir(&self, name: &str) -> io::Result<()> {
         match fs::mkdirat(&self.fd, name, Mode::RWXU) {

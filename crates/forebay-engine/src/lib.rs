@@ -59,7 +59,7 @@ pub use forebay_recovery::contents::Contents;
 pub use forebay_recovery::manifest::{Unflushed, manifest, manifest_on};
 pub use forebay_recovery::report::RecoveryReport;
 pub use forebay_recovery::salvage::{Salvaged, salvage, salvage_on};
-pub use forebay_tier::dir::{Tier, TierOwner};
+pub use forebay_tier::dir::{Made, Tier, TierOwner};
 pub use forebay_tier::media;
 pub use io::{Allocate, Io};
 pub use ops::Ops;

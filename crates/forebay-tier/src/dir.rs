@@ -25,6 +25,9 @@ use crate::media::{DirMedia, Media};
 use forebay_base::folder::{Durable, Folder, Wanted};
 use forebay_base::way::{Demand, End};
 use forebay_base::{folder, users, way};
+pub use made::Made;
+
+mod made;
 
 /// The format this program writes, and the newest it reads. A tier of an older one is one without
 /// what came later: 4 knows seals of shadow files. It is taken over.
@@ -69,6 +72,7 @@ pub struct Tier {
     /// Of an older format: where it is, and what its superblock says.
     older: Option<(PathBuf, Superblock)>,
     uuid: String,
+    made: Option<Made>,
     _lock: Option<OwnedFd>,
 }
 
@@ -81,17 +85,27 @@ impl Tier {
     /// of another user, or if `dir` holds files that are not a tier; [`Kind::Usage`] if somebody
     /// else could exchange it. Nothing is changed then.
     pub fn open(dir: &Path, backing: &TierOwner) -> Result<Tier> {
-        let tier = own_or_made(dir)?;
-        let fresh = is_fresh(&tier)?;
-        if fresh {
+        let (tier, new) = own_or_made(dir)?;
+        if is_fresh(&tier)? {
             refuse_foreign_files(&tier)?;
         }
-        let lock = take_lock(&tier)?;
+        // Where another was first, his lock is in it, and it stays.
+        let lock = take_lock(&tier).inspect_err(|_| drop(new.as_ref().map(made::remove_dir)))?;
+        let made = new.map(|end| Made::of(end, &tier, &lock)).transpose();
+        let made = made.map_err(|e| failed(e, &tier))?;
+        match Tier::prepared(tier, dir, backing) {
+            Ok(prepared) => Ok(Tier { made, _lock: Some(lock), ..prepared }),
+            Err(error) => Err(Made::undo(made, error, &[])),
+        }
+    }
+
+    /// Of a directory that is locked.
+    fn prepared(tier: Folder, dir: &Path, backing: &TierOwner) -> Result<Tier> {
         // Shadow files carry the bytes of everybody's files: nobody else may look inside.
         tier.close_to_others().map_err(|e| failed(e, &tier))?;
         let mut older = None;
         let uuid;
-        if fresh {
+        if is_fresh(&tier)? {
             let made = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
             uuid = made.trim().to_string();
             write_superblock(&tier, backing.clone(), uuid.clone())?;
@@ -106,13 +120,19 @@ impl Tier {
         let media = DirMedia::of(tier).and_then(|media| prepare(&media).map(|()| media));
         let media = media.map_err(|e| failed_at(e, dir_text(&at)))?;
         let (media, run) = (Arc::new(media), Some(Arc::new(run)));
-        Ok(Tier { media, run, older, uuid, _lock: Some(lock) })
+        Ok(Tier { media, run, older, uuid, made: None, _lock: None })
     }
 
     /// A tier on any medium, for tests: no superblock, no lock, nowhere to run.
     pub fn on(media: Arc<dyn Media>) -> io::Result<Tier> {
         prepare(&*media)?;
-        Ok(Tier { media, run: None, older: None, uuid: String::new(), _lock: None })
+        let uuid = String::new();
+        Ok(Tier { media, run: None, older: None, uuid, made: None, _lock: None })
+    }
+
+    /// The new directory of one that was not there, once: with it, who goes no further leaves nothing behind.
+    pub fn made(&mut self) -> Option<Made> {
+        self.made.take()
     }
 
     /// The tier's own number, which no other tier has; empty for one of [`Tier::on`].
@@ -214,13 +234,15 @@ fn own(dir: &Path) -> Result<Folder> {
     opened(&way::walk(dir, Demand::Fixed)?, dir)
 }
 
-fn own_or_made(dir: &Path) -> Result<Folder> {
+/// With where it is, if it was not there.
+fn own_or_made(dir: &Path) -> Result<(Folder, Option<End>)> {
     let end = way::walk(dir, Demand::Fixed)?;
     if end.found.is_some() {
-        return opened(&end, dir);
+        return Ok((opened(&end, dir)?, None));
     }
     match rustix::fs::mkdirat(&end.dir, &end.name, Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => own(dir),
+        Ok(()) => Ok((own(dir)?, Some(end))),
+        Err(rustix::io::Errno::EXIST) => Ok((own(dir)?, None)),
         Err(e) => Err(Error::io(e.into(), format!("creating {}", dir.display()))),
     }
 }

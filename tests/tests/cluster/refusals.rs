@@ -52,6 +52,7 @@ fn two_nodes_of_one_name_are_refused() {
     let address = cluster.registry.address();
     let twin = cluster.stranger("twin", &["--registry", &address, "--node", "n1"]);
     says(&twin.try_mount(None, HOLD), &["n1", "--node"]);
+    assert!(!twin.tier.exists(), "its new tier goes again");
     // The first one goes on.
     crate::append(&cluster.at(0, "f"), b" n1").unwrap();
     assert_eq!(read(&cluster.at(1, "f")).unwrap(), b"of the first n1");
@@ -59,6 +60,23 @@ fn two_nodes_of_one_name_are_refused() {
     let out = other.try_mount(None, HOLD);
     assert_eq!(out.code, Some(0), "under a name of its own it is welcome: {out:#?}");
     forebay_tests::tool("umount", &[text(&other.mnt)]).ok();
+}
+
+/// A name belongs to the tier that the registry was told of: were it removed, the name could not be used any more.
+#[test]
+fn a_new_tier_that_the_registry_knows_stays_when_its_mount_fails() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::laid(1);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let flags = ["--registry", &cluster.registry.address(), "--node", "n7"];
+    let mut late = cluster.stranger("late", &flags);
+    let out = late.try_mount(None, &["--metrics-listen", &address]);
+    says(&out, &[&address, "stays", "run/registry.json"]);
+    late.mount(None, HOLD);
+    write(&late.at("f"), b"under its name");
+    late.umount_dirty(None);
 }
 
 #[test]

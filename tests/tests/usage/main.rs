@@ -7,3 +7,4 @@ mod refused;
 mod several;
 mod texts;
 mod told;
+mod undone;

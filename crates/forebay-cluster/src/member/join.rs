@@ -52,6 +52,8 @@ pub struct Joining {
     /// It reads for others, and they for it.
     pub shares_reads: bool,
     pub sync_store: SyncStore,
+    /// Called right before the registry is told of the tier, to which the name belongs from then on.
+    pub enters: Box<dyn Fn()>,
 }
 
 impl Member {
@@ -65,7 +67,9 @@ impl Member {
     pub fn join(joining: Joining) -> Result<Arc<Member>> {
         let Joining { registry, store, probe, node, tier, boot, listen, key, patience, .. } =
             joining;
-        let Joining { tls, domain, copies, copies_or_fail, shares_reads, sync_store, .. } = joining;
+        let Joining {
+            tls, domain, copies, copies_or_fail, shares_reads, sync_store, enters, ..
+        } = joining;
         if node.is_empty() || node.contains('/') || node.len() > 255 {
             let what = format!("node name '{node}': it must have 1 to 255 characters and no '/'");
             return Err(Error::new(Kind::Usage, what));
@@ -93,7 +97,7 @@ impl Member {
         };
         let lease = registry.lease(LEASE)?;
         let given_lease = registry.lease(GIVEN)?;
-        let epoch = enter(&*registry, &store, me, &*lease, &sync_store)?;
+        let epoch = enter(&*registry, &store, me, &*lease, (&sync_store, &*enters))?;
         let (entries, revision) = registry.range(&prefix)?;
         let watch = registry.watch(&prefix, revision)?;
         let lives = Lives::of(&prefix, &entries);
@@ -325,7 +329,7 @@ fn enter(
     store: &str,
     me: keys::Member,
     lease: &dyn Lease,
-    sync_store: &SyncStore,
+    (sync_store, enters): (&SyncStore, &dyn Fn()),
 ) -> Result<u64> {
     let prefix = format!("stores/{store}/");
     let key = format!("{prefix}members/{}", me.node);
@@ -358,6 +362,7 @@ fn enter(
         let (partners, _) = registry.get(&partners)?;
         let (commit, epoch) = entering(&prefix, me, before.as_ref(), partners.as_ref());
         let commit = commit.put_leased(&alive, "", lease.id());
+        enters();
         if registry.commit(&commit)?.committed().is_some() {
             return Ok(epoch);
         }

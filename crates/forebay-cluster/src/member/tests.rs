@@ -249,6 +249,7 @@ impl Bed {
             copies_or_fail: false,
             shares_reads: false,
             sync_store: Arc::new(|| Ok(())),
+            enters: Box::new(|| ()),
             patience: PATIENCE,
         }
     }

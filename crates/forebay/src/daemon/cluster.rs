@@ -41,7 +41,7 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
 pub fn join(
     root: mark::Root<'_>,
     settings: &ClusterSettings,
-    (run, tier, boot): (&Folder, String, String),
+    (run, tier, boot): (&Arc<Folder>, String, String),
     probe: impl Fn(&Path) -> Result<FileKey>,
 ) -> Result<Arc<Member>> {
     let path = root.path;
@@ -54,7 +54,7 @@ pub fn join(
     }
     let (registry, prefix) = registry(settings)?;
     let mark = mark::of(root, &*registry, &prefix).map_err(with_way_out)?;
-    look_back(run, &*registry).map_err(with_way_out)?;
+    let seen = look_back(run, &*registry).map_err(with_way_out)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
     let tls = |it: &Certificates| Tls::read(&it.cert, &it.key, &it.ca).map(Arc::new);
     let tls = settings.certificates.as_ref().map(tls).transpose()?;
@@ -81,11 +81,15 @@ pub fn join(
         copies_or_fail: settings.copies_or_fail,
         shares_reads: settings.shares_reads,
         sync_store: sync_store(path),
+        enters: {
+            let run = run.clone();
+            Box::new(move || saved::store_registry(&run, &seen))
+        },
     })
 }
 
 /// A registry that was restored from an older copy has forgotten who holds what: nobody goes on by it unasked.
-fn look_back(run: &Folder, registry: &dyn Registry) -> Result<()> {
+fn look_back(run: &Folder, registry: &dyn Registry) -> Result<Identity> {
     let now = Identity { revision: registry.barrier()?, ..registry.cluster()? };
     let seen = saved::load_registry(run).filter(|seen| seen.cluster == now.cluster);
     if let Some(seen) = seen.filter(|seen| now.revision < seen.revision) {
@@ -104,8 +108,7 @@ fn look_back(run: &Folder, registry: &dyn Registry) -> Result<()> {
             ),
         ));
     }
-    saved::store_registry(run, &now);
-    Ok(())
+    Ok(now)
 }
 
 /// Has the kernel write out all that it was given for the file system of the store, whoever gave it.

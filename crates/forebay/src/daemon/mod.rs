@@ -39,7 +39,7 @@ use forebay_base::glob::Pattern;
 use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::member::Member;
 use forebay_engine::{
-    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner,
+    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Made, Progress, Tier, TierOwner,
 };
 use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 
@@ -54,7 +54,7 @@ use saved::SavedJob;
 
 pub use background::{Ready, Side, fork};
 pub use places::Places;
-use stack::Users;
+use stack::{Stack, Users};
 
 pub use stack::{Pace, Trial, open as open_store};
 
@@ -64,6 +64,12 @@ const FAREWELL: Duration = Duration::from_secs(15);
 
 /// Those whose unmount made room for another poll as often, if they are still there.
 const FAREWELL_TO_OTHERS: Duration = Duration::from_secs(2);
+
+const LOG: &str = "forebay.log";
+
+/// What a daemon that never served has left in its directory of a tier. Not what it has seen of a registry: that was told of
+/// the tier then, which a node's name belongs to and which stays.
+const OF_DAEMON: [&str; 3] = [LOG, Tier::SOCKET, saved::JOBS];
 
 /// Everything a mount needs to know, checked.
 #[derive(Debug, Clone)]
@@ -169,8 +175,22 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     if settings.cluster.is_none() && !settings.engine.read_only {
         mark::refuse_alone(root)?;
     }
-    let tier = Tier::open(&places.tier, &owner)
+    let mut tier = Tier::open(&places.tier, &owner)
         .map_err(|error| mounts::name_user(&places.tier, error, mounts::Wish::Mount))?;
+    let made = tier.made();
+    let daemon = begin(tier, stack, (places, settings), events, background);
+    daemon.map_err(|error| Made::undo(made, error, &OF_DAEMON))
+}
+
+/// From the tier on.
+fn begin(
+    tier: Tier,
+    stack: Stack,
+    (places, settings): (Places, Settings),
+    events: Sender<Event>,
+    background: bool,
+) -> Result<Arc<Daemon>> {
+    let root = mark::Root { dir: stack.dir.as_fd(), path: &places.backing };
     let (run, uuid) = (tier.run(), tier.uuid().to_string());
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
@@ -254,7 +274,7 @@ fn held(unfinished: &[SavedJob]) -> Vec<(Vec<PathBuf>, Pattern)> {
 fn start_log(settings: &Settings, run: &Arc<Folder>, background: bool) -> Result<()> {
     let file = match &settings.log.file {
         Some(path) => Some(log::Place::named(path)?),
-        None => background.then(|| log::Place { dir: run.clone(), name: "forebay.log".into() }),
+        None => background.then(|| log::Place { dir: run.clone(), name: LOG.into() }),
     };
     let stderr = if background { log::Stderr::Unread } else { log::Stderr::Read };
     log::start(&settings.log, file, stderr)

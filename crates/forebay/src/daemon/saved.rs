@@ -29,7 +29,7 @@ pub struct SavedJob {
     pub ended: Option<Job>,
 }
 
-const JOBS: &str = "jobs.json";
+pub const JOBS: &str = "jobs.json";
 const ATTACHMENT: &str = "attachment.json";
 pub const REGISTRY: &str = "registry.json";
 
