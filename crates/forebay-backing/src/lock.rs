@@ -2,9 +2,9 @@
 //! last system call has ended, and a child that somebody forked has copies of them until it execs.
 
 use std::os::fd::AsFd;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 

@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::process::{Command, Output, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::lock::sleep;
 use rustix::fs::MemfdFlags;
 
 use crate::units::human_secs;
@@ -33,10 +33,10 @@ pub fn within(command: &mut Command, limit: Duration) -> Result<Output> {
     let status = loop {
         match child.try_wait().map_err(failed)? {
             Some(status) => break status,
-            None if Instant::now() < deadline => thread::sleep(look),
+            None if Instant::now() < deadline => sleep(look),
             None => {
                 let _ = child.kill();
-                thread::sleep(LOOK_FIRST);
+                sleep(LOOK_FIRST);
                 let _ = child.try_wait();
                 let limit = human_secs(limit.as_secs_f64());
                 return Err(Error::new(

@@ -83,22 +83,45 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The names that stand behind `sync::`, one or a list of them.
-fn of_sync(text: &str) -> BTreeSet<String> {
-    let joined: String = text.split_whitespace().collect();
-    let places = joined.match_indices("sync::").map(|(at, found)| &joined[at + found.len()..]);
-    let fits = |c: char| is_word(c) || "{},:".contains(c);
+/// Without blanks but those that part two words.
+fn joined(text: &str) -> String {
+    let mut joined = String::new();
+    for part in text.split_whitespace() {
+        if joined.ends_with(is_word) && part.starts_with(is_word) {
+            joined.push(' ');
+        }
+        joined.push_str(part);
+    }
+    joined
+}
+
+/// The names that stand behind a module of the standard library, one or a list of them, renamed or not; `*` for all of it,
+/// and where the module itself is renamed, so that nobody sees what stands behind it.
+fn behind(module: &str, text: &str) -> BTreeSet<String> {
+    let joined = joined(text);
+    let path = format!("{module}::");
+    let places = joined.match_indices(&path).map(|(at, found)| &joined[at + found.len()..]);
+    let fits = |c: char| is_word(c) || "{},:* ".contains(c);
     let lists = places.map(|tail| &tail[..tail.find(|c| !fits(c)).unwrap_or(tail.len())]);
-    lists.flat_map(|list| list.split(|c| !is_word(c))).map(str::to_string).collect()
+    let words = lists.flat_map(|list| list.split(|c| !is_word(c) && c != '*'));
+    words.chain(is_renamed(module, &joined).then_some("*")).map(str::to_string).collect()
+}
+
+/// Whether an import gives a module another name.
+fn is_renamed(module: &str, joined: &str) -> bool {
+    let items = joined.split(';').filter_map(|item| item.rsplit_once("use "));
+    let mut imports = items.filter(|(before, _)| !before.ends_with(is_word));
+    let names = [format!("{module} as "), format!("{module}::{{self as ")];
+    imports.any(|(_, import)| names.iter().any(|name| import.contains(name)))
 }
 
 /// Whoever made one of his own would be in no order, and nobody would look whether he waits in turn.
 #[test]
 fn locks_go_through_their_module() {
-    let kinds = ["Mutex", "RwLock", "Condvar", "ReentrantLock", "Barrier"];
+    let kinds = ["Mutex", "RwLock", "Condvar", "ReentrantLock", "Barrier", "*"];
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for (path, text) in sources() {
-        let names = of_sync(&text);
+        let names = behind("sync", &text);
         // Where requests are answered nobody waits for who makes a value for all, either.
         let rooms = ["engine", "fuse", "threads", "core", "home", "tier", "recovery", "files"];
         let rooms = rooms.map(|room| format!("forebay-{room}"));
@@ -115,6 +138,20 @@ fn locks_go_through_their_module() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(seen >= 3, "the module of locks is not seen: {seen}");
+}
+
+/// Who sleeps past it is not asked whether others wait for a lock of his meanwhile.
+#[test]
+fn sleeps_go_through_the_module_of_locks() {
+    let sources = sources();
+    let sleeps = sources.iter().filter(|(_, text)| {
+        let names = behind("thread", text);
+        ["sleep", "sleep_ms", "sleep_until", "park_timeout", "*"]
+            .iter()
+            .any(|it| names.contains(*it))
+    });
+    let places: Vec<&Path> = sleeps.map(|(path, _)| path.as_path()).collect();
+    assert_eq!(places, [Path::new("forebay-base/src/lock.rs")]);
 }
 
 /// The order of locks is written once, where they are made. The document says where, and no more of it.
@@ -150,5 +187,31 @@ fn what_is_of_tests_is_left_out_and_no_more() {
     assert_eq!(code(text), "use a;\nfn c() {\n}");
     let found = test_modules(Path::new("x/src/y.rs"), text);
     assert_eq!(found, [PathBuf::from("x/src/y/beds")]);
-    assert!(of_sync("use std::sync::{\n    Arc, Mutex,\n};").contains("Mutex"));
+}
+
+/// Method: each way in which one can be named.
+#[test]
+fn a_lock_is_seen_by_whatever_name() {
+    for text in [
+        "use std::sync::{\n    Arc, Mutex,\n};",
+        "use std::sync::{Arc, atomic::{AtomicBool, Ordering::SeqCst}, Mutex};",
+        "use std::sync::Mutex as Other;",
+        "use std::sync::{Arc, Mutex as Other};",
+        "use std::{io, sync::{\n    Mutex as Other\n}};",
+        "let lock = std::sync :: Mutex::new(());",
+    ] {
+        assert!(behind("sync", text).contains("Mutex"), "{text}");
+    }
+    for text in [
+        "use std::sync::*;",
+        "use std::sync as other;",
+        "use std::sync::{self as other, Arc};",
+        "fn a() {}\nuse std::{io, sync::{self as other}};",
+        "use std::{io, sync as other};",
+    ] {
+        assert!(behind("sync", text).contains("*"), "{text}");
+    }
+    let text = "use std::sync::{self, Arc}; use base::lock::{Mutex as Other}; a = b * sync::c(d * e); in_sync as u64";
+    let names = behind("sync", text);
+    assert!(names.contains("Arc") && !names.contains("Mutex") && !names.contains("*"), "{names:?}");
 }

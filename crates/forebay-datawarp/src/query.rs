@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Result};
 
 use crate::daemon::{Daemon, is_away};
@@ -203,7 +203,7 @@ pub fn ended(daemon: &Daemon, transfer: &Transfer) -> Result<Transfer> {
     let mut pause = FIRST_PAUSE;
     let mut answered = Instant::now();
     while Standing::of(&transfer) == Some(Standing::Pending) {
-        thread::sleep(pause);
+        sleep(pause);
         pause = (2 * pause).min(LAST_PAUSE);
         match daemon.get(&format!("/v1/transfers/{}", transfer.id)) {
             Ok(now) => (transfer, answered) = (now, Instant::now()),

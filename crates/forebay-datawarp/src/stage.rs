@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Result};
 use rustix::fs::{Access, access, fsync};
 use serde_json::{Value, json};
@@ -235,7 +235,7 @@ fn end(site: &Site, transfer: &Transfer) -> Result<()> {
         if Instant::now() > deadline {
             return Err(Error::os(libc::ETIMEDOUT, transfer.inside().display().to_string()));
         }
-        thread::sleep(PAUSE);
+        sleep(PAUSE);
         now = site.daemon.get(&url)?;
     }
 }

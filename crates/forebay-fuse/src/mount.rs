@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
 use forebay_backing::{BackingStore, Error, Kind, Result};
-use forebay_base::lock::{Condvar, Mutex, Rank};
+use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
 use forebay_engine::Engine;
@@ -456,7 +456,7 @@ fn explain(e: io::Error, options: &MountOptions) -> Error {
 fn start_watchdog(shared: Arc<Shared>, stop: Arc<AtomicBool>) -> Result<()> {
     let watch = move || {
         while !stop.load(Relaxed) {
-            std::thread::sleep(Duration::from_millis(100));
+            sleep(Duration::from_millis(100));
             let late = shared.expire();
             if late > 0 {
                 tracing::warn!(
@@ -482,7 +482,7 @@ fn compare_superseded(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> Result<()
     let (shared, stop) = (shared.clone(), stop.clone());
     let compare = move || {
         while !stop.load(Relaxed) && !shared.vfs.compare_superseded() {
-            std::thread::sleep(Duration::from_secs(2));
+            sleep(Duration::from_secs(2));
         }
     };
     let spawned = std::thread::Builder::new().name("fb-compare".into()).spawn(compare);

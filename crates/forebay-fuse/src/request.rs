@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
-use forebay_base::lock::{Mutex, Rank};
+use forebay_base::lock::{Mutex, Rank, sleep};
 use forebay_cluster::core::Revision;
 use forebay_cluster::front::{Front, Home, Keeper, Kept, Told};
 use forebay_cluster::words::{Answer as Answered, Question};
@@ -243,7 +243,7 @@ pub fn settles(quiet: impl Fn() -> bool) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
     }
     true
 }

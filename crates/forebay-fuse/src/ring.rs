@@ -31,6 +31,7 @@ use std::sync::atomic::{
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use forebay_base::lock::sleep;
 use forebay_engine::Pool;
 use forebay_engine::time::Time;
 use rustix::thread::CpuSet;
@@ -242,7 +243,7 @@ impl Crew {
                 return;
             }
             tracing::warn!(%error, "a ring entry could not be made");
-            std::thread::sleep(Duration::from_secs(1));
+            sleep(Duration::from_secs(1));
         }
     }
 
@@ -262,7 +263,7 @@ impl Crew {
                 Ok(worker) => return worker.serve(),
                 Err((error, back)) => {
                     tracing::warn!(%error, "an answer waits for a ring");
-                    std::thread::sleep(Duration::from_secs(1));
+                    sleep(Duration::from_secs(1));
                     seat = back;
                 }
             }

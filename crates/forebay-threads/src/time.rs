@@ -76,10 +76,10 @@ impl Time {
     }
 
     pub fn sleep(&self, pause: Duration) {
-        lock::sleeps();
         match &self.0 {
-            None => std::thread::sleep(pause),
+            None => lock::sleep(pause),
             Some(simulation) => {
+                lock::sleeps();
                 let (nobody, never) = (Mutex::new(Rank::Wake, ()), Condvar::new());
                 let nobody = nobody.lock();
                 drop(simulation.wait_while(&never, nobody, pause, |()| true));

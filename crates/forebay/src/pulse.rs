@@ -6,10 +6,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
+use forebay_base::lock::sleep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
@@ -37,7 +37,7 @@ pub fn is_dead(mountpoint: &Path) -> Result<bool> {
         match pulse(mountpoint)? {
             Pulse::Dead => return Ok(true),
             Pulse::Alive if Instant::now() >= deadline => return Ok(false),
-            Pulse::Alive => thread::sleep(LOOK_AGAIN),
+            Pulse::Alive => sleep(LOOK_AGAIN),
         }
     }
 }

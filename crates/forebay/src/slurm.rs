@@ -3,10 +3,10 @@
 
 use std::process::Command;
 use std::str::SplitWhitespace;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::command::told_within;
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 
 /// A command of Slurm that has not answered by then: slurmctld is away, or busy.
@@ -61,7 +61,7 @@ pub fn script(id: &str, patience: Duration) -> Result<Option<String>> {
     let deadline = Instant::now() + patience;
     loop {
         match batch_script(id) {
-            Err(_) if Instant::now() < deadline => thread::sleep(LOOK),
+            Err(_) if Instant::now() < deadline => sleep(LOOK),
             told => return told,
         }
     }
@@ -91,7 +91,7 @@ pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
         };
         match said {
             Said::Code(code) => return Some(code),
-            Said::Later if Instant::now() < deadline => thread::sleep(LOOK),
+            Said::Later if Instant::now() < deadline => sleep(LOOK),
             Said::Later | Said::Nothing => return None,
         }
     }

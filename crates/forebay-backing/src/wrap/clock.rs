@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
+
 pub trait Clock: Send + Sync + 'static {
     /// Time since some fixed point; never goes back.
     fn now(&self) -> Duration;
@@ -25,7 +27,7 @@ impl Clock for Monotonic {
     fn sleep_until(&self, time: Duration) {
         let left = time.saturating_sub(self.now());
         if !left.is_zero() {
-            std::thread::sleep(left);
+            sleep(left);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, sleep};
 use forebay_base::{Error, Kind, Result};
 
 use super::guest;
@@ -140,7 +140,7 @@ impl Shared {
                     warned = Some(Instant::now());
                 }
                 // No descriptor, memory or thread is left; they come back as connections end.
-                thread::sleep(Duration::from_millis(20));
+                sleep(Duration::from_millis(20));
             }
         }
     }

@@ -11,6 +11,8 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
+use forebay_base::lock::sleep;
+
 /// A command for an entry.
 pub struct Command<'a> {
     pub op: u32,
@@ -84,7 +86,7 @@ fn again(e: &io::Error) -> bool {
     match e.raw_os_error() {
         Some(libc::EINTR) => true,
         Some(libc::EAGAIN | libc::EBUSY) => {
-            std::thread::sleep(Duration::from_millis(1));
+            sleep(Duration::from_millis(1));
             true
         }
         _ => false,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::{Condvar, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use forebay_base::lock::{Condvar, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, sleep};
 
 /// So long a rename waits for a moment without readers before it holds new ones back.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ impl Tree {
                 (false, Some(_)) => hold = None,
                 _ => {}
             }
-            std::thread::sleep(Duration::from_micros(100));
+            sleep(Duration::from_micros(100));
         }
     }
 }

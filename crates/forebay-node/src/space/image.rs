@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay_base::folder::{Folder, Wanted};
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use rustix::fs;
 use rustix::fs::{FallocateFlags, OFlags};
@@ -215,7 +216,7 @@ fn wait(child: &mut Child, program: &Path) -> Result<(std::process::ExitStatus, 
             let context = format!("{} did not end within {limit} s", program.display());
             return Err(Error::new(Kind::TimedOut, context));
         }
-        std::thread::sleep(Duration::from_millis(2));
+        sleep(Duration::from_millis(2));
     }
 }
 

@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Result};
 use rustix::fs;
 use rustix::fs::{Mode, OFlags};
@@ -98,7 +99,7 @@ impl Loop {
                 Err(e) => return Err(failed(format_args!("{}: loop device", path.display()))(e)),
                 Ok(device) => return device.settled(path),
             }
-            std::thread::sleep(Duration::from_millis(u64::from(round)));
+            sleep(Duration::from_millis(u64::from(round)));
         }
         Err(failed(format_args!("{}: no loop device could be had", path.display()))(last))
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Result};
 use rustix::fs;
 use rustix::fs::{Mode, OFlags};
@@ -78,7 +79,7 @@ impl Pool {
                 loopdev::clear_away();
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay_base::folder::{self, Folder, Wanted};
+use forebay_base::lock::sleep;
 use forebay_base::way::{self, Demand, End};
 use redb::{Database, DatabaseError};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, fsync};

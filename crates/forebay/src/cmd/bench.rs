@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::thread;
 use std::time::Duration;
 
 use forebay_backing::{Error, Result};
+use forebay_base::lock::sleep;
 use forebay_bench::beneath::{self, Beneath, Bytes};
 use forebay_bench::interrupt;
 
@@ -140,7 +140,7 @@ fn fence(directory: &Path) -> Result<forebay_bench::Result<()>> {
             client.delete(&url)?;
             return Ok(Err(forebay_bench::Error::Interrupted));
         }
-        thread::sleep(POLL);
+        sleep(POLL);
     }
 }
 

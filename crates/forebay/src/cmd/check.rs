@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_backing::Result;
+use forebay_base::lock::sleep;
 use forebay_engine::{CheckReport, Progress};
 use serde_json::json;
 
@@ -128,7 +129,7 @@ fn read_data(tier: &Path) -> Result<CheckReport> {
     let report = thread::scope(|scope| {
         let reading = scope.spawn(|| forebay_engine::check_data(tier, &progress));
         while !reading.is_finished() {
-            thread::sleep(LOOK);
+            sleep(LOOK);
             line.update(Sample::from(&progress));
         }
         reading.join().expect("no panic inside")

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::desk::now;
 use forebay_node::records::{Instance, JobKey, Life, Mode, State, Want};
@@ -332,7 +332,7 @@ fn wait_ready(client: &NodeClient, wanted: &Instance, limit: Duration) -> Result
             let why = format!("instance {id} could not be made; it is tried again until destroyed");
             return Err(Error::new(Kind::Unavailable, why));
         }
-        thread::sleep(POLL);
+        sleep(POLL);
     }
 }
 
@@ -538,7 +538,7 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
             let why = format!("{id} is still leaving after {after}, and goes on: {waits}");
             return Err(Error::new(Kind::DirtyAtRisk, why));
         }
-        thread::sleep(POLL);
+        sleep(POLL);
     }
     say(format!("{id} is gone"));
     Ok(0)

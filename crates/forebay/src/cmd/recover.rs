@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_backing::{Access, BackingStore, DirStore, Error, Kind, Result};
+use forebay_base::lock::sleep;
 use forebay_engine::{
     Engine, KeepDirty, Progress, RecoveryReport, Report, Salvaged, Tier, TierOwner,
 };
@@ -224,7 +225,7 @@ fn watched<T: Send>(progress: &Arc<Progress>, work: impl FnOnce() -> T + Send) -
             if signals::take_interrupt().is_some() {
                 progress.cancel();
             }
-            thread::sleep(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
         line.clear();
         working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::lock::sleep;
 use forebay_base::way::{self, Demand};
 use forebay_engine::KeepDirty;
 
@@ -184,7 +184,7 @@ fn wait(child: &mut Child) -> u8 {
             // moment, which is no error.
             unsafe { libc::kill(child.id() as i32, signal) };
         }
-        thread::sleep(Duration::from_millis(10));
+        sleep(Duration::from_millis(10));
     }
 }
 
@@ -295,7 +295,7 @@ fn wait_for_users(mountpoint: &Path) -> Waited {
     let began = Instant::now();
     let mut looked = began;
     loop {
-        thread::sleep(Duration::from_millis(50));
+        sleep(Duration::from_millis(50));
         if signals::take_interrupt().is_some() {
             return Waited::Interrupted;
         }

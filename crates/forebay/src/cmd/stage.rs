@@ -1,10 +1,10 @@
 //! `forebay stage`: bytes into an instance and out of it.
 
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use clap::value_parser;
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::hands::Stage;
 use forebay_node::records::{
@@ -309,7 +309,7 @@ fn wait(client: &NodeClient, id: &str, json: bool) -> Result<u8> {
             let hint = format!("transfer {id} goes on; `forebay stage cancel {id}` ends it");
             return Err(Error::new(Kind::Interrupted, hint));
         }
-        thread::sleep(POLL);
+        sleep(POLL);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::lock::sleep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -263,7 +263,7 @@ impl Left {
                 Ok(found) => return Left::Dirty { files: found.files, bytes: found.bytes },
                 // The dying daemon's hold on it is the last that goes.
                 Err(error) if is_held(&error) && Instant::now() < deadline => {
-                    thread::sleep(LOOK_AGAIN);
+                    sleep(LOOK_AGAIN);
                 }
                 Err(error) => return Left::Unknown(error),
             }

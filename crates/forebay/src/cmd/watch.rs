@@ -1,10 +1,10 @@
 //! Starting a job in the daemon, watching it with progress, and telling how it ended.
 
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::lock::sleep;
 use serde_json::json;
 
 use crate::http::Client;
@@ -134,7 +134,7 @@ pub fn start_new(client: &Client, asked: &NewJob) -> Result<u64> {
         match client.post("/v1/jobs", &body) {
             Ok(answer) => return Ok(answer["id"].as_u64().unwrap_or(0)),
             Err(e) if e.kind() == Kind::Unavailable && Instant::now() < deadline => {
-                thread::sleep(POLL_LAST);
+                sleep(POLL_LAST);
             }
             Err(e) => return Err(e),
         }
@@ -186,7 +186,7 @@ pub fn attend(
             line.clear();
             return Ok(abandoned(job, deadline.is_some()));
         }
-        thread::sleep((began.elapsed() / POLLS).clamp(POLL_FIRST, POLL_LAST));
+        sleep((began.elapsed() / POLLS).clamp(POLL_FIRST, POLL_LAST));
     }
 }
 

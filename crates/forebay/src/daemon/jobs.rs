@@ -13,7 +13,7 @@ use forebay_engine::Progress;
 
 use super::eta::{Left, Pace, Point};
 use forebay_base::folder::Folder;
-use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, sleep};
 
 use super::saved::{self, Saved, SavedJob};
 use crate::moment::unix_secs;
@@ -154,7 +154,7 @@ impl Jobs {
         let jobs = self.clone();
         let watch = move || {
             while jobs.measure_once() {
-                thread::sleep(MEASURE_EVERY);
+                sleep(MEASURE_EVERY);
             }
         };
         if thread::Builder::new().name("job-pace".into()).spawn(watch).is_err() {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
-use forebay_base::lock::MutexGuard;
+use forebay_base::lock::{MutexGuard, sleep};
 use forebay_engine::{KeepDirty, PERISHABLE, Progress, Report};
 
 use super::jobs::Outcome;
@@ -72,7 +72,7 @@ impl Daemon {
             if progress.is_cancelled() || deadline.is_some_and(|at| Instant::now() >= at) {
                 return None;
             }
-            thread::sleep(TURN_LOOK);
+            sleep(TURN_LOOK);
         }
     }
 

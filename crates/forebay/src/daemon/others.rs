@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_base::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank, sleep};
 use forebay_cluster::front::Desk;
 use forebay_cluster::member::Member;
 use forebay_engine::Progress;
@@ -189,7 +189,7 @@ pub fn wait(
             Err(error) if missed >= POLLS_MISSED || !is_alive() => return Err(error),
             Err(_) => missed += 1,
         }
-        thread::sleep(POLL);
+        sleep(POLL);
     }
 }
 

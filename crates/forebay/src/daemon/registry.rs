@@ -1,11 +1,10 @@
 //! What the registry says of itself, looked at now and then: said in the log once, and told to whoever collects metrics.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use forebay_backing::Result;
-use forebay_base::lock::{Mutex, MutexGuard, Rank};
+use forebay_base::lock::{Mutex, MutexGuard, Rank, sleep};
 use forebay_cluster::member::Member;
 use forebay_registry::Health;
 use serde_json::{Value, json};
@@ -52,7 +51,7 @@ impl Daemon {
             while let Some(daemon) = daemon.upgrade() {
                 daemon.look_at_registry(&member);
                 drop(daemon);
-                thread::sleep(LOOK_EVERY);
+                sleep(LOOK_EVERY);
             }
         });
     }

@@ -1,10 +1,10 @@
 //! What the daemon tells in numbers: totals, windows, since the last reset, by user and process.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::lock::sleep;
 use forebay_engine::RuleUse;
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ impl Daemon {
             while let Some(daemon) = daemon.upgrade() {
                 daemon.history.keep(&daemon.reading());
                 drop(daemon);
-                thread::sleep(READ_EVERY);
+                sleep(READ_EVERY);
             }
         });
     }

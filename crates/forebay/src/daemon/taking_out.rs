@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::lock::sleep;
 use forebay_cluster::member::{Member, Seen};
 use forebay_engine::Progress;
 use serde::Deserialize;
@@ -121,7 +121,7 @@ fn see_off(member: &Member, name: &str, id: u64) {
     let mut answers = ask("DELETE", &format!("/v1/jobs/{id}")).is_ok();
     let began = Instant::now();
     while answers && began.elapsed() < END_PATIENCE {
-        thread::sleep(LOOK_AGAIN);
+        sleep(LOOK_AGAIN);
         answers = ask("GET", "/v1/status").is_ok();
     }
 }

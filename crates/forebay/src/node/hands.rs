@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::command::within;
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::hands::{
     Cache, Failed, Hands, Leave, Look, Moved, Order, Stage, Staging, Stop, Unflushed,
@@ -126,7 +126,7 @@ impl Hands for Processes {
                 return Ok(holders);
             }
             holders = users_of(&cache.mountpoint, HOLDERS);
-            thread::sleep(Duration::from_millis(250));
+            sleep(Duration::from_millis(250));
         }
     }
 
@@ -228,7 +228,7 @@ impl Hands for Processes {
                 }
                 _ => {}
             }
-            thread::sleep(POLL);
+            sleep(POLL);
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::{Book, Node, TIERS};
 use serde_json::json;
@@ -68,7 +69,7 @@ impl Members {
             if let Err(error) = self.follow() {
                 tracing::warn!(%error, "whether the node is drained is not known");
             }
-            thread::sleep(AGAIN);
+            sleep(AGAIN);
         }
     }
 

@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::folder::Folder;
+use forebay_base::lock::sleep;
 use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result, Retry};
 use forebay_node::hands::{Failed, Moved, Stage, Staging, Stop};
@@ -193,7 +193,7 @@ impl<'a> Status<'a> {
                 }
                 // One that was started a moment ago may not have said so yet.
                 Lock::Worker => match Running::find(&self.path) {
-                    Err(_) if Instant::now() < deadline => thread::sleep(START_POLL),
+                    Err(_) if Instant::now() < deadline => sleep(START_POLL),
                     Ok(running) if ours => return Ok(Found::Running(running)),
                     Ok(running) => {
                         running.end_now(self.staging.patience)?;

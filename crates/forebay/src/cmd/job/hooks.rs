@@ -6,9 +6,9 @@
 //! - H2: `paths`, `pools` and `process` run inside the scheduler: they read local files only.
 
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{Create, Mode, Plan, Space};
 use forebay_job::{Job, Problem, Severity, read};
@@ -198,7 +198,7 @@ fn until_done(
             let limit = crate::units::human_secs(limit.as_secs_f64());
             return Err(Error::new(Kind::TimedOut, format!("not done within {limit}: {waits}")));
         }
-        thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
+        sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
         pause = (pause * 3 / 2).min(POLL_LAST);
     }
 }
@@ -315,12 +315,12 @@ fn epilog(args: &Step) -> u8 {
         let went = match client.post::<StepView>(&path, &asked) {
             Ok(StepView { state: StepState::Done, text }) => Ok(Went::Ok(text)),
             Ok(StepView { state: StepState::Wait, .. }) if !over => {
-                thread::sleep(POLL_LAST / 4);
+                sleep(POLL_LAST / 4);
                 continue;
             }
             Ok(StepView { text, .. }) => Ok(Went::Busy(text)),
             Err(error) if may_pass(&error) && !over => {
-                thread::sleep(POLL_LAST);
+                sleep(POLL_LAST);
                 continue;
             }
             Err(error) => Err(error),

@@ -1,10 +1,10 @@
 //! What `forebay registry check` tries. All of it is made in keys of its own that hang on a lease.
 
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
+use forebay_base::lock::sleep;
 use forebay_registry::{Commit, Health, Lease, Registry, Revision, Seen};
 
 use crate::registry_problems::problems_of;
