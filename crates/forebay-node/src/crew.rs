@@ -190,7 +190,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = self.crew.lock();
+        // Also while unwinding.
+        let mut state = self.crew.state.lock_anyway();
         if let Some(running) = state.running.get_mut(kind(&self.key)) {
             *running -= 1;
         }
@@ -208,8 +209,9 @@ impl Drop for Turn {
             };
             slot.not_before = Instant::now() + pause;
         }
+        state.rang = true;
         drop(state);
-        self.crew.ring();
+        self.crew.bell.notify_all();
     }
 }
 
@@ -312,6 +314,21 @@ mod tests {
         let state = crew.lock();
         let slot = &state.slots["a"];
         assert!(!slot.running && slot.failures == 1 && slot.not_before > Instant::now());
+    }
+
+    /// A second panic while the first unwinds would end the whole process.
+    #[test]
+    fn a_turn_is_given_back_although_the_lock_is_lost() {
+        let crew = Arc::new(Crew::default());
+        crew.lock().begin("a", 1, None);
+        let other = crew.clone();
+        let lost = thread::spawn(move || {
+            let _held = other.lock();
+            panic!("as the test wishes");
+        });
+        assert!(lost.join().is_err());
+        drop(Turn { crew: crew.clone(), key: "a".into(), next: Next::BackOff });
+        assert!(!crew.state.lock_anyway().slots["a"].running);
     }
 
     #[test]

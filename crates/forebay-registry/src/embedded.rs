@@ -169,7 +169,8 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        let leases = self.inner.leases.lock();
+        // Also while unwinding.
+        let leases = self.inner.leases.lock_anyway();
         self.inner.closed.get_or_init(|| ());
         drop(leases);
         self.inner.leased.notify_all();

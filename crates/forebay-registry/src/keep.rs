@@ -111,7 +111,8 @@ impl Kept {
     fn end(&mut self) -> Option<End> {
         let keeper = self.keeper.take()?;
         asks_the_registry(); // A renewal may be under way.
-        let was = std::mem::replace(&mut self.inner.lock().end, End::Wanted);
+        // Also while unwinding.
+        let was = std::mem::replace(&mut self.inner.state.lock_anyway().end, End::Wanted);
         self.inner.changed.notify_all();
         let _ = keeper.join(); // It has told what went wrong when it panicked.
         Some(was)

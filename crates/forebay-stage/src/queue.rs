@@ -203,7 +203,8 @@ impl Queue {
     }
 
     fn done(&self, kind: Done) {
-        let mut state = self.state();
+        // Also while unwinding.
+        let mut state = self.state.lock_anyway();
         state.busy -= 1;
         state.walking -= usize::from(kind == Done::Walking);
         let idle = state.busy == 0;

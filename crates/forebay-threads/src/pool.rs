@@ -232,7 +232,8 @@ struct Missed<'a>(&'a Arc<Shared>);
 impl Drop for Missed<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let mut queue = self.0.queue.lock();
+            // Lists and counts, none of which a panic leaves half changed.
+            let mut queue = self.0.queue.lock_anyway();
             queue.threads -= 1;
             self.0.staff(&mut queue);
         }

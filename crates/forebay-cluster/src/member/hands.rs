@@ -45,6 +45,11 @@ impl Hands {
             return;
         }
         queue.work.push_back(Box::new(work));
+        self.staff(queue);
+    }
+
+    /// Sees to it that somebody comes for what is queued.
+    fn staff(&self, mut queue: MutexGuard<'_, Queue>) {
         if queue.idle >= queue.work.len() || queue.threads >= self.max {
             drop(queue);
             self.shared.1.notify_one();
@@ -64,7 +69,9 @@ impl Hands {
         loop {
             if let Some(work) = queue.work.pop_front() {
                 drop(queue);
+                let missed = Missed(self);
                 work();
+                drop(missed);
                 queue = self.queue();
                 continue;
             }
@@ -86,5 +93,45 @@ impl Hands {
     pub fn close(&self) {
         self.queue().closed = true;
         self.shared.1.notify_all();
+    }
+}
+
+/// A thread that a bug in its work ends is missed: it counts no more, and another comes for what is left.
+struct Missed<'a>(&'a Hands);
+
+impl Drop for Missed<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A list and two counts, none of which a panic leaves half changed.
+            let mut queue = self.0.shared.0.lock_anyway();
+            queue.threads -= 1;
+            self.0.staff(queue);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// Else a bug in one commit would leave nobody to make the others.
+    #[test]
+    fn a_thread_that_a_bug_has_ended_is_replaced() {
+        let hands = Hands::new(1);
+        let (goes_on, waits) = std::sync::mpsc::channel::<()>();
+        let (tells, told) = std::sync::mpsc::channel();
+        hands.run(move || {
+            let _ = waits.recv();
+            panic!("a bug, as this test wants it");
+        });
+        for number in 0..2 {
+            let tells = tells.clone();
+            hands.run(move || _ = tells.send(number));
+        }
+        drop(goes_on);
+        let come = [told.recv_timeout(LONG), told.recv_timeout(LONG)];
+        assert_eq!(come, [Ok(0), Ok(1)]);
     }
 }

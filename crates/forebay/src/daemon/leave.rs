@@ -377,7 +377,8 @@ impl DrainOf<'_> {
 
 impl Drop for DrainOf<'_> {
     fn drop(&mut self) {
-        *self.0.drain_slot() = None;
+        // Also while unwinding.
+        *self.0.drain.lock_anyway() = None;
     }
 }
 
