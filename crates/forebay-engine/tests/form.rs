@@ -332,14 +332,10 @@ fn what_the_architecture_names_exists() {
             assert!(methods.contains_key(&(owner, method.into())), "{name}: there is none");
             seen += 1;
         }
-        let of_room = |name: &str| CRATES.iter().any(|room| name.starts_with(&format!("{room}/")));
-        let file = name.strip_suffix(".rs").and_then(|file| match file.strip_prefix("engine/") {
-            None if !of_room(file) => None,
-            None => Some(file.trim_start_matches("threads/")),
-            of_engine => of_engine,
-        });
-        if let Some(file) = file {
-            assert!(modules.contains_key(file), "{name}: there is none");
+        let file = name.split_once('/').filter(|_| name.ends_with(".rs"));
+        if let Some((of, path)) = file.filter(|(of, _)| *of == "engine" || CRATES.contains(of)) {
+            let place = root().join(format!("../../forebay-{of}/src")).join(path);
+            assert!(place.is_file(), "{name}: there is none");
             seen += 1;
         }
     }
