@@ -8,7 +8,7 @@ use super::trial::TrialArgs;
 use crate::config::{ConfigFile, ConfigFlags, Section, Settings};
 use crate::daemon::{self, Places, Plan, Ready, Side};
 use crate::mounts::Mounts;
-use crate::ui::{note, say};
+use crate::ui::{note, note_wrong, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -162,7 +162,7 @@ fn serve(plan: Plan, args: &Args) -> Result<u8> {
         }
         Side::Parent(child) => {
             for note in child.wait_ready()? {
-                note!("{note}");
+                note_wrong(&note);
             }
             let (at, of) = (mountpoint.display(), backing.display());
             say(format!("{at} serves {of} through the tier {}", tier.display()));

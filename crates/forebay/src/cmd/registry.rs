@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::ui::table::{Align, lay_out};
-use crate::ui::{note, say, say_json};
+use crate::ui::{note, say, say_json, say_wrong};
 use crate::units::{counted, human_size};
 use probe::Probe;
 
@@ -141,7 +141,7 @@ fn tell(address: &str, probe: &Probe, records: usize) {
     if let Some(lease) = &probe.lease {
         say(format!("lease: granted for {} s, kept and given up", lease.as_secs()));
     }
-    probe.problems.iter().for_each(|problem| say(format!("problem: {problem}")));
+    probe.problems.iter().for_each(|problem| say_wrong(&format!("problem: {problem}")));
     if probe.problems.is_empty() {
         say("sound");
     }

@@ -20,7 +20,7 @@ use crate::daemon::{self, Places, Side};
 use crate::http::{Client, Liveness};
 use crate::mounts::users_of;
 use crate::signals::{self, From, Interrupt};
-use crate::ui::note;
+use crate::ui::{note, note_wrong};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, Leave};
 
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<u8> {
         }
         Side::Parent(child) => {
             for note in child.wait_ready()? {
-                note!("{note}");
+                note_wrong(&note);
             }
             let dir =
                 places.mountpoint.join(cwd.strip_prefix(&places.backing).unwrap_or(Path::new("")));

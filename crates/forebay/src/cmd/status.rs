@@ -13,7 +13,7 @@ use super::watch::how_to_settle;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
-use crate::ui::{note, say, say_json};
+use crate::ui::{note, say, say_json, say_wrong};
 use crate::units::{counted, human_rate, human_secs, human_size};
 use crate::wire::{MemberView, StatusView};
 
@@ -85,7 +85,7 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
         say(format!("member {by} renames a directory: nothing is claimed meanwhile"));
     }
     for problem in &problems {
-        say(format!("WARNING: the registry: {problem}"));
+        say_wrong(&format!("WARNING: the registry: {problem}"));
     }
     let head = [
         "MEMBER",

@@ -11,7 +11,7 @@ mod settings;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::ui::note;
+use crate::ui::note_wrong;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_backing::Result;
@@ -51,7 +51,7 @@ impl ConfigFlags {
     fn load_from(&self, file: RawConfig) -> Result<Settings> {
         let (env, warnings) = RawConfig::from_env(std::env::vars_os());
         for warning in warnings {
-            note!("warning: {warning}");
+            note_wrong(&format!("warning: {warning}"));
         }
         Settings::resolve(&RawConfig::from_flags(&self.values).over(env).over(file))
     }

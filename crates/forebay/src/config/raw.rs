@@ -195,7 +195,7 @@ fn unknown(name: &str) -> String {
         Some(at) => format!("did you mean {}?", names[at]),
         None => "`forebay config show` lists those there are".into(),
     };
-    format!("{name} is not a setting and is ignored; {hint}")
+    format!("{name} is not a setting and is ignored: {hint}")
 }
 
 fn key_like(env: &str) -> String {

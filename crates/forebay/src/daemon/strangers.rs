@@ -35,8 +35,8 @@ fn relation(ours: &TierOwner, theirs: &TierOwner) -> Option<&'static str> {
 
 fn note(relation: &str, backing: &Path, at: &Path) -> String {
     format!(
-        "{} {relation} at {} with a tier of its own: the two are strangers to each other, and a file \
-         that is written in both is a conflict",
+        "{} {relation} at {} with a tier of its own, and the two are strangers to each other: write to \
+         a file in one of them alone, or it becomes a conflict",
         backing.display(),
         at.display()
     )

@@ -39,6 +39,28 @@ macro_rules! note {
 }
 pub(crate) use note;
 
+/// A longer line is not read at a glance.
+const LINE_MAX: usize = 160;
+
+/// Prints something that is wrong, as [`lines_of`] has it.
+pub fn say_wrong(text: &str) {
+    lines_of(text).iter().for_each(say);
+}
+
+/// Tells the person at the terminal of something that is wrong, as [`lines_of`] has it.
+pub fn note_wrong(text: &str) {
+    lines_of(text).iter().for_each(|line| note!("{line}"));
+}
+
+/// What is so and, below it where one line would be too long, what to do about it: that stands behind the last colon.
+fn lines_of(text: &str) -> Vec<String> {
+    let is_long = text.chars().count() > LINE_MAX;
+    match text.rsplit_once(": ").filter(|_| is_long) {
+        Some((fact, remedy)) => vec![fact.into(), format!("  {remedy}")],
+        None => vec![text.into()],
+    }
+}
+
 pub enum Answer {
     Yes,
     No,
@@ -54,4 +76,19 @@ pub fn confirm(question: &str) -> Result<Answer> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line).map_err(|e| Error::io(e, "standard input"))?;
     Ok(if line.trim() == "yes" { Answer::Yes } else { Answer::No })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_for_a_line_has_its_remedy_below() {
+        let short = "a file: it cannot be read: mend it";
+        assert_eq!(lines_of(short), [short]);
+        let (fact, remedy) = (format!("a file: it cannot be read {}", "x".repeat(140)), "mend it");
+        assert_eq!(lines_of(&format!("{fact}: {remedy}")), [fact, format!("  {remedy}")]);
+        let one = "x".repeat(200);
+        assert_eq!(lines_of(&one), [one]);
+    }
 }
