@@ -172,6 +172,9 @@ fn a_drained_node_s_members_leave_and_stay_while_they_are_in_use() {
     within(PATIENCE, "its daemon ends", || !is_alive(member.pid()));
     assert_eq!(cluster.stored("large").unwrap(), random(20 << 20, 3));
     assert_eq!(cluster.stored("h").unwrap(), b"still mounted");
+    let told = node.forebay(&["umount", text(&member.mnt)]).expect(3).stderr;
+    let undrain = format!("`forebay node undrain {}`", node.name);
+    assert!(told.contains("is drained") && told.contains(&undrain), "{told}");
     // The member that has another name was not asked.
     write(&cluster.at(0, "i"), b"not drained");
     node.forebay(&["node", "undrain", &node.name]).ok();

@@ -9,11 +9,12 @@ use forebay_base::lock::sleep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{PidfdFlags, pidfd_open};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::watch::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
+use crate::node::client::NodeClient;
 use crate::pulse;
 use crate::rights;
 use crate::ui::{note, say, say_json};
@@ -72,7 +73,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub fn run(args: &Args) -> Result<u8> {
     let mounts = Mounts::read()?;
     let Some(mountpoint) = &args.mountpoint else { return all(&mounts, args) };
-    let place = mounts.find(mountpoint)?;
+    let place = mounts.find(mountpoint).map_err(|error| match error.kind() {
+        Kind::Unreachable => not_mounted(mountpoint, &mounts),
+        _ => error,
+    })?;
     if !place.path.as_os_str().is_empty() {
         let message = format!(
             "{} is inside a mount: name its mount point, {}",
@@ -82,6 +86,29 @@ pub fn run(args: &Args) -> Result<u8> {
         return Err(Error::new(Kind::Usage, message));
     }
     one(place, args)
+}
+
+/// What is mounted elsewhere is no remedy where a mount has left by itself.
+fn not_mounted(typed: &Path, mounts: &Mounts) -> Error {
+    let typed = typed.display();
+    let others: Vec<_> = mounts.ours().map(|(at, _)| at.display().to_string()).collect();
+    let why = match drained_node() {
+        Some(node) => format!(
+            "node {node} is drained, and its members have flushed all and left. `forebay node undrain \
+             {node}` ends that; what is to serve again is mounted then"
+        ),
+        None if others.is_empty() => "nothing of forebay's is".into(),
+        None => format!("what is: {}", others.join(", ")),
+    };
+    let message = format!("{typed} is not mounted, and nothing is left to unmount: {why}");
+    Error::new(Kind::Unreachable, message)
+}
+
+/// This machine's node, if it has a daemon that is told to have its members leave.
+fn drained_node() -> Option<String> {
+    let node: Value = NodeClient::of_environment().get("/v1/node").ok()?;
+    let name = node["name"].as_str().filter(|_| node["draining"] == true);
+    name.map(str::to_string)
 }
 
 /// One after the other; the exit code is the worst.
