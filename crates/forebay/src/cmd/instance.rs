@@ -521,7 +521,7 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
         if is_news && (is_known || said.elapsed() >= AGAIN) {
             let left =
                 human_secs(deadline.saturating_duration_since(Instant::now()).as_secs() as f64);
-            note!("{waits} (waited for {left} more)");
+            note!("{waits}; waits for {left} more at most");
             told.clone_from(&waits);
             said = Instant::now();
         }

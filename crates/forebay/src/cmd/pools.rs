@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<u8> {
         let at = format!("{}/{}", pool.node, pool.name);
         let fault = pool.record.fault.iter();
         fault.for_each(|why| say(format!("{at}: cannot be used now: {why}")));
-        pool.record.lacks.iter().for_each(|lack| say(format!("{at}: {lack}")));
+        pool.record.lacks.iter().for_each(|lack| say(format!("{at}: offers {lack}")));
     }
     Ok(0)
 }
