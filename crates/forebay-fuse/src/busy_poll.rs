@@ -1,10 +1,9 @@
 //! Looking out for the next request before a session thread sleeps.
 //!
-//! To wake a thread that sleeps costs more than most requests do, above all in a virtual machine,
-//! where a halted processor is woken through the host. So a thread that has answered looks out for
-//! the next request for some microseconds, as a socket does with `SO_BUSY_POLL` (socket(7)), and
-//! between two looks offers its processor to whoever wants it. One thread at a time does so, and
-//! only while that finds something.
+//! Waking a sleeping thread costs more than most requests do, above all in a virtual machine, where a
+//! halted processor is woken through the host. So a thread that has answered looks out for the next
+//! request for some microseconds, as a socket does with `SO_BUSY_POLL` (socket(7)), and yields its
+//! processor between two looks. One thread at a time looks, and only while looking finds requests.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -13,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How much more often it may find nothing than something before it rests.
+/// How many more looks may find nothing than find a request before looking rests.
 const LUCK: u32 = 8;
-/// Requests without a look while it rests.
+/// Requests without a look during a rest.
 const REST: u32 = 64;
 
-/// Does nothing until it knows the device.
+/// The lookout for requests, which does nothing until it knows the device.
 #[derive(Default)]
 pub struct BusyPoll {
     device: OnceLock<(OwnedFd, Duration)>,
-    /// Whether a thread is looking. The other two are that thread's.
+    /// Whether a thread is looking. Only that thread uses the next two fields.
     looking: AtomicBool,
     luck: AtomicU32,
     rested: AtomicU32,
@@ -35,11 +34,11 @@ impl BusyPoll {
         let _ = self.device.set((device, window));
     }
 
-    /// For a session thread that has answered a request and is about to take the next.
+    /// Called by a session thread that has answered a request and is about to take the next.
     pub fn look_out(&self) {
         let Some((device, window)) = self.device.get() else { return };
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An error, such as that of a mount that is gone, is the reader's to see.
+        // An error, such as that of a mount that is gone, counts as a request: the reader sees it.
         let ready = || {
             let mut device = [PollFd::new(device, PollFlags::IN)];
             !matches!(poll(&mut device, Some(&nothing)), Ok(0))
@@ -111,7 +110,7 @@ mod tests {
         assert_eq!(looks(&polls, 1000, true), 1000);
         let idle = looks(&polls, 8 + 10 * (REST + 1), false);
         assert_eq!(idle, 8 + 10, "a look in {REST} requests while it rests");
-        // What comes again is noticed, and followed from then on.
+        // Requests that come again are noticed, and looked for from then on.
         let rest = REST + 1;
         assert_eq!(looks(&polls, rest, true), 1);
         assert_eq!(looks(&polls, 100, true), 100);

@@ -1,5 +1,5 @@
-//! The words of FUSE, as linux/fuse.h has them, whichever carrier takes them: requests are
-//! decoded into [`decode::Call`]s, handed to the verbs (`serve`), and the answers encoded.
+//! The messages of FUSE (linux/fuse.h), over either transport: requests are decoded into
+//! [`decode::Call`]s and handed to the verbs (`serve`), and the answers are encoded.
 //!
 //! A transport brings a [`Request`] and the [`Carrier`] of its answer, and looks into neither.
 

@@ -6,28 +6,28 @@ use std::sync::Arc;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, SetAttr, SetTime, Timestamp};
 
-/// What the binary shows in `.forebay/`.
+/// The contents of `.forebay/`, which the binary provides.
 pub trait ControlDir: Send + Sync + 'static {
     fn entries(&self) -> Vec<ControlEntry>;
     fn read(&self, path: &str) -> Vec<u8>;
     fn write(&self, path: &str, data: &[u8]) -> Result<()>;
 }
 
-/// A file in `.forebay/`: its path below it, and who may do what with it.
+/// A file in `.forebay/`: its path below that directory, and its access rights.
 #[derive(Debug, Clone)]
 pub struct ControlEntry {
     pub path: String,
     pub access: ControlAccess,
 }
 
-/// The kernel holds everybody to it, as to the mode of any file; the owner is whoever mounted.
+/// The access rights of a control file: the kernel enforces them. The owner is the user who mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlAccess {
-    /// Everybody reads it: there are no names of files in it.
+    /// Everybody may read the file: it contains no names of files.
     Everybody,
-    /// Everybody reads it, its owner writes to it.
+    /// Everybody may read the file, its owner may write to it.
     Setting,
-    /// Its owner reads it.
+    /// Its owner alone may read the file.
     Owner,
 }
 
@@ -50,7 +50,7 @@ fn refusal() -> Error {
     Error::os(libc::EPERM, NAME)
 }
 
-/// For what is done to files of the backing store only.
+/// Refuses a control node (EPERM), for verbs that only files of the backing store have.
 pub fn refuse(id: u64) -> Result<()> {
     if Control::owns(id) { Err(refusal()) } else { Ok(()) }
 }
@@ -162,7 +162,7 @@ impl Control {
         Ok(self.dir.read(&self.item(id)?.path))
     }
 
-    /// A value is written whole: what comes later in a file is a part of one.
+    /// Writes a value, which has to be written whole: a write behind the beginning is refused.
     pub fn write(&self, id: u64, offset: u64, data: &[u8]) -> Result<()> {
         let item = self.item(id)?;
         match item.access {
@@ -172,8 +172,8 @@ impl Control {
         }
     }
 
-    /// Truncation, which comes before a value, is granted, and so is the present as a time: that is
-    /// what is shown.
+    /// Grants a truncation, which comes before a value is written, and the present as a time, since a
+    /// control file always shows the present.
     pub fn set_attr(&self, id: u64, set: &SetAttr, sized: bool) -> Result<Attr> {
         let owned = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let timed = [set.atime, set.mtime].iter().any(|time| matches!(time, Some(SetTime::At(_))));

@@ -1,6 +1,6 @@
 //! The transport over /dev/fuse: threads that each read requests from a descriptor of their own, and
-//! write the answers there. Also where every session begins, whatever carries its requests: the
-//! handshake, and what never comes over io_uring (FORGET, INTERRUPT).
+//! write the answers there. A session over io_uring begins here, too: with the handshake, and with the
+//! requests that never come over io_uring (FORGET, INTERRUPT).
 
 mod device;
 
@@ -15,11 +15,11 @@ use crate::codec::{Wishes, agree};
 use crate::request::Shared;
 use crate::verbs::{MAX_WRITE, give_back, take_spare};
 
-/// The longest request: a write, with what stands before its bytes. The kernel reads no request to
-/// a buffer that would not do for that.
+/// The longest request: a write, with its headers. The kernel refuses to read a request into a buffer
+/// that is shorter than that.
 const MESSAGE_MAX: usize = MAX_WRITE as usize + (4 << 10);
 
-/// A session that was agreed upon, and its descriptors.
+/// A session after its handshake, and its descriptors.
 pub struct Session {
     devices: Vec<Arc<Device>>,
 }
@@ -40,7 +40,7 @@ impl Session {
         self.devices.last().expect("a session has a descriptor")
     }
 
-    /// Returns when the kernel has ended the session, by whomever it was unmounted.
+    /// Serves until the kernel has ended the session, whichever way the mount was unmounted.
     pub fn run(mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let own = self.devices.pop().expect("a session has a descriptor");
         let others = self.devices.into_iter().map(|device| start(shared.clone(), device));
@@ -81,14 +81,14 @@ fn start(shared: Arc<Shared>, device: Arc<Device>) -> io::Result<JoinHandle<io::
     thread.spawn(move || serve(&shared, &device))
 }
 
-/// The life of a session's thread.
+/// Serves requests on a session thread until the session ends.
 fn serve(shared: &Arc<Shared>, device: &Arc<Device>) -> io::Result<()> {
     let mut message = vec![0; MESSAGE_MAX];
     while let Some(len) = device.read(&mut message)? {
         let request = parse(&message[..len])?;
         match request.head.opcode {
             FORGET | BATCH_FORGET => codec::forget(shared, &request),
-            // Without locks nothing waits long: the kernel is told once not to ask.
+            // Without locks no request waits long: the answer ENOSYS stops further INTERRUPTs.
             INTERRUPT if shared.vfs.grants_locks() => codec::interrupt(shared, &request),
             _ => codec::serve(shared, &request, OnDevice::new(device, &request)),
         }
@@ -96,7 +96,7 @@ fn serve(shared: &Arc<Shared>, device: &Arc<Device>) -> io::Result<()> {
     Ok(())
 }
 
-/// The way of one answer: the descriptor that the request came from, which alone knows it.
+/// The carrier of one answer: the descriptor that the request came from, which alone takes it.
 struct OnDevice {
     device: Arc<Device>,
     unique: u64,
@@ -111,7 +111,7 @@ impl OnDevice {
     fn answer(&self, result: Result<&[u8], i32>) {
         match self.device.answer(self.unique, result) {
             Ok(()) => {}
-            // Whoever asked is gone, or the mount is.
+            // The caller is gone, or the mount is.
             Err(e) if [Some(libc::ENOENT), Some(libc::ENODEV)].contains(&e.raw_os_error()) => {}
             Err(e) => tracing::warn!(error = %e, "the kernel refused an answer"),
         }
@@ -161,14 +161,14 @@ mod tests {
         maps: true,
     };
 
-    /// A device whose kernel is the test: whole messages both ways.
+    /// A device with the test in place of the kernel: a socket carries whole messages both ways.
     fn device() -> (OwnedFd, Device) {
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (kernel, ours) = socketpair(kind.0, kind.1, kind.2, None).unwrap();
         (kernel, Device::new(ours))
     }
 
-    /// INIT, of a kernel that has everything.
+    /// The INIT message of a kernel that has every feature.
     fn hello(major: u32) -> Vec<u8> {
         let numbers = [104, 26, 9, 0, 0, 0, 0, 0, 0, 0, major, 44, 1 << 17, u32::MAX, u32::MAX];
         let mut message: Vec<u8> = numbers.into_iter().flat_map(u32::to_ne_bytes).collect();
@@ -176,7 +176,7 @@ mod tests {
         message
     }
 
-    /// The answer: its length, its error, and the number of what it answers.
+    /// The answer: its length, its error, and the number of its request.
     fn answer(kernel: &OwnedFd) -> (usize, i32, u64) {
         let mut bytes = [0; 256];
         let (len, _) = recv(kernel, &mut bytes, RecvFlags::empty()).unwrap();

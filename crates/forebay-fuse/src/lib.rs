@@ -1,8 +1,8 @@
 //! The FUSE front-end: names, handles and POSIX verbs over the engine, and the decision which
-//! files the kernel may read and write past us.
+//! files the kernel may read and write past the daemon.
 //!
 //! [`vfs`] holds the verbs and knows no transport; `verbs` says how each request is answered; `codec`
-//! alone knows the kernel's words, which `dev` carries over /dev/fuse and `ring` over io_uring.
+//! alone knows the kernel's messages, which `dev` carries over /dev/fuse and `ring` over io_uring.
 
 mod busy_poll;
 mod codec;

@@ -1,20 +1,20 @@
-//! Which way a file's bytes go: past us through the kernel, or through us.
+//! The way of a file's bytes: past the daemon (passthrough), or through the daemon.
 //!
 //! One inode cannot be in passthrough and in cached mode at the same time: the kernel answers EIO
-//! (measured; see `docs/decisions/passthrough.md`). So every open is planned here, from what the
-//! inode's other descriptors do now. Pure.
+//! (measured; see `docs/decisions/passthrough.md`). So each open is planned here, from the mode of
+//! the inode's other descriptors. The code is pure: it does no I/O and has no state.
 
-/// What the open descriptors of an inode do.
+/// The way that the open descriptors of an inode read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Idle,
-    /// Through us and the kernel's page cache.
+    /// Through the daemon and the kernel's page cache.
     Cached,
-    /// Past us.
+    /// Past the daemon.
     Passthrough,
 }
 
-/// What an open wants, and what is known of the file.
+/// The access that an open wants, and the state of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
     pub write: bool,
@@ -22,11 +22,11 @@ pub struct Wish {
     pub fresh: bool,
     pub complete: bool,
     pub wholly_dirty: bool,
-    /// What is written past us can be found by content.
+    /// Writes past the daemon can be found by comparing contents.
     pub ready: bool,
 }
 
-/// What the mount permits.
+/// The kinds of passthrough that the mount permits.
 #[derive(Debug, Clone, Copy)]
 pub struct Permit {
     pub read: bool,
@@ -37,12 +37,12 @@ pub struct Permit {
 pub enum Plan {
     Cached,
     PassRead,
-    /// All of the file may be dirty until it was closed and looked at.
+    /// The whole file may be dirty until it was closed and compared.
     PassWrite,
 }
 
 impl Wish {
-    /// Whether nobody has to see what is written.
+    /// Whether the daemon need not see the writes.
     fn untracked(self) -> bool {
         self.fresh || self.wholly_dirty || self.ready
     }
@@ -51,11 +51,11 @@ impl Wish {
 pub fn plan(mode: Mode, wish: Wish, permit: Permit) -> Plan {
     match (mode, wish.write) {
         (Mode::Cached, _) => Plan::Cached,
-        // Such a file is complete and pinned; a writer beside its readers is seen by nobody.
+        // A file in passthrough is complete and pinned; the daemon sees no writer beside its readers.
         (Mode::Passthrough, false) => Plan::PassRead,
         (Mode::Passthrough, true) => Plan::PassWrite,
         (Mode::Idle, false) if wish.complete && permit.read => Plan::PassRead,
-        // Tracking nothing costs nothing where everything is dirty anyway, or is compared in the end.
+        // Untracked writes do no harm where the whole file is dirty anyway, or is compared in the end.
         (Mode::Idle, true) if wish.untracked() && permit.write => Plan::PassWrite,
         (Mode::Idle, _) => Plan::Cached,
     }

@@ -25,20 +25,20 @@ use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Times, Vfs};
 
-/// So much the kernel reads ahead of who reads in order, in requests as long.
+/// How far the kernel reads ahead of a sequential reader, in requests of this length.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// Which files the kernel reads and writes in the fast tier without asking us.
+/// The files that the kernel reads and writes in the fast tier without asking the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passthrough {
     /// Complete files for reading and writing, new and truncated ones for writing, while the tier has room.
-    /// What was written to a complete one is found by content.
+    /// Writes to a complete file are found by comparing contents.
     Auto,
     /// Complete files for reading, for writing only new and truncated ones.
     New,
     /// Complete files for reading.
     ReadOnly,
-    /// As `Auto`, for writing whatever the room.
+    /// As `Auto`, but for writing whatever room the tier has.
     Always,
     /// None.
     Off,
@@ -54,18 +54,18 @@ pub enum Transport {
     IoUring,
 }
 
-/// Between whose programs locks of files hold.
+/// The programs between which locks of files hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locks {
-    /// Those of all members.
+    /// The programs of all members.
     Cluster,
-    /// Those of this node: the kernel has them.
+    /// The programs of this node: the kernel has the locks.
     Node,
 }
 
 pub struct MountOptions {
     pub mountpoint: PathBuf,
-    /// What stands in the first column of the mount table.
+    /// The text in the first column of the mount table.
     pub source: String,
     /// Everybody may use the mount; the kernel checks permissions.
     pub allow_other: bool,
@@ -74,9 +74,9 @@ pub struct MountOptions {
     pub no_exec: bool,
     pub passthrough: Passthrough,
     pub transport: Transport,
-    /// Let the kernel keep written bytes before they reach us. Faster for small buffered writes;
-    /// bytes the kernel still holds are lost when this process dies, which weakens S2. Excludes
-    /// passthrough.
+    /// Lets the kernel keep written bytes before they reach the daemon. Faster for small buffered
+    /// writes; bytes that the kernel still has are lost when the daemon dies, which weakens S2.
+    /// Excludes passthrough.
     pub kernel_writeback: bool,
     /// Session threads, at least 2.
     pub threads: usize,
@@ -87,7 +87,7 @@ pub struct MountOptions {
     pub control: Arc<dyn ControlDir>,
     /// Present if the store is shared with other nodes.
     pub member: Option<Arc<forebay_cluster::member::Member>>,
-    /// Of a mount that is a member: any other has locks of its node.
+    /// Counts for a member only: the locks of any other mount are those of its node.
     pub locks: Locks,
 }
 
@@ -103,7 +103,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts and serves. When it returns, the mount answers.
+    /// Mounts and serves. The mount answers requests when this returns.
     pub fn new(
         engine: Arc<Engine>,
         _backing: Arc<dyn BackingStore>,
@@ -118,8 +118,8 @@ impl Mount {
         mount.ok_or_else(|| Error::os(libc::EIO, "a mount over /dev/fuse asks for no ring"))
     }
 
-    /// `None` if requests cannot come over io_uring although that was asked for, and need not: then
-    /// the mount is gone again, since the kernel cannot be told to use /dev/fuse after all.
+    /// Returns `None` if io_uring was asked for and is not to be had, and /dev/fuse is allowed. The mount
+    /// is then gone again, since the kernel cannot be told to use /dev/fuse after all.
     fn over(engine: &Arc<Engine>, options: &MountOptions, ring: bool) -> Result<Option<Mount>> {
         let root = rustix::process::geteuid().is_root();
         let (control, passthrough) = (options.control.clone(), options.passthrough);
@@ -212,7 +212,7 @@ impl Mount {
         self.passthrough
     }
 
-    /// How requests come from the kernel, as the setting would say it.
+    /// The transport, as the setting would name it.
     pub fn transport(&self) -> &'static str {
         if self.over_ring { "io-uring" } else { "dev" }
     }
@@ -222,7 +222,7 @@ impl Mount {
         self.shared.verbs.all().into_iter().map(|(name, op)| (name, op.counts())).collect()
     }
 
-    /// What each user has asked for so far.
+    /// The usage of each user so far.
     pub fn users(&self) -> BTreeMap<u32, Used> {
         self.shared.usage.users()
     }
@@ -232,21 +232,21 @@ impl Mount {
         self.shared.usage.processes(count)
     }
 
-    /// Makes the kernel forget what it has cached of data and attributes.
+    /// Makes the kernel drop its cached data and attributes.
     pub fn invalidate_all(&self) {
         for id in self.shared.vfs.held() {
             self.device.forget_cached(id);
         }
     }
 
-    /// Takes the mount away. EBUSY while it is in use, unless `lazy`: then it disappears from the
-    /// name space now and ends with its last user. Otherwise no request is worked on any more when
-    /// this returns, and nothing is open, unless one hangs.
+    /// Unmounts. A mount that is in use gives EBUSY, unless `lazy`: then it disappears from the name
+    /// space now and ends with its last user. Without `lazy` no request is at work and no file is open
+    /// when this returns, unless a request hangs.
     pub fn unmount(&self, lazy: bool) -> Result<()> {
         self.take_away(lazy)?;
         if !lazy {
             let ended = self.ended.0.lock();
-            // The kernel waits for nobody.
+            // The kernel does not wait for the end of the daemon's session.
             drop(self.ended.1.wait_timeout_while(ended, 2 * SETTLE_MAX, |ended| !*ended));
         }
         Ok(())
@@ -278,7 +278,7 @@ impl Mount {
         Err(Error::os(if busy { libc::EBUSY } else { libc::EIO }, context))
     }
 
-    /// Returns when the kernel has ended the session, by whomever it was unmounted.
+    /// Waits until the kernel has ended the session, whichever way the mount was unmounted.
     pub fn wait(&self) {
         let ended = self.ended.0.lock();
         drop(self.ended.1.wait_timeout_while(ended, Duration::MAX, |ended| !*ended));
@@ -291,8 +291,8 @@ impl Drop for Mount {
     }
 }
 
-/// Has the kernel ask for as much at once as a fill is long, where by itself it asks for 128 KiB: each request
-/// costs a change of threads. Takes root (`Documentation/ABI/testing/sysfs-class-bdi`).
+/// Has the kernel read ahead as much as a fill is long, instead of its own 128 KiB: each request costs a
+/// change of threads. Needs root (`Documentation/ABI/testing/sysfs-class-bdi`).
 fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
     let mounts = mounts::read()?;
     let mount = mounts::at(&mounts, mountpoint).ok_or(io::ErrorKind::NotFound)?;
@@ -300,8 +300,8 @@ fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
     std::fs::write(knob, READ_AHEAD_KIB.to_string())
 }
 
-/// Mounts with the kernel directly where we may, else through fusermount3; either way the mount
-/// has a type of its own, which the command line finds it by.
+/// Mounts by a system call as root, else through fusermount3. Either way the mount has a file system
+/// type of its own, by which the command line finds it.
 fn open_session(
     wishes: Wishes,
     options: &MountOptions,
@@ -316,11 +316,11 @@ fn open_session(
     session
 }
 
-/// Takes a mount away that never served.
+/// Takes away a mount that never served.
 fn detach(options: &MountOptions) {
     let at = &options.mountpoint;
     if rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH).is_err() {
-        // An ordinary user's.
+        // This is the mount of an ordinary user.
         let _ = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).output();
     }
 }
@@ -353,7 +353,7 @@ fn start_ring(
             Transport::Auto | Transport::Dev => Ok(None),
         };
     }
-    // Before the first request comes.
+    // This has to come before the first request.
     shared.seat_all();
     match Crew::start(shared.clone(), device.clone(), &options.mountpoint) {
         Ok(crew) => Ok(Some(crew)),
@@ -395,12 +395,12 @@ fn mount_directly(options: &MountOptions) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Asks fusermount3, which is set-user-id root, to mount for us and hand over the descriptor; see
-/// its `_FUSE_COMMFD` protocol.
+/// Asks fusermount3, which is set-user-id root, to mount and to hand over the descriptor; see its
+/// `_FUSE_COMMFD` protocol.
 fn mount_by_helper(options: &MountOptions) -> io::Result<OwnedFd> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    // In an option, a comma would begin the next one.
+    // A comma in an option would begin the next option.
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut words = format!("fsname={source},subtype=forebay,default_permissions");
     if options.allow_other {
@@ -452,7 +452,7 @@ fn explain(e: io::Error, options: &MountOptions) -> Error {
     }
 }
 
-/// Answers requests that hang in the backing store in their stead (S10).
+/// Starts the thread that answers requests which hang in the backing store (S10).
 fn start_watchdog(shared: Arc<Shared>, stop: Arc<AtomicBool>) -> Result<()> {
     let watch = move || {
         while !stop.load(Relaxed) {
@@ -473,8 +473,8 @@ fn start_watchdog(shared: Arc<Shared>, stop: Arc<AtomicBool>) -> Result<()> {
         .map_err(|e| Error::io(e, "starting the watchdog"))
 }
 
-/// Files that another member took over while this mount was away are compared with what they are now, as soon
-/// as whoever serves them answers.
+/// Compares the files that other members took over while this mount was away with what they are now, in a
+/// thread, as soon as the members that serve them answer.
 fn compare_superseded(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> Result<()> {
     if shared.vfs.engine.ops.superseded().is_empty() {
         return Ok(());
@@ -489,7 +489,7 @@ fn compare_superseded(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> Result<()
     spawned.map(drop).map_err(|e| Error::io(e, "starting a thread to compare files"))
 }
 
-/// Sees whether the kernel takes a file for passthrough, and keeps the means if it does.
+/// Tries whether the kernel accepts a file for passthrough. If so, the vfs gets its registrar.
 fn attach_registrar(device: &Arc<Device>, shared: &Shared) -> bool {
     let trial = std::fs::File::open("/proc/self/exe").and_then(|exe| device.register(exe.as_fd()));
     match trial {

@@ -1,14 +1,14 @@
-//! Names the kernel knows: node ids, and which path each stands for.
+//! The names that the kernel knows: node ids, and the path of each.
 //!
-//! A node id is the backing store's inode number, so it is the same after the kernel has forgotten
-//! it and after a restart. Nodes that the kernel forgot are remembered until there are more than
-//! `max` of them, oldest first: an NFS server's handle outlives the kernel's inode.
+//! A node id is the backing store's inode number: it stays the same after the kernel has forgotten
+//! the node, and after a restart. Nodes that the kernel forgot are kept while there are at most `max`
+//! nodes, then dropped oldest first: an NFS server's handle outlives the kernel's inode.
 //!
 //! Invariants:
 //! - N1: a node that the kernel holds is never dropped.
 //! - N2: every name in `names` leads to a node that lists it.
 //! - N3: `forgotten` lists each node that has a name and that the kernel does not hold, and no other.
-//! - N4: a node that has neither a name nor the kernel is gone, and with it what held on to its file.
+//! - N4: a node that has no name and that the kernel does not hold is dropped, with its file's pin.
 
 mod acl;
 mod links;
@@ -27,23 +27,23 @@ use links::{Link, Links};
 
 pub const ROOT: u64 = 1;
 
-/// Each holds a descriptor, until the kernel has forgotten the file. It may be slow to, after many
-/// removals at once; then it has no open in progress for all of them. The number of a file that is
-/// open is held by the engine's descriptor as well.
+/// The most pins. Each holds a descriptor until the kernel has forgotten the file, which may take long
+/// after many removals at once. Pins are for opens in progress, and few of these files have one. The
+/// inode number of an open file is kept by the engine's descriptor as well.
 const PINS_MAX: usize = 4096;
 
-/// By this a node of a file that another mount serves differs from the file's node here: the kernel keeps
-/// one page cache for each.
+/// The bit in the node id of a file that another mount serves. The file has another node id while this mount
+/// serves it, since the kernel keeps one page cache for each node.
 const FAR: u64 = 1 << 61;
 
-/// Who serves a file: the engine here, or its home elsewhere.
+/// The server of a file: the engine here, or the file's home on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Near,
     Far,
 }
 
-/// The kernel's file handles have room for 32 bits.
+/// The generation in 32 bits, for which the kernel's file handles have room.
 pub fn generation(key: FileKey) -> u64 {
     u64::from((key.generation ^ (key.generation >> 32)) as u32)
 }
@@ -69,16 +69,16 @@ struct Node {
     lookups: u64,
     is_dir: bool,
     side: Side,
-    /// Its place among the forgotten nodes.
+    /// The node's place among the forgotten nodes.
     queued: Option<u64>,
     /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none.
     pages: u64,
     /// Keeps the inode number of an unlinked file from being used again while the kernel may
-    /// still speak of it by that number.
+    /// still send requests with that number.
     pin: Option<Held>,
-    /// Kept for directories, to answer while the backing store is away.
+    /// The attributes of a directory, to answer while the backing store is away.
     attr: Option<Box<Attr>>,
-    /// The access list as last asked for; empty if there is none.
+    /// The access list as last read; empty if there is none.
     acl: Option<Box<[u8]>>,
 }
 
@@ -86,7 +86,7 @@ pub struct Nodes {
     table: RwLock<Table>,
     root: FileKey,
     max: usize,
-    /// Counted by its references.
+    /// The references to this count the pins.
     pins: Arc<()>,
 }
 
@@ -94,18 +94,18 @@ pub struct Nodes {
 struct Table {
     nodes: HashMap<u64, Node>,
     names: HashMap<Name, Link>,
-    /// The longest forgotten first.
+    /// Nodes by their place, the longest forgotten first.
     forgotten: BTreeMap<u64, u64>,
     /// The place given last, to a forgotten node or to a name.
     last_place: u64,
-    /// Let go of by who changes the table, and dropped when he has given back the lock: with its
-    /// last descriptor the store frees a file that was unlinked.
+    /// Pins that were taken from nodes. They are dropped after the table's lock was released: the
+    /// store frees an unlinked file with its last descriptor.
     freed: Vec<Held>,
     /// How often an access list was forgotten.
     acls_forgotten: u64,
 }
 
-/// The table, to be changed.
+/// The table, locked to be changed. Drops `freed` after the lock.
 struct Changing<'a>(Option<RwLockWriteGuard<'a, Table>>);
 
 impl Deref for Changing<'_> {
@@ -130,7 +130,7 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// A file that is held on to while one of its names is taken away.
+/// A pin on a file while one of its names is removed.
 pub struct Hold<'a> {
     nodes: &'a Nodes,
     id: u64,
@@ -149,7 +149,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// What is known of a child without asking the backing store.
+/// The facts of a child that are known without asking the backing store.
 #[derive(Debug, Clone, Copy)]
 pub struct Child {
     pub id: u64,
@@ -188,8 +188,8 @@ impl Nodes {
         Changing(Some(self.table.write()))
     }
 
-    /// The node id of a file. 1 is the root's alone; a store that uses small numbers itself gets
-    /// them moved out of the way.
+    /// The node id of a file. Id 1 is the root's alone: a store's own inode numbers 0 and 1 get a
+    /// high bit.
     pub fn id_of(&self, key: FileKey) -> u64 {
         match key.ino {
             _ if key == self.root => ROOT,
@@ -198,7 +198,7 @@ impl Nodes {
         }
     }
 
-    /// The node id of a file that is served there.
+    /// The node id of a file that is served on `side`.
     pub fn id_at(&self, key: FileKey, side: Side) -> u64 {
         match side {
             Side::Near => self.id_of(key),
@@ -211,7 +211,7 @@ impl Nodes {
         self.read().nodes.get(&id).is_some_and(|node| node.side == Side::Far)
     }
 
-    /// The number that programs see: one for each file.
+    /// The inode number that programs see: one for each file.
     pub fn ino(&self, id: u64) -> u64 {
         if self.is_far(id) { id ^ FAR } else { id }
     }
@@ -221,12 +221,12 @@ impl Nodes {
         path.iter().try_fold(ROOT, |dir, name| Some(self.child(dir, name)?.id))
     }
 
-    /// Remembers that `name` in `parent` is this file, and that the kernel was told `times` times.
+    /// Remembers that `name` in `parent` is this file, and that the kernel got `times` references.
     pub fn remember(&self, parent: u64, name: &OsStr, attr: &Attr, times: u64) -> u64 {
         self.remember_at(Side::Near, parent, name, attr, times)
     }
 
-    /// The same of a file that is served there.
+    /// The same for a file that is served on `side`.
     pub fn remember_at(
         &self,
         side: Side,
@@ -272,7 +272,7 @@ impl Nodes {
         if let Some(same) = before.filter(|before| before.id == id) {
             node.names.remove(same.place);
         }
-        // Without generations a directory and a file after it have the same key.
+        // On a store without generations a removed directory and a later file may have the same key.
         let is_another = (node.key, node.is_dir, node.side) != (attr.key, is_dir, side);
         if is_another {
             // The number was used again: nothing known of the old file holds for the new one.
@@ -281,7 +281,7 @@ impl Nodes {
             table.freed.extend(node.pin.take());
         }
         if is_another || is_dir {
-            // A directory has one name: whoever moved it behind our back took the old one away.
+            // A directory has one name: if others moved it on the backing store, its old name is gone.
             for name in std::mem::take(&mut node.names).iter() {
                 table.names.remove(name);
             }
@@ -295,7 +295,7 @@ impl Nodes {
         id
     }
 
-    /// The kernel has dropped `times` references.
+    /// Drops `times` references of the kernel.
     pub fn forget(&self, id: u64, times: u64) {
         if id == ROOT {
             return;
@@ -313,7 +313,7 @@ impl Nodes {
         let table = self.read();
         let mut parts: Vec<&OsStr> = Vec::new();
         let mut at = id;
-        // A cycle cannot be, but a damaged table must not hang us.
+        // There can be no cycle, but a damaged table must not hang the daemon.
         for _ in 0..4096 {
             if at == ROOT {
                 let mut path = PathBuf::new();
@@ -327,7 +327,7 @@ impl Nodes {
         None
     }
 
-    /// Paths of a file by other names than this one, at most `count`.
+    /// At most `count` paths of a file by names other than `than`.
     pub fn others(&self, id: u64, than: (u64, &OsStr), count: usize) -> Vec<PathBuf> {
         let than = NameRef(than.0, than.1);
         let names: Vec<Name> = match self.read().nodes.get(&id) {
@@ -385,14 +385,14 @@ impl Nodes {
             .collect()
     }
 
-    /// Whether another file may be held on to, and this one has to be: the kernel speaks of it.
+    /// Whether another pin is allowed, and this file needs one because the kernel knows the file.
     pub fn may_hold(&self, id: u64) -> bool {
         let is_held = |node: &Node| node.lookups > 0;
         Arc::strong_count(&self.pins) <= PINS_MAX && self.read().nodes.get(&id).is_some_and(is_held)
     }
 
-    /// Holds on to a file that is about to lose a name: until the kernel has forgotten it, or, if it
-    /// has a name after all, until what is returned is dropped.
+    /// Pins a file that is about to lose a name, until the kernel has forgotten the file. If the file
+    /// still has a name when the returned [`Hold`] is dropped, the pin ends then.
     pub fn hold(&self, id: u64, pin: Arc<dyn Pin>) -> Hold<'_> {
         let mut table = self.write();
         let table = &mut *table;
@@ -402,12 +402,12 @@ impl Nodes {
         Hold { nodes: self, id, pin }
     }
 
-    /// What holds on to the file, if something does.
+    /// The pin on the file, if there is one.
     pub fn pin(&self, id: u64) -> Option<Arc<dyn Pin>> {
         Some(self.read().nodes.get(&id)?.pin.as_ref()?.0.clone())
     }
 
-    /// The name is gone.
+    /// Removes a name.
     pub fn unlink(&self, parent: u64, name: &OsStr) {
         let mut table = self.write();
         if let Some(link) = table.names.remove(&NameRef(parent, name)) {
@@ -457,7 +457,7 @@ impl Nodes {
 }
 
 impl Table {
-    /// The node of a file by the name it is known by best.
+    /// Returns the node if `name` is its latest name.
     fn known_as(&mut self, id: u64, name: &NameRef<'_>) -> Option<&mut Node> {
         let node = self.nodes.get_mut(&id)?;
         node.names.latest().is_some_and(|latest| name.equivalent(latest)).then_some(node)
@@ -474,18 +474,18 @@ impl Table {
         }
     }
 
-    /// A name that is out of `names` is gone.
+    /// Takes a name away from its node, after it was removed from `names`.
     fn unname(&mut self, link: Link) {
         if let Some(node) = self.nodes.get_mut(&link.id) {
             node.names.remove(link.place);
             if !node.names.is_empty() {
-                self.freed.extend(node.pin.take()); // Its other name keeps the number.
+                self.freed.extend(node.pin.take()); // Another name keeps the number.
             }
             self.settle(link.id);
         }
     }
 
-    /// What was called so, by a name that is out of `names`, has this one now.
+    /// Gives a node a new name. `link` was its old one, which was removed from `names`.
     fn call(&mut self, link: Link, name: Name) {
         let place = self.next_place();
         if let Some(node) = self.nodes.get_mut(&link.id) {
@@ -495,7 +495,7 @@ impl Table {
         }
     }
 
-    /// Puts a node where its names and the kernel's lookups say that it belongs (N3, N4).
+    /// Brings a node's place in `forgotten`, its pin and its existence in line with N3 and N4.
     fn settle(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let is_forgotten = node.lookups == 0 && !node.names.is_empty();
@@ -570,7 +570,7 @@ pub(crate) mod tests {
         assert!(n.child(ROOT, "a".as_ref()).is_none());
     }
 
-    /// The kernel has one page cache for a node: the bytes of another mount are not to be in that of ours.
+    /// The kernel has one page cache for a node: bytes from another mount must not be in the one of our node.
     #[test]
     fn a_file_that_goes_to_another_home_and_back_is_two_nodes_of_one_number() {
         let n = nodes(100);
@@ -586,7 +586,7 @@ pub(crate) mod tests {
         assert_eq!((n.at("f".as_ref()), n.path(far)), (Some(near), None));
     }
 
-    /// Its number, and with stores that tell no generations its key, may be another's at once.
+    /// A removed file's inode number, and its key on a store without generations, may be used again at once.
     #[test]
     fn a_file_with_the_number_of_a_directory_that_is_gone_is_a_file() {
         for name in ["d", "f"] {
@@ -685,7 +685,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Looks at what N2 to N4 say.
+    /// Checks the invariants N2 to N4.
     fn assert_invariants(n: &Nodes) {
         let table = n.read();
         let listed: usize = table.nodes.values().map(|node| node.names.iter().count()).sum();
@@ -705,8 +705,8 @@ pub(crate) mod tests {
         assert_eq!(table.forgotten.len(), queued, "N3");
     }
 
-    /// Each order of what can befall a file: looked up, forgotten, held and removed, failing to be
-    /// removed.
+    /// Every order of a file's events: a lookup, a forget, a hold whose removal fails, and a hold with a
+    /// removal.
     // S-1
     #[test]
     fn a_removed_file_is_held_as_long_as_the_kernel_knows_it_and_no_longer() {

@@ -1,6 +1,6 @@
-//! Answers of verbs, whoever carries them: what a reply must be able to say, and the slot that lets
-//! it be given once, by whoever comes first: the thread that did the work, or the watchdog that
-//! saw it hang in the backing store (S10).
+//! The answers of verbs, over either transport: what a reply must be able to send, and the slot that
+//! lets an answer be given once. The thread that did the work gives it, or the watchdog does if that
+//! thread hangs in the backing store (S10).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use crate::request::Shared;
 use crate::verbs::take_spare;
 use crate::vfs::Entry;
 
-/// A reply of a transport. One that is dropped unanswered answers EIO.
+/// A reply of a transport. A reply that is dropped unanswered answers EIO.
 pub trait Fail: Send + 'static {
     fn fail(self, errno: i32);
 }
@@ -28,11 +28,11 @@ pub trait Tell<T>: Fail {
 
 /// A reply of bytes.
 pub trait Bytes: Fail {
-    /// Room of `size` bytes, for what cannot hang.
+    /// Room of `size` bytes in the reply, for work that cannot hang.
     fn room(&mut self, size: usize) -> &mut [u8];
     /// Sends the first `len` bytes of the room.
     fn filled(self, len: usize);
-    /// A buffer of at least `size` bytes that is not the reply's, for what may hang.
+    /// A buffer of at least `size` bytes outside the reply, for work that may hang.
     fn buffer(&mut self, size: usize) -> Vec<u8> {
         take_spare(size)
     }
@@ -46,13 +46,13 @@ pub trait Fill: Fail {
     fn done(self);
 }
 
-/// The same with attributes.
+/// A reply of directory entries with attributes.
 pub trait FillPlus: Fail {
-    /// About so many entries have room.
+    /// The number of entries that have room, roughly.
     fn fits(&self) -> usize;
     /// False if there is no more room.
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool;
-    /// The same of an entry whose attributes the kernel has to ask for.
+    /// Adds an entry without attributes, for which the kernel then asks. False if there is no more room.
     fn add_bare(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool;
     fn done(self);
 }
@@ -65,14 +65,14 @@ pub struct AttrOf {
     pub as_of: Instant,
 }
 
-/// So many bytes were written.
+/// The number of bytes written.
 pub struct Written(pub u32);
 
 /// A position found in a file.
 pub struct Found(pub u64);
 
-/// The value of an extended attribute, or their names, for a caller with `room` bytes; one with
-/// none asks for the size.
+/// The value of an extended attribute, or the list of attribute names, for a caller with `room`
+/// bytes. A caller without room asks for the size.
 pub struct Value {
     pub room: u32,
     pub bytes: Vec<u8>,
@@ -80,16 +80,16 @@ pub struct Value {
 
 pub type Answer<T> = Box<dyn FnOnce(&Shared, Result<T>) + Send>;
 
-/// Finds the result of a request: by way of the backing store, or without it.
+/// Finds the result of a request, with or without the backing store.
 pub type Work<T> = Box<dyn FnOnce(&Shared) -> Result<T> + Send>;
 
 type Pending<T> = (Answer<T>, Option<Work<T>>);
 
-/// An answer that two may want to give.
+/// An answer that two threads may want to give: the first one gives it.
 pub struct Slot<T>(Mutex<Asked<T>>);
 
 struct Asked<T> {
-    /// `None`: it was given.
+    /// `None` once the answer was given.
     pending: Option<Pending<T>>,
     at: At,
 }
@@ -97,10 +97,10 @@ struct Asked<T> {
 /// Where the work is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// Nowhere yet, or not in the pool.
+    /// Not begun yet, or outside the pool.
     Elsewhere,
     Pool,
-    /// In the pool, for nobody any more: another thread has come for those that wait there.
+    /// In the pool, after the answer was given: the pool has another thread for waiting requests.
     Replaced,
 }
 
@@ -114,7 +114,7 @@ impl<T: 'static> Slot<T> {
         Arc::new(Slot(Mutex::new(Rank::Request, asked)))
     }
 
-    /// Gives the answer, or gives the result back if it was given already.
+    /// Gives the answer. Returns the result if an answer was given already.
     pub fn give(&self, shared: &Shared, result: Result<T>) -> Option<Result<T>> {
         let taken = self.lock().pending.take();
         match taken {
@@ -126,7 +126,7 @@ impl<T: 'static> Slot<T> {
         }
     }
 
-    /// A thread of the pool works on it until this is dropped.
+    /// Marks the request as at work in the pool until the returned guard is dropped.
     pub fn in_pool<'a>(&'a self, shared: &'a Shared) -> InPool<'a, T> {
         let mut asked = self.lock();
         asked.at = At::Pool;
@@ -146,7 +146,7 @@ impl<T> Slot<T> {
 }
 
 impl<T> Asked<T> {
-    /// Nobody waits for it any more, and it may hang: that is to be in nobody's way.
+    /// Nobody waits for the answer any more, and the work may hang: the pool gets another thread.
     fn replace(&mut self, shared: &Shared) {
         if self.at == At::Pool {
             self.at = At::Replaced;
@@ -168,7 +168,7 @@ impl<T> Drop for InPool<'_, T> {
     }
 }
 
-/// Whoever waited has his answer before the work is done only if the watchdog gave it.
+/// The requester is gone if the watchdog has answered before the work is done.
 impl<T: 'static> Requester for Slot<T> {
     fn is_gone(&self) -> bool {
         self.lock().pending.is_none()
@@ -194,7 +194,7 @@ impl<T: 'static> Expire for Slot<T> {
             Some((answer, None)) => {
                 answer(shared, Err(Error::new(Kind::TimedOut, "the backing store hangs")));
             }
-            // What is found without the store may wait for the lock of a file that hangs in the tier.
+            // The fallback may wait for the lock of a file that hangs in the tier.
             Some((answer, Some(fallback))) => {
                 let mine = shared.clone();
                 shared.watch.finders.run(move || answer(&mine, fallback(&mine)));
@@ -203,10 +203,10 @@ impl<T: 'static> Expire for Slot<T> {
     }
 }
 
-/// Requests in progress by the time they began.
+/// The requests in progress, in the order of their beginning.
 pub struct Watch {
     open: Mutex<Requests>,
-    /// Finds answers without the store, so that the watchdog itself waits for nobody.
+    /// The threads that run fallbacks, so that the watchdog itself never waits.
     finders: Pool,
 }
 
@@ -217,7 +217,7 @@ impl Default for Watch {
     }
 }
 
-/// As many as there are requests in the pool at once.
+/// The number of requests that may be in the pool at once.
 const FINDERS: usize = 64;
 
 #[derive(Default)]
@@ -257,8 +257,8 @@ impl Watch {
         drop(removed); // Outside the lock.
     }
 
-    /// Answers for what has run longer than `limit`; for the patient ones only if the store is
-    /// `away`. Returns how many.
+    /// Answers the requests that have run longer than `limit`; those with long patience only if the
+    /// store is `away`. Returns their number.
     pub fn expire(&self, shared: &Arc<Shared>, limit: Duration, away: bool) -> usize {
         let mut late = Vec::new();
         self.open.lock().running.retain(|_, running| {

@@ -1,9 +1,9 @@
-//! Running a request: here or in the pool, watched, and answered once.
+//! Running a request: on the calling thread or in the pool, watched, and answered once.
 //!
 //! Over /dev/fuse, a session thread runs a verb itself while another session thread is free to take
 //! the next request; otherwise the verb goes to a pool. So a fast request costs no hand-over, and a
 //! slow backing store neither stops the mount nor limits how many requests wait for it. Over
-//! io_uring whoever takes a request runs it, since somebody else is always free.
+//! io_uring the thread that takes a request runs it, since another thread is always free.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::waits::Waits;
 /// Requests that may wait for the backing store at once, beside those on session threads.
 const POOL_THREADS: usize = 64;
 
-/// At the end of the session requests at work are waited for so long: one that hangs is left.
+/// How long the end of a session waits for requests at work. A request that hangs longer is left.
 pub const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// What all requests share.
+/// The state that all requests share.
 pub struct Shared {
     pub vfs: Vfs,
     pub watch: Watch,
@@ -40,10 +40,10 @@ pub struct Shared {
     pub waits: Waits,
     pub entry_ttl: Duration,
     pool: Pool,
-    /// Its threads that hang in the store with a request that was answered: so many others have come. No more can than
-    /// programs had requests under way, since a store that hangs counts as away, which nobody waits for.
+    /// The pool's threads that hang in the store with a request that was answered. Each has a replacement. There are
+    /// at most as many as there were requests under way: a store that hangs counts as away, and nobody waits for it.
     hanging: Mutex<usize>,
-    /// Requests that were handed to it and have not ended.
+    /// Requests that were handed to the pool and have not ended.
     pooled: AtomicUsize,
     /// Session threads, and how many of them are at work.
     threads: AtomicUsize,
@@ -69,8 +69,8 @@ impl Shared {
         }
     }
 
-    /// Whether the calling session thread may do the work itself: another one is free. It counts
-    /// as busy until the seat is dropped, which is when the request has been answered.
+    /// Returns a seat if the calling session thread may do the work itself, since another one is free.
+    /// The thread counts as busy until the seat is dropped, after the request was answered.
     pub fn seat(&self) -> Option<Seat<'_>> {
         let free = self.busy.fetch_add(1, Relaxed) + 1 < self.threads.load(Relaxed);
         if !free {
@@ -79,7 +79,7 @@ impl Shared {
         free.then(|| Seat(self))
     }
 
-    /// A thread of the pool hangs: what waits there does not wait for it.
+    /// Adds a thread to the pool in place of one that hangs, for the requests that wait in the pool.
     pub(crate) fn replace_hanging(&self) {
         let mut hanging = self.hanging.lock();
         *hanging += 1;
@@ -87,21 +87,21 @@ impl Shared {
         self.pool.tend();
     }
 
-    /// It hangs no more.
+    /// Takes the replacement of a thread away again: the thread hangs no more.
     pub(crate) fn came_back(&self) {
         let mut hanging = self.hanging.lock();
         *hanging -= 1;
         self.pool.set_max(POOL_THREADS + *hanging);
     }
 
-    /// Answers for requests that hang in the backing store, in their stead. Returns how many.
+    /// Answers the requests that hang in the backing store. Returns their number.
     pub fn expire(self: &Arc<Shared>) -> usize {
         let engine = &self.vfs.engine;
         let limit = engine.files.tunables().backing_timeout;
-        // The keeper looks too, if it gets there: it works in the tier.
+        // The engine's keeper thread checks this, too, but its work in the tier may hold it up.
         engine.health.check_stalls(limit);
         let is_away = !engine.health.is_available();
-        // While no call to the store hangs a request may rightly wait for another member.
+        // While no call to the store hangs, a request may still be waiting for another member.
         if is_away {
             self.vfs.expire_guests(limit);
         }
@@ -109,14 +109,14 @@ impl Shared {
         self.watch.expire(self, limit, is_away)
     }
 
-    /// From now on there is a seat for everybody: the transport keeps a thread free by itself.
+    /// From now on every thread gets a seat: the transport itself keeps a thread free.
     pub fn seat_all(&self) {
         self.threads.store(usize::MAX, Relaxed);
     }
 
-    /// When the session has ended, and no session thread is at work: ends what the pool works on,
-    /// then what is still open. The kernel ends a session without a word of the last closes. What a
-    /// request that hangs may need stays open.
+    /// Called at the end of the session, when no session thread is at work. Waits for the pool's
+    /// requests, then closes the open handles: the kernel does not report the last closes of a
+    /// session. If a request hangs, the handles stay open, since the request may need them.
     pub fn settle(&self) {
         let quiet = || self.pooled.load(SeqCst) == 0;
         if settles(quiet) {
@@ -129,7 +129,7 @@ fn teller(home: Home<'_>) -> Teller<'_> {
     Teller { home: home.name, epoch: home.epoch, fill: home.fill }
 }
 
-/// So are copies.
+/// Passes what a keeper of copies is asked to do on to the engine and the vfs.
 impl Keeper for Shared {
     fn keep(
         &self,
@@ -198,7 +198,7 @@ impl Keeper for Shared {
     }
 }
 
-/// What members of the store ask is the vfs's to answer.
+/// Passes the questions of the store's members on to the vfs.
 impl Front for Shared {
     fn release(&self, file: FileKey) -> bool {
         self.vfs.release_claim(file)
@@ -236,7 +236,7 @@ impl Front for Shared {
     }
 }
 
-/// Waits until `quiet`; `false` if that takes too long.
+/// Waits until `quiet` is true. Returns `false` if that takes longer than [`SETTLE_MAX`].
 pub fn settles(quiet: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + SETTLE_MAX;
     while !quiet() {
@@ -277,14 +277,14 @@ verbs!(
     write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek, lock,
 );
 
-/// One request: what to do, how to answer, and what to do if that hangs.
+/// One request: its work, its answer, and its fallback if the work hangs.
 pub struct Do<T> {
     op: fn(&Verbs) -> &Op,
     patience: Patience,
     work: Work<T>,
     answer: Answer<T>,
     fallback: Option<Work<T>>,
-    /// Undoes a result that nobody will hear of.
+    /// Undoes a result that came after the request was answered.
     abandon: fn(&Shared, T),
 }
 
@@ -325,7 +325,7 @@ impl<T: Send + 'static> Do<T> {
         self
     }
 
-    /// How to answer from what is in the tier (S10).
+    /// Sets the work that answers from the tier alone (S10).
     pub fn or(mut self, fallback: impl FnOnce(&Vfs) -> Result<T> + Send + 'static) -> Do<T> {
         self.fallback = Some(Box::new(move |shared| fallback(&shared.vfs)));
         self
@@ -336,7 +336,7 @@ impl<T: Send + 'static> Do<T> {
         self
     }
 
-    /// Runs it here or in the pool.
+    /// Runs the request on this thread or in the pool.
     pub fn run(self, shared: &Arc<Shared>) {
         let Do { op, patience, work, answer, fallback, abandon } = self;
         let slot = Slot::new(answer, fallback);

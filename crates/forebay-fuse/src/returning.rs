@@ -1,5 +1,5 @@
-//! A mount that begins as a member, perhaps after another took its files over: what of its tier is still its
-//! own.
+//! The start of a mount as a member: which files of its tier are still its own, since another member may
+//! have taken them over.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use forebay_cluster::core::{SOMEWHERE, Standing};
 use forebay_cluster::member::Member;
 use forebay_engine::Engine;
 
-/// A file with bytes that the store has not, with its directory.
+/// A file with bytes that the store does not have: its key, its directory's key, and its path.
 pub type Dirty = (FileKey, FileKey, PathBuf);
 
-/// Sorts what the tier holds, before anything of it is brought home or served. Returns the files that are this
+/// Sorts the tier's unsettled files, before any of them is flushed or served. Returns the files that are this
 /// member's.
 ///
 /// # Errors
 ///
-/// If the tier cannot record what is not.
+/// If the tier cannot record that a file is not this member's.
 pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
     for home in engine.copies.homes() {
         if !member.keeps_for(&home) {
@@ -37,7 +37,7 @@ pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
                 own.push((file, dir, path));
             }
             Standing::Adopted => member.has_adopted(file),
-            // Of one that was adopted and is another's by now there may be a newer copy.
+            // An adopted file that is another member's by now may have a newer copy there.
             Standing::New | Standing::Superseded => {
                 engine.ops.supersede(file)?;
             }

@@ -1,18 +1,18 @@
-//! The transport over io_uring (Linux 6.14): requests and answers without a system call of their
-//! own each.
+//! The transport over io_uring (Linux 6.14): requests and answers without a system call for each.
 //!
 //! The kernel has a queue for each processor, and each queue has *entries*: places for one request
 //! and its answer. A request goes to an idle entry of the queue of the processor its program runs
+//! and its answer. A request goes to an idle entry of the queue of the processor its program runs
 //! on. A thread serves one entry, bound to that processor. Since verbs block, and hang when the
-//! backing store hangs, there is always one entry more than requests at work: whoever takes the
-//! last idle entry of a queue has another made.
+//! backing store hangs, there is always one entry more than requests at work: the thread that takes
+//! the last idle entry of a queue has another made.
 //!
-//! A request that finds no idle entry waits until one is *committed*. One that is new does not look
-//! for who waits, so its thread sends its queue a request (a *poke*), and the commit of that one
-//! finds who waits. When a poke finds somebody while other entries are idle, it is repeated.
+//! A request that finds no idle entry waits until an entry is *committed*. A new entry does not look
+//! for waiting requests. So its thread sends its queue a request (a *poke*), and the commit of the
+//! poke finds a waiting request. If a poke finds one while other entries are idle, it is repeated.
 //!
-//! When the watchdog answers a request that hangs, the entry goes on with another thread
-//! ([`Crew::adopt`]), whose commit looks for who waits, too.
+//! When the watchdog answers a request that hangs, another thread goes on with the entry
+//! ([`Crew::adopt`]). Its commit looks for waiting requests, too.
 
 mod abi;
 mod buffer;
@@ -42,11 +42,11 @@ use self::worker::{Start, Worker, is_end};
 use crate::dev::Device;
 use crate::request::{Shared, settles};
 
-/// Entries a queue has from the start, and at most.
+/// The number of entries of a queue at the start, and the most.
 const ENTRIES_MIN: usize = 2;
 const ENTRIES_MAX: usize = 512;
 
-/// What to do where the kernel refuses.
+/// The remedy where the kernel refuses io_uring.
 pub const REMEDY: &str = "Linux 6.14 or newer is needed, and as root: \
                           echo Y >/sys/module/fuse/parameters/enable_uring";
 
@@ -61,7 +61,7 @@ pub fn possible() -> Result<(), String> {
     }
     Uring::new().map_err(|e| format!("no io_uring can be made: {e}"))?;
     let queues = queues().map_err(|e| format!("the processors are not known: {e}"))?;
-    // Who may not run on a processor cannot poke its queue.
+    // A thread that may not run on a processor cannot poke the queue of that processor.
     let trial = std::thread::spawn(move || {
         online().into_iter().filter(|cpu| *cpu < queues).all(|cpu| bind(cpu as u16).is_ok())
     });
@@ -71,7 +71,7 @@ pub fn possible() -> Result<(), String> {
     }
 }
 
-/// How many queues the kernel has: one for each processor that there can be.
+/// The number of the kernel's queues: one for each processor that there can be.
 fn queues() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = numbers(&text).last();
@@ -106,7 +106,7 @@ struct Queue {
     /// Entries without a request, as far as their threads know.
     idle: AtomicUsize,
     entries: AtomicUsize,
-    /// An entry is being made.
+    /// Whether an entry is being made.
     growing: AtomicBool,
 }
 
@@ -116,15 +116,15 @@ pub struct Crew {
     device: Arc<Device>,
     queues: Vec<Queue>,
     threads: Pool,
-    /// For looking up what pokes ask for.
+    /// The thread that looks up the file which pokes ask for.
     learner: Pool,
     known: Known,
-    /// A file that was opened lately.
+    /// The node of a file that was opened lately.
     recent: AtomicU64,
     pokes: AtomicU64,
     /// Requests being worked on.
     working: AtomicUsize,
-    /// The mount is gone.
+    /// Whether the mount is gone.
     ended: AtomicBool,
 }
 
@@ -132,7 +132,7 @@ type Registered = SyncSender<io::Result<()>>;
 
 impl Crew {
     /// Registers the first entries of every queue. The kernel sends requests here as soon as each
-    /// queue has one: if a later one is refused, the mount must go.
+    /// queue has an entry: if a later entry is refused, the mount must go.
     pub fn start(
         shared: Arc<Shared>,
         device: Arc<Device>,
@@ -149,7 +149,7 @@ impl Crew {
             shared,
             device,
             queues: std::iter::repeat_with(new).take(count).collect(),
-            // Bounded by the entries, and by those that hang and whose entries others went on with.
+            // Bounded by the entries, and by the threads that hang while others serve their entries.
             threads: Pool::new("fb-ring", usize::MAX, Time::default()),
             learner: Pool::new("fb-poke", 1, Time::default()),
             recent: AtomicU64::new(0),
@@ -162,7 +162,7 @@ impl Crew {
         let (told, registered) = sync_channel(count * ENTRIES_MIN);
         let mut wanted = 0;
         for queue in 0..count {
-            // One is enough for a processor that may come later.
+            // One entry is enough for a processor that may come later.
             let entries = if online.contains(&queue) { ENTRIES_MIN } else { 1 };
             wanted += entries;
             (0..entries).for_each(|_| crew.start_entry(queue as u16, Some(told.clone())));
@@ -175,8 +175,8 @@ impl Crew {
         outcome.map(|()| crew)
     }
 
-    /// At the end of the session: returns when no request is worked on any more; `false` if one
-    /// that is hangs.
+    /// Waits, at the end of the session, until no request is at work. Returns `false` if a request
+    /// hangs.
     pub fn settles(&self) -> bool {
         settles(|| self.working.load(SeqCst) == 0)
     }
@@ -203,8 +203,8 @@ impl Crew {
         self.start_entry(queue, None);
     }
 
-    /// Goes on with an entry whose request was answered by another thread than the one that took
-    /// it: that one hangs, or ends without an entry.
+    /// Has a new thread go on with an entry whose request was answered by another thread than the
+    /// one that took it: the thread that took it hangs, or ends without an entry.
     fn adopt(self: &Arc<Crew>, seat: Box<Seat>) {
         if self.ended.load(Relaxed) {
             return;
@@ -213,8 +213,8 @@ impl Crew {
         self.threads.offer(move || crew.work_adopted(seat));
     }
 
-    /// The life of a thread with a new entry. The first ones `tell` how they fare; the others try
-    /// until they have one, since nobody would notice that requests wait.
+    /// Runs a thread with a new entry. The first threads report through `told`. Later threads try
+    /// until they have an entry, since nothing else would notice that requests wait.
     fn work_new(self: &Arc<Crew>, queue: u16, told: Option<Registered>) {
         let _ = bind(queue); // A processor that is away has no requests.
         let place = self.queue(queue);
@@ -254,8 +254,8 @@ impl Crew {
         Ok(worker)
     }
 
-    /// The life of a thread that goes on with an entry. It must come to be: somebody waits for the
-    /// answer that is in it.
+    /// Runs a thread that goes on with an entry. It tries until it has a ring, since a program waits
+    /// for the answer in the entry.
     fn work_adopted(self: &Arc<Crew>, mut seat: Box<Seat>) {
         let _ = bind(seat.queue);
         while !self.ended.load(Relaxed) {
@@ -271,14 +271,14 @@ impl Crew {
     }
 
     /// Sends a request to the queue of the processor that this thread is bound to, without waiting
-    /// for it: the kernel is asked for no bytes of a file, and answers with a request. It must know
-    /// the file.
+    /// for it: asks for zero bytes of a file, to which the kernel answers with a request. The kernel
+    /// must know the file.
     fn poke(self: &Arc<Crew>, queue: u16) {
         let recent = self.recent.load(Relaxed);
         if !self.ask_for(self.known.node) && !self.ask_for(recent) {
             let crew = self.clone();
             self.learner.offer(move || {
-                // What it asks for is a poke itself.
+                // The lookup is a request to this queue, and so a poke itself.
                 let _ = bind(queue);
                 crew.learn();
                 crew.ask_for(crew.known.node);
@@ -287,12 +287,12 @@ impl Crew {
     }
 
     fn ask_for(&self, node: u64) -> bool {
-        // Even, as all the kernel's own numbers are, and far from them.
+        // The number is even, as all the kernel's own numbers are, and far from them.
         let unique = (1 << 62) + self.pokes.fetch_add(2, Relaxed);
         self.device.retrieve(node, unique)
     }
 
-    /// Makes the kernel know the file that pokes ask for. Returns when it does, or after a while.
+    /// Makes the kernel know the file that pokes ask for. Returns when it does, or after 5 s.
     pub fn make_known(self: &Arc<Crew>) {
         let (crew, (done, learned)) = (self.clone(), sync_channel(1));
         self.learner.offer(move || {
@@ -302,10 +302,10 @@ impl Crew {
         let _ = learned.recv_timeout(Duration::from_secs(5));
     }
 
-    /// Looks the file up, on a thread of its own.
+    /// Looks up the file that pokes ask for, on the learner's thread.
     fn learn(&self) {
-        // A request of our own that is under way when we are killed is answered only once the
-        // device is closed. So this thread must not be what keeps it open.
+        // If the daemon is killed, its own request that is under way is answered only once the
+        // device is closed. So this thread must not keep the device open.
         const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
         // SAFETY: the call takes three numbers, and the descriptors it closes are this thread's
         // own copies, which nothing here uses.
@@ -318,7 +318,7 @@ impl Crew {
     }
 }
 
-/// A file that is asked for in a poke.
+/// The file that pokes ask for.
 struct Known {
     path: PathBuf,
     node: u64,

@@ -1,7 +1,7 @@
-//! Who asks for how much: requests and bytes of each user and process, as far as they come to the
-//! daemon. What the kernel serves from its page cache or passes through to a shadow file is unseen.
+//! The usage of the mount: requests and bytes of each user and process, as far as they come to the
+//! daemon. Bytes from the kernel's page cache, or passed through to a shadow file, are not counted.
 //!
-//! Bounded: a thread that has not been heard of for long makes room for a new one; its sums stay
+//! Bounded: a new thread takes the place of the thread that was silent longest, whose sums are kept
 //! with its user.
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ const THREADS_MAX: usize = 256;
 
 const SHARDS: usize = 16;
 
-/// Bytes moved lately count half after so many seconds.
+/// The time after which a byte counts half in the rate.
 const HALF_LIFE_SECS: f64 = 8.0;
 
-/// What was asked for.
+/// The kind of a request, and its bytes.
 #[derive(Debug, Clone, Copy)]
 pub enum Moved {
     Opened,
@@ -27,7 +27,7 @@ pub enum Moved {
     Written(u64),
 }
 
-/// Who asks, as the kernel says: the calling thread.
+/// The user and the calling thread of a request, as the kernel reports them.
 #[derive(Debug, Clone, Copy)]
 pub struct Who {
     pub uid: u32,
@@ -43,12 +43,12 @@ pub struct Sums {
     pub write_bytes: u64,
 }
 
-/// What a user or a process has done so far.
+/// The usage of a user or a process so far.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Used {
     #[serde(flatten)]
     pub sums: Sums,
-    /// Both ways, over the last seconds.
+    /// Bytes read and written, over the last seconds.
     pub bytes_per_sec: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct Usage {
 #[derive(Default)]
 struct Shard {
     threads: HashMap<u32, Thread>,
-    /// Of threads that made room, by user.
+    /// The sums of threads that made room, by user.
     gone: HashMap<u32, Sums>,
 }
 
@@ -94,7 +94,7 @@ impl Usage {
         let now = self.began.elapsed().as_secs_f64();
         let shard = &self.shards[who.thread as usize % SHARDS];
         let mut shard = shard.lock();
-        // A number that comes with another user is another program's.
+        // A known thread number with another user is that of a new program's thread.
         if shard.threads.get(&who.thread).is_none_or(|thread| thread.uid != who.uid) {
             shard.enter(who, now);
         }
@@ -117,7 +117,7 @@ impl Usage {
         users
     }
 
-    /// At most `count`, the busiest first.
+    /// Returns at most `count` processes, the busiest first.
     pub fn processes(&self, count: usize) -> Vec<Process> {
         let now = self.began.elapsed().as_secs_f64();
         let mut found: HashMap<(u32, u32), Process> = HashMap::new();
@@ -185,7 +185,7 @@ impl Thread {
 
     fn add_to(&self, used: &mut Used, now: f64) {
         used.sums.add(self.sums);
-        // A steady rate has this much heat for each byte per second.
+        // At a steady rate, heat is the rate times the half-life divided by ln 2.
         let rate = self.heat_at(now) * std::f64::consts::LN_2 / HALF_LIFE_SECS;
         used.bytes_per_sec += rate as u64;
     }
@@ -201,7 +201,7 @@ impl Sums {
     }
 }
 
-/// The process of a thread, and its name; the kernel itself writes back as thread 0.
+/// The process of a thread, and its name. Thread 0 is the kernel itself, which writes pages back.
 fn process_of(thread: u32) -> (u32, String) {
     if thread == 0 {
         return (0, "(kernel)".into());
@@ -252,7 +252,7 @@ mod tests {
     fn it_stays_bounded_and_no_byte_is_lost() {
         let usage = Usage::default();
         let count = 2 * (THREADS_MAX * SHARDS) as u32;
-        // Beyond the largest number of a thread: nobody's.
+        // These numbers are beyond the largest thread number: no such threads exist.
         (0..count).for_each(|n| usage.note(Who { uid: 1, thread: (1 << 30) + n }, Moved::Read(3)));
         assert!(usage.processes(usize::MAX).len() <= THREADS_MAX * SHARDS);
         assert_eq!(usage.users()[&1].sums.read_bytes, 3 * u64::from(count));

@@ -1,5 +1,5 @@
-//! What each request of the kernel is answered with, whichever carrier brings it: the verb, how
-//! long it may rightly take, what to say if it hangs, and what to undo if nobody hears the answer.
+//! The answer to each request of the kernel, over either transport: the verb that does the work, how
+//! long it may take, the answer if it hangs, and what to undo if nobody receives the answer.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::vfs::{Entry, Looked, Make, Manner, Opened, Reader, Vfs};
 /// copies; smaller ones pay more round trips.
 pub const MAX_WRITE: u32 = 1 << 20;
 
-/// So many entries of a listing other members are asked about at once.
+/// The most entries of one listing that other members are asked about at once.
 const FORESEEN_MAX: usize = 256;
 
 fn who(from: Origin) -> Who {
@@ -38,7 +38,7 @@ pub struct At {
 }
 
 impl Shared {
-    /// That a name is nowhere is an answer, which the kernel goes by as long as by any other name.
+    /// A missing name is an answer, too: the kernel caches it as long as it caches a name that exists.
     pub fn lookup(
         self: &Arc<Shared>,
         from: Origin,
@@ -64,7 +64,7 @@ impl Shared {
         getattr.or(move |vfs| vfs.getattr_cached(id).map(now).map(of)).run(self);
     }
 
-    /// `size` comes with the handle through which the file is truncated, if there is one.
+    /// `size` is the new size, with the handle through which the file is truncated, if there is one.
     pub fn setattr(
         self: &Arc<Shared>,
         from: Origin,
@@ -208,11 +208,11 @@ impl Shared {
         (size, reader): (u32, Reader),
         mut reply: impl Bytes,
     ) {
-        // What is in the tier cannot hang, so it needs no watching and no hand-over.
+        // A read from the tier cannot hang: it needs no watchdog and no hand-over to the pool.
         let began = Instant::now();
         match self.vfs.read_cached(reader, at.handle, at.offset, reply.room(size as usize)) {
             Some(Ok(n)) => {
-                // As all verbs: not until we run again, after who was waiting for the answer.
+                // As in all verbs, measured before the answer: the program that it wakes may run first.
                 let took = began.elapsed();
                 reply.filled(n);
                 self.verbs.read.record(took, n as u64);
@@ -262,7 +262,7 @@ impl Shared {
         let len = data.len() as u32;
         self.usage.note(who(from), Moved::Written(len.into()));
         let Some(_seat) = self.seat() else {
-            // Only now is a copy of the data needed: the session's buffer is used again.
+            // The pool needs a copy of the data, since the session's buffer is used again.
             let data = data.to_vec();
             let work = move |vfs: &Vfs| write(vfs, id, from, at, &data, how).map(|()| Written(len));
             return Do::new(|v| &v.write, reply, work).patient().run(self);
@@ -281,7 +281,7 @@ impl Shared {
         self.vfs.wrote(at.handle, at.offset + u64::from(len), len.into());
     }
 
-    /// A descriptor was closed; `owner` is who has record locks in that process.
+    /// Called when a descriptor was closed. `owner` owns the record locks of the process.
     pub fn flush(self: &Arc<Shared>, handle: u64, owner: u64, reply: impl Tell<()>) {
         let flush = move |vfs: &Vfs| {
             let flushed = vfs.flush(handle);
@@ -324,7 +324,7 @@ impl Shared {
     }
 
     pub fn readdirplus(self: &Arc<Shared>, handle: u64, offset: u64, reply: impl FillPlus) {
-        // Who goes on with a listing will want what comes after this piece, too.
+        // A program that goes on with a listing will probably want the piece after this one, too.
         let pieces = if offset == 0 { 1 } else { 2 };
         let next = FORESEEN_MAX.min(reply.fits() * pieces);
         let work = move |vfs: &Vfs| {
@@ -339,7 +339,7 @@ impl Shared {
             move |shared, mut reply, list| {
                 let (dir, entries) = list;
                 for (cookie, entry) in entries.after(offset) {
-                    // Of these two the kernel takes no attributes.
+                    // The kernel takes no attributes of `.` and `..`.
                     let dots = entry.name == "." || entry.name == "..";
                     let found = match dots {
                         true => Ok(Looked::Bare),
@@ -347,8 +347,7 @@ impl Shared {
                     };
                     let found = match found {
                         Ok(Looked::There(found)) => found,
-                        // What is wrong with it is told whoever looks it up: a name that is there must not
-                        // be missing.
+                        // A lookup of the name reports the error; the listing has to contain the name.
                         Ok(Looked::Bare) | Err(_) => {
                             if !reply.add_bare(entry, shared.vfs.shown_ino(entry.ino), cookie) {
                                 break;
@@ -435,7 +434,7 @@ impl Shared {
         Do::new(|v| &v.lseek, reply, work).run(self);
     }
 
-    /// A verb that answers nothing but success and may rightly take long.
+    /// Runs a verb that answers only success and may take long.
     fn done(
         self: &Arc<Shared>,
         op: fn(&Verbs) -> &Op,
@@ -451,11 +450,11 @@ fn do_entry(
     reply: impl Tell<Entry>,
     work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
 ) -> Do<Entry> {
-    // Nobody was told of the node: take back the reference.
+    // The kernel was not told of the node: take back its reference.
     Do::new(op, reply, work).undo(|shared, entry| shared.vfs.forget(entry.id, 1))
 }
 
-/// What becomes of set-user-id and set-group-id when a file is written.
+/// Whether a write strips the set-user-id and set-group-id bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suid {
     Keep,
@@ -463,7 +462,7 @@ pub enum Suid {
 }
 
 impl Suid {
-    /// As FUSE_WRITE_KILL_SUIDGID says it.
+    /// The meaning of the flag FUSE_WRITE_KILL_SUIDGID.
     pub fn of(kill: bool) -> Suid {
         if kill { Suid::Strip } else { Suid::Keep }
     }
@@ -485,7 +484,7 @@ fn write(
 }
 
 thread_local! {
-    /// Read buffers are used again: clearing and faulting in 128 KiB costs more than the read.
+    /// A used read buffer: clearing and faulting in a new one of 128 KiB costs more than the read.
     static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
@@ -502,7 +501,7 @@ pub fn give_back(buf: Vec<u8>) {
     SPARE.with_borrow_mut(|spare| *spare = buf);
 }
 
-/// What the flags of renameat2 ask for.
+/// The kind of rename that the flags of renameat2 ask for.
 pub fn rename_mode(flags: u32) -> Result<RenameMode> {
     match flags {
         0 => Ok(RenameMode::Replace),

@@ -1,11 +1,11 @@
-//! The verbs: what each request of the kernel means, whoever carries it.
+//! The verbs: the work of each request of the kernel, over either transport.
 //!
 //! A [`Vfs`] knows names, handles and modes; bytes and attributes are the engine's. It knows
-//! nothing of how requests arrive: a transport decodes them, calls a method here, and encodes what
-//! comes back.
+//! nothing of how requests arrive: a transport decodes them, calls a method here, and encodes the
+//! result.
 //!
-//! Locks: `tree` before everything else. Every verb that turns a node into a path holds it for
-//! reading until the backing store has acted on the path; a rename of a directory holds it for
+//! Locks: `tree` is taken before all others. Every verb that turns a node into a path holds `tree` for
+//! reading until the backing store has acted on the path; a rename of a directory holds `tree` for
 //! writing.
 
 mod acl;
@@ -73,12 +73,12 @@ pub trait Registrar: Send + Sync {
     fn release(&self, id: u32);
 }
 
-/// Makes the kernel ask again for what it has been told.
+/// Makes the kernel drop what it caches, and ask again.
 pub trait Notify: Send + Sync {
-    /// The attributes of a node, with its access list.
+    /// Drops the attributes of a node, with its access list.
     fn attributes(&self, id: u64);
-    /// The same, and its pages of `len` bytes from `offset` on; all from there on if `len` is 0. Not to be
-    /// called under a lock: the kernel waits for who reads such a page just now.
+    /// Drops the same, and the pages of `len` bytes from `offset` on; all from there on if `len` is 0. Not to be
+    /// called under a lock: the kernel waits for reads of such pages that are under way.
     fn pages(&self, id: u64, offset: u64, len: u64);
 }
 
@@ -87,17 +87,17 @@ pub trait Notify: Send + Sync {
 pub struct Entry {
     pub id: u64,
     pub attr: Attr,
-    /// The store was asked no earlier: the kernel believes it for what is left of the time from then on.
+    /// The store was asked no earlier: the kernel believes the entry for the rest of its time to live.
     pub as_of: Instant,
 }
 
-/// What a name was found to be.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy)]
 pub enum Looked {
     There(Entry),
-    /// Nothing has it, as of this moment.
+    /// Nothing has the name, as of this moment.
     Nowhere(Instant),
-    /// Another member would have to be asked for its attributes.
+    /// Something has the name, but another member would have to be asked for its attributes.
     Bare,
 }
 
@@ -110,13 +110,13 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Whether it can be written to through a mapping of which we know nothing.
+    /// Whether the file can be written to through a mapping that the daemon does not see.
     fn maps_unseen(&self, flags: i32) -> bool {
         matches!(self.how, How::Passthrough(_)) && flags & libc::O_ACCMODE == libc::O_RDWR
     }
 }
 
-/// Whether the kernel is to ask us when a descriptor is closed.
+/// Whether the kernel sends a FLUSH when a descriptor is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtClose {
     Nothing,
@@ -125,11 +125,11 @@ pub enum AtClose {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Through the page cache, whose pages of this file may be kept or not.
+    /// Through the page cache. `keep`: the pages that it has of the file are still valid.
     Cached { keep: bool },
-    /// No page cache: virtual files, those that another member serves, and appends that others share.
+    /// No page cache: control files, files of other members, and appends that others share.
     Direct,
-    /// Past us, by this kernel id.
+    /// Past the daemon, by the kernel's id of the shadow file.
     Passthrough(u32),
 }
 
@@ -141,14 +141,14 @@ enum Handle {
         plan: Plan,
         set_id: bool,
         admission: Admission,
-        /// Writes go to the end, wherever that is.
+        /// Writes go to the end of the file, wherever that is by then.
         append: bool,
         /// The claim that a writer needs.
         _held: Option<Guard>,
-        /// Something since the last sync.
+        /// Whether something was written since the last sync.
         has_written: AtomicBool,
     },
-    /// Of a file that another member serves.
+    /// A handle of a file that another member serves.
     There(Remote),
     Control {
         id: u64,
@@ -164,15 +164,15 @@ enum Handle {
 struct OpenNode {
     file: Arc<File>,
     cached: u32,
-    /// One for each that the kernel passes through.
+    /// One for each descriptor that the kernel passes through.
     past: Vec<Past>,
     kernel_id: Option<u32>,
 }
 
 type OpenNodes = HashMap<FileKey, OpenNode>;
 
-/// How long the kernel may go by attributes that may change through a mapping of which it tells nobody. Of writes and
-/// truncations it knows itself. A database asks for a table's size before each page that it adds.
+/// How long the kernel may believe attributes that may change through a mapping, of which it tells nobody. It knows
+/// of writes and truncations itself. A database asks for a table's size before each page that it adds.
 const MAPPED: Duration = Duration::from_millis(50);
 
 pub struct Vfs {
@@ -194,8 +194,8 @@ pub struct Vfs {
 }
 
 impl Vfs {
-    /// Whether the store tells when a file was made: one that has the inode number of an earlier one is another to the
-    /// kernel, then.
+    /// Whether the store tells when a file was made. Then the kernel can tell a file from an earlier one with the
+    /// same inode number.
     pub fn tells_births(&self) -> bool {
         self.nodes.key(ROOT).is_some_and(|key| key.generation != 0)
     }
@@ -228,24 +228,24 @@ impl Vfs {
         })
     }
 
-    /// Gives the vfs the means to pass files through; without it everything goes through us.
+    /// Gives the vfs the means to pass files through; without it all bytes go through the daemon.
     pub fn set_registrar(&self, registrar: Arc<dyn Registrar>) {
         let _ = self.registrar.set(registrar);
     }
 
-    /// Gives the vfs the means to tell the kernel of changes that no answer tells of.
+    /// Gives the vfs the means to tell the kernel of changes that no answer reports.
     pub fn set_notify(&self, notify: Arc<dyn Notify>) {
         let _ = self.notify.set(notify);
     }
 
-    /// To be called before the request is answered that has changed them.
+    /// Has the kernel ask for attributes again. To be called before the request that changed them is answered.
     pub fn tell_attributes(&self, id: u64) {
         if let Some(notify) = self.notify.get() {
             notify.attributes(id);
         }
     }
 
-    /// How long the kernel may go by these attributes.
+    /// How long the kernel may believe these attributes.
     pub fn attr_ttl(&self, attr: &Attr) -> Duration {
         match attr.kind == FileKind::File && self.engine.passed.moves_unseen(attr.key) {
             true => self.attr_ttl.min(MAPPED),

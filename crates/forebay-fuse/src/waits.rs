@@ -1,8 +1,8 @@
-//! Programs that wait for a lock: their answers are kept here until it is granted, until they are
-//! interrupted, or until the file's home is out of reach. A wait holds no thread.
+//! Programs that wait for a lock. Each answer is kept here until the lock is granted, the program is
+//! interrupted, or the file's home is out of reach for too long. A wait holds no thread.
 //!
-//! One thread tends all waits of a mount: it is told what is granted, and asks again now and then, since
-//! the word of it may be lost. What may itself wait is done in a pool.
+//! One thread tends all waits of a mount. It is told of granted locks, and asks again now and then, since
+//! such a message may be lost. Work that may itself wait is done in a pool.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,17 +21,17 @@ use crate::reply::{Answer, Tell};
 use crate::request::{Do, Shared};
 use crate::vfs::{Came, Told, Vfs, Wanted};
 
-/// Waits at once. Over io_uring each has an entry of its queue, which has 512 at most.
+/// The most waits at once. Over io_uring each one has an entry of its queue, which has at most 512.
 const WAITS_MAX: usize = 400;
 
-/// How often who waits asks again, told or not.
+/// How often a wait asks the file's home again, whether or not it was told anything.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The same after the file's home was not reached, and for how long.
+/// How often a wait asks a home that is out of reach, and after how long it fails.
 const RETRY: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interrupts are remembered of so many requests that are not known yet.
+/// The most interrupts that are remembered for requests that are not known yet.
 const EARLY_MAX: usize = 1024;
 
 const THREADS: usize = 64;
@@ -58,26 +58,26 @@ struct Table {
 struct Wait {
     unique: u64,
     wanted: Wanted,
-    /// By which the file's home knows it.
+    /// The number by which the file's home knows the wait.
     number: AtomicU64,
     stage: Mutex<Stage>,
 }
 
 struct Stage {
     answer: Option<Answer<()>>,
-    /// A thread is at it.
+    /// Whether a thread drives the wait.
     is_driven: bool,
-    /// Something has happened meanwhile.
+    /// Whether something has happened since that thread began its step.
     again: bool,
     is_interrupted: bool,
     has_asked: bool,
     due: Instant,
-    /// Since when its home is out of reach.
+    /// Since when the file's home is out of reach.
     failing: Option<Instant>,
 }
 
 impl Waits {
-    /// `false` if too many wait already.
+    /// Returns `false` if there are too many waits already.
     fn enter(&self, wait: &Arc<Wait>) -> bool {
         let mut table = self.table.lock();
         if table.waits.len() >= WAITS_MAX {
@@ -95,7 +95,7 @@ impl Waits {
         self.table.lock().waits.values().cloned().collect()
     }
 
-    /// The request that an interrupt names, if it waits here. One that comes before its request is
+    /// Returns the wait that an interrupt names. An interrupt that comes before its request is
     /// remembered.
     fn interrupted(&self, unique: u64) -> Option<Arc<Wait>> {
         let mut table = self.table.lock();
@@ -111,7 +111,7 @@ impl Waits {
 }
 
 impl Wait {
-    /// What this wait came to, or when to look again.
+    /// Takes one step. Returns the result of the wait, or `None` if the wait goes on.
     fn step(&self, shared: &Shared) -> Option<Result<()>> {
         let (is_interrupted, has_asked) = {
             let mut stage = self.stage.lock();
@@ -177,7 +177,7 @@ impl Wait {
                     return;
                 }
                 Some(result) => {
-                    // It stays driven: nobody takes it further.
+                    // `is_driven` stays set: no other thread drives an ended wait.
                     let answer = stage.answer.take();
                     drop(stage);
                     shared.waits.table.lock().waits.remove(&self.unique);
@@ -192,7 +192,7 @@ impl Wait {
 }
 
 impl Shared {
-    /// A lock that is taken now or not at all.
+    /// Takes a lock now or not at all.
     pub fn set_lock(self: &Arc<Shared>, handle: u64, of: Of, wish: Lock, reply: impl Tell<()>) {
         let wanted = Wanted { handle, of, lock: wish };
         let work = move |vfs: &Vfs| vfs.set_lock(&wanted, None).map(drop);
@@ -215,7 +215,7 @@ impl Shared {
         Do::new(|v| &v.lock, reply, work).patient().run(self);
     }
 
-    /// A lock that whoever asks waits for. `unique` is the kernel's number of the request.
+    /// Takes a lock and waits for it. `unique` is the kernel's number of the request.
     pub fn wait_lock(
         self: &Arc<Shared>,
         unique: u64,
@@ -264,7 +264,7 @@ impl Shared {
         self.waits.pool.run(move || wait.drive(&shared));
     }
 
-    /// Nobody waits for a request any more.
+    /// Ends the wait of the request `unique`: a signal has interrupted its program.
     pub fn interrupt(self: &Arc<Shared>, unique: u64) {
         if let Some(wait) = self.waits.interrupted(unique) {
             wait.stage.lock().is_interrupted = true;
@@ -272,7 +272,7 @@ impl Shared {
         }
     }
 
-    /// Begins to tend locks; to be called before anybody is served.
+    /// Starts the thread that tends locks; to be called before requests are served.
     pub fn tend_locks(self: &Arc<Shared>) -> Result<()> {
         let (tells, told) = channel();
         self.vfs.tell_of_locks(tells);
@@ -305,7 +305,7 @@ impl Shared {
         }
     }
 
-    /// Takes on what is due; returns when something is due again.
+    /// Drives the waits that are due. Returns when the next one is due.
     fn look_at_waits(self: &Arc<Shared>) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None::<Instant>;
@@ -315,7 +315,7 @@ impl Shared {
             drop(stage);
             match !is_driven && due <= now {
                 true => self.drive_in_pool(wait),
-                // Who drives it says when.
+                // The thread that drives the wait calls for another look when it is done.
                 false if is_driven => {}
                 false => next = Some(next.map_or(due, |next| next.min(due))),
             }

@@ -1,6 +1,6 @@
 //! The numbers of linux/fuse.h.
 
-/// The protocol's version, as far as its words are used here.
+/// The version of the protocol that is used here.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 42;
 
@@ -50,11 +50,11 @@ pub const RENAME2: u32 = 45;
 pub const LSEEK: u32 = 46;
 pub const STATX: u32 = 52;
 
-/// What a STATX knows: the basic attributes, and the time of birth.
+/// The masks of STATX: the basic attributes, and the time of birth.
 pub const STATX_BASIC: u32 = 0x7ff;
 pub const STATX_BIRTH: u32 = 0x800;
 
-/// What a SETATTR sets.
+/// The attributes that a SETATTR sets.
 pub const FATTR_MODE: u32 = 1 << 0;
 pub const FATTR_UID: u32 = 1 << 1;
 pub const FATTR_GID: u32 = 1 << 2;
@@ -68,7 +68,7 @@ pub const FATTR_MTIME_NOW: u32 = 1 << 8;
 /// A lock of flock, not of fcntl.
 pub const LK_FLOCK: u32 = 1 << 0;
 
-/// A READ of a program's, and not of the kernel's cache.
+/// A READ for a program, and not for the kernel's page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -79,11 +79,11 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
 pub const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
-/// Notifications. The last asks for pages of a file, and is answered by a NOTIFY_REPLY request.
+/// Notifications. RETRIEVE asks for pages of a file, and is answered by a NOTIFY_REPLY request.
 pub const NOTIFY_INVAL_INODE: u32 = 2;
 pub const NOTIFY_RETRIEVE: u32 = 5;
 
-/// What a session is made of: the flags of INIT.
+/// The flags of INIT, which say what the kernel and the daemon can do.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -103,7 +103,7 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// The flags go on in a second word.
     pub const EXT: u64 = 1 << 30;
-    /// Since Linux 6.6: what is opened around the kernel's pages may be mapped shared.
+    /// Since Linux 6.6: a file that is opened with FOPEN_DIRECT_IO may be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
     pub const OVER_IO_URING: u64 = 1 << 41;

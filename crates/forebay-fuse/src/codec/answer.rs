@@ -1,24 +1,24 @@
-//! An answer on its way: given once, to whatever carries it.
+//! The answer to a request: given once, to the carrier of either transport.
 
 use super::abi::OUT_HEADER_LEN;
 use crate::reply::{Bytes, Fail};
 use crate::verbs::take_spare;
 
-/// What takes the answer of one request to the kernel.
+/// Takes the answer of one request to the kernel.
 pub trait Carrier: Send + 'static {
     /// Room for an answer of `size` bytes; no more than the largest read.
     fn room(&mut self, size: usize) -> &mut [u8];
     /// Sends the first bytes of the room, or an error.
     fn send(self, result: Result<usize, i32>);
-    /// Sends bytes that lie elsewhere.
+    /// Sends bytes that are not in the room.
     fn send_bytes(self, bytes: &[u8]);
-    /// A buffer of at least `size` bytes that is not the carrier's.
+    /// A buffer of at least `size` bytes outside the carrier.
     fn buffer(&mut self, size: usize) -> Vec<u8> {
         take_spare(size)
     }
 }
 
-/// A reply that can be given once. Dropped without, it answers EIO.
+/// A reply that can be given once. If it is dropped before that, it answers EIO.
 pub struct Reply<C: Carrier>(Option<C>);
 
 impl<C: Carrier> Reply<C> {
@@ -72,19 +72,19 @@ impl<C: Carrier> Bytes for Reply<C> {
     }
 }
 
-/// `struct fuse_out_header`, of an answer with so many bytes or an error.
+/// `struct fuse_out_header` of an answer: the number of its bytes, or its error.
 pub fn out_header(unique: u64, result: Result<usize, i32>) -> [u8; OUT_HEADER_LEN] {
     let error = match result {
         Ok(_) => 0,
-        // Beyond these the kernel has numbers of its own, which no program may see.
+        // Numbers from 512 on are the kernel's own: no program may see them.
         Err(errno @ 1..512) => -errno,
         Err(_) => -libc::EIO,
     };
     header(result.unwrap_or(0), error, unique)
 }
 
-/// The header of whatever is written to the kernel: of a notification, its code takes the error's
-/// place.
+/// The header of an answer or of a notification. A notification has its code in the place of the
+/// error.
 pub fn header(len: usize, code: i32, unique: u64) -> [u8; OUT_HEADER_LEN] {
     let mut bytes = [0; OUT_HEADER_LEN];
     bytes[..4].copy_from_slice(&((OUT_HEADER_LEN + len) as u32).to_ne_bytes());
@@ -105,7 +105,7 @@ impl<C: Carrier> Listing<C> {
         Listing { reply, room: room as usize, used: 0 }
     }
 
-    /// In bytes.
+    /// The room in bytes.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes answers to the test.
+    /// A carrier that hands answers to the test.
     struct ToTest {
         room: Vec<u8>,
         sent: Sender<Result<Vec<u8>, i32>>,
@@ -155,7 +155,7 @@ mod tests {
 
     impl Carrier for ToTest {
         fn room(&mut self, size: usize) -> &mut [u8] {
-            // Used before, as that of a real one.
+            // The room has old bytes in it, as that of a real carrier.
             self.room.resize(size, 0xff);
             &mut self.room
         }
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// What was answered, all of it.
+    /// All answers that `work` gives.
     fn answers(work: impl FnOnce(Reply<ToTest>)) -> Vec<Result<Vec<u8>, i32>> {
         let (sent, received) = channel();
         work(Reply::new(ToTest { room: Vec::new(), sent }));

@@ -1,7 +1,7 @@
-//! Requests as the kernel writes them, and what they ask for. Pure.
+//! The decoding of requests, as the kernel writes them. The code is pure.
 //!
-//! What comes is believed as far as it can be checked. A request that is too short, or speaks of
-//! what no file has, is answered EIO; one that nobody here knows, ENOSYS.
+//! Whatever can be checked is checked. A request that is too short, or has numbers that no file can
+//! have, is answered EIO; an unknown request, ENOSYS.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -47,7 +47,7 @@ impl Head {
     }
 }
 
-/// A request: its header, its first argument, which has a fixed size, and what follows.
+/// A request: its header, its first argument, which has a fixed size, and the bytes that follow.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     pub head: Head,
@@ -55,13 +55,13 @@ pub struct Request<'a> {
     rest: &'a [u8],
 }
 
-/// What a request asks for.
+/// A decoded request.
 #[derive(Debug)]
 pub enum Call<'a> {
     Lookup(&'a OsStr),
     Getattr,
     Statx,
-    /// A size comes with the handle through which the file is truncated, if there is one.
+    /// A new size comes with the handle through which the file is truncated, if there is one.
     Setattr(SetAttr, Option<(u64, Option<u64>)>),
     Readlink,
     Symlink {
@@ -107,7 +107,7 @@ pub enum Call<'a> {
     Statfs,
     Release(u64),
     Fsync(u64),
-    /// Of a handle, by an owner of record locks.
+    /// A handle, and the owner of record locks.
     Flush(u64, u64),
     Lock {
         handle: u64,
@@ -138,23 +138,23 @@ pub enum Call<'a> {
         mode: i32,
     },
     Lseek(At, i32),
-    /// There is nothing to do but to answer.
+    /// A request that needs nothing but an answer.
     Nothing,
 }
 
-/// What is asked of locks.
+/// The operation of a request about locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locking {
     Test(Lock),
-    /// Whether whoever asks waits until it is granted.
+    /// The lock, and whether the caller waits until it is granted.
     Set(Lock, bool),
     Unset(Range),
 }
 
-/// The mode of a new file, and the mask of who makes it.
+/// The mode of a new file, and the umask of the program that makes it.
 pub type Mode = (u32, u32);
 
-/// The length of the first argument of a request that we know.
+/// The length of the first argument of a known request.
 fn arg_len(opcode: u32) -> Option<usize> {
     Some(match opcode {
         abi::LOOKUP | abi::READLINK | abi::SYMLINK | abi::UNLINK | abi::RMDIR => 0,
@@ -178,7 +178,7 @@ impl<'a> Request<'a> {
     pub fn of_message(message: &'a [u8]) -> Option<Request<'a>> {
         let (head, body) = message.split_first_chunk()?;
         let head = Head::of(head);
-        // One that was cut short has no argument, and is refused by all that have one.
+        // A message that was cut short gets no argument, and every call that needs one refuses it.
         let len = (head.len as usize).checked_sub(abi::IN_HEADER_LEN);
         let body = len.and_then(|len| body.get(..len)).unwrap_or_default();
         let arg = arg_len(head.opcode).unwrap_or(0).min(body.len());
@@ -186,7 +186,7 @@ impl<'a> Request<'a> {
         Some(Request { head, arg, rest })
     }
 
-    /// A request whose parts lie in places of their own; that of the argument may be larger.
+    /// A request whose parts lie in separate places; the place of the argument may be longer than it.
     pub fn of_parts(head: Head, arg: &'a [u8], rest: &'a [u8]) -> Request<'a> {
         Request { head, arg, rest }
     }
@@ -212,7 +212,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What is asked of a name in a directory.
+    /// Decodes a call about a name in a directory.
     fn call_by_name(&self) -> Result<Call<'a>, i32> {
         let mut rest = self.rest;
         let name = name(&mut rest)?;
@@ -255,7 +255,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// What is asked of a node, or of a handle of it.
+    /// Decodes a call about a node, or about a handle of it.
     fn call_by_number(&self) -> Result<Call<'a>, i32> {
         Ok(match self.head.opcode {
             abi::GETATTR => Call::Getattr,
@@ -271,7 +271,7 @@ impl<'a> Request<'a> {
             abi::OPENDIR => Call::Opendir,
             abi::RELEASEDIR => Call::Releasedir(self.u64(0)),
             abi::FSYNCDIR => Call::Fsyncdir(self.u64(0)),
-            // The second is the answer to what we asked ourselves.
+            // NOTIFY_REPLY is the kernel's answer to a request of the daemon.
             abi::DESTROY | abi::NOTIFY_REPLY => Call::Nothing,
             abi::READ | abi::WRITE | abi::READDIR | abi::READDIRPLUS => return self.call_sized(),
             abi::FALLOCATE => {
@@ -280,12 +280,12 @@ impl<'a> Request<'a> {
                 Call::Fallocate { at, len, mode: self.u32(24) as i32 }
             }
             abi::LSEEK => Call::Lseek(self.at(), self.u32(16) as i32),
-            // Those that only a session's own loop knows.
+            // These are known to a session's own loop alone.
             _ => return Err(libc::ENOSYS),
         })
     }
 
-    /// What carries so many bytes of a file or a listing.
+    /// Decodes a call with a size: a read, a write or a listing.
     fn call_sized(&self) -> Result<Call<'a>, i32> {
         let (at, size) = (self.at(), self.u32(16));
         if size > MAX_WRITE {
@@ -304,7 +304,7 @@ impl<'a> Request<'a> {
         let data = self.rest.get(..size as usize).ok_or(ODD)?;
         let how = self.u32(20);
         let suid = Suid::of(how & abi::WRITE_KILL_SUIDGID != 0);
-        // The descriptor's flags, and those of the call.
+        // The flags of the descriptor, and those of the call.
         let syncs = self.u32(32) as i32 & libc::O_DSYNC != 0;
         let is_cached = how & abi::WRITE_CACHE != 0;
         Ok(Call::Write { at, data, suid, manner: Manner { syncs, is_cached } })
@@ -335,17 +335,17 @@ impl<'a> Request<'a> {
         Ok(Call::Lock { handle: self.u64(0), of, what })
     }
 
-    /// Of an INTERRUPT: the request that nobody waits for any more.
+    /// The request that an INTERRUPT names: nobody waits for its answer any more.
     pub fn interrupted(&self) -> Option<u64> {
         (self.head.opcode == abi::INTERRUPT && self.arg.len() >= 8).then(|| self.u64(0))
     }
 
-    /// The handle and the offset with which such arguments begin.
+    /// The handle and the offset at the beginning of an argument.
     fn at(&self) -> At {
         At { handle: self.u64(0), offset: self.u64(8) }
     }
 
-    /// Nodes that the kernel has forgotten, and how often it had been told of each.
+    /// The nodes that the kernel has forgotten, and how many references to each it has dropped.
     pub fn forgotten(&self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
         let opcode = self.head.opcode;
         let known = arg_len(opcode).is_some_and(|len| self.arg.len() >= len);
@@ -370,7 +370,7 @@ impl<'a> Request<'a> {
         let time = |flag, now, sec, nsec| match (valid & flag != 0, valid & now != 0) {
             (false, _) => Ok(None),
             (true, true) => Ok(Some(SetTime::Now)),
-            // Beyond a second there are numbers that mean something else than a time.
+            // From a second on a number means something else than a time (UTIME_OMIT).
             (true, false) if self.u32(nsec) >= 1_000_000_000 => Err(ODD),
             (true, false) => {
                 let at = Timestamp { sec: self.u64(sec) as i64, nsec: self.u32(nsec) };
@@ -396,7 +396,7 @@ impl<'a> Request<'a> {
         Ok(Some((size, (valid & abi::FATTR_FH != 0).then_some(handle))))
     }
 
-    /// The words of an INIT: major and minor version, the largest readahead, and the flags.
+    /// The offer of an INIT: major and minor version, the largest readahead, and the flags.
     pub fn offer(&self) -> Option<(u32, u32, u32, u64)> {
         if self.head.opcode != abi::INIT || self.arg.len() < 16 {
             return None;
@@ -410,7 +410,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A file's places are signed numbers. The page with the last of them ends one beyond.
+/// Refuses a range that no file has: offsets are signed 64-bit numbers, and the last page ends at 2^63.
 fn within_a_file(offset: u64, len: u64) -> Result<(), i32> {
     let end = offset.checked_add(len);
     match offset <= i64::MAX as u64 && end.is_some_and(|end| end <= 1 << 63) {
@@ -419,7 +419,7 @@ fn within_a_file(offset: u64, len: u64) -> Result<(), i32> {
     }
 }
 
-/// Takes text, which ends with a zero, off the beginning.
+/// Takes a text that ends with a zero off the beginning of `rest`.
 fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
     let end = rest.iter().position(|byte| *byte == 0).ok_or(ODD)?;
     let (text, after) = rest.split_at(end);
@@ -427,7 +427,7 @@ fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
     Ok(OsStr::from_bytes(text))
 }
 
-/// The same of a name in a directory.
+/// The same for a name in a directory.
 fn name<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
     let name = text(rest)?;
     match name.is_empty() || name.as_bytes().contains(&b'/') {

@@ -1,4 +1,4 @@
-//! The answers of verbs in the kernel's words.
+//! The encoding of the verbs' answers for the kernel.
 
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::reply::{AttrOf, Bytes, Fail, Fill, FillPlus, Found, Tell, Value, Writ
 use crate::request::Shared;
 use crate::vfs::{AtClose, Entry, How, Looked, Opened};
 
-/// Bytes put together in the kernel's order. The largest fixed answer, to STATX, has 288.
+/// The bytes of an answer, in the kernel's order. The largest fixed answer, to STATX, has 288.
 pub struct Words {
     bytes: [u8; 288],
     len: usize,
@@ -71,7 +71,7 @@ impl Words {
             .u32(0)
     }
 
-    /// `struct fuse_statx`, as far as something is known.
+    /// `struct fuse_statx`, up to the last known field.
     fn statx(self, id: u64, attr: &Attr) -> Words {
         let birth = if attr.btime == Timestamp::default() { 0 } else { abi::STATX_BIRTH };
         let mode = (kind_bits(attr.kind) | (attr.mode & 0o7777)) as u16;
@@ -115,7 +115,7 @@ impl Words {
             .attr(shared.vfs.ino(entry.id), &entry.attr)
     }
 
-    /// `struct fuse_entry_out` of a name that is nowhere.
+    /// `struct fuse_entry_out` of a name that does not exist.
     fn nowhere(self, ttl: Duration) -> Words {
         self.zeros(16).u64(ttl.as_secs()).zeros(8).u32(ttl.subsec_nanos()).zeros(4 + 88)
     }
@@ -128,7 +128,7 @@ impl Words {
             How::Direct => (abi::FOPEN_DIRECT_IO, 0),
             How::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, id),
         };
-        // Not by refusing the request once: the kernel would never send another, and the policy may
+        // FLUSH is not answered ENOSYS: the kernel would never send another, and the policy may
         // change.
         let at_close = match opened.at_close {
             AtClose::Nothing => abi::FOPEN_NOFLUSH,
@@ -138,9 +138,9 @@ impl Words {
     }
 }
 
-/// What is left of a time to live.
+/// The rest of a time to live.
 fn left(ttl: Duration, as_of: Instant) -> Duration {
-    // Without a look at the clock where nothing is believed.
+    // A time to live of zero needs no look at the clock.
     if ttl.is_zero() { ttl } else { ttl.saturating_sub(as_of.elapsed()) }
 }
 
@@ -168,7 +168,7 @@ impl<C: Carrier> Tell<Entry> for Reply<C> {
     }
 }
 
-/// A name that is nowhere has the number 0 (`struct fuse_entry_out`, "negative dentry" in the kernel).
+/// A name that does not exist has the node 0 (`struct fuse_entry_out`, "negative dentry" in the kernel).
 impl<C: Carrier> Tell<Looked> for Reply<C> {
     fn tell(self, shared: &Shared, looked: Looked) {
         match looked {
@@ -203,7 +203,7 @@ impl<C: Carrier> Tell<AttrOf> for Extended<C> {
         let ttl = left(shared.vfs.attr_ttl(&of.attr), of.as_of);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).zeros(16);
         let words = words.statx(shared.vfs.ino(of.id), &of.attr);
-        // The device it lies on, and what is spare.
+        // The zeros are the device of the file, and the spare fields.
         self.0.bytes(words.zeros(8 + 112).bytes());
     }
 }
@@ -303,7 +303,7 @@ impl<C: Carrier> FillPlus for Listing<C> {
     }
 
     fn add_bare(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool {
-        // Node 0: the kernel takes the name and no more.
+        // With node 0 the kernel takes the name and no attributes.
         let nothing = Words::new().zeros(40 + 88);
         dirent(ino, next, entry.kind, &entry.name, self, nothing.bytes())
     }

@@ -1,4 +1,4 @@
-//! The handshake: what the kernel offers, and what we take. Pure.
+//! The handshake: the flags that the kernel offers, and those that the daemon takes. The code is pure.
 
 use super::abi::{self, init};
 use super::decode::Request;
@@ -8,7 +8,7 @@ use crate::verbs::MAX_WRITE;
 /// The first version that enforces ACLs: Linux 4.9.
 const MINOR_MIN: u32 = 26;
 
-/// What every session takes, where the kernel has it.
+/// The flags that every session takes if the kernel offers them.
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::EXPORT_SUPPORT
@@ -23,35 +23,35 @@ const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_ACL
     | init::EXT;
 
-/// What the mount would have.
+/// The features that the mount wants.
 #[derive(Debug, Clone, Copy)]
 pub struct Wishes {
     pub passthrough: bool,
     pub kernel_writeback: bool,
     pub io_uring: bool,
-    /// Locks are ours to grant: those of a mount that has other members are theirs, too.
+    /// The daemon grants the locks: on a mount with other members they hold between all members.
     pub locks: bool,
-    /// The kernel keeps where links lead, for as long as it knows their inode: that takes a store that tells a link
-    /// from an earlier one with the same inode number.
+    /// The kernel caches the targets of symbolic links while it knows their inodes. This takes a store that tells a
+    /// link from an earlier one with the same inode number.
     pub links: bool,
-    /// Files that are opened around the kernel's pages can be mapped shared: those that other members serve.
+    /// Files that are opened with FOPEN_DIRECT_IO can be mapped shared: those that other members serve.
     pub maps: bool,
 }
 
-/// What it may have.
+/// The features that the kernel granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
     pub passthrough: bool,
     pub io_uring: bool,
 }
 
-/// What comes of an INIT.
+/// The result of an INIT.
 pub enum Agreed {
     /// This answer begins the session.
     Session(Granted, Words),
-    /// The kernel speaks a newer language, is told which one we speak, and asks again.
+    /// The kernel speaks a newer version: this answer names ours, and the kernel sends INIT again.
     Again(Words),
-    /// There is no session, and why.
+    /// There is no session, for this reason.
     Refused(&'static str),
 }
 
@@ -63,7 +63,7 @@ pub fn agree(request: &Request<'_>, wishes: Wishes) -> Agreed {
     if major > abi::MAJOR {
         return Agreed::Again(Words::new().u32(abi::MAJOR).u32(abi::MINOR).zeros(56));
     }
-    // Without ACLs a file's mode alone would decide, and grant what its list of access denies.
+    // Without ACLs a file's mode alone would decide, and grant what the file's access list denies.
     if major < abi::MAJOR || minor < MINOR_MIN || offered & init::POSIX_ACL == 0 {
         return Agreed::Refused("this kernel enforces no ACLs here: Linux 4.9 is needed");
     }
@@ -85,8 +85,8 @@ pub fn agree(request: &Request<'_>, wishes: Wishes) -> Agreed {
 
 /// `struct fuse_init_out`.
 fn init_out(granted: Granted, readahead: u32, taken: u64) -> Words {
-    // What is held back is given out several at a time, of which a ring's entries, which do not
-    // look for more unless one was committed, would take one.
+    // Requests beyond this limit are held back, and released several at a time. Of these the entries
+    // of a ring would take one: an entry looks for more requests only when it is committed.
     let background: u16 = if granted.io_uring { 512 } else { 64 };
     let pages = MAX_WRITE as usize / rustix::param::page_size();
     // One layer of stacking: shadow files lie on a real file system.
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Without its sign that there is a second word, what stands there means nothing.
+    /// Without the flag EXT the bytes in the place of the second word mean nothing.
     #[test]
     fn a_kernel_without_a_second_word_of_flags_offers_none_of_it() {
         let (granted, _) = session(!init::EXT, ALL);

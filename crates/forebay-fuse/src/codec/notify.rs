@@ -1,24 +1,24 @@
-//! What is told to the kernel unasked.
+//! Notifications: messages to the kernel that answer no request.
 
 use super::abi;
 use super::answer::header;
 use super::encode::Words;
 
-/// Says that what is known of a node holds no longer: its attributes, and of its pages those of `len`
-/// bytes from `offset` on, all from there on if `len` is 0, none if `offset` is negative. The kernel
-/// refuses if it does not know the node.
+/// Invalidates a node's attributes in the kernel, and its pages within `len` bytes from `offset` on: all
+/// pages from there on if `len` is 0, none if `offset` is negative. The kernel refuses if it does not know
+/// the node.
 pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
     let words = Words::new().u64(node).u64(offset as u64).u64(len as u64);
     notification(abi::NOTIFY_INVAL_INODE, &words)
 }
 
-/// Asks for no bytes of a regular file, which is answered with a NOTIFY_REPLY of that number.
+/// Asks for zero bytes of a regular file. The kernel answers with a NOTIFY_REPLY of the number `unique`.
 pub fn retrieve(node: u64, unique: u64) -> Vec<u8> {
     notification(abi::NOTIFY_RETRIEVE, &Words::new().u64(unique).u64(node).u64(0).u32(0).u32(0))
 }
 
 fn notification(code: u32, words: &Words) -> Vec<u8> {
-    // No number of a request: nothing was asked.
+    // The number of a request is 0, since a notification answers none.
     [&header(words.bytes().len(), code as i32, 0)[..], words.bytes()].concat()
 }
 

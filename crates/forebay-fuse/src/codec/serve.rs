@@ -10,7 +10,7 @@ use crate::reply::{Bytes, Fail};
 use crate::request::Shared;
 use crate::verbs::rename_mode;
 
-/// Has a request answered.
+/// Has the verbs answer a request.
 pub fn serve(shared: &Arc<Shared>, request: &Request<'_>, carrier: impl Carrier) {
     let of = || (shared.clone(), request.head.from.pid);
     let reply = Reply::new(Noting { carrier, of: shared.vfs.has_members().then(of) });
@@ -20,7 +20,7 @@ pub fn serve(shared: &Arc<Shared>, request: &Request<'_>, carrier: impl Carrier)
     });
 }
 
-/// Forgets what a FORGET or a BATCH_FORGET names, which nobody wants an answer to.
+/// Forgets the nodes that a FORGET or a BATCH_FORGET names. The kernel wants no answer.
 pub fn forget(shared: &Shared, request: &Request<'_>) {
     survive(request, || {
         for (node, times) in request.forgotten() {
@@ -29,7 +29,7 @@ pub fn forget(shared: &Shared, request: &Request<'_>) {
     });
 }
 
-/// Ends the wait of a request that an INTERRUPT names, which is answered itself.
+/// Ends the wait of the request that an INTERRUPT names. That request gets the answer.
 pub fn interrupt(shared: &Arc<Shared>, request: &Request<'_>) {
     survive(request, || {
         if let Some(unique) = request.interrupted() {
@@ -38,7 +38,7 @@ pub fn interrupt(shared: &Arc<Shared>, request: &Request<'_>) {
     });
 }
 
-/// Has the mount note which thread is told ESTALE, whatever it has asked. Alone nobody has to know.
+/// Notes in the vfs which thread is answered ESTALE. A mount without other members needs no such note.
 struct Noting<C> {
     carrier: C,
     of: Option<(Arc<Shared>, u32)>,
@@ -110,7 +110,7 @@ fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Rep
     }
 }
 
-/// What is asked of a directory.
+/// Runs a call about a directory.
 fn run_in_directory<C: Carrier>(
     shared: &Arc<Shared>,
     head: &Head,

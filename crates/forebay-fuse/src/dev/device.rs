@@ -1,4 +1,4 @@
-//! A descriptor of /dev/fuse, and what can be said over it.
+//! A descriptor of /dev/fuse, and the calls over it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -35,13 +35,13 @@ impl Device {
         Device(fd)
     }
 
-    /// One that no mount has yet.
+    /// Opens a descriptor that belongs to no mount yet.
     pub fn open() -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         Ok(rustix::fs::open("/dev/fuse", flags, Mode::empty())?)
     }
 
-    /// Another descriptor of the same session. Who reads there waits for nobody who reads here.
+    /// Another descriptor of the same session. Its readers do not wait for readers of this one.
     pub fn another(&self) -> io::Result<Device> {
         let fd = Device::open()?;
         let session = self.0.as_raw_fd() as u32;
@@ -57,7 +57,7 @@ impl Device {
         loop {
             match rustix::io::read(&self.0, &mut *message) {
                 Ok(len) => return Ok(Some(len)),
-                // A request that was taken back before we had it is no error.
+                // A request that the kernel took back before it was read is no error.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(None),
                 Err(e) => return Err(e.into()),
@@ -74,17 +74,17 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the kernel forget what it has cached of a node: attributes and pages.
+    /// Makes the kernel drop its cached attributes and pages of a node.
     pub fn forget_cached(&self, node: u64) {
         self.tell(&codec::inval_inode(node, 0, 0));
     }
 
-    /// Asks for a NOTIFY_REPLY of that number; whether there will be one.
+    /// Asks for a NOTIFY_REPLY with the number `unique`. Returns whether there will be one.
     pub fn retrieve(&self, node: u64, unique: u64) -> bool {
         self.tell(&codec::retrieve(node, unique))
     }
 
-    /// Whether the kernel took it: what it does not know it refuses.
+    /// Sends a notification. Returns whether the kernel took it: it refuses unknown nodes.
     fn tell(&self, notification: &[u8]) -> bool {
         rustix::io::write(&self.0, notification).is_ok()
     }
@@ -92,7 +92,7 @@ impl Device {
 
 impl Notify for Device {
     fn attributes(&self, id: u64) {
-        // No pages.
+        // A negative offset leaves the pages alone.
         self.tell(&codec::inval_inode(id, -1, 0));
     }
 

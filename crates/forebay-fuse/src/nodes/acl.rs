@@ -11,13 +11,13 @@ impl Nodes {
         AclMark(self.read().acls_forgotten)
     }
 
-    /// The list as last asked for, empty if there is none; `None` if nobody has asked.
+    /// The list as last read from the store, empty if there is none; `None` if it was never read.
     pub fn acl(&self, id: u64) -> Option<Vec<u8>> {
         self.read().nodes.get(&id)?.acl.as_deref().map(<[u8]>::to_vec)
     }
 
-    /// Keeps the answer to a question asked at `mark`, unless a list has changed since: it may be
-    /// this one.
+    /// Keeps a list that was read after `mark`, unless any list has changed since: it may be this
+    /// one.
     pub fn note_acl(&self, id: u64, mark: AclMark, list: &[u8]) {
         let mut table = self.write();
         if table.acls_forgotten == mark.0
@@ -27,7 +27,7 @@ impl Nodes {
         }
     }
 
-    /// To be called when the list has been changed, or the mode, of which it is a part.
+    /// To be called when the list was changed, or the mode, which shares bits with the list.
     pub fn forget_acl(&self, id: u64) {
         let mut table = self.write();
         table.acls_forgotten += 1;

@@ -1,18 +1,18 @@
-//! The names of one node. A file may have 65,000 of them, and one that comes or goes is looked for
-//! among the others in no time: each has a place, by which it is found.
+//! The names of one node. A file may have 65,000 names. Each has a place, by which a binary search
+//! finds it when it is removed.
 
 use std::collections::VecDeque;
 
 use super::Name;
 
-/// Where a name leads, and its place among those of that node.
+/// The node of a name, and the name's place among those of that node.
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     pub id: u64,
     pub place: u64,
 }
 
-/// In the order in which they were seen last, by places that rise.
+/// The names in the order in which they were last seen, with places that rise.
 #[derive(Debug, Default)]
 pub struct Links(VecDeque<(u64, Name)>);
 
@@ -41,7 +41,7 @@ impl Links {
         self.0.back().map(|(_, name)| name)
     }
 
-    /// The latest first.
+    /// The names, the latest first.
     pub fn iter(&self) -> impl Iterator<Item = &Name> {
         self.0.iter().rev().map(|(_, name)| name)
     }

@@ -1,4 +1,4 @@
-//! What linux/fuse.h says of io_uring.
+//! The layout of ring entries, as linux/fuse.h has it.
 //!
 //! An entry has two buffers: the *headers*, and the *payload*. Of a request, the common header lies
 //! at the headers' beginning, the first argument of fixed size in `op_in`, and what follows (names,

@@ -3,9 +3,9 @@
 //! Invariants:
 //! - B1: the kernel writes to a buffer only between the submission of a command for its entry and
 //!   that command's completion.
-//! - B2: who works on a request reads it through a *view*, a second mapping of the same pages. When
-//!   the entry goes on to another thread while he still does, its buffer gets new pages: nobody
-//!   writes to what he reads, and what he holds stays as it was.
+//! - B2: the thread that works on a request reads it through a *view*, a second mapping of the same
+//!   pages. If the entry goes on to another thread before that thread is done, the buffer gets new
+//!   pages: the pages of the view are not written to any more.
 
 use std::io;
 use std::ptr::NonNull;
@@ -13,16 +13,16 @@ use std::ptr::NonNull;
 use super::abi::HEADERS_LEN;
 use crate::verbs::MAX_WRITE;
 
-/// The payload's place: the headers have a page of their own, of any size a kernel has.
+/// The place of the payload: the headers have a page of their own, whatever size pages have.
 const PAYLOAD_AT: usize = 64 << 10;
 /// The kernel asks for the largest write, the largest read, and 8 KiB at least.
 pub const PAYLOAD_LEN: usize = MAX_WRITE as usize;
 const LEN: usize = PAYLOAD_AT + PAYLOAD_LEN;
 
-/// More of a payload than this is given back when nothing has come for a while.
+/// A payload's memory beyond this is given back when no request has come for a while.
 pub const KEPT: usize = 64 << 10;
 
-/// A mapping that is taken away when dropped.
+/// A mapping that is unmapped when dropped.
 struct Mapping(NonNull<u8>);
 
 // SAFETY: the memory belongs to whoever owns the mapping, on whatever thread.
@@ -89,7 +89,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.0.0.as_ptr().add(PAYLOAD_AT), PAYLOAD_LEN) }
     }
 
-    /// As the kernel is told of them.
+    /// The headers and the payload, as they are registered with the kernel.
     pub fn iovecs(&self) -> [libc::iovec; 2] {
         let at = self.0.0.as_ptr();
         let headers = libc::iovec { iov_base: at.cast(), iov_len: HEADERS_LEN };

@@ -3,7 +3,7 @@
 use super::abi::{COMMIT_ID, HEADERS_LEN, OP_IN, PAYLOAD_SIZE, RING_ENT};
 use crate::codec::{Head, Request};
 
-/// A request, but for its payload. A copy: the headers are the answer's as soon as there is one.
+/// A copy of a request without its payload: the answer overwrites the headers in the entry.
 pub struct Headers {
     pub head: Head,
     bytes: [u8; HEADERS_LEN],

@@ -1,5 +1,6 @@
-//! The answer to a request, in the entry that brought it: whoever answers owns the entry until
-//! then, and after that it goes home, or to another thread if somebody answered in its stead.
+//! The answer to a request, in the entry that brought the request. The thread that answers owns the
+//! entry until then. After that the entry goes back to the thread that took the request, or to a new
+//! thread if another thread, such as the watchdog, has answered.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub struct Seat {
     /// Names the request that is answered with the next commit.
     pub commit_id: u64,
     pub buffer: Buffer,
-    /// The payload was used beyond [`KEPT`].
+    /// Whether the payload was used beyond [`KEPT`].
     pub large: bool,
 }
 
@@ -30,22 +31,22 @@ thread_local! {
     static HOME: RefCell<(u64, Option<Box<Seat>>)> = const { RefCell::new((0, None)) };
 }
 
-/// Says that this thread works on a request.
+/// Notes that this thread works on a request.
 pub fn at_home(unique: u64) {
     HOME.set((unique, None));
 }
 
-/// The entry of the request, if it was answered on this thread.
+/// Returns the entry of the request, if the request was answered on this thread.
 pub fn come_home() -> Option<Box<Seat>> {
     HOME.take().1
 }
 
-/// The way of one answer: the entry that brought the request.
+/// The carrier of one answer: the entry that brought the request.
 pub struct OnRing {
     crew: Arc<Crew>,
     unique: u64,
     seat: Box<Seat>,
-    /// The buffer has new pages already.
+    /// Whether the buffer has new pages already.
     parted: bool,
 }
 
@@ -58,15 +59,15 @@ impl OnRing {
         HOME.with_borrow(|home| home.0 == self.unique)
     }
 
-    /// Before another thread than the one that took the request writes to the entry, the buffer
-    /// gets new pages: that one may still read the old ones (B2).
+    /// Gives the buffer new pages before a thread that did not take the request writes to the entry:
+    /// the thread that took the request may still read the old pages (B2).
     fn part(&mut self) {
         if self.parted || self.is_at_home() {
             return;
         }
         self.parted = true;
         if let Err(error) = self.seat.buffer.renew() {
-            // To go on would mix the bytes of two requests; a daemon that ends loses none.
+            // Going on would mix the bytes of two requests; a daemon that ends loses none.
             tracing::error!(%error, "no memory for the answer to a request: ending");
             std::process::abort();
         }

@@ -31,8 +31,8 @@ impl Uring {
         builder.build(2).map(Uring)
     }
 
-    /// Hands what was pushed to the kernel. What there is to say at once is there for
-    /// [`Uring::ready`] then.
+    /// Submits the pushed commands to the kernel. A result that is there at once is then found by
+    /// [`Uring::ready`].
     pub fn submit_pushed(&mut self) -> io::Result<()> {
         loop {
             match self.0.submit() {
@@ -42,7 +42,7 @@ impl Uring {
         }
     }
 
-    /// The buffers are read when the command is submitted.
+    /// Pushes a command. Its buffers are read when it is submitted.
     pub fn push(&mut self, device: BorrowedFd<'_>, command: &Command<'_>) {
         let entry = entry(device, command);
         // SAFETY: the device stays open and the buffers stay mapped as long as the session, or
@@ -56,7 +56,7 @@ impl Uring {
         self.0.completion().next().map(|done| done.result())
     }
 
-    /// Submits what was pushed and waits; `None` if nothing came within `limit`.
+    /// Submits the pushed commands and waits. Returns `None` if no result came within `limit`.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Option<i32>> {
         loop {
             if let Some(result) = self.ready() {
@@ -81,7 +81,7 @@ impl Uring {
     }
 }
 
-/// Whether the call is to be made again; where the kernel is short of something, after a while.
+/// Whether to make the call again. Where the kernel is short of something, this waits 1 ms first.
 fn again(e: &io::Error) -> bool {
     match e.raw_os_error() {
         Some(libc::EINTR) => true,

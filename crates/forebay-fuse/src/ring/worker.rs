@@ -1,5 +1,5 @@
-//! A thread with an entry: waits for a request, has it answered, commits the answer, and so on,
-//! until the session ends or another thread has answered in its stead and taken the entry.
+//! A thread with an entry. It waits for a request, has it answered, commits the answer, and so on,
+//! until the session ends or another thread has given the answer and taken the entry.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,24 +15,24 @@ use super::reply::{OnRing, Seat, at_home, come_home};
 use super::uring::{Command, Uring};
 use crate::codec::{self, NOTIFY_REPLY, OPEN};
 
-/// A large buffer that was not needed for so long gives its memory back.
+/// A large buffer that was not needed for this long gives its memory back.
 const TRIM_AFTER: Duration = Duration::from_secs(2);
 
-/// What is to be done with the entry that a worker begins with.
+/// The first step with the entry that a worker begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// Registered.
+    /// The entry is registered.
     New,
-    /// Its answer is to be committed.
+    /// The answer in the entry is committed.
     Adopted,
 }
 
-/// What a worker submits next.
+/// The command that a worker submits next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Register,
     Commit,
-    /// The same for a poke: whether somebody had been waiting is to be known.
+    /// Commits a poke, and finds out whether a request was waiting.
     CommitPoke,
 }
 
@@ -74,14 +74,14 @@ impl Worker {
         if let Err(e) = self.submit() {
             return refused(e);
         }
-        // Nothing is delivered before the first wait: a result is an error.
+        // No request is delivered before the first wait: a result is an error.
         match self.uring.ready() {
             None => Ok(()),
             Some(result) => refused(io::Error::from_raw_os_error(-result)),
         }
     }
 
-    /// Serves until the entry is gone. A new entry is registered by then.
+    /// Serves until the entry is gone. A new entry was registered before.
     pub fn serve(mut self) {
         loop {
             let Some(headers) = self.fetch() else { return };
@@ -104,7 +104,7 @@ impl Worker {
         }
     }
 
-    /// Submits what is due and waits for a request; `None` at the end of the session.
+    /// Submits the next command and waits for a request. Returns `None` at the end of the session.
     fn fetch(&mut self) -> Option<Headers> {
         let crew = self.crew.clone();
         let queue = crew.queue(self.seat.queue);
@@ -135,7 +135,7 @@ impl Worker {
         if headers.head.opcode == OPEN {
             crew.recent.store(headers.head.node, Relaxed);
         }
-        // A poke is answered at once and needs nobody beside it.
+        // A poke is answered at once and needs no idle entry beside it.
         if headers.head.opcode != NOTIFY_REPLY {
             match idle {
                 0 => crew.grow(self.seat.queue),
@@ -151,7 +151,7 @@ impl Worker {
             if let Some(result) = self.uring.wait(Some(TRIM_AFTER))? {
                 return Ok(result);
             }
-            // Nothing is delivered while we do not wait (B1).
+            // Nothing is delivered while this thread does not wait (B1).
             self.seat.buffer.trim();
             self.seat.large = false;
         }
@@ -186,7 +186,7 @@ impl Worker {
     }
 }
 
-/// What the kernel says when the mount is gone.
+/// Whether the kernel gives this error when the mount is gone.
 pub fn is_end(e: &io::Error) -> bool {
     let ends = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV];
     e.raw_os_error().is_some_and(|errno| ends.contains(&errno))

@@ -9,10 +9,10 @@ use forebay_backing::{Error, FileKey, Kind, Result};
 use super::Vfs;
 use super::members::moved;
 
-/// Who may do what with a file.
+/// The extended attribute with the access list of a file.
 pub const ACCESS: &str = "system.posix_acl_access";
 
-/// Whom an entry of a list is about, and by what number it is known (linux/posix_acl_xattr.h).
+/// The subject of an entry of a list, and its number (linux/posix_acl_xattr.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     Owner,
@@ -47,11 +47,11 @@ pub(super) struct Entry {
 
 const VERSION: u32 = 2;
 
-/// What a list says, as its extended attribute has it: nothing if there is none.
+/// The entries of a list, decoded from its extended attribute: none if there is no list.
 ///
 /// # Errors
 ///
-/// EIO: it is no list of that version. It grants nothing then.
+/// EIO if it is no list of the known version. Such a list grants nothing.
 pub(super) fn entries(list: &[u8]) -> Result<Vec<Entry>> {
     let Some((version, rest)) = list.split_first_chunk() else { return Ok(Vec::new()) };
     let (entries, left) = rest.as_chunks::<8>();
@@ -67,7 +67,7 @@ pub(super) fn entries(list: &[u8]) -> Result<Vec<Entry>> {
     }
 }
 
-/// What new files in a directory get.
+/// The extended attribute with the list that new files in a directory get.
 const DEFAULT: &str = "system.posix_acl_default";
 
 pub fn is_one(name: &OsStr) -> bool {
@@ -93,19 +93,19 @@ impl Vfs {
     }
 
     fn ask_acl(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
-        // First, since its name may be another file's any moment.
+        // The pin comes first, since the file's name may be another file's any moment.
         if let Some(pin) = self.nodes.pin(id) {
             return self.engine.names.ask(|_| pin.xattr_get(name));
         }
         self.ask_acl_of(self.nodes.key(id), &self.path(id)?, name)
     }
 
-    /// The access list of a file that is open here, as it is now, empty if it has none; `path`: where it was last. It
-    /// locks no tree.
+    /// The present access list of a file that is open here, empty if it has none. `path` is where the file was last.
+    /// Does not lock the tree.
     ///
     /// # Errors
     ///
-    /// ESTALE if another file is there by now: whoever asks looks again.
+    /// ESTALE if another file has the path by now: the caller looks again.
     pub(super) fn acl_at(&self, key: FileKey, path: &Path) -> Result<Vec<u8>> {
         let (id, name) = (self.nodes.id_of(key), OsStr::new(ACCESS));
         let own = self.engine.files.find(key).and_then(|file| file.path());
@@ -114,7 +114,7 @@ impl Vfs {
             Some(pin) => listed(self.engine.names.ask(|_| pin.xattr_get(name))),
             None if self.has_no_list(Some(key), path, name) => return Ok(Vec::new()),
             None => listed(self.ask_store_for_acl(path, name)).and_then(|list| {
-                // It is that of whichever file has the name now.
+                // The list is that of the file which has the name now.
                 match self.engine.names.ask(|b| b.stat(path))?.key == key {
                     true => Ok(list),
                     false => Err(moved()),
@@ -127,9 +127,9 @@ impl Vfs {
         }
     }
 
-    /// Whether that is known without a question.
+    /// Whether it is known without a question that there is no list.
     fn has_no_list(&self, key: Option<FileKey>, path: &Path, name: &OsStr) -> bool {
-        // What one file is told tells of others of the same file system: that of the store's root.
+        // The store's answer for one file holds for all of its file system, that of the store's root.
         let dir = path.parent().filter(|_| key.is_some_and(|key| !key.may_be_nested()));
         self.lacks(path, name) || dir.is_some_and(|dir| self.foresight.answers.has_no_acls(dir))
     }
@@ -155,15 +155,15 @@ impl Vfs {
         list
     }
 
-    /// After an extended attribute was changed.
+    /// To be called after an extended attribute was changed.
     pub(super) fn acl_may_differ(&self, id: u64, name: &OsStr) {
         if is_one(name) {
             self.nodes.forget_acl(id);
         }
     }
 
-    /// Without the backing store (S10) a list that nobody has asked for denies: nothing is granted
-    /// that it might not grant.
+    /// The list without the backing store (S10). A list that was never read denies: nothing is granted
+    /// that the list might not grant.
     pub fn getxattr_cached(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
         let late = || Error::new(Kind::TimedOut, "the backing store hangs");
         self.known(id, name).ok_or_else(late).and_then(present)
@@ -174,7 +174,7 @@ impl Vfs {
     }
 }
 
-/// A file system without lists, or a file without one, has an empty one.
+/// Takes the errors of a file system without lists, or of a file without one, for an empty list.
 fn listed(list: Result<Vec<u8>>) -> Result<Vec<u8>> {
     match list {
         Err(error) if error.is(libc::EOPNOTSUPP) || error.is(libc::ENODATA) => Ok(Vec::new()),
@@ -182,7 +182,7 @@ fn listed(list: Result<Vec<u8>>) -> Result<Vec<u8>> {
     }
 }
 
-/// A list that is there: an empty one is none.
+/// Returns a list that exists; ENODATA for an empty one.
 fn present(list: Vec<u8>) -> Result<Vec<u8>> {
     if list.is_empty() { Err(Error::os(libc::ENODATA, "no list")) } else { Ok(list) }
 }

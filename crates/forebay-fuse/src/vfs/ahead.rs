@@ -1,8 +1,8 @@
-//! What a program that reads a far file in order will ask for next, fetched from the file's home before it does.
+//! Readahead in far files: bytes that a sequential reader will ask for next are fetched from the file's home.
 //!
-//! Only while nobody has the file open for writing. Who opens it to write afterwards comes after the reader, who
-//! may go on with the bytes that he has (S25); so he may with these, for a second. What programs of this mount
-//! write to the file is not passed over: it stirs the file, and what was fetched before is worth nothing.
+//! Bytes are fetched only while no program has the file open for writing. A writer that opens it later comes after
+//! the reader: the reader may go on with the bytes that it has (S25), and with fetched bytes for a second. A write
+//! by a program of this mount *stirs* the file: bytes that were fetched before are not used any more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use forebay_cluster::words::{Answer, Question};
 use forebay_engine::Pool;
 use forebay_engine::time::Time;
 
-/// As much is fetched at once.
+/// The number of bytes that are fetched at once.
 const PIECE: usize = 1 << 20;
 
-/// So many pieces are fetched, or wait to be read, for one handle.
+/// The most pieces that are fetched, or wait to be read, for one handle.
 const DEPTH: usize = 2;
 
 /// The same for all handles of a mount.
@@ -27,16 +27,16 @@ const PIECES: usize = 64;
 /// Buffers that are kept for the next pieces.
 const SPARE: usize = 8;
 
-/// Who has read so often in order will go on.
+/// A reader that has read this often in order will probably go on.
 const RUNS: u32 = 2;
 
-/// So long what was fetched is believed.
+/// How long fetched bytes are believed.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// Counters of writes; files share them.
 const STIRS: usize = 64;
 
-/// What all handles of a mount share.
+/// The state that all handles of a mount share.
 pub struct Fetching {
     pub pool: Pool,
     pieces: Arc<AtomicUsize>,
@@ -60,7 +60,7 @@ impl Fetching {
         &self.stirs[key.ino as usize % STIRS]
     }
 
-    /// Changes with each write of this mount to the file.
+    /// A counter of this mount's writes to the file.
     pub fn stirred(&self, key: FileKey) -> u64 {
         self.stirs_of(key).load(SeqCst)
     }
@@ -69,14 +69,14 @@ impl Fetching {
         self.stirs_of(key).fetch_add(1, SeqCst);
     }
 
-    /// To be held while this mount writes to the file: what is fetched meanwhile counts as little as what was
-    /// before.
+    /// To be held while this mount writes to the file: bytes that are fetched meanwhile are not used, nor are
+    /// those that were fetched before.
     pub fn stirring(&self, key: FileKey) -> Stirs<'_> {
         self.stir(key);
         Stirs(self, key)
     }
 
-    /// For what comes from a home.
+    /// A buffer for bytes that come from a home.
     pub fn buffer(&self) -> Fetched {
         let bytes = self.spare.0.lock().pop().unwrap_or_default();
         Fetched { bytes, spare: self.spare.clone() }
@@ -116,7 +116,7 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// All of them, but for what is more than `most`.
+    /// The bytes, at most the first `most` of them.
     pub fn into_part(self, most: usize) -> Part {
         let len = self.bytes.len().min(most);
         Part { of: Arc::new(self), from: 0, len }
@@ -129,7 +129,7 @@ impl Drop for Fetched {
     }
 }
 
-/// A part of what came from a home, which lies where it came to.
+/// A part of the bytes that came from a home, in the buffer that they came to.
 pub struct Part {
     of: Arc<Fetched>,
     from: usize,
@@ -150,7 +150,7 @@ impl Drop for Stirs<'_> {
     }
 }
 
-/// The place of one piece.
+/// The permission for one piece.
 struct Room(Arc<AtomicUsize>);
 
 impl Drop for Room {
@@ -159,7 +159,7 @@ impl Drop for Room {
     }
 }
 
-/// Of one handle.
+/// The readahead of one handle.
 #[derive(Clone, Default)]
 pub struct Ahead(Arc<Shared>);
 
@@ -176,10 +176,10 @@ impl Default for Shared {
 
 #[derive(Default)]
 struct State {
-    /// Where who reads in order goes on, and how often he did.
+    /// The offset at which a sequential reader goes on, and how often it has gone on.
     next: u64,
     runs: u32,
-    /// When it was last heard of, nobody had the file open for writing.
+    /// Whether no program had the file open for writing, by the home's last word.
     is_quiet: bool,
     pieces: VecDeque<Piece>,
     last: u64,
@@ -197,7 +197,7 @@ struct Piece {
 enum Bytes {
     Asked,
     Here(Arc<Fetched>),
-    /// It could not be fetched, or somebody writes.
+    /// The bytes could not be fetched, or the file is open for writing.
     Nothing,
 }
 
@@ -213,13 +213,13 @@ impl Ahead {
         self.0.state.lock()
     }
 
-    /// What was fetched is worth nothing any more.
+    /// Drops all pieces.
     pub fn forget(&self) {
         self.state().pieces.clear();
     }
 
-    /// What was fetched from `offset` on: at most `most` bytes, and no more than one piece has. `None` if there is
-    /// nothing. What is under way is waited for.
+    /// The fetched bytes from `offset` on: at most `most`, and no more than one piece has. `None` if there are
+    /// none. Waits for a piece that is under way.
     pub fn take(&self, offset: u64, most: usize, stirred: u64) -> Option<Part> {
         let mut state = self.state();
         loop {
@@ -241,7 +241,7 @@ impl Ahead {
                     let len = most.min(of.bytes.len() - from);
                     return Some(Part { of: of.clone(), from, len });
                 }
-                // There the file ended then.
+                // The file ended there when the piece was fetched.
                 Bytes::Here(_) | Bytes::Nothing => break,
             }
         }
@@ -249,8 +249,8 @@ impl Ahead {
         None
     }
 
-    /// After a read of so many bytes: what is to be fetched now. `quiet`: what its home said of the file, if
-    /// it was asked.
+    /// The pieces to fetch after a read of `len` bytes. `quiet`: whether the home knew of no writer, if it was
+    /// asked.
     pub fn plan(
         &self,
         all: &Fetching,
@@ -289,7 +289,7 @@ impl Ahead {
     fn put(&self, wanted: &Wanted, bytes: Option<Fetched>) {
         let mut state = self.state();
         let mut pieces = state.pieces.iter_mut();
-        // Else nobody wants it any more.
+        // A piece that is missing here is not wanted any more.
         if let Some(piece) = pieces.find(|piece| piece.number == wanted.number) {
             piece.bytes = bytes.map_or(Bytes::Nothing, |bytes| Bytes::Here(Arc::new(bytes)));
             drop(state);
@@ -298,7 +298,7 @@ impl Ahead {
     }
 }
 
-/// A piece that is about to be fetched. One that is not after all is waited for by nobody.
+/// A piece that is about to be fetched. If it is dropped before, readers stop waiting for it.
 pub struct Asking {
     ahead: Ahead,
     wanted: Wanted,
@@ -310,7 +310,7 @@ impl Asking {
         Asking { ahead: ahead.clone(), wanted, bytes: None }
     }
 
-    /// `home` is asked for what is wanted of the handle, and puts the bytes into the buffer.
+    /// Asks `home` for the wanted bytes of the handle; `home` puts them into the buffer.
     pub fn ask(
         mut self,
         all: &Fetching,
@@ -319,7 +319,7 @@ impl Asking {
     ) {
         let (offset, len) = (self.wanted.offset, PIECE as u32);
         let mut out = all.buffer();
-        // Of any other answer who reads there hears himself.
+        // Any other answer is left to the reader that comes there: it asks itself.
         if let Ok(Answer::QuietBytes) =
             home(&Question::Read { handle, offset, len }, &mut out.bytes)
         {
@@ -341,7 +341,7 @@ mod tests {
     const KEY: FileKey = FileKey { ino: 7, generation: 1 };
     const LEN: usize = 5 * PIECE / 2;
 
-    /// A home with one file, that counts what is read of it.
+    /// A home with one file, which counts the reads of it.
     struct Home {
         bytes: Vec<u8>,
         is_quiet: bool,
@@ -364,7 +364,7 @@ mod tests {
         home: Home,
         all: Fetching,
         ahead: Ahead,
-        /// Bytes that were there before they were asked for, and how many parts they came in.
+        /// Bytes that were fetched before the reader asked, and the number of parts they came in.
         had: usize,
         parts: usize,
     }
@@ -376,7 +376,7 @@ mod tests {
             Reader { home, all: Fetching::default(), ahead: Ahead::default(), had: 0, parts: 0 }
         }
 
-        /// As a mount does it, but that what is to be fetched has come when this returns.
+        /// Reads as a mount does, but has fetched the wanted pieces when it returns.
         fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
             let stirred = self.all.stirred(KEY);
             let mut buf = Vec::new();
@@ -426,12 +426,12 @@ mod tests {
         for step in [100_000, 128 << 10, PIECE] {
             let mut reader = Reader::new(true);
             reader.reads_all(step);
-            // The first reads show that he reads in order.
+            // The first reads show that the reader goes in order.
             assert!(reader.had >= LEN.saturating_sub(3 * step), "{step}: {}", reader.had);
         }
     }
 
-    /// Else who reads a megabyte at a time would have it copied together.
+    /// Otherwise a read of one megabyte would have to be copied together.
     #[test]
     fn a_read_within_a_piece_is_one_part_of_it() {
         for step in [128 << 10, PIECE] {

@@ -1,14 +1,14 @@
-//! What the backing store has said of names lately, so that it is asked once for what is wanted again
-//! within the time for which names and attributes are believed (S1).
+//! The backing store's recent answers about names, so that the store is asked once for an answer that is
+//! wanted again within the time for which names and attributes are believed (S1).
 //!
-//! An answer has the age of its question, and the kernel is told to believe it for what is left of that
-//! time: nothing is believed twice as long for being remembered here.
+//! An answer is as old as its question, and the kernel is told to believe it for the rest of that time: no
+//! answer is believed longer because it was remembered here.
 //!
 //! Invariants:
-//! - A1: an answer to a question that was asked before a change of ours ended says nothing of what that
-//!   changed: neither of the name, nor of its directory, nor of the file by its other names.
-//! - A2: a directory's list names what others had in it at one moment, and what we changed in it since.
-//! - A3: what is remembered is bounded; what is dropped is asked again.
+//! - A1: an answer to a question from before the end of a change by this mount is not used for what was
+//!   changed: neither for the name, nor for its directory, nor for the file by its other names.
+//! - A2: a directory's list has the names that were in it at one moment, with this mount's changes since.
+//! - A3: the memory is bounded; an answer that was dropped is asked for again.
 
 mod walk;
 mod xattrs;
@@ -26,48 +26,48 @@ use walk::Walk;
 pub use walk::{Ahead, Wanted};
 use xattrs::{Absences, Xattrs};
 
-/// So many names are remembered, of about 400 bytes each.
+/// The most names that are remembered, of about 400 bytes each.
 const NAMES_MAX: usize = 1 << 16;
 
-/// So many entries of lists, of about 100 bytes each.
+/// The most entries of lists, of about 100 bytes each.
 const LISTED_MAX: usize = 1 << 17;
 
 /// Counters of changes by a file's key; files share them.
 const KEYS: usize = 256;
 
-/// A directory that has changed so recently may change again without its time moving.
+/// A directory that has changed less than this ago may change again without its times moving.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// So long a directory's times are those that we reckon after a change in it.
+/// How long a directory keeps the times that the daemon reckons after a change in it.
 const RECKONED: Duration = Duration::from_secs(1);
 
-/// So long the store's clock is told by ours.
+/// How long the store's clock is reckoned from this machine's after it was read.
 const CLOCK: Duration = Duration::from_secs(60);
 
 /// A moment in the order of questions and changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Moment(u64);
 
-/// What is known of a name.
+/// The remembered answer about a name.
 #[derive(Debug, Clone, Copy)]
 pub enum Recalled {
     There(DatedAttr),
-    /// Nothing has it, as of this moment.
+    /// Nothing has the name, as of this moment.
     Nowhere(Instant),
     Unknown,
 }
 
-/// What a change of ours has made of a name.
+/// The effect on a name of a change by this mount.
 #[derive(Debug, Clone, Copy)]
 pub enum Became {
-    /// A new object, with what the store said of it.
+    /// A new object, with the attributes that the store told.
     Made(DatedAttr),
     /// Another name of an object.
     Named(DatedAttr),
     Gone,
     /// A directory is gone.
     DirGone,
-    /// Something that was there before by another name, and is no directory.
+    /// An object that had another name before, and is no directory.
     Moved(FileKind, u64),
 }
 
@@ -86,15 +86,15 @@ pub struct Times {
 struct Memory {
     times: Times,
     now: Moment,
-    /// Questions from before this are answered for nobody else.
+    /// Answers to questions from before this are not remembered.
     floor: Moment,
     names: HashMap<PathBuf, Name>,
     dirs: HashMap<PathBuf, Dir>,
     listed: usize,
     keys: [Moment; KEYS],
-    /// A question takes so long that a directory's times are reckoned rather than asked for.
+    /// Whether questions take so long that a directory's times are reckoned rather than asked for.
     reckons: bool,
-    /// What the store's clock said at a moment of ours.
+    /// The store's clock, at a moment of this machine's clock.
     clock: Option<(Timestamp, Instant)>,
     absences: Absences,
     swept: Instant,
@@ -102,7 +102,7 @@ struct Memory {
 
 struct Name {
     floor: Moment,
-    /// Somebody asks.
+    /// Whether a question is under way.
     is_asked: bool,
     said: Option<Said>,
     xattrs: Option<Xattrs>,
@@ -111,7 +111,7 @@ struct Name {
 
 #[derive(Clone, Copy)]
 enum Said {
-    /// With when it was asked.
+    /// With the moment of the question.
     There(DatedAttr, Moment),
     Nowhere(Instant),
 }
@@ -119,14 +119,14 @@ enum Said {
 struct Dir {
     floor: Moment,
     list: Option<List>,
-    /// When we changed it last, while the store's clock is not known.
+    /// When this mount last changed the directory, if the store's clock was not known then.
     moved: Option<Instant>,
-    /// Its times are by our reckoning since we changed it.
+    /// Whether its times are reckoned since this mount changed it.
     is_reckoned: bool,
     walk: Walk,
-    /// Names in it that were told of last, maybe without their extended attributes.
+    /// The names in it that were last answered, maybe without their extended attributes.
     bare: VecDeque<OsString>,
-    /// The store has said of a file in it that files there have no access lists: when it was asked.
+    /// The moment of a question whose answer was that files in it have no access lists.
     without_acls: Option<(Moment, Instant)>,
     since: Instant,
 }
@@ -134,15 +134,15 @@ struct Dir {
 struct List {
     at: Instant,
     names: BTreeMap<OsString, (FileKind, u64)>,
-    /// The directory's own times when it was listed: while it has them nothing came or went.
+    /// The directory's own times when it was listed: while it has them no name came or went.
     witness: Option<(Timestamp, Timestamp)>,
 }
 
-/// A change of ours, from before the store is asked until its answer is taken note of.
+/// A change by this mount, from before the store is asked until its answer is noted.
 #[must_use]
 pub struct Change<'a> {
     answers: &'a Answers,
-    /// Each with what became of it; `None` if that is not known.
+    /// Each with the effect of the change; `None` if that is not known.
     names: Vec<(PathBuf, Option<Became>)>,
     keys: Vec<FileKey>,
     /// A change of names moves their directories' times; one of attributes does not.
@@ -178,12 +178,12 @@ impl Answers {
         self.memory().reckons = reckons;
     }
 
-    /// Before a question is asked whose answer is to be remembered.
+    /// To be called before a question whose answer is to be remembered.
     pub fn moment(&self) -> Moment {
         self.memory().tick()
     }
 
-    /// What is known of a name and is not too old. What is being asked just now is waited for, up to `patience`.
+    /// The remembered answer about a name, if not too old. Waits for a question under way, up to `patience`.
     pub fn recall(&self, path: &Path, patience: Duration) -> Recalled {
         let mut memory = self.memory();
         let until = Instant::now() + patience;
@@ -197,7 +197,7 @@ impl Answers {
         memory.recall(path)
     }
 
-    /// The store has answered a question about a name that was asked at `asked`.
+    /// Notes the store's answer to a question about a name, which was asked at `asked`.
     pub fn hear(&self, path: &Path, asked: Moment, said: Recalled) {
         let mut memory = self.memory();
         memory.hear(path, asked, said);
@@ -206,7 +206,7 @@ impl Answers {
         self.came.notify_all();
     }
 
-    /// What is in a directory, if it was listed not too long ago, and as of when.
+    /// The entries of a directory, if it was listed not too long ago.
     pub fn list(&self, dir: &Path) -> Option<Vec<DirEntry>> {
         let memory = self.memory();
         let list = memory.list(dir)?;
@@ -218,7 +218,7 @@ impl Answers {
         Some(list.names.iter().map(entry).collect())
     }
 
-    /// What a name was when it was heard of last, with its number.
+    /// The kind and inode number of a name, by the last answer about it.
     pub fn kind(&self, path: &Path) -> Option<(FileKind, u64)> {
         let memory = self.memory();
         match memory.names.get(path)?.said? {
@@ -227,7 +227,7 @@ impl Answers {
         }
     }
 
-    /// The store has listed a directory.
+    /// Notes the store's list of a directory.
     pub fn hear_list(&self, dir: &Path, asked: Moment, at: Instant, entries: &[DirEntry]) {
         let mut memory = self.memory();
         memory.hear_list(dir, asked, at, entries);
@@ -236,12 +236,12 @@ impl Answers {
         self.came.notify_all();
     }
 
-    /// Before names are changed on the store, of these files.
+    /// To be called before names of these files are changed on the store.
     pub fn changing(&self, names: &[&Path], keys: &[FileKey]) -> Change<'_> {
         self.begin(names, keys, true)
     }
 
-    /// Before attributes of a file are changed on the store.
+    /// To be called before attributes of a file are changed on the store.
     pub fn altering(&self, path: Option<&Path>, key: Option<FileKey>) -> Change<'_> {
         self.begin(path.as_slice(), key.as_slice(), false)
     }
@@ -253,7 +253,7 @@ impl Answers {
         change
     }
 
-    /// The kernel's belief in a name has turned out to be wrong: the store is asked.
+    /// The kernel has a wrong belief in a name: drops the answer, and the store is asked.
     pub fn doubt(&self, path: &Path) {
         let mut memory = self.memory();
         let now = memory.tick();
@@ -263,17 +263,17 @@ impl Answers {
         }
     }
 
-    /// Another member has changed the file, or may have: what was said of it before counts for nothing.
+    /// Drops the answers about a file that another member has changed, or may have changed.
     pub fn doubt_file(&self, key: FileKey) {
         let mut memory = self.memory();
         memory.keys[key.ino as usize % KEYS] = memory.tick();
     }
 
-    /// A directory is another from now on, with all that is below.
+    /// Drops the answers about a directory and all that is below: another directory may have its name.
     pub fn forget_below(&self, dir: &Path) {
         let mut memory = self.memory();
         let memory = &mut *memory;
-        // What is asked by the old names is answered for nobody else.
+        // Answers to questions by the old names are not remembered.
         memory.floor = memory.tick();
         memory.names.retain(|path, name| name.is_asked || !path.starts_with(dir));
         for name in memory.names.values_mut().filter(|name| name.is_asked) {
@@ -291,14 +291,14 @@ impl Answers {
 }
 
 impl Change<'_> {
-    /// The store has done it: what became of one of the names.
+    /// Notes the effect on one of the names, after the store has made the change.
     pub fn became(&mut self, path: &Path, became: Became) {
         if let Some(name) = self.names.iter_mut().find(|(name, _)| name == path) {
             name.1 = Some(became);
         }
     }
 
-    /// From here on what was asked before counts for nothing.
+    /// From here on answers to earlier questions do not count.
     fn floor(&self, memory: &mut Memory) {
         let now = memory.tick();
         for key in &self.keys {
@@ -393,7 +393,7 @@ impl Memory {
         }
         let listed = path.parent().and_then(|dir| self.list(dir));
         match (listed, path.file_name()) {
-            // What no list can have, the store refuses in its own words.
+            // A name that no list can have is for the store to refuse.
             (Some(list), Some(name)) if name.len() <= 255 && !list.names.contains_key(name) => {
                 Recalled::Nowhere(list.at)
             }
@@ -425,7 +425,7 @@ impl Memory {
         }
     }
 
-    /// What a directory's own times say of its list, and of the store's clock.
+    /// Learns of a directory's list, and of the store's clock, from the directory's own times.
     fn witness(&mut self, path: &Path, told: &DatedAttr) {
         let attr = told.attr();
         if attr.kind != FileKind::Dir {
@@ -468,7 +468,7 @@ impl Memory {
         self.listed -= had.map_or(0, |list| list.names.len());
     }
 
-    /// After a change of ours.
+    /// Applies the effect of a change by this mount.
     fn follow(&mut self, path: &Path, became: Option<Became>) {
         let now = self.tick();
         let (dir, name) = match (path.parent(), path.file_name()) {
@@ -495,7 +495,7 @@ impl Memory {
             Became::Gone | Became::DirGone => None,
         };
         self.note_listed(dir, name, entry);
-        // The link of each directory to the one above.
+        // Each directory has a link to the one above.
         let links = match became {
             Became::Made(told) if told.attr().kind == FileKind::Dir => 1,
             Became::DirGone => -1,
@@ -505,7 +505,7 @@ impl Memory {
         if let Became::Made(told) = became
             && told.attr().kind == FileKind::Dir
         {
-            // Nothing is in it yet.
+            // The new directory is empty.
             self.hear_list(path, now, told.at(), &[]);
         }
     }
@@ -522,8 +522,8 @@ impl Memory {
         self.listed -= usize::from(was.is_some());
     }
 
-    /// A directory's own attributes after a name in it was changed: when that was the store says of the
-    /// object, or else its clock is asked for in the directory itself.
+    /// Changes a directory's own times after a name in it was changed, to the ctime of the object or else to
+    /// the store's clock. If neither is known, the directory's next times tell the store's clock.
     fn moved(&mut self, dir: &Path, became: Became, links: i64) {
         let at = match became {
             Became::Made(told) | Became::Named(told) => {
@@ -551,7 +551,7 @@ impl Memory {
         };
         let (mtime, ctime) = (attr.mtime.max(at), attr.ctime.max(at));
         let told = told.with(Attr { mtime, ctime, nlink, ..attr });
-        // For longer than a moment only the store's own times are told.
+        // Reckoned times are told for a moment only, then the store's own.
         let early = self.times.attr.saturating_sub(RECKONED);
         let at = Instant::now().checked_sub(early).map_or(told.at(), |at| at.min(told.at()));
         name.said = Some(Said::There(told.since(at), now));
@@ -563,7 +563,7 @@ impl Memory {
         (passed < CLOCK).then(|| later(at, passed))
     }
 
-    /// Drops what is too old to be believed, and everything if there is too much (A3).
+    /// Drops answers that are too old, and all answers if there are too many (A3).
     fn sweep(&mut self) {
         let times = self.times;
         let is_full = self.names.len() > NAMES_MAX || self.listed > LISTED_MAX;
@@ -573,7 +573,7 @@ impl Memory {
             return;
         }
         self.swept = Instant::now();
-        // What is asked just now may be of a name whose floor goes with it.
+        // A question under way may be about a name whose floor is dropped here.
         self.floor = self.tick();
         let limit = match is_full {
             true => believed / 4,

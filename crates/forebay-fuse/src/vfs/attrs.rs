@@ -16,9 +16,9 @@ use super::served_names::set_of;
 use super::{Handle, Vfs};
 use crate::control::Control;
 
-/// A change of attributes that may be another's to make.
+/// A change of attributes that may be another member's to make.
 enum Attributes {
-    /// It is made here; what lasts until it is made.
+    /// The change is made here; the guards last until it is made.
     Here(Option<Guard>, Option<Guard>),
     Changed(Attr),
 }
@@ -49,7 +49,7 @@ impl Vfs {
                     admission.unwrap_or_else(|| self.engine.room.admission_of(file, who))
                 })
             };
-            // Programs here may have it open as a file of this node as well.
+            // Programs here may have the file open as a file of this node as well.
             match self.nodes.key(id).filter(|_| self.is_far(id)) {
                 Some(key) => self.cut_pages(key, size, resize)?,
                 None => resize()?,
@@ -87,13 +87,13 @@ impl Vfs {
         }
         drop((tree, altering));
         match changes {
-            // A removed directory.
+            // This was a removed directory.
             true => Err(Error::os(libc::ESTALE, "a name that is gone")),
             false => self.getattr(id),
         }
     }
 
-    /// Before attributes are changed: by their file's home, if that is another member.
+    /// Has the file's home change the attributes, if that is another member.
     fn settle_attr(
         &self,
         id: u64,
@@ -120,7 +120,7 @@ impl Vfs {
         };
         let placed = self.placed(id).zip(path);
         let Some(((key, dir), path)) = placed else {
-            // Without a name: open here, or at its home.
+            // A file without a name is open here, or at its home.
             let key = self.nodes.key(id).filter(|_| self.is_far(id));
             let home = key.and_then(|key| self.home_of(key));
             let Some((key, home)) = key.zip(home) else { return Ok(Attributes::Here(None, None)) };

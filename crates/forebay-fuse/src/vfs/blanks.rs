@@ -1,11 +1,13 @@
-//! What the kernel has as zeros in pages of files that other members serve, since the file ended before it when they were
-//! read.
+//! Blanks: ranges of zeros in the kernel's pages of files that other members serve. The file ended before such a
+//! range when the page was read.
 //!
-//! A program here may have such a page mapped, and change it; the kernel brings home all of it, as far as it takes the file
-//! to be long by then. What the file has got there since would be overwritten with zeros that nobody has stored.
+//! A program here may have such a page mapped, and change it. The kernel then brings home all of the page, as far
+//! as it takes the file to be long by then. Bytes that the file has got there since would be overwritten with zeros
+//! that no program has stored.
 //!
-//! It is noted only while somebody has the file open for writing: who follows a file that grows reads its last page again
-//! and again. A writer's open has the kernel drop what it has read before, or is reading, before the writer can map a page.
+//! Blanks are noted only while a program has the file open for writing: a reader that follows a growing file reads
+//! its last page again and again. A writer's open has the kernel drop pages that it has read, or is reading, before
+//! the writer can map one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -14,7 +16,7 @@ use std::sync::{Arc, Weak};
 use forebay_backing::FileKey;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// Of all files that are open.
+/// The blanks of all open files.
 pub struct Blanks(Arc<Table>);
 
 impl Default for Blanks {
@@ -25,13 +27,13 @@ impl Default for Blanks {
 
 type Table = Mutex<HashMap<FileKey, Weak<Blank>>>;
 
-/// Of one file.
+/// The blanks of one file.
 pub struct Blank(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     writers: usize,
-    /// Where each range of zeros begins and ends. They do not meet.
+    /// The beginning and the end of each range of zeros. The ranges do not meet.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -41,7 +43,7 @@ impl Default for Blank {
     }
 }
 
-/// An open file's share in it. While there is none the kernel has no page mapped, and with the next open it drops all.
+/// An open handle's share in the blanks. Without any the kernel has no page mapped, and drops all at the next open.
 pub struct Share {
     all: Arc<Table>,
     key: FileKey,
@@ -113,7 +115,7 @@ impl Blank {
         self.0.lock()
     }
 
-    /// A writer has closed it, and has nothing of it mapped.
+    /// Called when a writer has closed the file and has no page of it mapped.
     fn leaves(&self) {
         let mut known = self.known();
         known.writers -= 1;
@@ -122,7 +124,7 @@ impl Blank {
         }
     }
 
-    /// The kernel has read pages: so many bytes came of those that it asked for.
+    /// Notes a read of pages by the kernel: it asked for `asked` bytes, and `came` bytes came.
     pub fn was_read(&self, offset: u64, came: usize, asked: usize) {
         let (middle, end) = (offset + came as u64, offset + asked as u64);
         let Known { writers, ranges } = &mut *self.known();
@@ -135,7 +137,7 @@ impl Blank {
         }
     }
 
-    /// Which bytes of these pages are to be brought home: all but zeros where there were zeros.
+    /// The bytes of these pages that are to be brought home: all but zeros within blanks.
     pub fn stored(&self, offset: u64, data: &[u8]) -> Vec<(u64, u64)> {
         let mut parts: Vec<(u64, u64)> = Vec::new();
         let mut add = |start, end| match parts.last_mut() {
@@ -159,7 +161,7 @@ impl Blank {
         parts
     }
 
-    /// These bytes are brought home: zeros there are stored from now on.
+    /// Notes that these bytes are brought home: zeros there count as stored from now on.
     pub fn is_home(&self, start: u64, end: u64) {
         take_out(&mut self.known().ranges, start, end);
     }
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(blank.stored(4096, &page(&[])), [(4096, 8192)], "another page");
     }
 
-    /// The file got longer here, so what is stored behind its former end counts, zeros over it as well.
+    /// The file got longer here: bytes stored behind its former end count, and so do later zeros over them.
     #[test]
     fn what_somebody_stored_behind_the_former_end_comes_home() {
         let blank = Blanks::default().open(KEY, true);
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(all.open(KEY, true).stored(0, &page(&[])), [(0, 4096)]);
     }
 
-    /// Each of its last pages would be kept, as long as it is open.
+    /// Otherwise a blank of each of its last pages would be kept while the file is open.
     #[test]
     fn who_only_follows_a_file_that_grows_leaves_nothing() {
         let all = Blanks::default();

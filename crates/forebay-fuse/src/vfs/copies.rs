@@ -1,5 +1,5 @@
-//! Copies: what this mount keeps of other members' newer bytes, and what becomes of files when a member dies
-//! or comes back.
+//! Copies: other members' newer bytes that this mount keeps, and the files of a member that dies or comes
+//! back.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use forebay_engine::{SupersededFile, Suspension};
 use super::Vfs;
 use super::members::{moved, odd};
 
-/// Calls to the store are waited for so long before that is said.
+/// How long one look waits for calls to the store to end.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
 
 /// A dead home's partner takes its place once its lease has run out (10 s), and needs a moment then.
 const SUCCESSION: Duration = Duration::from_secs(25);
 
-/// So long the last question takes that is asked of a silent home.
+/// How long the last question to a silent home takes.
 const ASKED: Duration = Duration::from_secs(5);
 
-/// So often it is looked for.
+/// How often a waiting request looks for the successor.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(200);
 
-/// How long somebody waits for another to take a silent home's place.
+/// The time for which a request waits until another member takes a silent home's place.
 pub struct Succession(Instant);
 
 impl Default for Succession {
@@ -34,7 +34,7 @@ impl Default for Succession {
     }
 }
 
-/// Present while nothing may be brought home.
+/// Present while no dirty bytes may be brought home.
 pub struct Suspended(Mutex<Option<Suspension>>);
 
 impl Default for Suspended {
@@ -54,8 +54,8 @@ impl Vfs {
         self.cluster().map_or(Ok(()), |cluster| cluster.wait_fit())
     }
 
-    /// After a question to a home that failed: waits a moment, and `true`, if it is silent, or cut off, and another
-    /// may take its place. An error that it met itself it has everywhere.
+    /// Called after a question to a home has failed. Waits a moment and returns `true` if the home is silent or cut
+    /// off, and another member may take its place. An error that the home met itself would be met there, too.
     pub(super) fn awaits_heir(&self, succession: &Succession, home: &str, error: &Error) -> bool {
         let awaits = is_silence(error)
             && Instant::now() < succession.0
@@ -84,7 +84,7 @@ impl Vfs {
 
     pub fn disown(&self, file: FileKey) -> Result<()> {
         self.engine.ops.disown(file)?;
-        // Nobody has given anything back: what was acknowledged by whoever has the file now stands.
+        // No claim was given back: changes that the file's present home acknowledged stand.
         self.forget_file(file, Revision(0));
         Ok(())
     }
@@ -97,13 +97,13 @@ impl Vfs {
         }
     }
 
-    /// Waits a while until no call to the store is under way.
+    /// Waits up to 5 s until no call to the store is under way. Returns whether none is.
     pub fn is_idle(&self) -> bool {
         self.engine.drain.idle(IDLE_LOOK)
     }
 
-    /// Compares files that were taken over while this mount was away with what they are now: what is the same
-    /// is dropped, the rest stays aside as conflicts. What cannot be compared yet is left, and `false`.
+    /// Compares files that were taken over while this mount was away with what they are now: equal ones are
+    /// dropped, the others stay aside as conflicts. Returns `false` if one cannot be compared yet.
     pub fn compare_superseded(&self) -> bool {
         let mut all = true;
         for file in self.engine.ops.superseded() {
@@ -130,7 +130,7 @@ impl Vfs {
             Place::Here(_) => {
                 let store = self.engine.names.ask(|store| store.open(path, Access::Read));
                 let store = match store {
-                    // It was removed, or has another name now.
+                    // The file was removed, or has another name now.
                     Err(error) if error.is(libc::ENOENT) => return Ok(false),
                     store => store?,
                 };

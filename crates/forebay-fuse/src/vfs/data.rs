@@ -9,17 +9,17 @@ use forebay_engine::{Admission, Allocate, File};
 use super::ahead::Part;
 use super::{Handle, Vfs};
 
-/// What the kernel says of a write beside its bytes.
+/// The kernel's flags of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Manner {
-    /// The descriptor is O_DSYNC, or the call is. Where the bytes come through the kernel's cache it asks for the sync
-    /// itself, but not where they come past it.
+    /// Whether the descriptor is O_DSYNC, or the call is. For bytes that come through the kernel's cache, the kernel
+    /// asks for the sync itself, but not for bytes that come past it.
     pub syncs: bool,
-    /// They are whole pages of the kernel's cache, with what was there before.
+    /// Whether the bytes are whole pages of the kernel's cache, with the bytes that were there before.
     pub is_cached: bool,
 }
 
-/// Who reads.
+/// The reader of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     Program,
@@ -27,9 +27,9 @@ pub enum Reader {
     Cache,
 }
 
-/// What was read, and where it lies.
+/// The bytes that were read, and their place.
 pub enum Reading {
-    /// In the buffer of who reads, from its beginning.
+    /// At the beginning of the reader's buffer: so many bytes.
     Here(usize),
     There(Part),
 }
@@ -44,7 +44,7 @@ impl Reading {
 }
 
 impl Handle {
-    /// Once bytes are in, or a part of them, and before that is answered: a sync beside it may have missed them.
+    /// Called once bytes, or a part of them, are written, before the answer: a sync beside it may have missed them.
     fn note_written(&self, vfs: &Vfs) {
         if let Handle::File { has_written, .. } = self
             && vfs.cluster().is_some()
@@ -56,7 +56,7 @@ impl Handle {
 }
 
 impl Vfs {
-    /// Reads at most as much as the buffer has room for; what comes from another member is not put there.
+    /// Reads at most as much as the buffer has room for; bytes from another member are not put there.
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<Reading> {
         self.read_as(Reader::Program, handle, offset, buf)
     }
@@ -83,7 +83,7 @@ impl Vfs {
         }
     }
 
-    /// The same, also for the kernel's cache: what is short of whole pages it fills with zeros.
+    /// The same, also for the kernel's cache, which fills the rest of whole pages with zeros.
     pub fn read_by(
         &self,
         reader: Reader,
@@ -98,12 +98,12 @@ impl Vfs {
         Ok(came)
     }
 
-    /// Whether what is read goes into pages that others' changes are to be kept apart from.
+    /// Whether the bytes go into pages of the kernel that are kept apart from other members' changes.
     fn has_pages(&self, reader: Reader) -> bool {
         reader == Reader::Cache && self.cluster().is_some()
     }
 
-    /// Reads what can be read without the backing store; see [`Engine::read_cached`].
+    /// Reads what can be read without the backing store. `None`: the read has to ask it.
     pub fn read_cached(
         &self,
         reader: Reader,
@@ -135,7 +135,7 @@ impl Vfs {
 
     fn write_to(&self, handle: &Handle, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
         match handle {
-            // A page has its place, whatever it is that the descriptor writes.
+            // A page has its own place, also if the descriptor appends.
             Handle::File { file, admission, append: true, .. } if !manner.is_cached => {
                 self.append(file, admission, data)?;
                 if manner.syncs {
@@ -159,7 +159,7 @@ impl Vfs {
         }
     }
 
-    /// Of a page of the kernel's what has been changed for other members since is left as it is.
+    /// Writes bytes here. The parts of a kernel's page that were changed for other members since are left alone.
     fn write_here(
         &self,
         (file, admission): (&Arc<File>, &Admission),
@@ -181,7 +181,7 @@ impl Vfs {
         parts.into_iter().try_for_each(|(start, end)| write(start, part(start, end)))
     }
 
-    /// Once a write has been answered.
+    /// To be called once a write has been answered.
     pub fn wrote(&self, handle: u64, end: u64, len: u64) {
         if let Ok(handle) = self.handle(handle)
             && let Handle::File { file, .. } = &*handle
@@ -206,12 +206,12 @@ impl Vfs {
         }
     }
 
-    /// A descriptor was closed. Where bytes are to be on the backing store by then, they are.
+    /// Called when a descriptor was closed. Flushes where the bytes have to be on the backing store by then.
     pub fn flush(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, has_written, .. } => {
                 self.engine.io.closing(file, admission)?;
-                // Once another has this mount's place nobody serves what was not synced.
+                // Once another member has this mount's place, bytes that were not synced are not served.
                 if has_written.load(SeqCst) { self.wait_fit() } else { Ok(()) }
             }
             Handle::There(remote) => self.flush_there(remote),
@@ -222,7 +222,7 @@ impl Vfs {
     pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
-                // Partners would be told, and not answer who is not their home any more.
+                // Partners would be told, and they do not answer a member that is not their home any more.
                 self.wait_fit()?;
                 let allocated = self.allocate(file, admission, offset, len, mode);
                 self.handle(handle)?.note_written(self);

@@ -15,7 +15,7 @@ impl Vfs {
         Ok(self.keep(Handle::Dir { id, list: Mutex::new(Rank::Listing, None) }))
     }
 
-    /// The entries of an open directory; read anew when asked from the beginning.
+    /// The entries of an open directory, read anew if `rewind`.
     pub fn list(&self, handle: u64, rewind: bool) -> Result<(u64, Arc<Listing>)> {
         let found = self.handle(handle)?;
         let Handle::Dir { id, list } = &*found else {
@@ -67,7 +67,7 @@ impl Vfs {
         let _tree = self.tree();
         match self.path(*id) {
             Ok(path) => self.engine.verbs.sync_dir(&path),
-            // Removed, it has no entries that could be lost.
+            // A removed directory has no entries that could be lost.
             Err(_) if self.nodes.parent(*id).is_none() => self.removed_dir(*id).map(drop),
             Err(error) => Err(error),
         }

@@ -1,5 +1,5 @@
-//! Changes that homes have not answered: they may make them yet, which is fenced off ([`fence`](super::fence)) before
-//! the file is changed again.
+//! Changes that homes have not answered. A home may still make such a change: a fence ([`fence`](super::fence))
+//! rules that out before the file is changed again.
 
 use std::time::{Duration, Instant};
 
@@ -13,24 +13,24 @@ use super::copies::is_silence;
 use super::fence::UNDER_WAY;
 use super::members::{Members, odd};
 
-/// So long who wants a fence waits for another to raise it: longer than a home has to answer.
+/// How long a thread waits for another thread that raises the fence: longer than a home has to answer.
 const RAISED: Duration = Duration::from_secs(6);
 
-/// Whether a change may be made twice.
+/// Whether a change may be asked for once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
     Once,
     No,
 }
 
-/// What a home was asked for.
+/// The kind of change that a home was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Asked {
     /// To change its own file.
     Its,
-    /// To rename a file over another, which may be another home's: that one is asked for it in our name.
+    /// To rename a file over another. If the other file has another home, that home is asked for it in our name.
     Rename,
-    /// The same on behalf of another member, who fences it off here.
+    /// The same on behalf of another member, which raises its fence here.
     ForAnother,
 }
 
@@ -52,18 +52,18 @@ struct Process {
 /// A change that a home has not answered.
 #[derive(Debug)]
 struct Doubt {
-    /// What has a smaller number is to be given up.
+    /// Changes with a smaller number are to be given up.
     fence: u64,
-    /// Of the home's process: with it all that it was asked for ends.
+    /// The home's process: all that it was asked for ends with it.
     epoch: u64,
-    /// Other homes where the fence stands.
+    /// Processes of other homes where the fence stands.
     stands_at: Vec<Process>,
     since: Instant,
-    /// Somebody raises the fence.
+    /// Whether a thread raises the fence.
     is_settling: bool,
 }
 
-/// Changes of this mount's that homes have not answered.
+/// The changes that this mount asked for, and that homes have not answered.
 pub struct Doubts {
     all: Mutex<HashMap<Of, Doubt>>,
     settled: Condvar,
@@ -75,19 +75,19 @@ impl Default for Doubts {
     }
 }
 
-/// Which doubts of a file are settled.
+/// The doubts of a file that are to be settled.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Whose<'a> {
-    /// Before this process of a home is asked to change the file: its own, and those of renames over it, which no home
-    /// makes but that one. Who raises a fence already is waited for.
+    /// Those before a change that this process of a home is asked for: its own, and those of renames over the
+    /// file, which the file's home alone makes. Waits for another thread that raises a fence.
     Before(&'a str, u64),
-    /// Of what was asked on behalf of another, before this member, who raises a fence here, is told that it stands.
-    /// Who raises one already is not waited for: it may wait for this one.
+    /// Those of changes on behalf of others, before this member, which raises a fence here, is told that it stands.
+    /// Does not wait for another thread that raises a fence: that thread may wait for this one.
     ForAnother(&'a str),
 }
 
 impl Whose<'_> {
-    /// Where the fence has to stand, if anywhere.
+    /// The home where the fence has to stand, if it has to.
     fn place<'a>(&'a self, of: &'a Of, doubt: &Doubt) -> Option<&'a str> {
         match *self {
             Whose::Before(next, _) if of.home == next => Some(next),
@@ -100,7 +100,7 @@ impl Whose<'_> {
     }
 }
 
-/// A fence that is being raised, to be given back if it does not stand.
+/// A fence that is being raised. The doubt stays when this is dropped, unless the fence stands.
 struct Settling<'a> {
     doubts: &'a Doubts,
     of: Of,
@@ -155,7 +155,7 @@ impl Doubts {
     ///
     /// # Errors
     ///
-    /// ETIMEDOUT if somebody else raises one that has to stand.
+    /// ETIMEDOUT if another thread raises a fence that has to stand.
     fn begin(&self, file: FileKey, whose: Whose<'_>, tried: &[Of]) -> Result<Option<Settling<'_>>> {
         let mut all = self.all();
         let is_due = |of: &Of, doubt: &Doubt| {
@@ -169,7 +169,7 @@ impl Doubts {
         }
         let must_stand = |of: &Of| match whose {
             Whose::Before(..) => true,
-            // That one waits for us.
+            // The member `from` waits for us.
             Whose::ForAnother(from) => of.home != from,
         };
         let is_late =
@@ -191,7 +191,7 @@ impl Doubts {
         }))
     }
 
-    /// Of homes whose process has ended, and left nothing on its way to others.
+    /// Forgets homes whose process has ended, and left no question on its way to others.
     fn forget_ended(&self, epoch_of: impl Fn(&str) -> u64) {
         let ends = |of: &Of, doubt: &Doubt| {
             !doubt.is_settling
@@ -203,8 +203,8 @@ impl Doubts {
 }
 
 impl Vfs {
-    /// Asks a home to change files. What it does not answer it may do yet: that is fenced off before a home is
-    /// asked for another change of one of them.
+    /// Asks a home to change files. A change that it does not answer may still be made: a fence rules that out before
+    /// a home is asked for another change of one of the files.
     pub(super) fn ask_to_change(
         &self,
         home: &str,
@@ -223,7 +223,7 @@ impl Vfs {
             let number = numbers.next();
             self.ask(home, &question(number), bytes, &mut Vec::new()).inspect_err(|error| {
                 if is_silence(error) {
-                    // Of whichever process was asked last.
+                    // The epoch of the process that was asked last.
                     let epoch = self.epoch_of(home);
                     files.iter().for_each(|file| doubts.add(home, epoch, *file, number, asked));
                     if asked == Asked::Rename {
@@ -233,7 +233,7 @@ impl Vfs {
             })
         };
         match ask() {
-            // The connection broke. If it is reached by another the first one is void.
+            // The connection broke. If the home is reached by another one, the fence makes the first question void.
             Err(error) if again == Again::Once && error.kind() == Kind::Unavailable => {
                 match settle() {
                     Ok(()) => ask(),
@@ -244,14 +244,14 @@ impl Vfs {
         }
     }
 
-    /// A rename that is in doubt may come back to this mount, as the home of what is replaced: not once the program has
-    /// been told, which may write here then and asks nobody.
+    /// A rename in doubt may come back to this mount, as the home of the replaced file. It must not be made once the
+    /// program was told that it failed, since the program may then write here, and asks no home.
     fn fence_here(&self, files: &[FileKey], number: u64) {
         let Some(member) = self.cluster().map(|cluster| cluster.name().to_string()) else { return };
         let by = By { epoch: self.epoch_of(&member), member, number };
         for file in files {
             if let Err(error) = self.members.fences.raise(&by, *file) {
-                // It is given up all the same: at most a call to the store is under way.
+                // The rename is given up all the same: at most a call to the store is under way.
                 tracing::warn!(%error, "a rename that its home did not answer");
             }
         }
@@ -265,7 +265,7 @@ impl Vfs {
     ///
     /// # Errors
     ///
-    /// If one does not stand that has to: what it is raised against may be made yet.
+    /// If a fence does not stand that has to: the change that it rules out may still be made.
     pub(super) fn settle_doubts(&self, file: FileKey, whose: Whose<'_>) -> Result<()> {
         let doubts = &self.members.doubts;
         doubts.forget_ended(|home| self.epoch_of(home));
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(due(&doubts, Whose::Before("h", 1)), []);
     }
 
-    /// Whoever is the home of the file by then makes the rename over it, whichever was asked for it.
+    /// The home that the file has by then makes the rename over it, whichever home was asked for it.
     #[test]
     fn a_rename_over_a_file_is_fenced_off_where_the_file_is_changed_next() {
         let doubts = Doubts::default();
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(due(&doubts, Whose::Before("k", 1)), [], "it asks nobody for it any more");
     }
 
-    /// What was asked for another stays a doubt of its own, beside what this mount asks for itself.
+    /// A change on behalf of another member stays a doubt of its own, beside what this mount asks for itself.
     #[test]
     fn what_was_asked_for_another_is_fenced_off_where_it_was_asked() {
         let doubts = Doubts::default();
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(due(&doubts, Whose::Before("j", 1)), [("i".into(), 7), ("j".into(), 6)]);
     }
 
-    /// Nobody changes the file, or says that a fence stands, while somebody else raises one that has to.
+    /// No thread changes the file, or says that a fence stands, while another thread raises one that has to stand.
     #[test]
     fn a_fence_that_is_being_raised_is_waited_for() {
         let doubts = Doubts::default();

@@ -1,9 +1,9 @@
 //! Changes that members ask of this mount, and whether they may still be made.
 //!
-//! Who asked and heard nothing has told his program that the change failed; it may have gone on from that. So before
-//! such a member changes the file again it raises a fence: what it asked under smaller numbers is refused when
-//! it comes, and what of it is under way changes nothing from then on, and is waited for. A member that has begun anew
-//! raises one with its first change.
+//! A member that got no answer has told its program that the change failed; the program may have gone on from that.
+//! So before such a member changes the file again it raises a fence: its questions with smaller numbers are refused
+//! when they come. Those that are under way change nothing from then on, and are waited for. A member that has begun
+//! anew raises a fence with its first change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -15,16 +15,16 @@ use forebay_cluster::words::By;
 use forebay_engine::Requester;
 use hashbrown::HashMap;
 
-/// So long a change that is given up is waited for: less than who raises the fence waits for the answer.
+/// How long a fence waits for changes that are given up: less than the member that raises it waits for the answer.
 const ENDS: Duration = Duration::from_secs(3);
 
-/// So many files are remembered of which nothing is under way, before those that were not changed for long are dropped.
+/// The number of entries from which on those are dropped that have no change under way and are old.
 const REMEMBERED: usize = 1024;
 
-/// So long a change that was given up may be under way to here.
+/// How long a change that was given up may still be on its way to this mount.
 pub const UNDER_WAY: Duration = Duration::from_secs(120);
 
-/// Numbers that rise, and that no earlier process gave.
+/// Gives rising numbers, none of which an earlier process gave.
 #[derive(Default)]
 pub struct Numbers(AtomicU64);
 
@@ -36,7 +36,7 @@ impl Numbers {
     }
 }
 
-/// A change under way, of one that was asked for or, for each who asked whom for it, of several.
+/// A change under way. Each member that asked for it, directly or through another member, may give it up.
 #[derive(Default)]
 pub struct Changing {
     is_given_up: AtomicBool,
@@ -48,7 +48,7 @@ impl Requester for Changing {
     }
 }
 
-/// What one member asked for, as it numbers that.
+/// A change that a member asked for, with the number that the member gave it.
 struct UnderWay {
     epoch: u64,
     number: u64,
@@ -58,14 +58,14 @@ struct UnderWay {
 
 struct Asked {
     epoch: u64,
-    /// What has a smaller number is refused.
+    /// Changes with a smaller number are refused.
     floor: u64,
     under_way: Vec<UnderWay>,
     since: Instant,
 }
 
 impl Asked {
-    /// What an earlier life has asked for is refused as such; this one numbers anew.
+    /// A new life of a member numbers its changes anew; those of an earlier life are refused by their epoch.
     fn begins(&mut self, epoch: u64) {
         if epoch > self.epoch {
             (self.epoch, self.floor) = (epoch, 0);
@@ -85,11 +85,11 @@ impl Asked {
 #[derive(Default)]
 struct All {
     asked: HashMap<(String, FileKey), Asked>,
-    /// So many are kept before what is old is dropped.
+    /// The number of entries from which on old ones are dropped.
     max: usize,
 }
 
-/// What all members have asked for.
+/// The changes that all members have asked for.
 pub struct Fences {
     all: Mutex<All>,
     ended: Condvar,
@@ -147,7 +147,7 @@ impl Fences {
         })
     }
 
-    /// Waits until none of these is under way.
+    /// Waits until no change that `is_old` is under way.
     fn settled<'a>(
         &self,
         all: MutexGuard<'a, All>,
@@ -167,12 +167,12 @@ impl Fences {
         }
     }
 
-    /// Before a change of these files: by who asks for it, and who asked that one. A fence of any of these, for any of the
-    /// files, gives it up.
+    /// To be called before a change of these files. `askers`: the member that asks for it, and the one that asked
+    /// that member. A fence of any of them, for any of the files, gives the change up.
     ///
     /// # Errors
     ///
-    /// ETIMEDOUT if it was given up already, or an earlier life of that member's is at it still.
+    /// ETIMEDOUT if the change was given up already, or a change of an earlier life of the member is still under way.
     pub fn enter(&self, askers: &[By], files: &[FileKey]) -> Result<Entered<'_>> {
         let pairs = askers.iter().flat_map(|by| files.iter().map(move |file| (by, *file)));
         let (by, who): (Vec<&By>, Vec<_>) =
@@ -203,17 +203,17 @@ impl Fences {
         Ok(Entered { fences: self, who, changing })
     }
 
-    /// While the store is away: what has been under way for longer is given up, as what programs here ask for is.
+    /// While the store is away: gives up changes that have been under way for longer, as requests of programs are.
     pub fn expire(&self, limit: Duration) {
         let all = self.all();
         all.asked.values().for_each(|asked| asked.give_up(|it| it.began.elapsed() > limit));
     }
 
-    /// What the member has asked under smaller numbers changes the file no more.
+    /// Raises a fence: changes that the member asked for under smaller numbers change the file no more.
     ///
     /// # Errors
     ///
-    /// ETIMEDOUT if something of it is under way still, and may change the file yet.
+    /// ETIMEDOUT if such a change is still under way, and may still change the file.
     pub fn raise(&self, by: &By, file: FileKey) -> Result<()> {
         let who = (by.member.clone(), file);
         let mut all = self.all();
@@ -321,7 +321,7 @@ mod tests {
         );
     }
 
-    /// Who is asked for it does not know whose it is: both may give it up.
+    /// The member that is asked does not know whose change it is: both may give it up.
     #[test]
     fn a_change_that_one_member_asks_for_another_is_given_up_by_either() {
         for gives_up in ["a", "h"] {

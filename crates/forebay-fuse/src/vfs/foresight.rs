@@ -1,5 +1,5 @@
-//! Asking the backing store for several names at once: those of a listing, and those that whoever goes
-//! through directories will ask for next. At most `fill-depth` questions are under way at a time.
+//! Asking the backing store for several names at once: those of a listing, and those that a program which
+//! goes through directories will ask for next. At most `fill-depth` questions are under way at a time.
 //!
 //! Where the store answers at once nothing is asked ahead: to hand a question to another thread would cost
 //! more than the question.
@@ -19,21 +19,21 @@ use super::answers::{Ahead, Answers, Recalled, Wanted};
 /// A store that takes longer than this for a name on the average is asked for several at once.
 const SLOW: Duration = Duration::from_micros(200);
 
-/// One that takes longer than this is not asked for a directory's times after each change in it.
+/// A store that takes longer than this is not asked for a directory's times after each change in it.
 const VERY_SLOW: Duration = Duration::from_millis(1);
 
 /// A single answer counts as no slower than this: one that was late by chance makes no store slow.
 const LATE: Duration = Duration::from_millis(4);
 
-/// So long somebody waits for another's question before he asks himself.
+/// How long a thread waits for another thread's question before it asks itself.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks, and remembers what was answered.
+/// Asks the store, and remembers the answers.
 pub struct Foresight {
     engine: Arc<Engine>,
     pub answers: Answers,
     pool: Pool,
-    /// What a question takes lately, in nanoseconds.
+    /// The average time of a question lately, in nanoseconds.
     pace: AtomicU64,
 }
 
@@ -44,10 +44,10 @@ impl Foresight {
         Foresight { engine, answers, pool, pace: AtomicU64::new(0) }
     }
 
-    /// The store has answered a question about one name in this time.
+    /// Notes that the store has answered a question about one name in this time.
     pub fn took(&self, time: Duration) {
         let before = self.pace.load(Relaxed);
-        // Who comes between loses nothing but one of many readings.
+        // A thread that comes between loses one of many readings, and nothing else.
         let pace = before - before / 8 + time.min(LATE).as_nanos() as u64 / 8;
         self.pace.store(pace, Relaxed);
         let reckons = |pace| Duration::from_nanos(pace) > VERY_SLOW;
@@ -60,12 +60,12 @@ impl Foresight {
         Duration::from_nanos(self.pace.load(Relaxed)) > SLOW
     }
 
-    /// What is known of a name without asking; waits for who asks already.
+    /// The remembered answer about a name. Waits for a question under way.
     pub fn recall(&self, path: &Path) -> Recalled {
         self.answers.recall(path, PATIENCE)
     }
 
-    /// Before a name of a directory is looked up.
+    /// To be called before a name of a directory is looked up.
     pub fn step(self: &Arc<Self>, dir: &Path, name: &OsStr) {
         if !self.is_slow() {
             return;
@@ -79,17 +79,17 @@ impl Foresight {
         }
     }
 
-    /// Before attributes of these names of a directory are wanted, all at once.
+    /// Asks for the attributes of these names of a directory, all at once, before they are wanted.
     pub fn all<'a>(self: &Arc<Self>, dir: &Path, names: impl Iterator<Item = &'a OsStr>) {
         if self.is_slow() {
             self.go(Ahead { names: self.answers.unknown(dir, names), dirs: Vec::new() });
         }
     }
 
-    /// Which extended attributes a file has: as it was told lately, or asked for now, with those of others in
-    /// its directory. `None` if that cannot be told.
+    /// The names of a file's extended attributes: as answered lately, or asked for now, with those of other
+    /// files in its directory. `None` if the store cannot tell.
     pub fn xattrs(self: &Arc<Self>, path: &Path) -> Option<Vec<OsString>> {
-        // Somebody may ask for it already.
+        // Another thread may be asking already.
         let _ = self.recall(path);
         if let Some(known) = self.answers.xattrs(path) {
             return Some(known);
@@ -109,7 +109,7 @@ impl Foresight {
         Some(names)
     }
 
-    /// What is in a directory: as it was listed lately, or as the store says now.
+    /// The entries of a directory: as listed lately, or as the store lists them now.
     pub fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         if let Some(known) = self.answers.list(dir) {
             return Ok(known);
@@ -146,7 +146,7 @@ enum What {
     Dir(PathBuf),
 }
 
-/// A question that others wait for; one that is not asked after all is waited for by nobody.
+/// A question that other threads wait for. If it is dropped unasked, they stop waiting.
 struct Asking {
     of: Arc<Foresight>,
     what: What,
@@ -165,7 +165,7 @@ impl Asking {
                     }),
                     false => of.engine.verbs.foresee(path),
                 };
-                // An error is told to whoever asks himself.
+                // An error is not kept: a thread that needs the answer asks itself.
                 of.answers.hear(path, asked, told.map_or(Recalled::Unknown, Recalled::There));
             }
             What::Dir(dir) => {

@@ -1,13 +1,14 @@
-//! Changes for other members beside what the kernel here has of the file in its pages.
+//! Changes for other members, beside the pages that the kernel here has of the file.
 //!
-//! A page that a program has changed through a mapping comes from the kernel whole, with the bytes of before beside what was
-//! changed. If it was read before a change for another member, and comes after it, it takes that change back. So
-//! pages come and go before such a change, or after it, and not meanwhile. Of one that comes after it the changed bytes
-//! are left out, until the kernel has dropped its pages; but for what it has read since, or has from a program here.
-//! The change is never made again: others may have written over it since, who have seen it.
+//! The kernel writes a page that a program has changed through a mapping as a whole, with old bytes beside the
+//! changed ones. If it read the page before a change for another member, and writes it afterwards, the page would
+//! undo that change. So pages are read and written before such a change, or after it, and not meanwhile. When a page
+//! is written after a change, the changed bytes are left out, until the kernel has dropped its pages; but not bytes
+//! that the kernel has read since, or has from a program here. The change is never made a second time: other members
+//! may have seen it and written over it since.
 //!
-//! Whoever waits does so for as long as somebody waits for him, and for no read that was answered in the store's stead:
-//! its bytes get into no page.
+//! A thread waits as long as its own request is waited for. It does not wait for a read that was answered without its
+//! bytes, because the store hangs: the bytes of that read get into no page.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,17 +17,17 @@ use forebay_backing::{FileKey, Result};
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_engine::{Requester, requester};
 
-/// So often whoever waits looks whether he is waited for, and who of those before him.
+/// How often a waiting thread looks whether its own request and the reads before it are still waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// So many locks the files share: each page that the kernel reads takes one.
+/// The number of locks that the files share: each read of a page takes one.
 const TUBS: usize = 16;
 
 /// The changes and the pages of all files.
 #[derive(Default)]
 pub struct Laundry([Tub; TUBS]);
 
-/// Those of some files.
+/// The changes and the pages of some files.
 struct Tub {
     state: Mutex<State>,
     turn: Condvar,
@@ -45,17 +46,17 @@ impl State {
         Span { number: self.last, key, start: offset, end: offset.saturating_add(len) }
     }
 
-    /// What was changed of these bytes. A change that came later than they did waits for them.
+    /// The changes that were made of these bytes. A change that came after these pages is not made yet: it waits.
     fn over<'a>(&'a mut self, span: &'a Span) -> impl Iterator<Item = &'a mut Change> {
         self.changes.iter_mut().filter(|change| change.is_made && change.of.meets(span))
     }
 
-    /// What the kernel has of these bytes is no older than what was changed of them.
+    /// Notes that the kernel's bytes are no older than the changes that were made of them.
     fn renew(&mut self, span: &Span) {
         self.over(span).for_each(|change| change.fresh.push((span.start, span.end)));
     }
 
-    /// Whether a change that came first is still being made.
+    /// Whether an earlier change of these bytes is still being made.
     fn is_changing(&self, span: &Span) -> bool {
         let mut before = self.changes.iter().filter(|change| change.of.number < span.number);
         before.any(|change| !change.is_made && change.of.meets(span))
@@ -76,30 +77,30 @@ impl Span {
     }
 }
 
-/// Pages that come or go.
+/// Pages that the kernel is reading or writing.
 struct Pages {
     of: Span,
-    /// Who is given them. Once he is answered without them they are nobody's.
+    /// The read that gets the pages. Once it was answered without them, they get nowhere.
     reader: Option<Weak<dyn Requester>>,
 }
 
 struct Change {
     of: Span,
     is_made: bool,
-    /// What the kernel has of these bytes is what they are since.
+    /// The parts of which the kernel has bytes from after the change.
     fresh: Vec<(u64, u64)>,
 }
 
-/// A change that is being made: no page of these bytes comes or goes.
+/// A change that is being made: no page of these bytes is read or written.
 pub struct Changing<'a>(Changed<'a>);
 
-/// A change that was made, of which the kernel may have older bytes until it has dropped its pages.
+/// A change that was made. The kernel may have older bytes until it has dropped its pages.
 pub struct Changed<'a> {
     tub: &'a Tub,
     number: u64,
 }
 
-/// Pages that come or go: what is to be changed of them for others waits.
+/// Pages that the kernel is reading or writing: changes of them for other members wait.
 pub struct Passing<'a> {
     tub: &'a Tub,
     number: u64,
@@ -117,7 +118,7 @@ impl Tub {
         self.state.lock()
     }
 
-    /// Waits for as long as that is so.
+    /// Waits while it is `busy`.
     ///
     /// # Errors
     ///
@@ -138,17 +139,17 @@ impl Tub {
         }
     }
 
-    /// Whoever was answered in the store's stead is given no pages any more.
+    /// Drops the pages of reads that were answered without them.
     fn leave_answered(&self) {
         let reader = |pages: &Pages| Some((pages.of.number, pages.reader.clone()?));
         let mut readers: Vec<_> = self.state().passing.iter().filter_map(reader).collect();
-        // Not under the lock: who answers a request has that one's.
+        // Not under the lock: a thread that answers a request holds the lock of that request.
         readers.retain(|(_, reader)| reader.upgrade().is_none_or(|reader| reader.is_gone()));
         let is_left = |pages: &Pages| readers.iter().all(|(number, _)| *number != pages.of.number);
         self.state().passing.retain(is_left);
     }
 
-    /// Pages of these bytes, once no change that came first is being made.
+    /// Enters pages of these bytes, once no earlier change of them is being made.
     fn pass(
         &self,
         key: FileKey,
@@ -170,11 +171,11 @@ impl Laundry {
         &self.0[key.ino as usize % TUBS]
     }
 
-    /// Before bytes are changed for another member; pages of them that are under way are waited for.
+    /// To be called before bytes are changed for another member. Waits for pages of them that are under way.
     ///
     /// # Errors
     ///
-    /// If nobody waits for the change any more: it is not to be made.
+    /// If nobody waits for the request any more: the change must not be made.
     pub fn change(&self, key: FileKey, range: (u64, u64)) -> Result<Changing<'_>> {
         let tub = self.tub(key);
         let mut state = tub.state();
@@ -190,22 +191,22 @@ impl Laundry {
         Ok(changing)
     }
 
-    /// Before bytes of a program's that the kernel has in its pages are written.
+    /// To be called before bytes of a program are written that the kernel has in its pages, too.
     ///
     /// # Errors
     ///
-    /// If nobody waits for that any more: they are not to be written.
+    /// If nobody waits for the request any more: the bytes must not be written.
     pub fn renews(&self, key: FileKey, range: (u64, u64)) -> Result<Passing<'_>> {
         let (passing, of, mut state) = self.tub(key).pass(key, range, None)?;
         state.renew(&of);
         Ok(passing)
     }
 
-    /// Before the kernel is given these bytes for its pages.
+    /// To be called before the kernel is given these bytes for its pages.
     ///
     /// # Errors
     ///
-    /// If it was answered without them.
+    /// If the read was answered without them.
     pub fn gives(&self, key: FileKey, range: (u64, u64)) -> Result<Passing<'_>> {
         let reader = requester::now().map(|reader| Arc::downgrade(&reader));
         let (passing, of, mut state) = self.tub(key).pass(key, range, reader)?;
@@ -213,7 +214,7 @@ impl Laundry {
         Ok(passing)
     }
 
-    /// The same for who may not wait, and does not hang.
+    /// The same for a caller that may not wait. `None` while an earlier change is being made.
     pub fn gives_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
         let tub = self.tub(key);
         let mut state = tub.state();
@@ -226,11 +227,11 @@ impl Laundry {
         Some(Passing { tub, number: of.number })
     }
 
-    /// Before pages of the kernel's are written: which of their bytes are to be.
+    /// To be called before pages of the kernel are written. Returns the parts of them that are to be written.
     ///
     /// # Errors
     ///
-    /// If nobody waits for that any more: none is to be written.
+    /// If nobody waits for the request any more: nothing must be written.
     pub fn comes(&self, key: FileKey, range: (u64, u64)) -> Result<(Passing<'_>, Vec<(u64, u64)>)> {
         let (passing, of, mut state) = self.tub(key).pass(key, range, None)?;
         let mut parts = vec![(of.start, of.end)];
@@ -243,14 +244,14 @@ impl Laundry {
     }
 }
 
-/// What is left of the parts.
+/// The parts without a range.
 fn without(parts: &[(u64, u64)], (start, end): (u64, u64)) -> Vec<(u64, u64)> {
     let left = |(from, to): &(u64, u64)| [(*from, start.min(*to)), (end.max(*from), *to)];
     parts.iter().flat_map(left).filter(|(from, to)| from < to).collect()
 }
 
 impl<'a> Changing<'a> {
-    /// It is made, of these bytes.
+    /// Notes that the change is made, and of which bytes.
     pub fn made(self, (offset, len): (u64, u64)) -> Changed<'a> {
         let Changing(changed) = self;
         let mut state = changed.tub.state();
@@ -358,7 +359,7 @@ mod tests {
     const OTHERS: [FileKey; 2] =
         [FileKey { ino: 7 + TUBS as u64, ..KEY }, FileKey { ino: 8, ..KEY }];
 
-    /// Who waits for what does not end waits for ever.
+    /// Fails if the work waits for something that does not end.
     fn in_time<T: Send + 'static>(
         laundry: &Arc<Laundry>,
         work: impl FnOnce(&Laundry) -> T + Send + 'static,
@@ -368,7 +369,7 @@ mod tests {
         end.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody")
     }
 
-    /// A change of each of the others, and pages of the same bytes that come and go.
+    /// A change of each other file, and pages of the same bytes that are read and written.
     fn others_pass(laundry: &Arc<Laundry>) {
         for other in OTHERS {
             let parts = in_time(laundry, move |laundry| {
@@ -413,8 +414,8 @@ mod tests {
         in_time(&laundry, move |laundry| drop(laundry.gives(other, PAGE).expect(WAITED_FOR)));
     }
 
-    /// Many at once, of files that share a lock and one that does not: no page of bytes that are being changed is on its
-    /// way, and nobody waits for ever.
+    /// Many threads, on files that share a lock and one that does not: no page of bytes that are being changed is
+    /// on its way, and no thread waits for ever.
     #[test]
     fn pages_come_and_go_before_a_change_or_after_it() {
         #[derive(Default)]
@@ -464,7 +465,7 @@ mod tests {
         assert!(seen.iter().all(|seen| seen.met.load(SeqCst) > 0));
     }
 
-    /// What it has changed of these bytes nobody knows: none is kept from the file.
+    /// Nobody knows which bytes a failed change has changed: none is left out.
     #[test]
     fn a_change_that_failed_keeps_no_page_away() {
         let laundry = Laundry::default();

@@ -1,4 +1,4 @@
-//! Handles at homes that nobody here uses any more, until their homes know.
+//! Handles at homes that this mount does not use any more, until the homes know.
 
 use forebay_base::lock::{Mutex, MutexGuard, Rank, asks_a_member};
 use forebay_cluster::front::Cluster;
@@ -9,7 +9,7 @@ use super::copies::is_silence;
 use super::there::{Remote, Seat, There};
 use super::unsynced::Life;
 
-/// So many are remembered; beyond, the oldest stay open at their homes until this process ends.
+/// The most that are remembered; beyond, the oldest stay open at their homes until this process ends.
 const REMEMBERED: usize = 65_536;
 
 pub struct Left(Mutex<Vec<(Life, u64)>>);
@@ -38,7 +38,7 @@ impl Left {
         !self.all().is_empty()
     }
 
-    /// Tells the homes. One that is silent is told later, unless it has begun anew: then it has none of them.
+    /// Has the homes close the handles. A silent home is told later; one that began anew has none of them.
     pub fn close(&self, cluster: &dyn Cluster) {
         let all = std::mem::take(&mut *self.all());
         let mut silent = Vec::<String>::new();
@@ -67,7 +67,7 @@ impl Vfs {
         }
     }
 
-    /// Its home keeps the handle, and with a writer's the claim, until it hears of that.
+    /// Has a handle closed at its home. Until then the home keeps it, and the claim if it is a writer's.
     pub(super) fn close_later(&self, there: &There) {
         let left = &self.members.left;
         left.add(there.life.clone(), there.handle);
@@ -77,7 +77,7 @@ impl Vfs {
         }
     }
 
-    /// Tries again to have handles closed that were left.
+    /// Tries again to have the left handles closed.
     pub fn close_left(&self) {
         if let Some(cluster) = self.cluster() {
             self.members.left.close(cluster);
@@ -88,7 +88,7 @@ impl Vfs {
         self.members.left.has_some()
     }
 
-    /// The last descriptor of a handle is gone.
+    /// Has a handle closed at its home, after the last descriptor of it is gone.
     pub(super) fn close_there(&self, remote: &Remote) {
         let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
         if let Seat::There(there) = seat {
@@ -97,7 +97,7 @@ impl Vfs {
                 tracing::debug!(%error, home = there.home(), "a handle was not closed at its home");
                 if is_silence(&error) {
                     self.members.left.add(there.life, there.handle);
-                    self.look_at_locks(); // Who tends them tends these.
+                    self.look_at_locks(); // The thread that tends locks tends these, too.
                 }
             }
         }

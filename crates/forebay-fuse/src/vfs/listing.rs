@@ -1,8 +1,8 @@
-//! Where a listing goes on.
+//! The place at which a listing goes on.
 //!
 //! The place of an entry is made of its name alone, so it means the same in every list of the
-//! directory: whoever opens the directory anew for each piece, as NFS servers in user space do,
-//! misses nothing and gets nothing twice, whatever came and went in between.
+//! directory. A program that opens the directory anew for each piece, as NFS servers in user space
+//! do, misses no entry and gets none twice, whatever came and went in between.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use forebay_backing::DirEntry;
 
 /// The entries of a directory in the order of their cookies, which grow from one to the next.
 pub struct Listing {
-    /// As the backing store told them: to sort these themselves would cost more than to read them.
+    /// In the order of the backing store: to sort these themselves would cost more than to read them.
     entries: Vec<DirEntry>,
     order: Vec<(u64, u32)>,
 }
@@ -35,15 +35,15 @@ impl Listing {
         Listing { entries, order }
     }
 
-    /// What comes after the entry with this cookie, with the cookies; all of it after 0.
+    /// The entries after the one with this cookie, with their cookies; all entries after 0.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &DirEntry)> {
         let from = self.order.partition_point(|(at, _)| *at <= cookie);
         self.order[from..].iter().map(|(cookie, at)| (*cookie, &self.entries[*at as usize]))
     }
 }
 
-/// Beyond 2, which servers keep for themselves, and positive as a file offset however many are
-/// moved.
+/// The cookie of a name: beyond 2, since servers keep the first ones for themselves, and positive as
+/// a file offset however many are moved.
 fn cookie(name: &OsStr) -> u64 {
     match name.as_encoded_bytes() {
         b"." => 1,
@@ -52,8 +52,8 @@ fn cookie(name: &OsStr) -> u64 {
     }
 }
 
-/// Every word of a name is mixed into all bits; no name has a zero, so the last may be filled up
-/// with them. Not to be changed: a client may go on with a listing that an earlier version began.
+/// Mixes every word of a name into all bits; no name has a zero, so the last word may be filled up
+/// with zeros. Not to be changed: a client may go on with a listing that an earlier version began.
 fn hash(bytes: &[u8]) -> u64 {
     let mix = |h: u64, factor: u64| {
         let h = (h ^ (h >> 33)).wrapping_mul(factor);
@@ -92,7 +92,7 @@ mod tests {
         let cookies: Vec<u64> = whole.after(0).map(|(cookie, _)| cookie).collect();
         assert!(cookies.is_sorted_by(|a, b| a < b) && cookies[1001] < i64::MAX as u64);
         assert!(cookies[2] > 2);
-        // Without half of them, in another order.
+        // Half of the names, in another order.
         let expected = names(&whole, cookies[500]);
         let rest: Vec<&str> = expected.iter().rev().copied().collect();
         let shorter = Listing::new(entries(&rest));

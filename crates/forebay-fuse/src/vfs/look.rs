@@ -17,15 +17,15 @@ use crate::control;
 use crate::control::Control;
 use crate::nodes::{ROOT, Side};
 
-/// What somebody wants to know of a name for.
+/// The purpose of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// For this thread of a program.
+    /// A lookup by this thread of a program.
     Lookup(Origin),
     Listing,
 }
 
-/// What is at a path, as of a moment.
+/// The answer about a path, as of a moment.
 pub(super) enum Said {
     There(Attr, Instant),
     Nowhere(Instant),
@@ -78,8 +78,8 @@ impl Vfs {
         }
     }
 
-    /// What the store says of a path, or has said lately. Where other members change names, too, only what
-    /// was asked for the listing itself counts.
+    /// The store's answer about a path, new or remembered. Where other members change names, too, a
+    /// remembered answer counts for a listing only, and only if it was asked for that.
     pub(super) fn said(&self, path: &Path, purpose: Purpose) -> Result<Said> {
         let is_shared = self.cluster().is_some();
         if !is_shared || purpose == Purpose::Listing {
@@ -109,7 +109,7 @@ impl Vfs {
         }
     }
 
-    /// The same for who needs attributes.
+    /// The same for a caller that needs attributes.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl Vfs {
         Ok(Entry { id, attr: self.control.attr(id)?, as_of: Instant::now() })
     }
 
-    /// A node that the kernel has by number only: an exported handle.
+    /// Looks up a node that the kernel has by number only, from an exported handle.
     pub(super) fn again(&self, id: u64) -> Result<Entry> {
         let _tree = self.tree();
         let path = self.path(id)?;
@@ -153,8 +153,8 @@ impl Vfs {
         }
     }
 
-    /// While the backing store is away, what is in the tier goes on working (S10): this and the
-    /// other `_cached` verbs never ask it.
+    /// Looks up a name while the backing store is away (S10): this and the other `_cached` verbs never
+    /// ask the store.
     pub fn lookup_cached(&self, parent: u64, name: &OsStr) -> Result<Entry> {
         let away = || Error::os(libc::EIO, "the backing store is away");
         let child = self.nodes.child(parent, name).ok_or_else(away)?;
@@ -179,7 +179,7 @@ impl Vfs {
         self.getattr_as_of(id).map(|(attr, _)| attr)
     }
 
-    /// Attributes, and as of when the store has told them.
+    /// The attributes, and the moment as of which the store has told them.
     pub fn getattr_as_of(&self, id: u64) -> Result<(Attr, Instant)> {
         let now = Instant::now();
         let as_of_now = |attr| (attr, now);
@@ -189,7 +189,7 @@ impl Vfs {
         let _tree = self.tree();
         let is_far = self.is_far(id);
         let open = if is_far { None } else { self.open_file(id) };
-        // Who has it open here sees it as it was.
+        // A program that has the file open here sees its old attributes.
         let served_there =
             || self.nodes.file_key(id).is_some_and(|key| self.home_of(key).is_some());
         if is_far || (open.is_none() && served_there()) {
@@ -208,7 +208,7 @@ impl Vfs {
         let as_opened = |file: Arc<File>| (self.engine.verbs.stat_open(&file), now);
         match self.attr_told(&path) {
             Ok((attr, as_of)) if self.nodes.id_of(attr.key) == id => Ok((attr, as_of)),
-            // Replaced behind our back: who has it open keeps what he has.
+            // Others have replaced the file on the store: a program that has it open keeps the old one.
             Ok(_) => {
                 self.foresight.answers.doubt(&path);
                 open.map(as_opened).ok_or_else(|| Error::os(libc::ESTALE, "the file was replaced"))
@@ -221,7 +221,7 @@ impl Vfs {
         }
     }
 
-    /// A directory that was removed while somebody is in it.
+    /// The attributes of a directory that was removed while in use.
     pub(super) fn removed_dir(&self, id: u64) -> Result<Attr> {
         let known = self.nodes.dir_attr(id);
         let attr = known.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
@@ -254,11 +254,11 @@ impl Vfs {
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
         if self.cluster().is_some() && (self.is_far(id) || !self.is_held(key)) {
-            return Err(away()); // Others may have newer bytes.
+            return Err(away()); // Another member may have newer bytes.
         }
         let file = self.engine.io.open_cached(key).ok_or_else(away)?;
         let admission = self.engine.room.admission_of(&file, who);
-        // Who answers in place of one who hangs waits for no lock that he may hold.
+        // This answers in place of a thread that hangs, and waits for no lock which that thread may hold.
         let Some(open) = Glance::new(&self.engine.config().time).lock(&self.open) else {
             return Err(away());
         };

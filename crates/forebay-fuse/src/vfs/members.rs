@@ -1,6 +1,6 @@
-//! What this mount asks of the other members of its store, before it opens, makes or changes a file.
+//! Questions to the other members of the store, before this mount opens, makes or changes a file.
 //!
-//! Without members every question here answers at once that this mount does it.
+//! Without other members the answer is always that this mount does it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -31,48 +31,48 @@ use super::{Entry, Looked, Vfs};
 use crate::control::Control;
 use crate::nodes::Side;
 
-/// So long whoever is told to look again does so, before a program hears of it.
+/// How long a request that is told to look again does so, before its program gets the error.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The first pause of those, and the longest.
+/// The first pause between looks, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// So long an open is believed that found a file's home before its claim was to be seen, and so long who was told
-/// ESTALE takes at most to look again.
+/// How long a home is believed that an open has found before the home's claim was to be seen; and how long a program
+/// that got ESTALE takes at most to look again.
 const HEARD: Duration = Duration::from_secs(2);
 
-/// So long attributes that were asked for a listing wait to be listed.
+/// How long attributes that were asked for a listing wait to be listed.
 pub(super) const FORESEEN: Duration = Duration::from_millis(500);
 
-/// So long a change of a file's names waits for another one to end.
+/// How long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
 
-/// So many locks of appends, or homes that opens have told of, are kept at least before those of no use any more are
-/// dropped.
+/// The number of append locks, or of homes that opens have found, from which on those are dropped that are of no use
+/// any more.
 const KEPT: usize = 64;
 
 pub struct Members {
     pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(super) fetching: Arc<Fetching>,
     pub(super) unsynced: Unsynced,
-    /// Handles at homes that nobody here uses any more.
+    /// Handles at homes that this mount does not use any more.
     pub(super) left: Arc<Left>,
     pub(super) laundry: Laundry,
-    /// Of files that other members serve.
+    /// The blanks of files that other members serve.
     pub(super) blanks: Blanks,
     pub(super) fences: Fences,
     pub(super) doubts: Doubts,
-    /// Of changes that homes are asked for.
+    /// The numbers of changes that homes are asked for.
     pub(super) numbers: Numbers,
-    /// Homes that opens have told of.
+    /// Homes that opens have found.
     heard: Mutex<HashMap<FileKey, Heard>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
-    /// Threads of programs that were told ESTALE, and when.
+    /// Threads of programs that got ESTALE, and when.
     told: Mutex<HashMap<u32, Instant>>,
-    /// What programs of other members have open here.
+    /// The handles that programs of other members have here.
     pub(super) guests: Mutex<HashMap<u64, Arc<Guest>>>,
     pub(super) last_guest: AtomicU64,
-    /// One append to a file at a time.
+    /// Locks that let one append to a file at a time.
     places: Mutex<HashMap<FileKey, Arc<Mutex<()>>>>,
     /// Files whose names are being changed, by programs here or of other members.
     naming: (Mutex<HashSet<FileKey>>, Condvar),
@@ -101,7 +101,7 @@ impl Default for Members {
     }
 }
 
-/// A home that an open has told of.
+/// A home that an open has found.
 struct Heard {
     home: String,
     /// As in [`Life`].
@@ -109,22 +109,22 @@ struct Heard {
     at: Instant,
 }
 
-/// A change that may be another's to make.
+/// A change that may be another member's to make.
 pub(super) enum Settled {
-    /// It is made here, until the guard is dropped.
+    /// The change is made here, until the guard is dropped.
     Here(Option<Guard>),
-    /// Its home has made it.
+    /// The file's home has made the change.
     Done(Option<Attrs>),
 }
 
-/// Who makes a rename on the store: the home of what is replaced.
+/// The member that makes a rename on the store: the home of the replaced file.
 pub(super) struct Through {
     pub home: String,
-    /// Whose rename it is, if another member asked for it.
+    /// The member that has asked for the rename, if it is another one.
     pub by: Option<By>,
 }
 
-/// Counts the looks of somebody whose file goes from home to home, or whose home begins anew.
+/// Counts the looks of a request whose file goes from home to home, or whose home begins anew.
 pub(super) struct Looks {
     began: Instant,
     pause: Duration,
@@ -135,7 +135,7 @@ impl Looks {
         Looks { began: Instant::now(), pause: PAUSES.0 }
     }
 
-    /// Pauses before another look; `false` once there has been enough of it.
+    /// Pauses before another look; `false` once the patience is over.
     pub(super) fn again(&mut self) -> bool {
         if self.began.elapsed() >= PATIENCE {
             return false;
@@ -146,7 +146,7 @@ impl Looks {
     }
 }
 
-/// Nobody else changes names of these files here until it is dropped.
+/// The right to change names of these files: no other thread here does so until it is dropped.
 pub(super) struct Naming<'a> {
     members: &'a Members,
     files: Vec<FileKey>,
@@ -174,19 +174,19 @@ pub(super) fn odd(answer: &Answer) -> Error {
     Error::os(libc::EPROTO, format!("a member answers {answer:?} to another question"))
 }
 
-/// The store's attributes, with what the file's home knows better.
+/// The store's attributes, with those that the file's home knows better.
 pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
     let ctime = attr.ctime.max(home.ctime);
     Attr { size: home.size, blocks: home.blocks, mtime: home.mtime, ctime, ..attr }
 }
 
 impl Vfs {
-    /// Gives the vfs the members of its store; to be called before it serves anybody.
+    /// Gives the vfs the members of its store; to be called before requests are served.
     pub fn set_cluster(&self, cluster: Box<dyn Cluster>) {
         let _ = self.members.cluster.set(cluster.into());
     }
 
-    /// Whether others share the store.
+    /// Whether other members share the store.
     pub fn has_members(&self) -> bool {
         self.cluster().is_some()
     }
@@ -195,7 +195,7 @@ impl Vfs {
         self.members.cluster.get().map(|cluster| &**cluster)
     }
 
-    /// The number that programs see for a node.
+    /// The inode number that programs see for a node.
     pub fn ino(&self, id: u64) -> u64 {
         if self.cluster().is_some() { self.nodes.ino(id) } else { id }
     }
@@ -221,8 +221,8 @@ impl Vfs {
         }
     }
 
-    /// Where a file is, for as long as no claim is heard of, as somebody told who knew of all ends up to a revision. Who
-    /// was told earlier, and goes on later, knows less.
+    /// Notes a file's home, until a claim is heard of; `None` forgets it. The member that named the home knew of all
+    /// claims' ends up to a revision: a home as of an older revision does not replace one as of a newer.
     pub(super) fn heard(&self, key: FileKey, home: Option<(&str, Revision)>) {
         let mut heard = lock(&self.members.heard);
         let Some((home, as_of)) = home else { return drop(heard.remove(&key)) };
@@ -235,7 +235,7 @@ impl Vfs {
         }
     }
 
-    /// Homes that the file had before are not its home any more.
+    /// Forgets a file's home that was heard of before `given`: it is not the file's home any more.
     pub(super) fn forget_home(&self, key: FileKey, given: Revision) {
         let mut heard = lock(&self.members.heard);
         if heard.get(&key).is_some_and(|told| told.as_of < given) {
@@ -243,37 +243,38 @@ impl Vfs {
         }
     }
 
-    /// A program here has opened the file there, or here: who has it open since before is not to go on elsewhere.
+    /// Notes where a program here has opened the file: a handle that was opened before must not go on elsewhere.
     pub(super) fn opened_at(&self, key: FileKey, home: Option<&Life>) {
         let is_known = self.cluster().is_some_and(|cluster| cluster.holder(key) != Holder::Nobody);
         let home = home.filter(|_| !is_known);
         self.heard(key, home.map(|life| (life.home.as_str(), life.as_of)));
     }
 
-    /// A file with the directory that it was found in.
+    /// A file and the directory that it was found in.
     pub(super) fn placed(&self, id: u64) -> Option<(FileKey, FileKey)> {
         let dir = self.nodes.parent(id)?;
         Some((self.nodes.file_key(id)?, self.nodes.key(dir)?))
     }
 
-    /// Where a file is, for its claim. One that has lost its name here may have others, and may be open elsewhere.
+    /// The directory and the path of a file, for its claim. A file that has lost its name here has neither: it may
+    /// have other names, and may be open elsewhere.
     pub(super) fn claimable(&self, id: u64, key: FileKey) -> (FileKey, PathBuf) {
         let placed = self.placed(id).filter(|(file, _)| *file == key).zip(self.nodes.path(id));
         placed.map_or((SOMEWHERE, PathBuf::new()), |((_, dir), path)| (dir, path))
     }
 
-    /// Before a file is opened here. The guard holds the claim that a writer needs.
+    /// To be called before a file is opened here. The guard holds the claim that a writer needs.
     ///
     /// # Errors
     ///
-    /// ESTALE if another member serves it: the kernel looks the name up again, and finds it there.
+    /// ESTALE if another member serves the file: the kernel looks the name up again, and finds the file there.
     pub(super) fn claim(&self, id: u64, how: Access) -> Result<Option<Guard>> {
         if self.cluster().is_none() {
             return Ok(None);
         }
         let Some(key) = self.nodes.file_key(id) else { return Ok(None) };
         let (dir, path) = self.claimable(id, key);
-        // Who reads a file that has lost its name here reads what he has.
+        // A reader of a file that has lost its name here reads the file that it has.
         if dir == SOMEWHERE && how == Access::Read {
             return Ok(None);
         }
@@ -283,7 +284,7 @@ impl Vfs {
         }
     }
 
-    /// Asks where a file is to be opened, which is found in a directory by a path, and remembers that.
+    /// Asks where a file that was found in a directory by a path is to be opened, and remembers the answer.
     pub(super) fn open_at(
         &self,
         key: FileKey,
@@ -291,7 +292,7 @@ impl Vfs {
         how: Access,
     ) -> Result<Place> {
         let cluster = self.cluster().ok_or_else(moved)?;
-        // Before: who has the file then holds it later than that.
+        // Taken before the question: the home that is named still holds the file after this revision.
         let as_of = cluster.revision();
         let place = cluster.open(key, dir, path, how)?;
         match &place {
@@ -301,8 +302,8 @@ impl Vfs {
         Ok(place)
     }
 
-    /// The one member that has claimed all these files, as far as was heard: it is asked before the registry is. It
-    /// vouches for them, or refuses.
+    /// The one member that has claimed all these files, as far as is known: it is asked before the registry. It
+    /// vouches for the files, or refuses.
     pub(super) fn named_home(&self, files: &[FileKey]) -> Option<String> {
         let home = |file: &FileKey| match self.cluster()?.holder(*file) {
             Holder::There(home) => Some(home),
@@ -313,8 +314,8 @@ impl Vfs {
         homes.all(|home| home.as_ref() == Some(&first)).then_some(first)
     }
 
-    /// The directory by which a file at `path` is opened. Where the registry may not be asked, and others make files, the
-    /// store is asked whether that directory is there still: they may make theirs in another that has its place.
+    /// The directory by which a file at `path` is opened. Where the registry may not be asked, and others make files,
+    /// the store is asked whether the directory is still there: others may make files in another in its place.
     pub(super) fn as_found(&self, dir: FileKey, path: &Path) -> FileKey {
         let is_needed = self.cluster().is_some_and(|cluster| cluster.needs_dir());
         match is_needed && !self.dir_now(path).is_ok_and(|now| now == dir) {
@@ -329,23 +330,23 @@ impl Vfs {
         Ok(self.engine.names.ask(|b| b.stat(dir))?.key)
     }
 
-    /// What is answered for a name that may have another file by now than the kernel knows of, or one where it knows
-    /// of none.
+    /// The answer for a name that may have another file by now than the kernel knows, or a file where the kernel
+    /// knows none.
     pub(super) fn replaced(&self, path: &Path) -> Error {
         self.foresight.answers.doubt(path);
         Error::os(libc::ESTALE, "the file was replaced")
     }
 
-    /// A thread of a program is told ESTALE: the kernel has it look the name up again, but once. To be called before
-    /// it is answered.
+    /// Notes that a thread of a program gets ESTALE: the kernel has it look the name up again, but once. To be called
+    /// before the answer.
     pub fn told(&self, thread: u32) {
         let mut told = lock(&self.members.told);
         told.retain(|_, at| at.elapsed() < HEARD);
         told.insert(thread, Instant::now());
     }
 
-    /// Who looks a name up again finds its file where it is opened: at its home, which is asked for, or here. What
-    /// nobody has claimed is claimed for that, and stays here for
+    /// The home of a file that was looked up. A program that looks a name up again has to find the file where it
+    /// will be opened: at its home, or here. A file without a claim is claimed here for that, and stays here for
     /// [`SETTLE`](forebay_cluster::core::SETTLE).
     fn home_of_found(
         &self,
@@ -371,8 +372,8 @@ impl Vfs {
         }
     }
 
-    /// Before names or attributes of files are changed; `below` is a directory that is renamed. If another
-    /// member is the files' home it makes the `change`.
+    /// To be called before names or attributes of files are changed; `below` is a directory that is renamed. If
+    /// another member is the files' home, that member makes the `change`.
     pub(super) fn settle(
         &self,
         files: &[(FileKey, FileKey)],
@@ -389,8 +390,8 @@ impl Vfs {
         Ok(self.settled(named, place, change)?.0)
     }
 
-    /// Before a file is renamed over another, at `at`; each is given with its directory. Names the home of
-    /// what is replaced if that is to make the rename on the store.
+    /// To be called before a file is renamed over another, at `at`; each is given with its directory. Returns the
+    /// home of the replaced file if that home is to make the rename on the store.
     pub(super) fn settle_replace(
         &self,
         file: (FileKey, FileKey),
@@ -402,7 +403,7 @@ impl Vfs {
         self.settled(None, || cluster.replace(file, over, at), change)
     }
 
-    /// The home that is `named` is asked before the registry is.
+    /// Settles a change. The home that is `named` is asked before the registry.
     fn settled(
         &self,
         mut named: Option<String>,
@@ -429,12 +430,12 @@ impl Vfs {
         }
     }
 
-    /// Who changes names of these files is alone with that from here on. The kernel lets one program here
-    /// change a directory at a time, but those of other members come past it.
+    /// Waits until no other thread changes names of these files, and keeps others from it. The kernel lets one
+    /// program here change a directory at a time, but changes of other members come past it.
     ///
     /// # Errors
     ///
-    /// ESTALE if others are at it for long: who asks looks again.
+    /// ESTALE if others take long: the caller looks again.
     pub(super) fn alone_with(
         &self,
         files: impl IntoIterator<Item = FileKey>,
@@ -454,13 +455,13 @@ impl Vfs {
         Ok(Naming { members: &self.members, files })
     }
 
-    /// Before a name of a file at `from` comes to be at `to` (and with `exchange` the other way round): in another
-    /// directory this is as if the file were made there, until the guards are dropped. Who has made it a moment ago is
-    /// asked for it there, as long as its claim may not be heard of.
+    /// To be called before a file's name at `from` moves to `to` (and with `exchange` the other way round). In
+    /// another directory this is as if the file were made there, until the guards are dropped: a member that opens a
+    /// file there asks the one that has just made it, while its claim may not have been heard of.
     ///
     /// # Errors
     ///
-    /// ESTALE if one of the directories has another in its place: who asks looks again.
+    /// ESTALE if one of the directories has another in its place: the caller looks again.
     pub(super) fn entering(&self, from: &Path, to: &Path, exchange: bool) -> Result<Vec<Guard>> {
         let Some(cluster) = self.cluster() else { return Ok(Vec::new()) };
         let dirs = || Ok((self.dir_now(from)?, self.dir_now(to)?));
@@ -476,7 +477,7 @@ impl Vfs {
         }
     }
 
-    /// Renames a file on the store, of which the home of what is replaced may be another member.
+    /// Renames a file on the store, or has the home of the replaced file do so.
     pub(super) fn rename_on_store(
         &self,
         from: Named<'_>,
@@ -505,7 +506,7 @@ impl Vfs {
         self.engine.verbs.rename_by(from, to, over, mode, make)
     }
 
-    /// What was waited for since a directory's rename was granted may have taken longer than this member's lease.
+    /// Whether a directory's rename may still be made: waits since its grant may have outlasted this member's lease.
     fn may_rename(&self, gate: Option<&Settled>) -> bool {
         match (self.cluster(), gate) {
             (Some(cluster), Some(Settled::Here(Some(gate)))) => cluster.may_rename(gate),
@@ -524,13 +525,13 @@ impl Vfs {
         let change = NameChange::Replace { file, from: old, to: new, over, by: through.by };
         match self.ask_change(&through.home, change) {
             Err(error) if !error.is(libc::ESTALE) => {
-                // It may have been made, and may yet be.
+                // The rename may have been made, and may yet be.
                 let found = self.engine.names.ask(|b| b.stat(to));
                 if found.is_ok_and(|attr| attr.key == file) {
                     return Ok(());
                 }
                 self.engine.verbs.learn_names(file, [to.to_path_buf()]);
-                // Whoever this is done for may change what was to be replaced as soon as he hears that it failed.
+                // The member that asked for this may change the replaced file as soon as it hears of the failure.
                 let _ = self.settle_doubts(over, Whose::ForAnother(""));
                 Err(error)
             }
@@ -557,7 +558,7 @@ impl Vfs {
             _ => Asked::Its,
         };
         let answer = self.ask_to_change(home, (&files, asked), Again::No, question, &[]);
-        // Also if it failed: it may have been made.
+        // Also after a failure: the change may have been made.
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());
         if let Some((account, by)) = resized {
@@ -584,8 +585,8 @@ impl Vfs {
         cluster.ask(home, question, bytes, out)
     }
 
-    /// What a name was found to be. In a listing a file that is served elsewhere has attributes only if
-    /// they were asked for before.
+    /// The result of a lookup that has found a file. In a listing a file that is served elsewhere has attributes
+    /// only if they were asked for before.
     pub(super) fn found(
         &self,
         parent: u64,
@@ -616,7 +617,7 @@ impl Vfs {
         Ok(Looked::There(Entry { id, attr, as_of }))
     }
 
-    /// Of a file that another member serves, whichever that is by then. `None` if none does.
+    /// The attributes of a file from the other member that serves it by then. `None` if none does.
     pub(super) fn attrs_at_home(&self, key: FileKey) -> Result<Option<Attrs>> {
         let succession = Succession::default();
         while let Some(home) = self.home_of(key) {
@@ -628,7 +629,7 @@ impl Vfs {
         Ok(None)
     }
 
-    /// `None` if it does not hold the file any more: then the store's are right.
+    /// The attributes of a file at a home. `None` if it does not hold the file any more: the store's are right.
     pub(super) fn attrs_there(&self, home: &str, key: FileKey) -> Result<Option<Attrs>> {
         match self.ask(home, &Question::Attrs { files: vec![key] }, &[], &mut Vec::new()) {
             Ok(Answer::Attrs(mut attrs)) if attrs.len() == 1 => Ok(attrs.remove(0)),
@@ -638,8 +639,8 @@ impl Vfs {
         }
     }
 
-    /// Before a directory is listed with attributes: asks each home once for those of its files whose
-    /// names are known.
+    /// To be called before a directory is listed with attributes. Asks each home once for the attributes of its
+    /// files among the known names.
     pub fn foresee<'a>(&self, dir: u64, names: impl Iterator<Item = &'a OsStr>) {
         if Control::owns(dir) {
             return;
@@ -669,7 +670,7 @@ impl Vfs {
         }
     }
 
-    /// One append to the file at a time, and no writer begins to write past us meanwhile.
+    /// The lock that lets one append to the file at a time, and no writer begin past the daemon meanwhile.
     pub(super) fn placing(&self, key: FileKey) -> Arc<Mutex<()>> {
         let mut places = lock(&self.members.places);
         if places.len() >= KEPT {
@@ -679,15 +680,15 @@ impl Vfs {
         places.entry(key).or_insert_with(place).clone()
     }
 
-    /// The kernel's pages of `len` bytes from `offset` on, or all from there on if that is 0, are not what
-    /// the file is any more, nor are its attributes.
+    /// Has the kernel drop its pages of `len` bytes from `offset` on, or all from there on if `len` is 0, and the
+    /// attributes: the file has changed.
     pub(super) fn tell_pages(&self, key: FileKey, offset: u64, len: u64) {
         let Some(notify) = self.notify.get() else { return };
         let id = self.nodes.id_of(key);
         if self.nodes.key(id) != Some(key) {
             return;
         }
-        // Past us there are no pages but the shadow's own.
+        // For a file that is open past the daemon there are no pages but the shadow file's own.
         let passed = self.open.lock().get(&key).is_some_and(|node| !node.past.is_empty());
         match passed {
             true => notify.attributes(id),

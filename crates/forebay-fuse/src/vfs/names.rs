@@ -17,8 +17,8 @@ use super::{Entry, Looked, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
 
-/// So many other names the engine is told of when one goes: one is enough to find the file by, if
-/// nobody takes it away behind our back.
+/// The number of other names that the engine is told when a name goes: one is enough to find the file
+/// by, if others do not remove that on the store.
 const TAUGHT: usize = 4;
 
 impl Vfs {
@@ -41,8 +41,8 @@ impl Vfs {
         Ok(self.entry(parent, name, attr, told.at()))
     }
 
-    /// What `name` in `parent` names now: from memory, else by asking. Where other members change names, too,
-    /// memory says nothing.
+    /// The file that `name` in `parent` names now: from memory, else by asking the store. Where other members
+    /// change names, too, memory does not count.
     pub(super) fn named(&self, parent: u64, name: &OsStr, path: &Path) -> Result<(FileKey, bool)> {
         if self.cluster().is_none()
             && let Some(child) = self.nodes.child(parent, name)
@@ -53,12 +53,12 @@ impl Vfs {
         Ok((attr.key, attr.kind == FileKind::Dir))
     }
 
-    /// What a name that goes stands for must be what its home was asked about: another member may have put
-    /// a file of its own there meanwhile.
+    /// Checks that a name which is about to go still names the file that its home was asked about: another
+    /// member may have put a file of its own there meanwhile.
     ///
     /// # Errors
     ///
-    /// ESTALE then: who asks looks again.
+    /// ESTALE if it does not: the caller looks again.
     fn is_as_named(&self, at: (u64, &OsStr), path: &Path, asked: Option<FileKey>) -> Result<()> {
         if self.cluster().is_none() {
             return Ok(());
@@ -76,7 +76,7 @@ impl Vfs {
         self.persist(|| self.unlink_once(parent, name))
     }
 
-    /// What other members have overtaken is looked at again.
+    /// Tries again when the changes of other members have overtaken an attempt.
     fn persist<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
         let mut looks = Looks::begin();
         loop {
@@ -109,20 +109,20 @@ impl Vfs {
         Ok(())
     }
 
-    /// Before a name goes, until it has gone: the kernel may speak of the file by its number for a
-    /// while.
+    /// Holds a file while a name of it is removed: the kernel may still send requests with the file's
+    /// number for a while.
     #[must_use]
     pub(super) fn hold(&self, key: FileKey, path: &Path) -> Option<Hold<'_>> {
         let id = self.nodes.id_of(key);
         if !self.nodes.may_hold(id) {
             return None;
         }
-        // Without a descriptor for it the name can go all the same.
+        // If there is no descriptor for the pin, the name can go all the same.
         let pin = self.engine.names.ask(|b| b.pin(path)).ok().flatten()?;
         Some(self.nodes.hold(id, pin))
     }
 
-    /// Before a name goes, the engine must know others, if there are any.
+    /// Tells the engine of a file's other names, if there are any, before a name goes.
     pub(super) fn teach_names(&self, key: FileKey, going: (u64, &OsStr)) {
         let others = self.nodes.others(self.nodes.id_of(key), going, TAUGHT);
         if !others.is_empty() {
@@ -135,7 +135,7 @@ impl Vfs {
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let (key, _) = self.named(parent, name, &path)?;
-        // Who works in it would otherwise be in another directory soon.
+        // A program in the removed directory would otherwise be in another one that gets its number.
         let _hold = self.hold(key, &path);
         let mut change = self.foresight.answers.changing(&[&path], &[key]);
         self.engine.names.alter(|b| b.rmdir(&path))?;
@@ -154,7 +154,7 @@ impl Vfs {
         let exchange = mode == RenameMode::Exchange;
         let is_dir = |at: (u64, &OsStr)| self.nodes.child(at.0, at.1).is_some_and(|c| c.is_dir);
         let moves_dir = is_dir(from) || (exchange && is_dir(to));
-        // Other members are asked before anybody here has to wait for the rename.
+        // Other members are asked before any request here has to wait for the rename.
         let below = match moves_dir && self.cluster().is_some() {
             true => Some(self.settle_dir(from, to, exchange, exchange && is_dir(to))?),
             false => None,
@@ -176,7 +176,7 @@ impl Vfs {
         };
         let makes_way = exchange && over.is_some_and(|(_, is_dir)| is_dir);
         if !moves_dir && (is_dir || makes_way) {
-            // The kernel knows a file that another member has put a directory in the place of: it looks anew.
+            // The kernel knows a file where another member has put a directory: it looks the name up again.
             return Err(moved());
         }
         let mut files = self.in_dir(key, is_dir, from.0);
@@ -205,12 +205,12 @@ impl Vfs {
             }
             return Ok(());
         };
-        // Only now: who may make files there answers nobody who asks for one before it is made.
+        // Not earlier: a member that may make files there answers no question about one before it is made.
         let _entering = match moves_dir {
             true => Vec::new(),
             false => self.entering(&old, &new, exchange)?,
         };
-        // What is replaced elsewhere is for its home to be alone with.
+        // A file that is replaced through its home is for that home to be alone with.
         let goes = over.filter(|_| through.is_none()).map(|(over, _)| over);
         let _alone = self.alone_with([Some(key), goes].into_iter().flatten())?;
         self.is_as_named(to, &new, over.map(|(key, _)| key))?;
@@ -235,7 +235,7 @@ impl Vfs {
             self.foresight.answers.forget_below(&new);
         }
         renamed?;
-        // Directories take links of those above along.
+        // A directory that moves takes a link of the directory above along.
         if !exchange && !moves_dir && !is_dir && over.is_none_or(|over| over.key != key) {
             change.became(&old, Became::Gone);
             if let Some((kind, ino)) = moved {
@@ -270,7 +270,7 @@ impl Vfs {
             }
         };
         if self.is_far(id) {
-            // The kernel takes the new name to be of the node that it knows.
+            // The kernel would take the new name for one of the node that it knows.
             return Err(moved());
         }
         let _entering = self.entering(&from, &to, false)?;
@@ -283,13 +283,13 @@ impl Vfs {
         Ok(self.entry(parent, name, attr, told.at()))
     }
 
-    /// The files, of one or none, that other members may have to be asked about.
+    /// The file that other members may have to be asked about, with its directory; none for a directory.
     fn in_dir(&self, key: FileKey, is_dir: bool, parent: u64) -> Vec<(FileKey, FileKey)> {
         let dir = self.nodes.key(parent).filter(|_| !is_dir);
         dir.map(|dir| (key, dir)).into_iter().collect()
     }
 
-    /// Before a directory is renamed: nobody else may hold files below. With the paths that were meant.
+    /// To be called before a directory is renamed: no other member may hold files below. Returns the paths.
     fn settle_dir(
         &self,
         from: (u64, &OsStr),
@@ -313,7 +313,7 @@ impl Vfs {
         };
         let (is_dir, files) = files;
         let below = if is_dir { &old } else { &new };
-        // A directory's rename is nobody's but ours.
+        // No other member makes the rename of a directory.
         let cluster = self.cluster().ok_or_else(moved)?;
         match cluster.change(&files, Some(below))? {
             Place::Here(guard) => Ok(((old, new), Settled::Here(guard))),

@@ -1,4 +1,4 @@
-//! Opening and closing files, and with it the choice between the kernel's way and ours.
+//! Opening and closing files, and the choice between passthrough and the daemon.
 //!
 //! The kernel allows an inode one mode at a time, so plan, pin and count change together, under
 //! the `open` lock.
@@ -21,29 +21,29 @@ use crate::Passthrough;
 use crate::control::Control;
 use crate::modes::{Mode, Permit, Plan, Wish, plan};
 
-/// How a file that was found is to be opened.
+/// The way in which a file that was found is to be opened.
 pub(super) struct Opens {
     pub flags: i32,
     /// Created or truncated by this open.
     pub fresh: bool,
-    /// It may be written past us though nobody sees what of it.
+    /// The file may be written past the daemon, which does not see what is written.
     pub ready: bool,
     pub admission: Admission,
     /// The claim that a writer needs.
     pub held: Option<Guard>,
 }
 
-/// How much has to hold of a file that is written past us.
+/// The condition for writing a file past the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It is complete.
+    /// The file is complete.
     Any,
-    /// What is written is found by content.
+    /// Writes can be found by comparing contents.
     Ready,
 }
 
 fn access(flags: i32) -> Access {
-    // Linux truncates for a reader, too, if he may write.
+    // Linux truncates for an open to read, too, if the caller may write.
     match flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
         true => Access::Write,
         false => Access::Read,
@@ -78,11 +78,11 @@ impl Vfs {
                 drop(making);
                 Ok((entry, opened))
             }
-            // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
-            // asks whether the caller may open what is there.
+            // Others have made the file since the kernel's lookup. The kernel looks it up again, and checks
+            // whether the caller may open it.
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
                 drop(change);
-                // Who made it may ask what is being made here before he answers.
+                // The member that made it may ask what is being made here before it answers.
                 drop(making);
                 Err(self.replaced(&path))
             }
@@ -97,7 +97,7 @@ impl Vfs {
             return Ok(Opened { handle, how: How::Direct, at_close: AtClose::Nothing });
         }
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        // Linux truncates for a reader, too, if he may write.
+        // Linux truncates for an open to read, too, if the caller may write.
         let truncate = flags & libc::O_TRUNC != 0;
         if write || truncate {
             self.refuse_read_only()?;
@@ -111,12 +111,12 @@ impl Vfs {
         if opened.is_err()
             && let Some(path) = self.nodes.path(id)
         {
-            // The kernel looks the name up again, and must find what has it now.
+            // The kernel looks the name up again, and must find the file that has it now.
             self.foresight.answers.doubt(&path);
         }
         let file = opened?;
         if self.cluster().is_some() && self.nodes.key(id) != Some(file.key) {
-            // The claim is of the file that was there before.
+            // The claim is for the file that had the name before.
             return Err(self.replaced(&self.path(id)?));
         }
         let admission = self.engine.room.admission_of(&file, who);
@@ -126,21 +126,21 @@ impl Vfs {
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
-        // The path has served. A file that is made ready waits for the tier, and no rename is to wait with it.
+        // The path is not needed any more. Making a file ready waits for the tier: no rename may wait for it.
         drop(tree);
         let ready = write && !truncate && self.make_ready(&file, flags, &admission);
         let wish = Opens { flags, fresh: truncate, ready, admission, held };
         let opened = self.open_as(id, file, wish)?;
         if opened.maps_unseen(flags) {
-            // What the kernel knows of it may be out of date without a further request.
+            // The kernel's attributes of the file may get out of date without a further request.
             self.tell_attributes(id);
         }
         Ok(opened)
     }
 
-    /// The file of a node, opened. One that has just lost its name is opened without: the kernel
+    /// Opens the file of a node. A file that has just lost its name is opened without one: the kernel
     /// looked it up before. Where members share the store the kernel's name may be much older than that:
-    /// there only if somebody here has it open.
+    /// then only if a program here has the file open.
     pub(super) fn open_node(&self, id: u64, to_read: bool) -> Result<OpenFile> {
         let key = self.nodes.key(id);
         let opened = self.path(id).and_then(|path| {
@@ -174,7 +174,7 @@ impl Vfs {
         self.open_under(open, id, file, wish)
     }
 
-    /// The same for who has locked the table of open files.
+    /// The same for a caller that has locked the table of open files.
     pub(super) fn open_under(
         &self,
         mut open: MutexGuard<'_, OpenNodes>,
@@ -190,11 +190,11 @@ impl Vfs {
             kernel_id: None,
         });
         if !Arc::ptr_eq(&node.file, &file) {
-            // The store has given the number of a file that is open here, and gone, to another.
+            // The store has given the number of a removed file that is still open here to another file.
             return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
         }
         let facts = self.engine.verbs.facts(&file);
-        // A mapping may be left of who has closed it, or a writer of an earlier daemon.
+        // A file may still be mapped by a program that has closed it, or have a writer of an earlier daemon.
         let is_past = !node.past.is_empty() || facts.fingerprint.is_none();
         let mode = match (node.cached, is_past) {
             (0, false) => Mode::Idle,
@@ -208,7 +208,7 @@ impl Vfs {
             false => Way::Any,
         };
         let mut permit = self.permit(write, facts.set_id, &admission);
-        // What is synced past us is on no record.
+        // Bytes that are synced past the daemon are on no record.
         permit.write &= flags & libc::O_DSYNC == 0;
         let maps = flags & libc::O_ACCMODE == libc::O_RDWR;
         let mut planned = plan(mode, wish, permit);
@@ -230,7 +230,7 @@ impl Vfs {
             }
         }
         let node = open.get_mut(&file.key).expect("entered above");
-        // Else some kernel would say where the end is.
+        // Otherwise the kernel of each node would say where the end is.
         let append = write && flags & libc::O_APPEND != 0 && self.cluster().is_some();
         let how = match planned {
             Plan::Cached if append => {
@@ -248,7 +248,7 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        // Record locks go with any close of who has them.
+        // A process loses its record locks of a file with any close of that file.
         let flushes = self.engine.io.flushes_at_close(&admission) || self.grants_locks();
         let at_close = if flushes { AtClose::Flush } else { AtClose::Nothing };
         let set_id = facts.set_id;
@@ -266,7 +266,7 @@ impl Vfs {
             && self.passthrough != Passthrough::Off
             && admission.is_free();
         let policy = self.engine.files.policy();
-        // Writes around the tier leave a shadow behind: nobody may hold on to one.
+        // Writes around the tier leave a shadow file behind: no program may hold on to one.
         let around = policy == WritePolicy::WriteAround;
         let write = write
             && possible
@@ -281,8 +281,8 @@ impl Vfs {
         Permit { read: possible && !around && !self.engine.files.copies_writes(), write }
     }
 
-    /// Makes a complete file ready to be written past us, if the mount passes such writers through. This may
-    /// take a flush of the device, for which those who open the same file wait as well: no lock of ours is held.
+    /// Makes a complete file ready to be written past the daemon, if the mount passes such writers through. This
+    /// may take a flush of the device, for which other opens of the file wait as well: the vfs holds no lock.
     fn make_ready(&self, file: &Arc<File>, flags: i32, admission: &Admission) -> bool {
         if !matches!(self.passthrough, Passthrough::Auto | Passthrough::Always) {
             return false;
@@ -300,7 +300,7 @@ impl Vfs {
     }
 
     /// Pins the shadow or begins unseen writing, and registers the shadow with the kernel.
-    /// `Ok(None)`: not possible after all.
+    /// Returns `Ok(None)` if that is not possible after all.
     pub(super) fn pass_through(
         &self,
         node: &mut OpenNode,
@@ -336,8 +336,8 @@ impl Vfs {
         }
     }
 
-    /// Takes out a node that nobody has open, and ends its registration once the lock is given back:
-    /// everybody who opens or asks about a file would wait for the kernel.
+    /// Takes out a node without open descriptors, and ends its registration once the lock is given back:
+    /// otherwise all opens of files and questions about them would wait for the kernel.
     pub(super) fn drop_if_unused(&self, mut open: MutexGuard<'_, OpenNodes>, key: FileKey) {
         let unused = open.get(&key).is_some_and(|node| node.cached == 0 && node.past.is_empty());
         let kernel_id = unused.then(|| open.remove(&key)).flatten().and_then(|node| node.kernel_id);
@@ -347,7 +347,7 @@ impl Vfs {
         }
     }
 
-    /// The last descriptor of a handle is gone; a mapping of one that was passed through may be left.
+    /// Ends a handle whose last descriptor is gone. A mapping of a file that was passed through may be left.
     pub fn release(&self, handle: u64) {
         if self.grants_locks() {
             self.release_locks(handle);
@@ -359,13 +359,13 @@ impl Vfs {
         }
         let Handle::File { file, admission, .. } = &*found else { return };
         self.end_handle(&found);
-        // Who was opened before the policy changed is not asked for when he closes.
+        // The kernel sends no FLUSH for a handle that was opened before the policy changed.
         if let Err(e) = self.engine.io.closing(file, admission) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
     }
 
-    /// A new file of this mount is another member's after all: who has it open to write goes on with neither.
+    /// A new file of this mount is another member's after all: handles that write to it fail with EIO.
     pub fn lose_file(&self, key: FileKey) {
         let handles = self.handles.read();
         let is_lost = |handle: &Handle| matches!(handle, Handle::File { file, _held: Some(_), .. } if file.key == key);
@@ -380,8 +380,8 @@ impl Vfs {
         lost.into_iter().for_each(|handle| self.locks.lose(handle));
     }
 
-    /// Closes what is open, when nobody can use it any more. What is dirty of it is for who ends the
-    /// engine to flush, or to keep.
+    /// Closes all handles, when no program can use them any more. Dirty bytes are left to the end of the
+    /// engine, which flushes or keeps them.
     pub fn close_all(&self) {
         for node in self.open.lock().values() {
             node.past.iter().filter(|past| past.writes()).for_each(Past::may_go_on);
@@ -392,16 +392,16 @@ impl Vfs {
         }
     }
 
-    /// The mode of a handle that is in the table no more ends with it.
+    /// Ends a handle that was taken out of the table, and with it its mode.
     fn end_handle(&self, handle: &Handle) {
         let Handle::File { id, file, plan, set_id, .. } = handle else { return };
         let mut open = self.open.lock();
-        // Known as long as it is open.
+        // This is known as long as the file is open.
         let passes = *plan == Plan::PassWrite;
         let over = passes && self.engine.verbs.is_written_over_set_id(file);
-        // Before the mode can change: the kernel's pages are of what the file is now, and a writer
-        // that comes next must find no trace of them.
-        // The node may be another file's by now, which got the inode number.
+        // The pages are noted before the mode can change: the kernel's pages are of the file's contents
+        // now, and a writer that comes next must find no trace of them.
+        // The node may belong to another file by now, which got the inode number.
         let is_ours = self.nodes.key(*id) == Some(file.key);
         if *plan == Plan::Cached && is_ours {
             let now = self.engine.verbs.facts(file).fingerprint;
@@ -421,7 +421,7 @@ impl Vfs {
         let facts = self.engine.verbs.facts(file);
         let written = over || (passes && *set_id && facts.wholly_dirty);
         if written && facts.set_id && is_ours {
-            // Who wrote past us is not known; a privilege is not left on what he wrote.
+            // The program that wrote past the daemon is not known: the file keeps no such bit.
             self.strip_privilege(*id, None, None);
         }
     }

@@ -1,6 +1,6 @@
-//! Set-user-id and set-group-id, which a change by somebody without the right to keep them takes
-//! away. The kernel leaves it to us (FUSE_HANDLE_KILLPRIV_V2). What the program may is looked up where a file has
-//! such a bit.
+//! Set-user-id and set-group-id, which a change by a program without the right to keep them takes
+//! away. The kernel leaves that to the daemon (FUSE_HANDLE_KILLPRIV_V2). The program's rights are looked
+//! up where a file has such a bit.
 
 use std::path::Path;
 
@@ -20,17 +20,17 @@ fn may_keep_group(asker: &Asker, gid: u32) -> bool {
     has(asker, FSETID) || is_of_group(asker, gid) == Some(true)
 }
 
-/// What a write leaves of a mode.
+/// The mode that a write leaves.
 fn written(mode: u32, may_keep_group: bool) -> u32 {
     let drops_group = mode & GROUP_EXECUTES != 0 || !may_keep_group;
     mode & !(SET_USER | if drops_group { SET_GROUP } else { 0 })
 }
 
 impl Vfs {
-    /// After a write by `who`, or by somebody unknown.
+    /// Strips the bits after a write by `who`, or by an unknown program.
     pub fn strip_privilege(&self, id: u64, path: Option<&Path>, who: Option<Origin>) {
         if self.is_far(id) {
-            return; // Its home does that.
+            return; // The file's home does that.
         }
         if self.open_file(id).is_some_and(|file| !self.engine.verbs.has_set_id(&file)) {
             return;
@@ -48,7 +48,7 @@ impl Vfs {
         });
     }
 
-    /// After `who` has set the access list of a file or directory.
+    /// Strips the bit after `who` has set the access list of a file or directory.
     pub(super) fn strip_after_acl(&self, id: u64, path: &Path, who: Origin) {
         self.take_bits(id, Some(path), |attr| {
             let keeps = attr.mode & SET_GROUP == 0 || may_keep_group(&asker_of(who), attr.gid);
@@ -56,7 +56,8 @@ impl Vfs {
         });
     }
 
-    /// What `who` is to set besides a new owner: the store's kernel takes away the rest for anybody.
+    /// The mode to set with a new owner, if `who` may not keep the set-group-id bit: the store's kernel
+    /// strips the rest for any user.
     pub(super) fn mode_with_owner(&self, path: &Path, who: Origin) -> Result<Option<u32>> {
         if who.uid == 0 {
             return Ok(None);
@@ -78,7 +79,7 @@ impl Vfs {
             let at = Named { path: &path, key: attr.key, is_dir: attr.kind == FileKind::Dir };
             let _ =
                 self.engine.verbs.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() });
-            // No answer to a write or an open tells of a mode.
+            // The answer to a write or an open has no mode.
             self.tell_attributes(id);
         }
     }

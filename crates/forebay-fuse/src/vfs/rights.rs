@@ -1,9 +1,9 @@
-//! What the program may do that asks for a change or an open. The kernel tells its user and its group alone: what
-//! else decides, its other groups and its capabilities, is looked up in `/proc`.
+//! The rights of a program that asks for a change or an open. The kernel tells its user and its group alone: its
+//! other groups and its capabilities, which also decide, are looked up in `/proc`.
 //!
-//! The kernel of the program's node decides by the attributes that it has, which may be as old as `attr-ttl`. Of a file
-//! with a home elsewhere that home knows the newest: it decides once more ([`Vfs::allows_open`] and those after it). Of a
-//! directory no member knows more than another, so that names are the kernel's alone.
+//! The kernel of the program's node decides by its own attributes, which may be as old as `attr-ttl`. The home of a
+//! file on another node has newer ones, and decides once more ([`Vfs::allows_open`] and the functions after it). No
+//! member knows more of a directory than another, so the kernel alone decides about names.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ pub(super) const FSETID: u32 = 4;
 const NONE: u64 = 0;
 const ALL: u64 = u64::MAX;
 
-/// The right of a thread that waits for our answer.
+/// The rights of a thread that waits for an answer.
 pub(super) fn asker_of(who: Origin) -> Asker {
     let of = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", who.pid));
     let asker = read(who, &of("status").unwrap_or_default());
-    // Of somebody who is seen: capabilities in a user namespace of its own are for what is of that one.
+    // Asked of a process that is seen: capabilities in another user namespace are for files of that namespace.
     let is_elsewhere = asker.capable != NONE
         && asker.groups.is_some()
         && namespace_of(&who.pid.to_string()) != namespace_of("self");
@@ -39,7 +39,7 @@ pub(super) fn asker_of(who: Origin) -> Asker {
     Asker { within, ..asker }
 }
 
-/// Of a map of users or groups: the first of each range outside, and how many.
+/// The ranges of a map of users or groups: the first number outside, and how many.
 fn ranges(map: &str) -> Vec<(u32, u32)> {
     let range = |line: &str| {
         let mut numbers = line.split_whitespace().skip(1).map(|number| number.parse().ok());
@@ -48,10 +48,10 @@ fn ranges(map: &str) -> Vec<(u32, u32)> {
     map.lines().filter_map(range).collect()
 }
 
-/// How a file is opened to run it: for the kernel alone, which lets it through to us (linux/fs.h).
+/// The flag of an open to run a file, internal to the kernel, which passes it on to the daemon (linux/fs.h).
 const FMODE_EXEC: i32 = 0x20;
 
-/// Who opens a file, and for what.
+/// The program that opens a file, and the rights that it wants.
 pub(super) fn opener(who: Origin, flags: i32) -> Opener {
     let wants = match flags & libc::O_ACCMODE {
         libc::O_RDONLY if flags & FMODE_EXEC != 0 => libc::X_OK,
@@ -67,13 +67,13 @@ fn namespace_of(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/user")).ok()
 }
 
-/// From its `/proc/PID/status`. That tells of a thread which works for another user at the moment, as NFS's do, what
-/// it is by itself: then, as of one that we cannot see, the user alone counts.
+/// Reads the rights from `/proc/PID/status`. If a thread works for another user at the moment, as NFS's do, that
+/// tells of the thread itself: then the user alone counts, as for a thread that the daemon cannot see.
 fn read(who: Origin, status: &str) -> Asker {
     let Origin { uid, gid, .. } = who;
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let number = |of: &str| of.parse::<u32>().ok();
-    // Real, effective, saved, and for files.
+    // The users are: real, effective, saved, and for files.
     let of_files = field("Uid:").and_then(|all| all.split_whitespace().nth(3)).and_then(number);
     let within = None;
     if of_files != Some(uid) {
@@ -90,18 +90,18 @@ fn read(who: Origin, status: &str) -> Asker {
     Asker { uid, gid, groups, capable: hex.unwrap_or(NONE), within }
 }
 
-/// Whether it has a capability for whatever there is.
+/// Whether the program has a capability for all files.
 pub(super) fn has(asker: &Asker, capability: u32) -> bool {
     asker.within.is_none() && asker.capable & (1 << capability) != 0
 }
 
-/// The same for a file.
+/// The same for one file.
 fn has_for(asker: &Asker, attr: &Attr, capability: u32) -> bool {
     let counts = asker.within.as_ref().is_none_or(|within| within.holds(attr.uid, attr.gid));
     counts && asker.capable & (1 << capability) != 0
 }
 
-/// `None`: not known.
+/// Whether the program is in a group; `None` if that is not known.
 pub(super) fn is_of_group(asker: &Asker, gid: u32) -> Option<bool> {
     match &asker.groups {
         _ if asker.gid == gid => Some(true),
@@ -114,7 +114,7 @@ fn owns(asker: &Asker, attr: &Attr) -> bool {
     asker.uid == attr.uid || has_for(asker, attr, FOWNER)
 }
 
-/// What is wanted of a file that the program has by its user alone, or by capability.
+/// Whether the program has the wanted rights by its user alone or by capability; `None`: its list decides.
 fn has_alone(asker: &Asker, attr: &Attr, wants: i32) -> Option<bool> {
     let searches = has_for(asker, attr, DAC_READ_SEARCH) && wants & !libc::R_OK == 0;
     if has_for(asker, attr, DAC_OVERRIDE) || searches {
@@ -125,7 +125,7 @@ fn has_alone(asker: &Asker, attr: &Attr, wants: i32) -> Option<bool> {
     (asker.uid == attr.uid).then(|| may_be_open || grants(attr.mode >> 6, wants))
 }
 
-/// The same by its list, as acl(5) has it. The mode is a list of three.
+/// The same by the file's list, as acl(5) has it. The mode is a list of three.
 fn has_by_list(asker: &Asker, attr: &Attr, list: &[Entry], wants: i32) -> bool {
     let short = [
         Entry { tag: Tag::GroupOf, id: 0, bits: attr.mode >> 3 },
@@ -156,7 +156,7 @@ fn grants(bits: u32, wants: i32) -> bool {
     !bits & wants as u32 & 0o7 == 0
 }
 
-/// What of a change of attributes the program may not make, by itself; times that become now are not among it.
+/// The part of a change of attributes that the program may not make. Times that become now are not checked here.
 fn forbidden(asker: &Asker, attr: &Attr, set: &Set) -> Option<&'static str> {
     let is_in = |gid| gid == attr.gid || is_of_group(asker, gid) != Some(false);
     let gives_to = |gid| asker.uid == attr.uid && is_in(gid);
@@ -169,7 +169,7 @@ fn forbidden(asker: &Asker, attr: &Attr, set: &Set) -> Option<&'static str> {
     if set.gid.is_some_and(|gid| !gives_to(gid)) && !has_for(asker, attr, CHOWN) {
         return Some("another group");
     }
-    // With another owner it only takes bits away.
+    // With another owner the mode only takes bits away.
     let sets_mode = set.mode.is_some() && set.uid.is_none() && set.gid.is_none();
     let is_owners = sets_mode || sets(set.atime) || sets(set.mtime);
     (is_owners && !owns(asker, attr)).then_some("mode and times")
@@ -184,7 +184,7 @@ fn not_permitted(path: &Path, what: &str) -> Error {
     Error::os(libc::EPERM, format!("{path}: its home refuses this user to set {what}"))
 }
 
-/// What a program of another member may do with a file that this one is the home of. None of these locks the tree.
+/// The rights of another member's program on a file that this one is the home of. No function locks the tree.
 impl Vfs {
     fn allows(&self, asker: &Asker, attr: &Attr, path: &Path, wants: i32) -> Result<()> {
         // Without a bit for groups no list grants anything, and the kernel asks for none.
@@ -199,11 +199,11 @@ impl Vfs {
         if may { Ok(()) } else { Err(denied(path)) }
     }
 
-    /// The attributes of a file that this mount is the home of.
+    /// The newest attributes of a file that this mount is the home of.
     ///
     /// # Errors
     ///
-    /// ESTALE if nothing is known of it here, and another file has that path.
+    /// ESTALE if the file is not known here, and another file has that path.
     pub(super) fn newest(&self, key: FileKey, path: &Path) -> Result<Attr> {
         match self.engine.files.find(key) {
             Some(file) => Ok(self.engine.verbs.stat_open(&file)),
@@ -223,7 +223,7 @@ impl Vfs {
 
     /// # Errors
     ///
-    /// EPERM for what is its owner's to change; EACCES for what who may write it may change.
+    /// EPERM for changes that only the owner may make; EACCES for those that a program with write access may make.
     pub(super) fn allows_set(
         &self,
         asker: &Asker,
@@ -243,8 +243,8 @@ impl Vfs {
 
     /// # Errors
     ///
-    /// EPERM for an access list of another's file; EACCES for `user.` attributes of a file that the program may not
-    /// write. Of others the kernel of its node has decided by its capabilities, which nobody changes here.
+    /// EPERM for an access list of another user's file; EACCES for `user.` attributes of a file that the program may
+    /// not write. About others the kernel of its node has decided by its capabilities, which no member changes.
     pub(super) fn allows_xattr(
         &self,
         asker: &Asker,
@@ -370,7 +370,7 @@ mod tests {
             entry(Tag::Mask, 0, 4),
             entry(Tag::Others, 0, 4),
         ];
-        // Where there is a list the group's bits are its mask.
+        // Where there is a list, the group bits of the mode are its mask.
         let attr = file(0o644);
         let cases = [
             (program(7, &[1]), libc::R_OK, ALLOWED),

@@ -1,8 +1,8 @@
-//! What other members ask of this mount: the files that it is the home of are served to their programs.
+//! Questions of other members: this mount serves their programs the files that it is the home of.
 //!
-//! It is asked in threads of the members' door. These take no lock of the tree, since who renames a
-//! directory here may wait for another member that waits for us. They ask no other member; but for a rename
-//! over a file of a third one, which asks nobody.
+//! The threads of the members' door answer the questions. They take no lock of the tree, since a rename of a
+//! directory here may wait for another member that waits for this one. They ask no other member; but for a
+//! rename over a file of a third member, which asks no other in turn.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use super::doubts::Whose;
 use super::members::{moved, words_of};
 use crate::nodes::Side;
 
-/// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
+/// How often a file is flushed whose claim is to go while programs go on making it dirty.
 const FLUSHES: usize = 8;
 
-/// Behind it the kernel has no pages.
+/// Behind this offset the kernel has no pages.
 const PAGES_END: u64 = i64::MAX as u64;
 
 /// A file that a program of another member has open here.
 pub struct Guest {
     from: String,
-    /// Which life of that member opened it.
+    /// The life of that member that opened the file.
     epoch: u64,
     file: OpenFile,
     /// The claim that a writer needs.
@@ -54,12 +54,12 @@ impl Guest {
         }
     }
 
-    /// What the file is for who has it open, whether or not it has a name still.
+    /// The file's attributes for a program that has it open, whether or not the file still has a name.
     pub fn attrs(&self, vfs: &Vfs) -> Attrs {
         words_of(&vfs.engine.verbs.stat_open(&self.file))
     }
 
-    /// Puts what is read into `out`, from its beginning.
+    /// Puts the bytes that are read into `out`, from its beginning.
     pub fn read(&self, vfs: &Vfs, (offset, len): (u64, usize), out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         let (io, admission) = (&vfs.engine.io, Admission::default());
@@ -82,7 +82,7 @@ impl Guest {
         if sync { self.sync(vfs) } else { Ok(()) }
     }
 
-    /// The same with pages of a mapping, as far as they lie before the file's end.
+    /// Writes pages of a mapping, as far as they lie before the file's end.
     pub fn overwrite(&self, vfs: &Vfs, offset: u64, data: &[u8]) -> Result<()> {
         self.may_write()?;
         let write = || vfs.engine.io.overwrite_in(&Admission::default(), &self.file, offset, data);
@@ -91,7 +91,7 @@ impl Guest {
         Ok(())
     }
 
-    /// At the end of the file; returns where that is then. One that comes twice is done once.
+    /// Writes at the end of the file, and returns where the file ends then. A repeated append is made once.
     pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8], sync: bool) -> Result<u64> {
         self.may_write()?;
         let mut last = self.appended.lock();
@@ -113,7 +113,7 @@ impl Guest {
         vfs.engine.io.sync_in(&Admission::default(), &self.file)
     }
 
-    /// A descriptor of it was closed.
+    /// Called when a descriptor of the file was closed.
     pub fn flush(&self, vfs: &Vfs) -> Result<()> {
         vfs.engine.io.closing(&self.file, &Admission::default())
     }
@@ -128,7 +128,7 @@ impl Guest {
     pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
         self.may_write()?;
         let allocate = || vfs.allocate(&self.file, &Admission::default(), offset, len, mode);
-        // What is only reserved has the bytes that it had.
+        // A range that is only reserved has the bytes that it had.
         let size = vfs.engine.verbs.facts(&self.file).size;
         let is_zeroed = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
         let first = if is_zeroed { offset } else { offset.max(size) };
@@ -148,7 +148,7 @@ impl Guest {
         vfs.seek(&self.file, offset, whence)
     }
 
-    /// Who wrote is not known here: a privilege is not left on it.
+    /// The program that wrote is not known here: the file keeps no set-user-id or set-group-id bit.
     fn strip(&self, vfs: &Vfs) {
         if vfs.engine.verbs.has_set_id(&self.file) {
             // The bytes are changed: if the asker was answered meanwhile, the bits have to go all the same.
@@ -161,10 +161,10 @@ impl Guest {
 }
 
 impl Vfs {
-    /// Changes `len` bytes of a file from `offset` on, for another member. What a mapping here has changed of these
-    /// pages comes first, and not over what is changed now.
+    /// Changes `len` bytes of a file from `offset` on, for another member. Pages that were changed through a mapping
+    /// here are written first, and not over this change.
     ///
-    /// `change` returns where it ended: what lies behind that is the pages' own.
+    /// `change` returns where it ended: bytes behind that are not changed.
     pub(super) fn over_pages(
         &self,
         key: FileKey,
@@ -172,10 +172,10 @@ impl Vfs {
         change: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
-        // The kernel drops no page that it waits for.
+        // The kernel drops no page while it waits for it: this may have taken long.
         requester::check()?;
         let changing = self.members.laundry.change(key, (offset, len))?;
-        // One that failed may have changed a part, of which the kernel may have older bytes all the same.
+        // A failed change may have changed a part, of which the kernel may have older bytes all the same.
         let made = change().map(|end| changing.made((offset, end.saturating_sub(offset))));
         self.tell_pages(key, offset, len);
         made.map(drop)
@@ -188,7 +188,7 @@ impl Vfs {
         })
     }
 
-    /// A page of before that comes behind the new end would make the file longer again.
+    /// Changes a file's size. An older page that is written behind the new end would make the file longer again.
     pub(super) fn cut_pages(
         &self,
         key: FileKey,
@@ -199,7 +199,7 @@ impl Vfs {
         self.over_pages(key, behind, || resize().map(|()| PAGES_END))
     }
 
-    /// Writes at the end of a file, wherever that is by then, and returns where it ended.
+    /// Writes at the end of a file, wherever that is by then, and returns where the write ended.
     pub(super) fn append(
         &self,
         file: &OpenFile,
@@ -214,13 +214,13 @@ impl Vfs {
             false => None,
         };
         let shadow = past.as_ref().and_then(|past| past.shadow().as_fd());
-        // The page of the end so far may be mapped here: it has zeros there, and comes with them if the kernel hears of the
-        // new end first.
+        // The page with the end so far may be mapped here, with zeros behind the end: the kernel would write
+        // these, too, if it heard of the new end first.
         let size = self.engine.verbs.facts(file).size;
         let behind = (size, PAGES_END.saturating_sub(size));
         let changing = self.members.laundry.change(file.key, behind)?;
         let end = match shadow {
-            // Beside those who append past us only their kernel knows where the end is.
+            // Beside programs that append past the daemon only their kernel knows where the end is.
             Some(shadow) => {
                 append_to(shadow, data)?;
                 self.engine.verbs.facts(file).size
@@ -236,16 +236,16 @@ impl Vfs {
         Ok(end)
     }
 
-    /// `None` if nothing is known of it: then the store has its attributes. Who is at work on it is waited for: the
-    /// store's would be wrong.
+    /// The attributes of a file that is known here; `None` if it is not: then the store has them. Waits for a thread
+    /// that is at work on the file: the store's attributes would be wrong.
     fn stat_held(&self, key: FileKey) -> Option<Attrs> {
         let verbs = &self.engine.verbs;
         let waited = || self.engine.files.find(key).map(|file| verbs.stat_open(&file));
         verbs.stat_cached(key).or_else(waited).map(|attr| words_of(&attr))
     }
 
-    /// What a member is told of a file. Who has it open here hears of it also when it has no name any more, and its
-    /// claim is given back.
+    /// The attributes of a file that a member is told. A member that has the file open here is told them also when
+    /// the file has no name any more, and its claim is given back.
     fn attrs_for(&self, from: &str, key: FileKey) -> Option<Attrs> {
         let as_opened = || self.opened_for(from, key).map(|guest| guest.attrs(self));
         match self.cluster()?.holder(key) {
@@ -255,14 +255,14 @@ impl Vfs {
         }
     }
 
-    /// By what a program of another member has the file open here.
+    /// A handle by which a program of another member has the file open here.
     fn opened_for(&self, from: &str, file: FileKey) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock();
         let found = guests.values().find(|guest| guest.from == from && guest.file.key == file);
         found.cloned()
     }
 
-    /// Opens a file that is known to be here, by its path or without.
+    /// Opens a file that is known to be here, by its path or without a name.
     pub(super) fn known_at(&self, key: FileKey, path: &Path) -> Result<OpenFile> {
         if let Some(file) = self.named_at(key, path)? {
             return Ok(file);
@@ -315,7 +315,7 @@ impl Vfs {
                 Place::Here(guard) => held = guard,
                 Place::There(_) => return Err(moved()),
             }
-            // By the claim that is held from here on: the file may have been given back, and claimed anew.
+            // By the claim that is held from here on: the one before may have been given back.
             as_of = cluster.vouches(file).ok_or_else(moved)?;
         }
         let opened = self.named_at(file, path)?;
@@ -337,7 +337,7 @@ impl Vfs {
         Ok(Answer::Opened { handle, attrs, as_of })
     }
 
-    /// A member that has begun anew since may have gone on from that its change failed.
+    /// Refuses changes of a member that has begun anew since: it may have gone on as if they had failed.
     fn is_of_now(&self, askers: &[By]) -> Result<()> {
         match askers.iter().all(|by| self.epoch_of(&by.member) <= by.epoch) {
             true => Ok(()),
@@ -376,7 +376,7 @@ impl Vfs {
             }
             Question::Fence { file, number } => {
                 self.members.fences.raise(&by(number), file)?;
-                // What another home was asked for on the asker's behalf may be made there yet.
+                // A change that another home was asked for on the asker's behalf may still be made there.
                 self.settle_doubts(file, Whose::ForAnother(from.0))?;
                 return Ok(Answer::Done);
             }
@@ -413,7 +413,7 @@ impl Vfs {
             }
         };
         let Some(guest) = self.guest(from, handle) else {
-            // What is not open is closed.
+            // A handle that is not open is closed.
             let is_close = matches!(question, Question::Close { .. });
             return Ok(if is_close { Answer::Done } else { Answer::Refused(Refusal::Handle) });
         };
@@ -425,9 +425,9 @@ impl Vfs {
             Question::Read { offset, len, .. } => {
                 let cluster = self.cluster().ok_or_else(moved)?;
                 if let Holder::There(_) = cluster.holder(guest.file.key) {
-                    return Err(moved()); // Given back since, and taken by another.
+                    return Err(moved()); // It was given back since, and claimed by another.
                 }
-                // Before: who begins to write meanwhile comes after the asker's open.
+                // Asked before the read: a writer that begins meanwhile comes after the asker's open.
                 let is_quiet = !cluster.is_written(guest.file.key);
                 guest.read(self, (offset, len as usize), out)?;
                 Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
@@ -452,7 +452,7 @@ impl Vfs {
 }
 
 impl Vfs {
-    /// A change of what a guest has open.
+    /// Makes a change of a file that a guest has open.
     fn change_by(&self, guest: &Guest, question: &Question, bytes: &[u8]) -> Result<Answer> {
         match *question {
             Question::Write { offset, sync, .. } => {
@@ -474,7 +474,7 @@ impl Vfs {
 }
 
 impl super::members::Members {
-    /// A number that no earlier daemon gave: who asks with one of those is refused.
+    /// A number that no earlier daemon gave: a question with one of those is refused.
     fn next_guest(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let _ = self.last_guest.compare_exchange(0, now().as_nanos() as u64, SeqCst, SeqCst);
@@ -482,7 +482,7 @@ impl super::members::Members {
     }
 }
 
-/// All of it, at the end.
+/// Appends all of the data.
 fn append_to(shadow: std::os::fd::BorrowedFd<'_>, mut data: &[u8]) -> Result<()> {
     use rustix::io::{Errno, ReadWriteFlags, pwritev2};
     while !data.is_empty() {
@@ -496,9 +496,9 @@ fn append_to(shadow: std::os::fd::BorrowedFd<'_>, mut data: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// What [`forebay_cluster::front::Front`] asks.
+/// The methods behind [`forebay_cluster::front::Front`].
 impl Vfs {
-    /// Whether its claim can go as the file is.
+    /// Whether the file's claim can go as the file is.
     pub fn is_free(&self, file: FileKey) -> bool {
         self.may_give_back(file) && self.engine.files.is_at_rest(file)
     }
@@ -512,7 +512,7 @@ impl Vfs {
                 return true;
             }
             let Some(known) = self.engine.files.find(file) else { return true };
-            // Who writes past us makes it dirty again at once.
+            // A program that writes past the daemon makes the file dirty again at once.
             let is_unseen = self.engine.verbs.facts(&known).fingerprint.is_none();
             if is_unseen || self.engine.drain.flush_file(&known).is_err() {
                 return false;
@@ -521,8 +521,8 @@ impl Vfs {
         self.engine.files.is_at_rest(file)
     }
 
-    /// What homes have said that it had before `given`, and what is owed for that, is of no use any more. The rest is asked
-    /// again, whoever said it.
+    /// Forgets what was heard of a file, so that it is asked again. Of its homes only those before `given` are
+    /// forgotten, with what they owe.
     pub fn forget_file(&self, file: FileKey, given: Revision) {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
@@ -544,8 +544,8 @@ impl Vfs {
     ) -> Answer {
         out.clear();
         let served = self.serve(from, question, bytes, out);
-        // Another may have taken this member's place by the time that the answer is there. Then it counts for
-        // nothing, and is with the other.
+        // Another member may have taken this one's place by the time that the answer is there. Then the answer
+        // counts for nothing, and the file is with the other member.
         let cut_off = |error: Error| Error::os(libc::ETIMEDOUT, error.to_string());
         let served = self.wait_fit().map_err(cut_off).and(served);
         served.unwrap_or_else(|error| {
@@ -557,12 +557,12 @@ impl Vfs {
         })
     }
 
-    /// While the store is away: changes for other members that have been under way for longer are not made any more.
+    /// While the store is away: gives up changes for other members that have been under way for longer.
     pub fn expire_guests(&self, limit: Duration) {
         self.members.fences.expire(limit);
     }
 
-    /// A member is dead, or has begun anew: what an ended life of it has open here is closed.
+    /// Called when a member is dead, or has begun anew: closes the handles that its ended lives have here.
     pub fn member_ended(&self, member: &str) {
         let cluster = self.cluster();
         let newest = cluster.and_then(|cluster| cluster.epoch(member));
@@ -576,7 +576,7 @@ impl Vfs {
             }
             stays
         });
-        // Closed without the lock: with the last handle of a file a lot may go.
+        // Dropped without the lock: with the last handle of a file a lot may go.
         drop(ended);
     }
 }

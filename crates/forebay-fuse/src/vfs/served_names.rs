@@ -14,7 +14,7 @@ use super::Vfs;
 use super::members::{Through, moved, words_of};
 use crate::verbs::rename_mode;
 
-/// What a member is asked to set.
+/// A change of attributes, as a member is asked for it.
 pub(super) fn set_of(set: &SetAttr) -> Set {
     let time = |time| match time {
         SetTime::At(at) => Some(at),
@@ -39,7 +39,7 @@ impl Vfs {
     pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Answer> {
         self.refuse_read_only()?;
         let _held = self.hold_claims(&change)?;
-        // By the claim that is held now: the file may have been given back since it was asked for, and claimed anew.
+        // By the claim that is held now: the file may have been given back since the question, and claimed anew.
         let cluster = self.cluster().ok_or_else(moved)?;
         let as_of = cluster.vouches(change.file()).unwrap_or_else(|| cluster.revision());
         let attrs = self.changed_for(change, by)?;
@@ -120,7 +120,7 @@ impl Vfs {
             }
             NameChange::Replace { file, from, to, over, .. } => {
                 self.is_home(&[Some(*over)])?;
-                // Who asks has said so, too, but may have given up since.
+                // The asker has entered the directory, too, but may have given up since.
                 let _entering = self.entering(from, to, false)?;
                 let _alone = self.alone_with([*over])?;
                 self.rename_for(*file, from, to, Some(*over), RenameMode::Replace, None)?;
@@ -140,7 +140,7 @@ impl Vfs {
         }
     }
 
-    /// The claims of what is changed stay here until it is done.
+    /// Holds the claims of the files that are changed, until the change is made.
     fn hold_claims(&self, change: &NameChange) -> Result<Vec<Guard>> {
         let files = match change {
             NameChange::SetAttr { file, path, .. }
@@ -165,8 +165,8 @@ impl Vfs {
         Ok(held)
     }
 
-    /// Before one file is renamed over another here: which member is the home of what is replaced, if not
-    /// this one. It makes the rename on the store, and asks nobody for that.
+    /// To be called before a file is renamed over another here. Returns the home of the replaced file if it is not
+    /// this member: that home makes the rename on the store, and asks no other member.
     fn hold_replaced(
         &self,
         file: FileKey,
@@ -226,7 +226,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// Whether one of the files is held here, for certain: else who asks has to look again.
+    /// Checks that one of the files is held here for certain: otherwise the asker has to look again.
     fn is_home(&self, files: &[Option<FileKey>]) -> Result<()> {
         let vouches = |file: &FileKey| self.cluster().is_some_and(|it| it.vouches(*file).is_some());
         match files.iter().flatten().any(vouches) {
@@ -235,7 +235,7 @@ impl Vfs {
         }
     }
 
-    /// Whether the path names that file still: its directory may have been renamed, or it itself.
+    /// Checks that the path still names the file: the file may have been renamed, or its directory.
     fn is_still(&self, file: FileKey, path: &Path) -> Result<()> {
         match self.engine.names.ask(|b| b.stat(path))?.key == file {
             true => Ok(()),
@@ -253,9 +253,9 @@ impl Vfs {
         Some((self.nodes.at(path.parent()?)?, path.file_name()?))
     }
 
-    /// Of the name itself the kernel is not told: it would wait for who changes the directory just now, and a
-    /// daemon that is killed while it waits takes those with it who wait for its answers. Names are at most
-    /// `entry-ttl` old here, as elsewhere.
+    /// Called after a name was changed. The kernel is not told of the name itself: it would wait for a program that
+    /// is changing the directory, and a daemon that is killed in that wait takes the programs with it that wait for
+    /// its answers. Names are at most `entry-ttl` old here, as elsewhere.
     fn name_changed(&self, path: &Path) {
         self.foresight.answers.doubt(path);
         if let Some((dir, _)) = self.name_at(path) {

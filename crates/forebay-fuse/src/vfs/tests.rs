@@ -1,5 +1,5 @@
-//! Mounts of one store in one process, without a kernel. Who is whose home is played; what they ask each other is
-//! answered in earnest, or late, or not at all.
+//! Mounts of one store in one process, without a kernel. The claims are played; questions of the mounts to each
+//! other are answered in earnest, or late, or not at all.
 
 mod far;
 mod granted;
@@ -32,20 +32,20 @@ use crate::Passthrough;
 use crate::control::{ControlDir, ControlEntry};
 use crate::nodes::ROOT;
 
-/// So long a mount waits for another's answer.
+/// How long a mount waits for another's answer.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What becomes of a question.
+/// The fate of a question.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// It is done, and nobody hears of it: the connection breaks.
+    /// The question is answered, but the answer is lost: the connection breaks.
     Broken,
-    /// It never gets there.
+    /// The question never arrives.
     Lost,
 }
 
@@ -59,34 +59,34 @@ struct Net {
     /// Claims held, by file.
     held: Mutex<HashMap<FileKey, usize>>,
     epochs: Mutex<HashMap<String, u64>>,
-    /// Members whose tiers have lost nothing, and since which epoch nobody took their places. Others have only what their
-    /// newest process has.
+    /// Members whose tiers have lost nothing, and the epoch since which no member took their place. Others have only
+    /// what their newest process has.
     kept: Mutex<HashMap<String, u64>>,
-    /// When files were claimed last, if that matters.
+    /// The revision of a file's last claim, where that matters.
     claimed: Mutex<HashMap<FileKey, u64>>,
-    /// When homes of files had ended of which no mount was told, but its member has heard.
+    /// The revision at which a file's homes had ended: its member has heard of that, but no mount was told.
     given: Mutex<HashMap<FileKey, u64>>,
-    /// How far the registry is.
+    /// The revision of the registry.
     revision: AtomicU64,
-    /// What comes to pass right after a member has vouched for a file.
+    /// Called right after a member has vouched for a file.
     vouched: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     asked: Mutex<Vec<Question>>,
     fates: Mutex<Option<Arc<Fates>>>,
-    /// Directories where files are opened without asking. In others somebody makes files.
+    /// Directories where files are opened without asking. In others members make files.
     granted: Mutex<HashSet<FileKey>>,
-    /// Files whose homes nobody has heard of who did not ask.
+    /// Files whose homes only those members know that have asked.
     unheard: Mutex<HashSet<FileKey>>,
-    /// Members that hear of no other's claim, but by asking for the file.
+    /// Members that hear of another's claim only by asking for the file.
     deaf: Mutex<HashSet<String>>,
     /// Directories that files were to be made in.
     made_in: Mutex<Vec<FileKey>>,
-    /// What a mount that is to make files in a directory waits for.
+    /// Called, and waited for, when a mount is to make files in a directory.
     makes: Mutex<Option<Arc<Makes>>>,
     /// Members whose leases have run out.
     asleep: Mutex<HashSet<String>>,
-    /// Renames of directories that were granted have lost their gate when they are to be made.
+    /// Whether granted renames of directories have lost their gate when they are to be made.
     ungated: AtomicBool,
-    /// What members are told that may not serve.
+    /// The errors of members that may not serve.
     unfit: Mutex<HashMap<String, i32>>,
 }
 
@@ -112,7 +112,7 @@ impl Drop for Held {
     }
 }
 
-/// One member.
+/// One member, which is played.
 struct Played {
     net: Arc<Net>,
     name: String,
@@ -127,7 +127,7 @@ impl Played {
 }
 
 impl Played {
-    /// Which may not be known to it.
+    /// The holder of a file, which this member may not know.
     fn true_holder(&self, file: FileKey) -> Holder {
         match lock(&self.net.homes).get(&file) {
             Some(home) if *home == self.name => Holder::Here,
@@ -309,10 +309,10 @@ impl ControlDir for NoControls {
     }
 }
 
-/// What is done when pages are dropped, from an offset on and so many bytes.
+/// Called when pages are dropped: from an offset on, so many bytes.
 type Drops = Box<dyn FnMut(u64, u64) + Send>;
 
-/// What the kernel is told, with what it does then.
+/// A kernel that is told of changes, and does then what a test wants.
 #[derive(Default)]
 struct Kernel {
     drops_pages: Mutex<Option<Drops>>,
@@ -406,7 +406,7 @@ impl Bed {
         Mount { vfs, kernel }
     }
 
-    /// Without members yet.
+    /// A vfs without members yet.
     fn vfs(root: &Path, name: &str, passthrough: Passthrough) -> Vfs {
         let tier = root.join(name);
         std::fs::create_dir_all(&tier).expect("the directory is writable");

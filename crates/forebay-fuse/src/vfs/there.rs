@@ -1,8 +1,8 @@
-//! Files that another member serves: each is a node of its own, opened around the kernel's pages, and what
-//! is asked of it is asked of its home.
+//! Files that another member serves: each is a node of its own, opened with FOPEN_DIRECT_IO (only mappings use
+//! the kernel's pages), and requests about it go to its home.
 //!
-//! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes of the file
-//! were not synced ([`unsynced`](super::unsynced)), its next fsync or close says EIO, once.
+//! A home that has begun anew knows none of its earlier handles. A handle is then opened again, and if bytes of the
+//! file were not synced ([`unsynced`](super::unsynced)), its next fsync or close gives EIO, once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use super::unsynced::{Account, Life};
 use super::{AtClose, Handle, How, Manner, Opened, Vfs};
 use crate::nodes::Side;
 
-/// So often a handle follows its file to another home for one request.
+/// How often a handle follows its file to another home for one request.
 const LOOKS: usize = 3;
 
-/// Whether what a silent home was asked for is asked for again.
+/// Whether a question that a silent home did not answer is asked again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeated {
     Yes,
-    /// Of another home only. The silent one may do it yet, and over what others have written since.
+    /// At another home only. The silent one may still make the change, and over later writes of others.
     Elsewhere,
     No,
 }
 
-/// A file that is open at its home.
+/// A handle of a file that is open at its home.
 pub(super) struct Remote {
     id: u64,
     key: FileKey,
@@ -48,13 +48,13 @@ pub(super) struct Remote {
     /// Held while an append is under way.
     appended: Mutex<()>,
     pub account: Account,
-    /// Its home has not been told of a close since it took something.
+    /// Whether the home has taken something since it was last told of a close.
     pub has_written: AtomicBool,
     ahead: Ahead,
     pub blank: Share,
 }
 
-/// A handle at a home, and which life of it knows the handle.
+/// A handle at a home, and the life of the home that knows the handle.
 #[derive(Debug, Clone)]
 pub(super) struct There {
     pub life: Life,
@@ -70,7 +70,7 @@ impl There {
 #[derive(Clone)]
 pub(super) enum Seat {
     There(There),
-    /// The home has given the file back, and it is served here, around the kernel's pages still.
+    /// The home has given the file back, and it is served here, still without the kernel's page cache.
     Here(Arc<Guest>),
     Nowhere,
 }
@@ -89,7 +89,7 @@ impl Remote {
         self.seat.lock()
     }
 
-    /// Its handle there is worth nothing any more. Whether nobody has left it before.
+    /// Gives up the handle at the home. Returns whether no other thread has given it up before.
     pub fn leave(&self, left: &There) -> bool {
         let mut seat = self.seat();
         let is_there = matches!(&*seat, Seat::There(there) if there.handle == left.handle);
@@ -104,7 +104,7 @@ impl Remote {
     }
 }
 
-/// Where a file is served, as far as is known here.
+/// The place where a file is served, as far as it is known here.
 enum Home {
     Here,
     At(String),
@@ -112,8 +112,8 @@ enum Home {
 }
 
 impl Home {
-    /// Whether no other is known than the one that has this seat. That one may have given the file back long ago, and
-    /// have heard nothing of the next.
+    /// Whether no other home is known than that of this seat. That home may have given the file back long ago, and
+    /// have heard nothing of the next one.
     fn is_at(&self, seat: &Seat) -> bool {
         match (self, seat) {
             (_, Seat::Nowhere) | (Home::Unknown, _) => true,
@@ -132,7 +132,7 @@ impl Vfs {
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let how = if write || truncate { Access::Write } else { Access::Read };
-        // What was fetched ahead for others may be older than what this open is to see, in pages that all of them share.
+        // Bytes fetched ahead for other handles may be too old for this open, and all share the kernel's pages.
         self.members.fetching.stir(key);
         let mut seat = None;
         let mut looks = Looks::begin();
@@ -163,7 +163,7 @@ impl Vfs {
                         Err(error) => return Err(error),
                     }
                 }
-                // It has come here since the kernel looked it up: served here, around the kernel's pages.
+                // The file has come here since the kernel's lookup: it is served here, without the page cache.
                 Place::Here(held) => {
                     let Some(file) = self.named_at(key, &path)? else {
                         return Err(self.replaced(&path));
@@ -198,10 +198,10 @@ impl Vfs {
             self.close_there(&remote);
             return Err(error);
         }
-        // Who opens it to map it asks how long it is, and is not to be told what the kernel knows.
+        // A program that opens the file to map it asks for its size, and must not get the one that the kernel has.
         self.tell_attributes(id);
         let handle = self.keep(Handle::There(remote));
-        // Record locks go with any close of who has them.
+        // A process loses its record locks of a file with any close of that file.
         Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
@@ -214,7 +214,7 @@ impl Vfs {
     ) -> Result<There> {
         let question = Question::Open { file, path, write, program };
         match self.ask(home, &question, &[], &mut Vec::new())? {
-            // If it has begun anew since, it knows the handle no more.
+            // If the home has begun anew since, it does not know the handle any more.
             Answer::Opened { handle, as_of, .. } => {
                 Ok(There { life: self.life_of(home, as_of)?, handle })
             }
@@ -226,7 +226,7 @@ impl Vfs {
     fn sit_down(&self, remote: &Remote) -> Result<Seat> {
         let _tree = self.tree();
         let gone = || Error::os(libc::EIO, "the file's home ended, and its name is gone");
-        // Its names are those of the node as which it is served since.
+        // The file's names may be those of the other node, as which it is served since.
         let ids = [remote.id, self.nodes.id_at(remote.key, Side::Near)];
         let found = ids.into_iter().find_map(|id| {
             let (key, dir) = self.placed(id).filter(|(key, _)| *key == remote.key)?;
@@ -264,9 +264,9 @@ impl Vfs {
         Ok(taken)
     }
 
-    /// Does what is asked of an open file where it is served. What its home has refused was not done, and
-    /// is asked again; after an error nobody knows. What may be `repeated` is, if another may take the place of a
-    /// silent home. A handle there is worth something still if the home comes back.
+    /// Makes a request about an open file where the file is served. A request that the home has refused was not done,
+    /// and is made again; after another error that is not known. A request that may be `repeated` is, if another
+    /// member may take the place of a silent home. The handle at the silent home stays good if that comes back.
     pub(super) fn at_home<T>(
         &self,
         remote: &Remote,
@@ -331,7 +331,7 @@ impl Vfs {
         Err(Error::os(libc::EIO, "the file goes from home to home"))
     }
 
-    /// A question that is answered with no more than success.
+    /// Asks a question that is answered with no more than success.
     pub(super) fn ask_done(&self, home: &str, question: &Question, bytes: &[u8]) -> Result<()> {
         match self.ask(home, question, bytes, &mut Vec::new())? {
             Answer::Done => Ok(()),
@@ -339,7 +339,7 @@ impl Vfs {
         }
     }
 
-    /// Reads of a handle at its home. Also whether nobody had the file open for writing.
+    /// Reads from a handle at its home. Returns whether no program had the file open for writing.
     pub(super) fn ask_read(
         &self,
         home: &str,
@@ -359,7 +359,7 @@ impl Vfs {
         let all = &self.members.fetching;
         let stirred = all.stirred(remote.key);
         if !self.known_home(remote.key).is_at(&remote.seat()) {
-            // Programs here, or of a third member, may write to it and stir nothing.
+            // Programs here, or of a third member, may write to the file without stirring it.
             remote.ahead.forget();
         }
         let (part, quiet) = match remote.ahead.take(offset, len, stirred) {
@@ -373,8 +373,8 @@ impl Vfs {
         Ok(part)
     }
 
-    /// What `first` was fetched of is read on from behind it. Also whether nobody had the file open for writing, if its
-    /// home was asked.
+    /// Reads on behind `first`, which was fetched ahead. Returns also whether no program had the file open for
+    /// writing, if its home was asked.
     fn read_on(
         &self,
         remote: &Remote,
@@ -405,7 +405,7 @@ impl Vfs {
         Ok((joined.into_part(len), quiet))
     }
 
-    /// What is known of where a file is served, without asking: to be found out with no seat locked.
+    /// The place where a file is served, as known without a question. To be called with no seat locked.
     fn known_home(&self, key: FileKey) -> Home {
         match self.cluster().map_or(Holder::Nobody, |cluster| cluster.holder(key)) {
             Holder::Here => Home::Here,
@@ -414,8 +414,8 @@ impl Vfs {
         }
     }
 
-    /// Leaves a seat where the file is not served any more: the kernel's pages are those of all who have the file open
-    /// here, and some of them have opened it since.
+    /// Leaves a seat where the file is not served any more: all handles here share the kernel's pages, and some of
+    /// them have opened the file since.
     fn rise(&self, remote: &Remote) {
         let home = self.known_home(remote.key);
         let mut at = remote.seat();
@@ -429,7 +429,7 @@ impl Vfs {
         }
     }
 
-    /// Also whether nobody had the file open for writing.
+    /// Reads where the file is served. Returns also whether no program had the file open for writing.
     fn read_now(&self, remote: &Remote, offset: u64, len: usize) -> Result<(Part, bool)> {
         let all = &self.members.fetching;
         let there = |there: &There| {
@@ -493,8 +493,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Brings pages home that programs here have changed through mappings: what lies before the file's end there, but
-    /// for what was behind its end here and is as it was then. The file gets no longer.
+    /// Brings home pages that programs here have changed through mappings: the bytes before the file's end at its
+    /// home, but not blanks that are still zeros. The file gets no longer.
     pub(super) fn write_pages_there(
         &self,
         remote: &Remote,
@@ -513,7 +513,7 @@ impl Vfs {
                 Ok(())
             };
             let here = |guest: &Guest| guest.overwrite(self, start, bytes);
-            // Before: one that is not answered may have been done, and zeros stored over it later are to come home.
+            // Noted first: an unanswered write may have been made, and zeros stored over it later must come home.
             remote.blank.is_home(start, end);
             self.at_home(remote, Repeated::Elsewhere, there, here)?;
         }
@@ -540,7 +540,7 @@ impl Vfs {
         }
     }
 
-    /// Right after it was opened, by who holds the tree: a file that has moved since is opened anew by the kernel.
+    /// Called right after the open, with the tree locked: if the file has moved since, the kernel opens it anew.
     fn truncate_there(&self, remote: &Remote) -> Result<()> {
         let _stirs = self.members.fetching.stirring(remote.key);
         let seat = remote.seat().clone();
@@ -557,7 +557,7 @@ impl Vfs {
     }
 
     fn append_there(&self, remote: &Remote, data: &[u8], sync: bool) -> Result<()> {
-        // One after the other, as they are numbered.
+        // Appends are made one after the other, as they are numbered.
         let _one = remote.appended.lock();
         let there = |there: &There| {
             let append = |number| Question::Append { handle: there.handle, number, sync };
@@ -580,7 +580,7 @@ impl Vfs {
         self.at_home(remote, Repeated::No, there, |guest| {
             guest.append(self, self.members.numbers.next(), data, sync).map(drop)
         })?;
-        // The kernel takes the end to be where it was told to write.
+        // The kernel takes the end to be where it asked to write.
         self.tell_attributes(remote.id);
         Ok(())
     }
@@ -627,7 +627,7 @@ impl Vfs {
         match (of_store, known) {
             (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),
             (Ok(attr), None) if attr.key == key => Ok(attr),
-            // Its name is gone, and somebody has it open.
+            // The file's name is gone, and a program has the file open.
             (_, Some(home)) => Ok(nameless(&home)),
             (of_store, None) => match self.attrs_at_seats(key) {
                 Some(opened) => Ok(nameless(&opened)),
@@ -638,7 +638,7 @@ impl Vfs {
         }
     }
 
-    /// Of a file that nobody has claimed any more: what it is where programs here have it open.
+    /// The attributes of a file that no member claims any more, from where programs here have it open.
     fn attrs_at_seats(&self, key: FileKey) -> Option<Attrs> {
         let handles = self.handles.read();
         let seat = |handle: &Arc<Handle>| match &**handle {
@@ -654,14 +654,14 @@ impl Vfs {
         })
     }
 
-    /// What a file is after its home has changed it.
+    /// The attributes of a file after its home has changed it.
     pub(super) fn changed_there(&self, path: &Path, attrs: Option<Attrs>) -> Result<Attr> {
         let attr = self.engine.verbs.stat(path)?;
         Ok(attrs.map_or(attr, |attrs| with_home(attr, &attrs)))
     }
 }
 
-/// Of a file whose name is gone.
+/// The attributes of a file whose name is gone.
 fn nameless(known: &Attrs) -> Attr {
     Attr { nlink: 0, ..attr_of(known) }
 }

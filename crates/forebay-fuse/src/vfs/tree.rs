@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, sleep};
 
-/// So long a rename waits for a moment without readers before it holds new ones back.
+/// How long a rename waits for a moment without readers before it holds new ones back.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// So long at most it holds them back, and so long it then lets them go on, in turn: one of those
+/// How long it holds them back at most, and how long it then lets them go on, in turn: a reader that
 /// it waits for may hang in the backing store, and the mount must not hang with it.
 const TURN: Duration = Duration::from_secs(1);
 
 pub struct Tree {
     lock: RwLock<()>,
-    /// Renames that hold readers back. Falls only under `holding`.
+    /// The number of renames that hold readers back. It falls only under `holding`.
     held_by: AtomicU32,
     holding: Mutex<()>,
     go: Condvar,
@@ -39,17 +39,17 @@ impl Tree {
         self.lock.read()
     }
 
-    /// Waits until no rename holds readers back; not for ever, however many come after each other.
+    /// Waits until no rename holds readers back; not for ever, however many renames follow each other.
     fn stand_back(&self) {
         let holding = self.holding.lock();
         let held = |_: &mut ()| self.held_by.load(SeqCst) > 0;
         drop(self.go.wait_timeout_while(holding, TURN, held));
     }
 
-    /// The whole tree, or `None` if it cannot be had within `limit`. Waiting in the lock itself
-    /// would make readers wait behind us, for as long as one of them hangs.
+    /// Locks the whole tree, or returns `None` if that takes longer than `limit`. Waiting in the lock
+    /// itself would make readers wait behind the rename, for as long as one of them hangs.
     pub fn alone(&self, limit: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
-        // Who is held back must not seem to hang in the backing store himself.
+        // A reader that is held back must not seem to hang in the backing store itself.
         let turn = TURN.min(limit / 4);
         let began = Instant::now();
         let mut hold = None;

@@ -1,5 +1,5 @@
-//! What homes have acknowledged to programs here and were not asked to sync, by file. If a home ends before it is, all
-//! that is open of the file here hears of it once, at its next fsync or close; if nothing is, who opens it next does.
+//! Writes that homes have acknowledged to programs here and not synced, by file. If a home ends before the sync,
+//! each open handle of the file here is told once, at its next fsync or close; without any, the next one opened is.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,23 +15,24 @@ use super::Vfs;
 use super::members::moved;
 use super::there::{Remote, Repeated};
 
-/// One life of a member, that has a file.
+/// One life of a member that has a file.
 #[derive(Debug, Clone)]
 pub struct Life {
     pub home: String,
     pub process: Process,
-    /// It had the file by then: that it was given back before is old news.
+    /// The member had the file by then: the end of an earlier claim does not count.
     pub as_of: Revision,
 }
 
 impl Life {
-    /// Whether what the other one acknowledged is in its tier, or was brought home. As long as the tier has lost nothing
-    /// (`boot`) that outlives processes (S2), and no claim of theirs ends without a flush, but with their place (`line`).
+    /// Whether writes that the other life acknowledged are in this one's tier, or were brought home. They outlive a
+    /// process while the tier loses nothing (`boot`, S2). Claims end without a flush only with the member's place
+    /// (`line`).
     fn keeps(&self, of: &Life) -> bool {
         self.has_tier_of(of) && self.process.line <= of.process.epoch
     }
 
-    /// The same if this one has the file: whoever took its place may have left it this one, under the claim that it had.
+    /// The same if this life has the file: the member that took its place may have left it the file, under its claim.
     fn has_all_of(&self, before: &Life) -> bool {
         self.keeps(before) || self.has_tier_of(before) && self.as_of == before.as_of
     }
@@ -40,7 +41,7 @@ impl Life {
         self.home == of.home && self.process.boot == of.process.boot
     }
 
-    /// Whose answer is known last may have been given first.
+    /// Whether this is an earlier process of the same home: an answer that is known last may have been given first.
     fn is_older(&self, than: &Life) -> bool {
         self.home == than.home && self.process.epoch < than.process.epoch
     }
@@ -50,7 +51,7 @@ impl Life {
     }
 }
 
-/// Of all files of which there is something to remember.
+/// The unsynced writes of all files.
 pub struct Unsynced(Mutex<HashMap<FileKey, Arc<Pending>>>);
 
 impl Default for Unsynced {
@@ -59,7 +60,7 @@ impl Default for Unsynced {
     }
 }
 
-/// Of one file.
+/// The unsynced writes of one file.
 pub struct Pending(Mutex<State>);
 
 impl Default for Pending {
@@ -70,12 +71,12 @@ impl Default for Pending {
 
 #[derive(Default)]
 struct State {
-    /// Who has acknowledged something since its last sync.
+    /// The life that has acknowledged something since the last sync.
     by: Option<Life>,
-    /// How often anybody has.
+    /// The number of acknowledged writes.
     writes: u64,
     losses: u64,
-    /// Somebody was told of the last one.
+    /// Whether a program was told of the last loss.
     is_told: bool,
 }
 
@@ -92,24 +93,24 @@ impl Pending {
         self.0.lock()
     }
 
-    /// The losses that who opens the file now is not told of.
+    /// The losses of which a handle that is opened now is not told.
     fn known(&self) -> u64 {
         let state = self.state();
         state.losses - u64::from(!state.is_told && state.losses > 0)
     }
 
-    /// Whether anything is owed that this one, or this mount, does not have.
+    /// Whether anything is owed that the life `at`, or this mount without one, does not have.
     fn is_owed_by_another(&self, at: Option<&Life>) -> bool {
         self.state().by.as_ref().is_some_and(|by| !at.is_some_and(|at| at.has_all_of(by)))
     }
 
-    /// Something was acknowledged that is not synced.
+    /// Notes that something was acknowledged that is not synced.
     ///
-    /// What the same home acknowledged under an earlier claim stays owed beside it, under one name. That claim has ended in
-    /// one of two ways: with a flush, and then nothing of it is lost whatever is heard of that, or with the home's place,
-    /// which others took; then the later process does not have what was owed, and it is lost now: the
-    /// news of its end would be older than what was acknowledged since. A daemon that was killed has its
-    /// tier, its place and its claims still, and owes what the one before did.
+    /// Writes that the same home acknowledged under an earlier claim stay owed beside this one, as one debt. The
+    /// earlier claim has ended in one of two ways. With a flush: then nothing of it is lost, whatever is heard of
+    /// that. Or with the home's place, which another member took: then the later process does not have the writes,
+    /// and they are lost now, since the news of the claim's end would be older than this write. A daemon that was
+    /// killed still has its tier, its place and its claims, and owes what the one before did.
     pub fn wrote(&self, by: &Life) {
         let mut state = self.state();
         state.writes += 1;
@@ -127,23 +128,23 @@ impl Pending {
         });
     }
 
-    /// To be asked before a sync.
+    /// The number of acknowledged writes, to be asked for before a sync.
     pub fn writes(&self) -> u64 {
         self.state().writes
     }
 
-    /// The file was synced there, or here; `writes` had been acknowledged before.
+    /// Notes a sync at a home, or here; `writes` had been acknowledged before.
     pub fn synced(&self, by: Option<&Life>, writes: u64) {
         let mut state = self.state();
         match &state.by {
-            // What was acknowledged since is another sync's.
+            // Writes that were acknowledged since are left to another sync.
             Some(_) if state.writes != writes => {}
             Some(before) if !by.is_some_and(|by| by.has_all_of(before)) => state.lose(),
             _ => state.by = None,
         }
     }
 
-    /// The file is served there now, or here.
+    /// Notes that the file is served at this home now, or here.
     pub fn is_at(&self, by: Option<&Life>, writes: u64) {
         let mut state = self.state();
         let has_all = |before| by.is_some_and(|by| by.has_all_of(before));
@@ -166,11 +167,11 @@ fn lost() -> Error {
     Error::os(libc::EIO, "the file's home ended before what was written was synced")
 }
 
-/// An open file's share in it.
+/// An open handle's share in the pending writes of its file.
 pub struct Account {
     key: FileKey,
     pub pending: Arc<Pending>,
-    /// The losses that it was told of.
+    /// The losses that the handle was told of.
     told: AtomicU64,
 }
 
@@ -202,27 +203,27 @@ impl Unsynced {
         Account { key, pending, told }
     }
 
-    /// What is not open, and of which there is nothing to tell, is forgotten.
+    /// Forgets a file that is not open, and of which there is nothing to tell.
     pub fn close(&self, account: &Account) {
         let mut all = self.all();
-        // The table's, and this one.
+        // The references of the table and of this account.
         if Arc::strong_count(&account.pending) <= 2 && account.pending.is_idle() {
             all.remove(&account.key);
         }
     }
 
-    /// Claims of before have ended: what homes had acknowledged that keep it is on the store, and what others had is
-    /// lost. What a home has acknowledged that had the file later is owed still.
+    /// Notes that claims from before `given` have ended: writes of homes that keep them are on the store, and those
+    /// of others are lost. Writes of a home that had the file later are still owed.
     pub fn given_back(&self, key: FileKey, given: Revision, keeps: impl Fn(&Life) -> bool) {
         let mut asked = None;
-        // Without the locks; meanwhile another life may have acknowledged something.
+        // Asked without the locks: meanwhile another life may have acknowledged something.
         while let Some(by) = self.settle_before(key, given, asked.as_ref()) {
             let keeps = keeps(&by);
             asked = Some((by, keeps));
         }
     }
 
-    /// The same by what is known of a life; the one of which that has to be asked for, if it is another.
+    /// The same, with what is known of the `asked` life. Returns the life that has to be asked for, if it is another.
     fn settle_before(
         &self,
         key: FileKey,
@@ -252,22 +253,22 @@ impl Unsynced {
 }
 
 impl Vfs {
-    /// The life of a member that the registry tells of now, and that had a file by then.
+    /// The life of a member that the registry tells of now, and that had a file by this revision.
     pub(super) fn life_of(&self, home: &str, as_of: Revision) -> Result<Life> {
         let cluster = self.cluster().ok_or_else(moved)?;
         let process = cluster.process(home).unwrap_or_default();
         Ok(Life { home: home.into(), process, as_of })
     }
 
-    /// Homes that the file had before `given` have ended.
+    /// Notes that homes which the file had before `given` have ended.
     pub(super) fn homes_ended(&self, key: FileKey, given: Revision) {
         self.forget_home(key, given);
         let keeps = |by: &Life| self.life_of(&by.home, given).is_ok_and(|now| now.keeps(by));
         self.members.unsynced.given_back(key, given, keeps);
     }
 
-    /// Before what is owed is held to be lost, since the file is there now, or here: it may have been given back, which was
-    /// heard of and is still to be told.
+    /// To be called before owed writes count as lost because the file is at another home now, or here: the file may
+    /// have been given back, of which the member has heard and this mount was not yet told.
     fn hear_of_ends(&self, account: &Account, at: Option<&Life>) {
         if account.pending.is_owed_by_another(at)
             && let Some(given) = self.cluster().and_then(|cluster| cluster.given(account.key))
@@ -276,7 +277,7 @@ impl Vfs {
         }
     }
 
-    /// A home has acknowledged something that is not synced.
+    /// Notes that a home has acknowledged something that is not synced.
     pub(super) fn owes(&self, account: &Account, by: &Life) {
         self.hear_of_ends(account, Some(by));
         account.pending.wrote(by);
@@ -288,11 +289,11 @@ impl Vfs {
         account.tell()
     }
 
-    /// The file was synced here, by who has it open past all this.
+    /// Notes a sync through a handle of a file that this mount serves.
     ///
     /// # Errors
     ///
-    /// EIO if what a home had acknowledged before is lost, and nobody was told.
+    /// EIO if writes that a home had acknowledged before are lost, and no program was told.
     pub(super) fn synced_here(&self, key: FileKey) -> Result<()> {
         let unsynced = &self.members.unsynced;
         if unsynced.is_empty(key) {
@@ -321,8 +322,8 @@ impl Vfs {
         self.synced(&remote.account, at.borrow().as_ref(), writes)
     }
 
-    /// A descriptor was closed: whether its home still has what was written to the file, and where bytes are to be on
-    /// the store by then, whether they are.
+    /// Called when a descriptor was closed. Fails if the home has lost writes to the file, or where bytes have to be
+    /// on the store by then and are not.
     pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
         let Account { pending, .. } = &remote.account;
         remote.account.tell()?;
@@ -348,7 +349,7 @@ impl Vfs {
             }
             Err(_) => _ = remote.has_written.fetch_or(has_written, SeqCst),
         }
-        // Whatever that came to, a loss is told once.
+        // Whatever the result, a loss is told once.
         remote.account.tell()?;
         flushed
     }
@@ -360,13 +361,13 @@ mod tests {
 
     const KEY: FileKey = FileKey { ino: 7, generation: 1 };
 
-    /// Its machine begins anew each time.
+    /// A life of a home whose machine begins anew each time.
     fn life(home: &str, epoch: u64) -> Life {
         let process = Process { epoch, boot: epoch.to_string(), line: epoch };
         Life { home: home.into(), process, as_of: Revision(epoch) }
     }
 
-    /// One that has its tier still, and its place since `line`.
+    /// A life of a home that still has its tier, and its place since `line`.
     fn process((epoch, line): (u64, u64), as_of: u64) -> Life {
         let process = Process { epoch, boot: "kept".into(), line };
         Life { home: "h".into(), process, as_of: Revision(as_of) }
@@ -415,7 +416,8 @@ mod tests {
         assert!(sync(&one, &process((3, 1), 14)).is_ok());
     }
 
-    /// It has claimed the file anew after others had its place, and the file. That this was given back is heard later.
+    /// The home has claimed the file anew after another had its place, and the file. That claim's end is heard of
+    /// later.
     #[test]
     fn what_went_with_a_homes_place_is_lost_though_the_file_is_there_again() {
         let all = Unsynced::default();
@@ -431,7 +433,7 @@ mod tests {
         assert!(sync(&one, &process((7, 7), 60)).is_ok(), "the claim is the same");
     }
 
-    /// The answers of two processes may be known in another order.
+    /// The answers of two processes may become known in another order.
     #[test]
     fn what_an_earlier_process_acknowledged_is_lost_however_late_that_is_known() {
         let all = Unsynced::default();

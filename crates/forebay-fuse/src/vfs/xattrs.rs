@@ -14,12 +14,12 @@ use super::served_names::xattr_mode;
 use super::{Vfs, acl};
 use crate::control::{self, Control};
 
-/// Namespaces of which the kernel itself checks who may read and change what is in them, before it asks us.
+/// Namespaces in which the kernel itself checks who may read and change attributes, before it asks the daemon.
 const CHECKED: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// Whether an attribute is served. Of others, such as the ACLs of NFSv4 and CIFS in `system.`, the kernel leaves it
-/// to the file system who may change them (`xattr_permission` in Linux, fs/xattr.c), and the store would only see
-/// that the daemon asks.
+/// Whether an attribute is served. For others, such as the ACLs of NFSv4 and CIFS in `system.`, the kernel leaves
+/// the check of rights to the file system (`xattr_permission` in Linux, fs/xattr.c): the store would see the daemon
+/// ask.
 fn is_served(name: &OsStr) -> bool {
     acl::is_one(name) || CHECKED.iter().any(|space| name.as_bytes().starts_with(space))
 }
@@ -31,7 +31,7 @@ fn require_served(name: &OsStr) -> Result<()> {
     }
 }
 
-/// After which the kernel asks at the first write to a file.
+/// The attribute that the kernel asks for at the first write to a file.
 const CAPABILITY: &str = "security.capability";
 
 impl Vfs {
@@ -43,7 +43,7 @@ impl Vfs {
         if acl::is_one(name) {
             return self.acl(id, name);
         }
-        // Asked by the kernel at the first write after each look at the attributes.
+        // The kernel asks for it at the first write after each look at the attributes.
         let is_capability = name == CAPABILITY;
         let file = is_capability.then(|| self.open_file(id)).flatten();
         if file.as_ref().is_some_and(|file| self.engine.verbs.lacks_capability(file, self.attr_ttl))
@@ -57,7 +57,7 @@ impl Vfs {
             true => Err(Error::os(libc::ENODATA, "xattr")),
             false => self.engine.names.ask(|b| b.xattr_get(&path, name)),
         };
-        // Of this one the kernel asks at writes, whatever programs do.
+        // The kernel asks for the capability at writes, whatever programs do.
         if !is_capability {
             self.note_asked(&value);
         }
@@ -150,7 +150,7 @@ impl Vfs {
         done
     }
 
-    /// Before an extended attribute is changed. Those of directories are the store's alone.
+    /// To be called before an extended attribute is changed. No member is asked about those of directories.
     fn settle_xattr(&self, id: u64, change: impl Fn(FileKey) -> NameChange) -> Result<Settled> {
         match self.placed(id) {
             Some((key, dir)) => self.settle(&[(key, dir)], None, || change(key)),
@@ -158,8 +158,8 @@ impl Vfs {
         }
     }
 
-    /// Whether a file is known to have no such attribute, or is found to have none by a question that tells
-    /// of all of its attributes. That one is asked if what was asked for lately was not there.
+    /// Whether a file is known to have no such attribute, or is found to have none by a question for all of its
+    /// attributes. That question is asked if the attribute that was asked for last was missing.
     pub(super) fn lacks(&self, path: &Path, name: &OsStr) -> bool {
         if self.cluster().is_some() || !self.is_listed(name) {
             return false;
@@ -172,13 +172,13 @@ impl Vfs {
             && self.foresight.xattrs(path).is_some_and(|names| names.iter().all(|it| it != name))
     }
 
-    /// The store has answered a question for one extended attribute.
+    /// Notes the store's answer to a question for one extended attribute.
     pub(super) fn note_asked(&self, value: &Result<Vec<u8>>) {
         let is_absent = value.as_ref().err().map(|error| error.is(libc::ENODATA));
         self.foresight.answers.note_absence(is_absent.unwrap_or_default());
     }
 
-    /// Whether an attribute of that name that is there is among those that the store lists.
+    /// Whether the store lists an attribute of that name where there is one.
     fn is_listed(&self, name: &OsStr) -> bool {
         let bytes = name.as_encoded_bytes();
         match acl::is_one(name) {
@@ -192,7 +192,7 @@ impl Vfs {
 mod tests {
     use super::*;
 
-    /// Root's daemon must do nothing in a user's name that the kernel has not allowed him.
+    /// Root's daemon must do nothing in a user's name that the kernel has not allowed that user.
     // S-1
     #[test]
     fn attributes_that_the_kernel_leaves_to_the_store_are_not_served() {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::codec::encode::Words;
 
-/// Every number a request could have, and some beyond.
+/// Every opcode of a request, and some beyond.
 const OPCODES: std::ops::Range<u32> = 0..64;
 
 /// A request as the kernel sends it.
@@ -15,12 +15,12 @@ fn read(message: &[u8]) -> Request<'_> {
     Request::of_message(message).expect("there is a header")
 }
 
-/// What is asked, in words.
+/// The decoded call, as text.
 fn asked(opcode: u32, arg: Words, rest: &[u8]) -> String {
     format!("{:?}", read(&message(opcode, arg.bytes(), rest)).call())
 }
 
-/// Looks at all that a decoded request gives out.
+/// Checks everything that a decoded request returns.
 fn exercise(request: &Request<'_>) {
     let _ = request.offer();
     assert!(request.forgotten().count() <= 1 + request.rest.len() / 16);
@@ -75,7 +75,7 @@ fn a_request_of_any_length_is_decoded_or_refused() {
                 Some(request) => exercise(&request),
                 None => assert!(len < abi::IN_HEADER_LEN),
             }
-            // The same, whose header tells the truth about its length.
+            // The same message, with its true length in the header.
             if len >= abi::IN_HEADER_LEN {
                 cut[..4].copy_from_slice(&(len as u32).to_ne_bytes());
                 exercise(&read(&cut));
@@ -95,7 +95,7 @@ fn an_argument_that_is_cut_short_is_refused() {
             assert_eq!(errno, ODD, "{opcode}");
             refused += 1;
         }
-        // Exactly as long as it must be: all its numbers are there.
+        // An argument that is exactly long enough has all its numbers.
         exercise(&read(&message(opcode, &vec![0; len], b"a\0b\0")));
     }
     assert!(refused > 25, "{refused}");
@@ -158,14 +158,14 @@ fn a_name_that_leads_elsewhere_is_refused() {
         let to = [b"good\0", bad].concat();
         assert_eq!(read(&message(abi::RENAME, &[0; 8], &to)).call().unwrap_err(), ODD);
     }
-    // Where it is no name of a file, it may have slashes.
+    // A text that is no file's name may have slashes.
     let found = asked(abi::SYMLINK, Words::new(), b"name\0a/b\0");
     assert_eq!(found, r#"Ok(Symlink { name: "name", target: "a/b" })"#);
     let found = asked(abi::GETXATTR, Words::new().u32(9).u32(0), b"user.a/b\0");
     assert_eq!(found, r#"Ok(Getxattr { name: "user.a/b", room: 9 })"#);
 }
 
-/// As linux/fuse.h orders the words of each argument.
+/// The words of each argument have the order of linux/fuse.h.
 #[test]
 fn numbers_are_found_where_they_stand() {
     let words = Words::new;
@@ -317,6 +317,6 @@ fn an_interrupt_names_a_request() {
     assert_eq!(read(&whole).interrupted(), Some(12));
     assert_eq!(read(&message(abi::INTERRUPT, &[0; 7], b"")).interrupted(), None);
     assert_eq!(read(&message(abi::OPEN, Words::new().u64(12).bytes(), b"")).interrupted(), None);
-    // Who grants no locks says that he does not know it.
+    // A mount that grants no locks answers that it does not know INTERRUPT.
     assert!(matches!(read(&whole).call(), Err(libc::ENOSYS)));
 }

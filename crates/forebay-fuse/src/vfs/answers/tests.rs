@@ -16,7 +16,7 @@ fn told(ino: u64, kind: FileKind) -> DatedAttr {
     DatedAttr::by(Asked::at(Instant::now()), attr(ino, kind))
 }
 
-/// Asks and hears about a file.
+/// Asks about a file, and notes the answer.
 fn hear(answers: &Answers, path: &str, ino: u64) {
     let asked = answers.moment();
     answers.hear(path.as_ref(), asked, Recalled::There(told(ino, FileKind::File)));
@@ -69,7 +69,7 @@ fn an_answer_from_before_the_end_of_a_change_says_nothing() {
     }
 }
 
-/// A2: a list, and what we change in its directory, in either order.
+/// A2: a list and this mount's changes in its directory, in either order.
 // S-1
 #[test]
 fn a_list_knows_what_is_nowhere_until_a_change_that_may_have_failed() {
@@ -89,7 +89,7 @@ fn a_list_knows_what_is_nowhere_until_a_change_that_may_have_failed() {
     change.became("d/a".as_ref(), Became::Gone);
     drop(change);
     assert_eq!(names(&answers).unwrap(), ["b", "c"]);
-    // Somebody else has that name: what else he has made is not known.
+    // The change may have failed because others have the name: their other names are not known.
     drop(answers.changing(&["d/x".as_ref()], &[]));
     assert_eq!((names(&answers), recall(&answers, "d/e")), (None, "unknown"));
     // Asked before a change, and answered after it.
@@ -193,7 +193,7 @@ fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
     }
 }
 
-/// Of a directory's times while we change it: those of what was made, for a moment only.
+/// A directory's times while this mount changes it: those of a new object, for a moment only.
 // S-1
 #[test]
 fn a_directory_has_moved_when_something_was_made_in_it_and_is_asked_soon() {

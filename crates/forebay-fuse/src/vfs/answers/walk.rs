@@ -1,8 +1,8 @@
-//! What a program that goes through a directory will ask for next.
+//! The names that a program which goes through a directory will ask for next.
 //!
-//! Who looks up names of one directory in its order (`git status`, `rsync`, `tar c`) is taken to go on: what
-//! comes next is asked together, the further ahead the longer that was right. Directories on the way are
-//! listed, and their first names asked for.
+//! A program that looks up names of one directory in order (`git status`, `rsync`, `tar c`) will probably go
+//! on: the next names are asked for together, the further ahead the longer that was right. Directories on the
+//! way are listed, and their first names asked for.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -13,36 +13,36 @@ use forebay_backing::FileKind;
 
 use super::{Answers, Memory, Recalled};
 
-/// Who passes over fewer names than this still goes in order.
+/// A program that passes over fewer names than this still goes in order.
 const NEAR: usize = 4;
 
-/// As many names are asked ahead after the first step in order, and twice as many after each further one.
+/// The number of names asked for ahead after the first step in order; each further step doubles it.
 const WINDOW: usize = 8;
 
-/// So often at most they are doubled: 256 names.
+/// The number of steps from which on it is doubled no more: 256 names.
 const RUN_MAX: u32 = 6;
 
-/// So deep at most directories are gone into ahead.
+/// The depth to which directories are entered ahead.
 const DEPTH_MAX: u32 = 8;
 
-/// For each name that is looked up a list may have so many: to read one costs about a question for each
-/// hundred.
+/// The entries that a list may have for each name that is looked up: reading a list costs about a question
+/// for each hundred.
 const LISTED_PER_LOOKUP: usize = 64;
 
-/// What an entry takes of a directory's size, at least on most file systems.
+/// The bytes that an entry adds to a directory's size, at least on most file systems.
 const ENTRY_BYTES: u64 = 32;
 
-/// How a directory is gone through.
+/// The way in which a directory is gone through.
 #[derive(Default)]
 pub struct Walk {
-    /// Somebody lists the directory.
+    /// Whether a thread lists the directory.
     pub is_asked: bool,
     lookups: usize,
     since: Option<Instant>,
     last: Option<OsString>,
     /// Steps in order so far.
     run: u32,
-    /// From this name on more is asked ahead.
+    /// The name from which on more names are asked for ahead.
     next: Option<OsString>,
 }
 
@@ -50,12 +50,12 @@ pub struct Walk {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wanted {
     Nothing,
-    /// The directory's list says of many names that they are nowhere.
+    /// List the directory: its list shows of many names that they do not exist.
     List,
     Ahead(Ahead),
 }
 
-/// Names, and directories, that are to be asked for; others wait for the answers.
+/// Names and directories to ask for; other threads wait for the answers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
     pub names: Vec<PathBuf>,
@@ -63,7 +63,7 @@ pub struct Ahead {
 }
 
 impl Answers {
-    /// A name of a directory is looked up. Who lists the directory just now is waited for, up to `patience`.
+    /// Notes that a name is looked up. Waits for a listing of the directory under way, up to `patience`.
     pub fn step(&self, dir: &Path, name: &OsStr, patience: Duration) -> Wanted {
         let until = Instant::now() + patience;
         let mut memory = self.memory();
@@ -77,27 +77,27 @@ impl Answers {
         memory.step(dir, name)
     }
 
-    /// A directory has just been listed of which the first names may be wanted.
+    /// The names to ask for after a directory was listed whose first names may be wanted.
     pub fn first(&self, dir: &Path) -> Ahead {
         let mut memory = self.memory();
         let run = memory.dirs.get(dir).map_or(0, |known| known.walk.run);
         if run == 0 || memory.list(dir).is_none() {
             return Ahead::default();
         }
-        // Nobody has looked for one of them yet: what is below them is listed, and no more.
+        // No program has looked for one of them yet: directories below count as one step less.
         let mut going = Going { ahead: Ahead::default(), left: window(run), run, of_dirs: run - 1 };
         memory.go_on(dir, None, &mut going, 0);
         going.ahead
     }
 
-    /// Those of the names in a directory whose attributes are not known; they count as being asked for.
+    /// Those of the names in a directory whose attributes are not known; they count as asked for from now on.
     pub fn unknown<'a>(&self, dir: &Path, names: impl Iterator<Item = &'a OsStr>) -> Vec<PathBuf> {
         let mut memory = self.memory();
         let paths = names.map(|name| dir.join(name));
         paths.filter(|path| memory.begin(path)).collect()
     }
 
-    /// Nobody asks for it any more.
+    /// Ends the question about a name.
     pub fn ends(&self, path: &Path) {
         let mut memory = self.memory();
         if let Some(name) = memory.names.get_mut(path) {
@@ -107,7 +107,7 @@ impl Answers {
         self.came.notify_all();
     }
 
-    /// Nobody lists it any more.
+    /// Ends the listing of a directory.
     pub fn ends_list(&self, dir: &Path) {
         let mut memory = self.memory();
         if let Some(known) = memory.dirs.get_mut(dir) {
@@ -174,7 +174,7 @@ impl Memory {
         Wanted::Ahead(going.ahead)
     }
 
-    /// What comes after `name` in a directory that is listed, with what is in directories on the way.
+    /// Adds the names after `name` in a directory that is listed, with those in directories on the way.
     fn go_on(&mut self, dir: &Path, name: Option<&OsStr>, going: &mut Going, depth: u32) {
         let Some(list) = self.dirs.get(dir).and_then(|known| known.list.as_ref()) else { return };
         let from = name.map_or(Unbounded, Excluded);
@@ -206,7 +206,7 @@ impl Memory {
         }
     }
 
-    /// Whether a name has to be asked for, which whoever is told so does.
+    /// Whether a name has to be asked for: then the caller does so.
     fn begin(&mut self, path: &Path) -> bool {
         let is_known = !matches!(self.recall(path), Recalled::Unknown);
         let name = self.name(path);
@@ -217,7 +217,7 @@ impl Memory {
         true
     }
 
-    /// Whether a directory has to be listed, which whoever is told so does. Who lists it goes on by `run`.
+    /// Whether a directory has to be listed: then the caller does so. Walks of it begin with `run` steps.
     fn begin_list(&mut self, path: &Path, run: u32) -> bool {
         let known = self.dir(path);
         if known.walk.is_asked {
@@ -230,12 +230,12 @@ impl Memory {
     }
 }
 
-/// How far is asked ahead.
+/// A look ahead that is being put together.
 struct Going {
     ahead: Ahead,
-    /// So many names more.
+    /// The number of names that may still be added.
     left: usize,
-    /// With which steps directories count as gone through that are listed, and those that are not.
+    /// The steps with which walks begin in directories that are listed, and in those that are not.
     run: u32,
     of_dirs: u32,
 }

@@ -1,4 +1,4 @@
-//! Which extended attributes files have, as lately as that is told of their other attributes.
+//! The names of files' extended attributes, believed as long as other attributes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use forebay_backing::FileKey;
 
 use super::{Answers, KEYS, Memory, Moment, Said};
 
-/// So long whoever asked for what is not there is taken to go on.
+/// How long a program that asked for a missing attribute is taken to go on.
 const GOES_ON: Duration = Duration::from_secs(10);
 
-/// So many files of one directory are asked about at once.
+/// The most files of one directory that are asked about at once.
 const WINDOW: usize = 256;
 
-/// So many names of a directory are kept of which that is not known.
+/// The most names of a directory that are kept since their extended attributes are not known.
 const BARE_MAX: usize = 1024;
 
 /// The names of a file's extended attributes.
@@ -50,22 +50,22 @@ impl Answers {
         }
     }
 
-    /// The store was asked for one extended attribute, which is there or not.
+    /// Notes whether an extended attribute that the store was asked for is missing.
     pub fn note_absence(&self, is_absent: bool) {
         self.memory().absences.0 = is_absent.then(Instant::now);
     }
 
-    /// Whether the next to be asked for will not be there, either.
+    /// Whether the next extended attribute to be asked for will be missing, too.
     pub fn foresees_absence(&self) -> bool {
         self.memory().absences.0.is_some_and(|at| at.elapsed() < GOES_ON)
     }
 
-    /// The store was asked for the access list of a file in this directory, and its file system has none.
+    /// Notes that a directory's file system has no access lists: the store has said it of a file in it.
     pub fn hear_no_acls(&self, dir: &Path, asked: Moment) {
         self.memory().dir(dir).without_acls = Some((asked, Instant::now()));
     }
 
-    /// Whether that was said of another file in it, as lately as attributes are believed.
+    /// Whether the store has said that of a file in it, no longer ago than attributes are believed.
     pub fn has_no_acls(&self, dir: &Path) -> bool {
         let memory = self.memory();
         let said = memory.dirs.get(dir).and_then(|known| Some((known.floor, known.without_acls?)));
@@ -74,8 +74,8 @@ impl Answers {
         })
     }
 
-    /// Other files of a directory that were told of, but not their extended attributes; they count as being
-    /// asked for.
+    /// Files of a directory that were told of without their extended attributes; they count as asked for from
+    /// now on.
     pub fn without_xattrs(&self, dir: &Path) -> Vec<PathBuf> {
         let mut memory = self.memory();
         let Some(known) = memory.dirs.get_mut(dir) else { return Vec::new() };
@@ -94,7 +94,7 @@ impl Answers {
 }
 
 impl Memory {
-    /// A name was told of.
+    /// Notes a name that was told of, unless its extended attributes are known.
     pub(super) fn note_bare(&mut self, path: &Path) {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let is_complete = self.xattrs(path).is_some();

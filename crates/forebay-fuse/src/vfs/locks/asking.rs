@@ -1,4 +1,4 @@
-//! What this mount's own programs ask of locks, wherever a file's home is.
+//! Requests about locks by this mount's own programs, wherever a file's home is.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use super::{Came, Told, Wanted};
 use crate::vfs::Vfs;
 use crate::vfs::members::{moved, odd};
 
-/// So long a request follows its file from home to home, or waits for a home that has begun anew.
+/// How long a request follows its file from home to home, or waits for a home that has begun anew.
 const FOLLOW: Duration = RECLAIM.saturating_add(Duration::from_secs(5));
 
-/// So often a file is looked for whose home says that it is not.
+/// How often the home of a file is looked for when the asked member says that it is not the home.
 const LOOKS: u32 = 20;
 
 pub(super) fn odd_of_locks(answer: &LockAnswer) -> Error {
     Error::os(libc::EPROTO, format!("a home answers {answer:?} to another question of locks"))
 }
 
-/// Where a request goes, with what holds the file here.
+/// The destination of a request, with the guard that holds the file here.
 struct Way {
     seat: Seat,
     held: Option<Option<Guard>>,
 }
 
 impl Vfs {
-    /// What this mount's programs have of a file's locks.
+    /// The locks that this mount's programs have on a file.
     fn mine(&self, key: FileKey, id: u64) -> Arc<Mine> {
         self.locks.mine.lock().entry(key).or_insert_with(|| Arc::new(Mine::new(id))).clone()
     }
@@ -43,26 +43,26 @@ impl Vfs {
         self.locks.mine.lock().get(&key).cloned()
     }
 
-    /// Forgets a file of which nothing is left to know.
+    /// Forgets a file if no lock of it is known any more.
     pub(super) fn drop_if_idle(&self, key: FileKey, mine: Arc<Mine>) {
         let mut all = self.locks.mine.lock();
-        // The table's, and this one.
+        // The references of the table and of this call.
         if Arc::strong_count(&mine) <= 2 && mine.is_idle() {
             all.remove(&key);
         }
     }
 
-    /// All files of which programs here have locks.
+    /// All files on which programs here have locks.
     pub(super) fn all_mine(&self) -> Vec<(FileKey, Arc<Mine>)> {
         self.locks.mine.lock().iter().map(|(key, mine)| (*key, mine.clone())).collect()
     }
 
-    /// Asks for a lock. `waiter` is the number of who waits until it is granted, and keeps it from try to try.
+    /// Asks for a lock. `waiter` is the number of a wait until it is granted; a wait keeps it from try to try.
     ///
     /// # Errors
     ///
-    /// EAGAIN if somebody else has a lock there, and nobody waits; EIO or ETIMEDOUT if the file's home is out
-    /// of reach, or the registry.
+    /// EAGAIN if another owner has a lock there, and there is no `waiter`; EIO or ETIMEDOUT if the file's home is
+    /// out of reach, or the registry.
     pub fn set_lock(&self, wanted: &Wanted, waiter: Option<&AtomicU64>) -> Result<Came> {
         let (key, id) = self.lockable(wanted.handle)?;
         let mine = self.mine(key, id);
@@ -90,10 +90,10 @@ impl Vfs {
                     }
                     return Ok(None);
                 }
-                // Who waits comes again by himself.
+                // A wait comes again by itself.
                 LockAnswer::Early => return Ok(waiter.map(|_| Came::Waits)),
                 LockAnswer::InTheWay | LockAnswer::Waits if wanted.of.space == Space::Flock => {
-                    // What it was to be changed from is given back.
+                    // The lock that was to be changed is given back.
                     state.took_out(wanted.of, Range::ALL);
                 }
                 _ => {}
@@ -120,8 +120,8 @@ impl Vfs {
         came
     }
 
-    /// What was granted here counts only while this mount may serve: else another may have its place, and grant the same.
-    /// What nobody is told of is given back, and `had` before of that range is lost.
+    /// A granted lock counts only while this mount may serve: else another member may have its place, and grant
+    /// the same lock. Then the lock is given back, and a lock that the owner `had` in that range is lost.
     fn while_fit(&self, key: FileKey, wanted: &Wanted, had: bool, came: Came) -> Result<Came> {
         let Err(error) = self.wait_fit() else { return Ok(came) };
         if came == Came::Granted {
@@ -133,11 +133,11 @@ impl Vfs {
         Err(error)
     }
 
-    /// Who waited for a lock does no longer: [`Came::Granted`] if he has it already.
+    /// Ends the wait for a lock. Returns [`Came::Granted`] if the lock was granted already.
     ///
     /// # Errors
     ///
-    /// EIO or ETIMEDOUT if the file's home is out of reach; it hears of it when it is back.
+    /// EIO or ETIMEDOUT if the file's home is out of reach; the home is told when it is back.
     pub fn cancel_lock(&self, wanted: &Wanted, number: u64) -> Result<Came> {
         let (key, id) = self.lockable(wanted.handle)?;
         let mine = self.mine(key, id);
@@ -160,7 +160,7 @@ impl Vfs {
         came
     }
 
-    /// The wait for a lock has failed: nobody knows whether its home has granted it.
+    /// Gives up a lock whose wait has failed: it is not known whether the file's home has granted it.
     pub fn give_up_lock(&self, wanted: &Wanted, number: u64) {
         if let Ok((key, id)) = self.lockable(wanted.handle) {
             let mine = self.mine(key, id);
@@ -169,7 +169,7 @@ impl Vfs {
         }
     }
 
-    /// The lock that is in the way of another.
+    /// The lock that is in the way of `lock`, if there is one.
     pub fn test_lock(&self, handle: u64, of: Of, lock: Lock) -> Result<Option<HeldBy>> {
         self.locks.check(handle)?;
         let (key, id) = self.lockable(handle)?;
@@ -192,8 +192,8 @@ impl Vfs {
         by.map(|by| by.map(here))
     }
 
-    /// Gives back what an owner has of a range: for the program that is so, even if its home hears of it
-    /// later.
+    /// Gives back an owner's locks of a range. For the program they are gone at once, even if the file's home is
+    /// told later.
     pub fn unset_lock(&self, handle: u64, of: Of, range: Range) -> Result<()> {
         let (key, _) = self.lockable(handle)?;
         self.unset_of(key, of, range);
@@ -225,15 +225,15 @@ impl Vfs {
         self.drop_if_idle(key, mine);
     }
 
-    /// An owner of record locks has closed a descriptor of the file: all of them go.
+    /// Gives back all record locks of an owner that has closed a descriptor of the file.
     pub fn flush_locks(&self, handle: u64, owner: u64) {
         if let Ok((key, _)) = self.lockable(handle) {
             self.unset_of(key, Of { space: Space::Record, owner }, Range::ALL);
         }
     }
 
-    /// An open file is closed: what was taken through it goes. Of record locks that are a process's own
-    /// nothing is left by then; those of the open file itself (OFD) are.
+    /// Gives back locks that were taken through an open file, when it is closed. Record locks that are a process's
+    /// own are gone by then; those of the open file itself (OFD) are left.
     pub fn release_locks(&self, handle: u64) {
         self.locks.closed(handle);
         let Ok((key, _)) = self.lockable(handle) else { return };
@@ -246,7 +246,7 @@ impl Vfs {
         }
     }
 
-    /// Does something of a file's locks until it comes to something, from home to home.
+    /// Repeats a request about a file's locks until it has a result, from home to home.
     fn follow<T>(
         &self,
         key: FileKey,
@@ -264,7 +264,7 @@ impl Vfs {
             match came {
                 Ok(Some(came)) => return Ok(came),
                 Ok(None) => {}
-                // Its home is another, or has begun anew.
+                // The file has another home, or its home has begun anew.
                 Err(error) if error.is(libc::ESTALE) => match self.reclaim_file(key, mine) {
                     Err(error) if !error.is(libc::ESTALE) => return Err(error),
                     _ => {}
@@ -279,7 +279,7 @@ impl Vfs {
         }
     }
 
-    /// Asks a file's home. ESTALE: what programs here have of it is to be reclaimed first.
+    /// Asks a file's home. ESTALE: the locks that programs here have of the file are to be reclaimed first.
     fn ask_home(&self, key: FileKey, mine: &Mine, ask: &LockAsk) -> Result<(Seat, LockAnswer)> {
         let mut refused = moved();
         for look in 0..LOOKS {
@@ -289,7 +289,7 @@ impl Vfs {
                 Some(seat) => Way { seat, held: None },
                 None => self.find_home(key, mine.id, ask, look > 0)?,
             };
-            // Before it is asked: once it is silent nobody may know any more who it was.
+            // Noted before the question: once the home is silent, it may not be known any more which home it was.
             if let LockAsk::Set { number, .. } = ask {
                 mine.state().asked.insert(*number, way.seat.clone());
             }
@@ -320,7 +320,7 @@ impl Vfs {
         Err(Error::os(libc::EIO, "the file goes from home to home").with_source(refused))
     }
 
-    /// `surely`: what was heard of it was wrong.
+    /// Finds a file's home. `surely`: the home that was heard of was wrong.
     fn find_home(&self, key: FileKey, id: u64, ask: &LockAsk, surely: bool) -> Result<Way> {
         let cluster = self.cluster().ok_or_else(moved)?;
         let there = |home: String| {
@@ -366,15 +366,15 @@ impl Vfs {
             Answer::Lock { answer, ends } => (answer, ends),
             other => return Err(odd(&other)),
         };
-        // One that has begun anew meanwhile knows nothing of what this one has there.
+        // A home that has begun anew meanwhile knows nothing of the locks that this member has there.
         match cluster.epoch(home) == Some(*epoch) || matches!(ask, LockAsk::Reclaim { .. }) {
             true => Ok(answer),
             false => Err(moved()),
         }
     }
 
-    /// What an owner has of a range is not known: the home is told that it has nothing, and who had some of
-    /// it before has lost that.
+    /// It is not known which locks an owner has in a range: the home is told that it has none, and locks that it
+    /// had there before are lost.
     fn unsure(&self, mine: &Mine, wanted: &Wanted, number: u64, waited: Option<u64>) {
         let (seat, overlaps) = {
             let mut state = mine.state();
@@ -394,18 +394,18 @@ impl Vfs {
         self.owe(mine, seat, (wanted.of, wanted.lock.range), waited);
     }
 
-    /// Programs here go by it at once; the home is told later.
+    /// Takes a range from an owner: programs here go by that at once, and the home is told later.
     fn owe(&self, mine: &Mine, seat: Option<Seat>, (of, range): (Of, Range), waited: Option<u64>) {
         let Some(Seat::There { home, epoch, .. }) = seat else { return };
         let mut state = mine.state();
         state.took_out(of, range);
         state.owed.push(Owed { home, epoch, of, range, waited });
         drop(state);
-        drop(mine.ask()); // Tidies.
+        drop(mine.ask()); // This tidies.
         self.locks.tell(Told::Look);
     }
 
-    /// Tells the home what it is owed, before anything else is asked of it.
+    /// Tells the home of the ranges that it is owed, before it is asked anything else.
     fn settle_owed(&self, key: FileKey, mine: &Mine) -> Result<()> {
         if mine.state().owed.is_empty() {
             return Ok(());
@@ -427,7 +427,7 @@ impl Vfs {
             Some(number) => LockAsk::Cancel { of, number },
             None => LockAsk::Unset { of, range, number: self.locks.next() },
         };
-        // One that has begun anew has nothing to give back.
+        // A home that has begun anew has nothing to give back.
         while is_there() {
             let unset = || LockAsk::Unset { of, range, number: self.locks.next() };
             match self.ask_at(&seat, key, id, &ask, None) {
@@ -436,7 +436,7 @@ impl Vfs {
                 }
                 Ok((LockAnswer::Stale, _)) => ask = unset(),
                 Ok(_) => break,
-                // It does not hold the file.
+                // The asked member does not hold the file.
                 Err(error) if error.is(libc::ESTALE) => break,
                 Err(error) => return Err(error),
             }
@@ -444,7 +444,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// Tries to tell homes what they are owed.
+    /// Tries to tell all homes of the ranges that they are owed.
     pub fn pay_owed_locks(&self) {
         for (key, mine) in self.all_mine() {
             let turn = mine.turn.read();

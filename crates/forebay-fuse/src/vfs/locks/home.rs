@@ -1,4 +1,4 @@
-//! What is asked of the locks of files that this mount is the home of.
+//! Requests about the locks of files that this mount is the home of.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::vfs::Vfs;
 use crate::vfs::members::moved;
 
 impl Vfs {
-    /// Serves another member, as [`Vfs::at_desk`]. As all such questions it asks nobody else.
+    /// Serves another member, as [`Vfs::at_desk`]. Like all questions of members, this asks no other member.
     pub(in crate::vfs) fn lock_for(
         &self,
         (from, epoch): (&str, u64),
@@ -35,13 +35,13 @@ impl Vfs {
         }
     }
 
-    /// Whether the answer to [`Vfs::at_desk`] needs no guard.
+    /// Whether [`Vfs::at_desk`] needs no guard for its answer.
     pub(super) fn has_desk(&self, file: FileKey) -> bool {
         self.locks.desk.lock().has(file)
     }
 
-    /// With how often the guest's locks were given back; `None` if the file is to be held for it, and no
-    /// guard was given.
+    /// Answers a request, and says how often the guest's locks were given back. `None` if the file has to be
+    /// held for the guest, and no guard was given.
     pub(super) fn at_desk(
         &self,
         guest: &Guest,
@@ -62,8 +62,8 @@ impl Vfs {
         self.locks.desk.lock().waits_for_reclaims(Instant::now(), file, others)
     }
 
-    /// Whether a file's claim can go as far as its locks are concerned: those of before a restart may yet be
-    /// reclaimed here.
+    /// Whether a file's locks let its claim go: not while locks from before a restart may still be reclaimed
+    /// here.
     pub fn may_give_back(&self, file: FileKey) -> bool {
         self.cluster().is_none() || !self.waits_for_reclaims(file)
     }
@@ -78,12 +78,12 @@ impl Vfs {
         }
     }
 
-    /// The home of what a program here waits for has granted it.
+    /// Called when a file's home has granted a lock that a program here waits for.
     pub(in crate::vfs) fn lock_granted(&self, number: u64) {
         self.locks.tell(Told::Granted(number));
     }
 
-    /// Tells a member that what a program of it waited for is granted. If it does not hear that, it asks.
+    /// Tells a member that a lock is granted that its program waits for. If the word is lost, it asks.
     pub fn tell_granted(&self, member: &str, number: u64) {
         let told = self.ask(member, &Question::Granted { number }, &[], &mut Vec::new());
         if let Err(error) = told {
@@ -91,11 +91,11 @@ impl Vfs {
         }
     }
 
-    /// A member has reclaimed its programs' locks at the life of this one that has this epoch.
+    /// Notes that a member has reclaimed its programs' locks, in the life of this member that has this epoch.
     ///
     /// # Errors
     ///
-    /// ESTALE if that life has ended: what it had been given back to is not known here.
+    /// ESTALE if that life has ended: the locks that it was given are not known here.
     pub(in crate::vfs) fn locks_reclaimed(&self, member: &str, epoch: u64) -> Result<()> {
         let cluster = self.cluster().ok_or_else(moved)?;
         if cluster.epoch(cluster.name()) != Some(epoch) {
@@ -105,8 +105,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// A member is dead, or began anew: what its programs had is given back, and what it had granted to
-    /// programs here is looked after.
+    /// Called when a member is dead, or began anew. Gives back its programs' locks, and has the locks looked
+    /// after that it had granted to programs here.
     pub fn locks_ended(&self, member: &str) {
         let Some(cluster) = self.cluster() else { return };
         if member != cluster.name() {

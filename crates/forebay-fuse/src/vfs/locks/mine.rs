@@ -1,4 +1,4 @@
-//! What this mount's own programs have of one file's locks.
+//! The locks that this mount's own programs have on one file.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use hashbrown::HashMap;
 
 use crate::vfs::members::moved;
 
-/// Where a file's locks are.
+/// The place of a file's locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seat {
     Here,
-    /// At this member since it began for the so-many-th time, and took this one for dead so often.
+    /// At a home, in its life with this epoch; `ends` says how often that has taken this member for dead.
     There {
         home: String,
         epoch: u64,
@@ -23,39 +23,39 @@ pub enum Seat {
 
 #[derive(Debug, Default)]
 pub struct Owned {
-    /// The open file by which it took its last lock.
+    /// The open file through which the owner took its last lock.
     pub handle: u64,
-    /// How new `locks` are, as their home counts.
+    /// The home's count of changes as of these `locks`.
     change: u64,
     pub locks: Vec<Lock>,
 }
 
-/// What its home has to be told still: that an owner has given a range back.
+/// A message that a home is still owed: that an owner has given a range back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owed {
     pub home: String,
     pub epoch: u64,
     pub of: Of,
     pub range: Range,
-    /// It was waited for by this number, and is to be given back only if it was granted.
+    /// The number of the wait for the lock, which is to be given back only if it was granted.
     pub waited: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub struct State {
-    /// Where the locks are; `None` if there are none.
+    /// The place of the locks; `None` if there are none.
     pub seat: Option<Seat>,
     pub owners: HashMap<Of, Owned>,
     pub owed: Vec<Owed>,
-    /// Where what has no answer yet was asked, by its number: if none comes, that home is owed it.
+    /// The home of each request without an answer, by its number: if none comes, that home is owed a message.
     pub asked: HashMap<u64, Seat>,
-    /// Requests under way: an answer that comes late may be older than another.
+    /// The number of requests under way: an answer that comes late may be older than another.
     asking: usize,
 }
 
 impl State {
-    /// What an owner has, as an answer of its home says; ESTALE if that home has forgotten what others here
-    /// have there.
+    /// Takes an owner's locks from an answer of the home. ESTALE if the home has forgotten the locks that
+    /// others here have there.
     pub fn took(
         &mut self,
         seat: &Seat,
@@ -77,7 +77,7 @@ impl State {
         Ok(())
     }
 
-    /// An owner has nothing of a range any more, whatever its home thinks.
+    /// Takes a range from an owner, whatever its home knows.
     pub fn took_out(&mut self, of: Of, range: Range) {
         let Some(owned) = self.owners.get_mut(&of) else { return };
         let parts = owned.locks.drain(..).flat_map(|lock| {
@@ -93,19 +93,19 @@ impl State {
         owned.locks = parts.flatten().collect();
     }
 
-    /// Whether an owner has any of a range.
+    /// Whether an owner has a lock in a range.
     pub fn has_some(&self, of: Of, range: Range) -> bool {
         let owned = self.owners.get(&of);
         owned.is_some_and(|owned| owned.locks.iter().any(|lock| lock.range.overlaps(range)))
     }
 
-    /// What all owners have.
+    /// The locks of all owners.
     pub fn held(&self) -> Vec<(Of, Vec<Lock>)> {
         let held = self.owners.iter().filter(|(_, owned)| !owned.locks.is_empty());
         held.map(|(of, owned)| (*of, owned.locks.clone())).collect()
     }
 
-    /// The home has begun anew, and counts anew.
+    /// Notes that the home has begun anew, and counts anew.
     pub fn sit_down(&mut self, seat: Seat) {
         self.owners.values_mut().for_each(|owned| owned.change = 0);
         self.seat = Some(seat);
@@ -125,9 +125,9 @@ pub struct Mine {
     /// A node of the file, by which its path is found.
     pub id: u64,
     state: Mutex<State>,
-    /// Held alone by who reclaims, shared by who asks: none of both sees the other's half.
+    /// Held alone by a thread that reclaims, shared by threads that ask: neither sees the other's half.
     pub turn: RwLock<()>,
-    /// Held by who tells the home what it is owed.
+    /// Held by the thread that tells the home what it is owed.
     pub owing: Mutex<()>,
 }
 
@@ -142,7 +142,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Before what came to nothing is tried again.
+/// The pause before a request without a result is tried again.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
 impl Mine {

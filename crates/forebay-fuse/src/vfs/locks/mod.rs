@@ -1,13 +1,13 @@
 //! Locks of files that several nodes share: flock's, and the record locks of fcntl.
 //!
 //! A file's home has its table of locks ([`Desk`]). This mount is the home of some files, and asks the homes
-//! of others; what it asks about its own it asks in the same way (`asking`). It remembers what its own
-//! programs have, by file ([`Mine`]), so that a close of a file without locks asks nobody, and so that a
-//! home which has begun anew can be given its table again (`reclaim`). What programs of other members ask
-//! comes by `home`.
+//! of others; it asks about its own files in the same way (`asking`). It remembers the locks of its own
+//! programs by file ([`Mine`]), so that the close of a file without locks needs no question, and so that a
+//! home which has begun anew can be given its table again (`reclaim`). Requests of other members' programs
+//! come by `home`.
 //!
-//! Without other members the kernel has the locks, and nothing here is called. The same is so of this mount's own programs
-//! where locks are its node's: then this is for those of other members alone.
+//! Without other members the kernel has the locks, and nothing here is called. With `locks = node` the kernel has the
+//! locks of this mount's own programs: then this serves the programs of other members alone.
 
 mod asking;
 mod home;
@@ -38,39 +38,39 @@ pub struct Wanted {
     pub lock: Lock,
 }
 
-/// What asking for a lock came to.
+/// The result of a request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Came {
     Granted,
-    /// It is to be granted later.
+    /// The lock is to be granted later.
     Waits,
-    /// Who waited does no longer, and does not have it.
+    /// The wait has ended, without the lock.
     Cancelled,
 }
 
-/// What whoever tends the locks is told.
+/// A message to the thread that tends the locks.
 #[derive(Debug)]
 pub enum Told {
-    /// Who waits here by this number is granted what it waited for.
+    /// The wait with this number, of a program here, is granted its lock.
     Granted(u64),
-    /// The same of a program of another member.
+    /// The same for a program of another member.
     GrantedThere(Waiter),
     /// A member is dead, or has begun anew.
     Ended(String),
-    /// There is something to come back to.
+    /// There may be something to do.
     Look,
 }
 
 pub struct Locks {
-    /// Of the files that this mount is the home of.
+    /// The locks of the files that this mount is the home of.
     desk: Mutex<Desk<Option<Guard>>>,
     mine: Mutex<HashMap<FileKey, Arc<Mine>>>,
-    /// Handles whose locks are gone, or whose file is another's, and how many they are.
+    /// Handles that have lost their locks, or their file to another member; and the number of handles.
     lost: Mutex<HashSet<u64>>,
     lost_count: AtomicUsize,
     /// The last number of a request.
     number: AtomicU64,
-    /// The kernel has those of this mount's programs.
+    /// Whether the kernel has the locks of this mount's programs.
     are_kernels: AtomicBool,
     tells: OnceLock<Sender<Told>>,
 }
@@ -103,7 +103,7 @@ impl Locks {
         }
     }
 
-    /// EIO if locks of this handle are gone, or its claim: nobody may go on as if it had them.
+    /// EIO if locks of this handle are lost, or its claim: its program must not go on as if it had them.
     pub(super) fn check(&self, handle: u64) -> Result<()> {
         match self.lost_count.load(Relaxed) > 0 && self.lost.lock().contains(&handle) {
             true => Err(Error::os(
@@ -130,17 +130,17 @@ impl Locks {
 }
 
 impl Vfs {
-    /// Whether locks are asked of us, and not of the kernel.
+    /// Whether the daemon is asked for locks, and not the kernel.
     pub fn grants_locks(&self) -> bool {
         self.cluster().is_some() && !self.locks.are_kernels.load(Relaxed)
     }
 
-    /// Between whose programs locks hold; to be called before anybody is served.
+    /// Sets the programs between which locks hold; to be called before requests are served.
     pub fn set_locks(&self, locks: crate::Locks) {
         self.locks.are_kernels.store(locks == crate::Locks::Node, Relaxed);
     }
 
-    /// Who is told what happens to locks; to be called before anybody is served.
+    /// Sets where messages about locks go; to be called before requests are served.
     pub fn tell_of_locks(&self, tells: Sender<Told>) {
         let _ = self.locks.tells.set(tells);
         if let Some(cluster) = self.cluster() {
@@ -148,12 +148,12 @@ impl Vfs {
         }
     }
 
-    /// Has whoever tends the locks look when something is due.
+    /// Has the thread that tends the locks look for what is due.
     pub fn look_at_locks(&self) {
         self.locks.tell(Told::Look);
     }
 
-    /// A number for who waits.
+    /// A number for a wait.
     pub fn lock_number(&self) -> u64 {
         self.locks.next()
     }

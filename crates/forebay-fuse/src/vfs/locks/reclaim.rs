@@ -1,4 +1,4 @@
-//! What is done when a home has begun anew: it has the locks again that programs here have, or they are
+//! A home that has begun anew gets the locks again that programs here have, or those locks are
 //! lost.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::mine::{Mine, Seat};
 use crate::vfs::Vfs;
 use crate::vfs::members::moved;
 
-/// So long a home that says it does not hold a file may be about to find out that it does: it begins.
+/// How long a home that begins may say that it does not hold a file, and then find out that it does.
 const BEGINS: Duration = Duration::from_secs(3);
 
 /// A dead home's files are taken over within this time, or stay with it.
@@ -24,12 +24,12 @@ const SUCCESSION: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Vfs {
-    /// Gives a file's home the locks of programs here, since it has begun anew, or has taken this member for
-    /// dead, or says that it does not hold the file. Those that it does not grant, or confirm, are lost.
+    /// Gives a file's home the locks of programs here again: it has begun anew, has taken this member for dead, or
+    /// says that it does not hold the file. Locks that it does not grant, or confirm, are lost.
     ///
     /// # Errors
     ///
-    /// ESTALE if the home does not hold the file yet; what kept it from being asked.
+    /// ESTALE if the home does not hold the file yet; the error of the question, if it was not answered.
     pub(super) fn reclaim_file(&self, key: FileKey, mine: &Mine) -> Result<()> {
         let _alone = mine.turn.write();
         let cluster = self.cluster().ok_or_else(moved)?;
@@ -47,7 +47,7 @@ impl Vfs {
                 Ok((LockAnswer::Lost(lost), ends)) => break (lost, ends),
                 Ok((LockAnswer::Cancelled, _)) => {}
                 Ok((other, _)) => return Err(odd_of_locks(&other)),
-                // It has begun anew once more: what it had been given is gone with that life.
+                // The home has begun anew once more: the locks that it was given are gone with that life.
                 Err(error) if error.is(libc::ESTALE) && cluster.epoch(&home) != Some(now) => {
                     return Err(error);
                 }
@@ -81,10 +81,10 @@ impl Vfs {
                 "a lock is lost: its home has begun anew, or is another, or has taken this node for dead; the program gets EIO"
             );
         }
-        drop(mine.ask()); // Tidies.
+        drop(mine.ask()); // This tidies.
     }
 
-    /// Another has this member's place, and grants the locks of its files: those that programs here have of it are lost.
+    /// Called when another member has this one's place, and grants its files' locks: programs here have lost theirs.
     pub fn lose_own_locks(&self) {
         let me = self.cluster().map(|cluster| cluster.name().to_string()).unwrap_or_default();
         for (_, mine) in self.all_mine() {
@@ -99,7 +99,7 @@ impl Vfs {
         }
     }
 
-    /// A member is dead, or has begun anew; or this one was taken for dead.
+    /// Reclaims locks after a member died, or began anew, or after this one was taken for dead.
     pub fn reclaim_locks(&self, ended: &str) {
         let Some(cluster) = self.cluster() else { return };
         let is_me = ended == cluster.name();
@@ -113,7 +113,7 @@ impl Vfs {
             Some(Seat::There { home, .. }) => is_me || home == ended,
             _ => false,
         });
-        // What a home that lives on has is as it was.
+        // A home that lives on has the locks that it had.
         if !is_me {
             left.retain(|(_, mine)| match &mine.state().seat {
                 Some(Seat::There { epoch: then, .. }) => Some(*then) != epoch,
@@ -148,8 +148,8 @@ impl Vfs {
         }
     }
 
-    /// The home of these files is dead. Whoever takes one over knows nothing of its locks, and may grant them to
-    /// others: those that programs here have are lost.
+    /// Called when the home of these files is dead. The member that takes one over knows nothing of its locks, and
+    /// may grant them to others: the locks that programs here have are lost.
     fn lose_to_takers(&self, dead: &str, mut left: Vec<(FileKey, Arc<Mine>)>) {
         let Some(cluster) = self.cluster() else { return };
         let until = Instant::now() + SUCCESSION;

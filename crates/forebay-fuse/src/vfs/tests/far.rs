@@ -25,7 +25,7 @@ impl Gate {
     }
 }
 
-/// `f` is A's, with these bytes; the handles are A's and B's.
+/// `f` is a file of A with these bytes; returns the handles of A and B.
 fn shared(bed: &Bed, text: &str) -> (u64, u64) {
     let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
     let near = a.create("f");
@@ -52,7 +52,7 @@ fn a_write_that_was_given_up_changes_nothing_once_another_is_acknowledged() {
     }));
     assert!(b.write(far, 0, "FIRST").expect_err("its home is slow").kind() == Kind::TimedOut);
     came.pass();
-    // The kernel's lock is not the file's: only what is asked now is kept from it.
+    // The first write waits in the kernel, not under the file's lock: the fence alone keeps the second one off.
     let again = b.write(far, 0, "later");
     assert!(again.is_err(), "nothing is acknowledged while the first may come to pass: {again:?}");
     goes_on.open();
@@ -63,7 +63,7 @@ fn a_write_that_was_given_up_changes_nothing_once_another_is_acknowledged() {
     assert_eq!(a.read(near), "laterext");
 }
 
-/// What is still on its way when it is given up is refused when it comes.
+/// A change that is still on its way when it is given up is refused when it comes.
 #[test]
 fn a_change_that_comes_after_it_was_given_up_is_refused() {
     let bed = Bed::new(2);
@@ -81,7 +81,7 @@ fn a_change_that_comes_after_it_was_given_up_is_refused() {
     assert_eq!(b.read(far), "old text");
 }
 
-/// A broken connection is no reason to fail: what was under way there is void before it is asked again.
+/// A broken connection is no reason to fail: the question that was under way is void before it is asked again.
 #[test]
 fn a_write_whose_connection_broke_is_made_again_behind_a_fence() {
     let bed = Bed::new(2);
@@ -97,7 +97,7 @@ fn a_write_whose_connection_broke_is_made_again_behind_a_fence() {
     assert_eq!(a.read(near), "new text");
 }
 
-/// A truncation at open is one more change: what is left of it does not cut what is written afterwards.
+/// A truncation at open is a change, too: one that comes late does not cut what is written afterwards.
 #[test]
 fn a_truncation_that_was_given_up_cuts_nothing_that_is_written_later() {
     let bed = Bed::new(2);
@@ -120,7 +120,7 @@ fn a_truncation_that_was_given_up_cuts_nothing_that_is_written_later() {
     assert_eq!((b.read(far), a.read(near)), (String::new(), String::new()));
 }
 
-/// The file's lock is had by whoever asks this for as long as the gate is shut.
+/// A requester that keeps the thread, and with it the file's lock, for as long as the gate is shut.
 struct Busy(Arc<Gate>, Gate);
 
 impl forebay_engine::Requester for Busy {
@@ -160,7 +160,7 @@ fn guests(mount: &Mount) -> usize {
     mount.vfs.members.guests.lock().len()
 }
 
-/// A handle that was left for an error is closed at its home, however late that hears of it: it would keep the claim.
+/// A handle left after an error is closed at its home, however late the home hears of it: it would keep the claim.
 #[test]
 fn a_handle_that_was_left_is_closed_at_its_home() {
     let bed = Bed::new(2);
@@ -188,7 +188,7 @@ fn a_handle_that_was_left_is_closed_at_its_home() {
     assert!(!bed.net.is_held(key), "the claim can go");
 }
 
-/// That an earlier claim was given back is heard late, after the file was opened and written at the home that it has since.
+/// The end of an earlier claim is heard of late, after the file was opened and written at its present home.
 // S-25
 #[test]
 fn what_is_given_back_is_no_later_homes() {
@@ -213,7 +213,7 @@ fn what_is_given_back_is_no_later_homes() {
     assert_eq!(remembers(), (None, false));
 }
 
-/// `f`, opened by who hears of no claim.
+/// Opens `f` at a mount that hears of no claim.
 fn eventually_far(b: &Mount) -> u64 {
     let mut opened = None;
     eventually("its home is found", || {
@@ -223,13 +223,13 @@ fn eventually_far(b: &Mount) -> u64 {
     opened.expect("just so").handle
 }
 
-/// Several threads of one handle open it anew at once: one of these is used, and the others are closed.
+/// Several threads open the file of one handle anew at once: one new handle is used, and the others are closed.
 #[test]
 fn of_handles_that_were_opened_at_once_one_stays() {
     let bed = Bed::new(2);
     let (_, far) = shared(&bed, "old text");
     let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
-    // The home has begun anew: it knows none of them.
+    // The home has begun anew: it knows no handle.
     let forgotten = std::mem::take(&mut *a.vfs.members.guests.lock());
     drop(forgotten);
     let opens = Arc::new(AtomicU64::new(0));
@@ -254,7 +254,7 @@ fn of_handles_that_were_opened_at_once_one_stays() {
     });
 }
 
-/// The end of a member's earlier life does not close what its next one has opened.
+/// The end of a member's earlier life does not close the handles of its next one.
 #[test]
 fn a_member_that_began_anew_keeps_what_it_has_opened_since() {
     let bed = Bed::new(2);
@@ -269,8 +269,8 @@ fn a_member_that_began_anew_keeps_what_it_has_opened_since() {
     assert!(b.vfs.fsync(far).is_err(), "that was of the earlier one");
 }
 
-/// A program here has the file mapped and changes other bytes of the page while B's write is made: the page that the kernel
-/// brings then has B's bytes as they were.
+/// A program here has the file mapped and changes other bytes of the page while B's write is made: the page that
+/// the kernel writes then has old bytes in the place of B's.
 #[test]
 fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
     let bed = Bed::new(2);
@@ -292,7 +292,8 @@ fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
     assert_eq!(times.load(SeqCst), 2, "the page came, and the write was not made again");
 }
 
-/// The page of the file's end is mapped here, with zeros behind it, and the kernel hears of the new end before it drops that page.
+/// The last page of the file is mapped here, with zeros behind the end. The kernel hears of the new end before it
+/// drops that page.
 #[test]
 fn a_mapped_page_does_not_come_over_what_another_mount_appends() {
     let bed = Bed::new(2);
@@ -312,8 +313,8 @@ fn a_mapped_page_does_not_come_over_what_another_mount_appends() {
     assert_eq!(a.read(near), "OLD text, more");
 }
 
-/// What a program of A does between a change that B asks for and its end: it sees the change, and writes over it. A
-/// page of before comes then, with `page` in it; the change is not made again over what was written since.
+/// A program of A sees a change that B has asked for, before the change ends, and writes over it. Then the kernel
+/// writes an older page, with `page` in it. The change is not made again over what was written since.
 fn is_written_over(
     change: impl FnOnce(&Mount),
     (at, over): (u64, &'static str),
@@ -368,7 +369,7 @@ fn what_is_written_behind_a_cut_from_elsewhere_stays() {
     is_written_over(cut, (3, "er than before"), "OLDer than before", "OLDer than before");
 }
 
-/// What a program stores through its mapping once it has seen the change is not of before.
+/// A store through a mapping is newer than a change that the program has seen before it.
 #[test]
 fn a_page_that_was_read_after_a_change_from_elsewhere_comes_whole() {
     let bed = Bed::new(2);
@@ -390,7 +391,7 @@ fn a_page_that_was_read_after_a_change_from_elsewhere_comes_whole() {
     assert_eq!(a.read(near), "FaR text");
 }
 
-/// A reservation changes no byte: what a program has stored there through a mapping is kept.
+/// A reservation changes no byte: bytes that a program has stored there through a mapping are kept.
 #[test]
 fn a_page_that_comes_beside_a_reservation_from_elsewhere_comes_whole() {
     let bed = Bed::new(2);
@@ -409,7 +410,7 @@ fn a_page_that_comes_beside_a_reservation_from_elsewhere_comes_whole() {
     assert_eq!(a.read(near), "NEW text\0\0");
 }
 
-/// The page that a program here has changed lies behind the end that B gives the file: it does not make it long again.
+/// The page that a program here has changed lies behind the end that B gives the file: the file stays short.
 #[test]
 fn a_mapped_page_does_not_undo_what_another_mount_cuts_off() {
     let bed = Bed::new(2);
@@ -432,8 +433,8 @@ fn a_mapped_page_does_not_undo_what_another_mount_cuts_off() {
     assert_eq!(times.load(SeqCst), 2, "the page came, and the file was not cut again");
 }
 
-/// B's kernel brings a page home that a program there has changed through a mapping. Zeros that it has behind what was the
-/// file's end are not of the file, and what lies behind its end by now makes it no longer.
+/// B's kernel brings a page home that a program there has changed through a mapping. Zeros in it behind the file's
+/// former end are not of the file, and bytes behind the file's present end do not make it longer.
 #[test]
 fn a_page_from_elsewhere_brings_what_was_stored_and_no_more() {
     let bed = Bed::new(2);
@@ -445,7 +446,7 @@ fn a_page_from_elsewhere_brings_what_was_stored_and_no_more() {
     page.fill(0);
     page[..came.len()].copy_from_slice(&came);
     a.write(near, 8, ", appended").expect("room");
-    // What a program reads there is not what the kernel has.
+    // A read by a program there does not change the page that the kernel has.
     assert_eq!(b.read(far), "old text, appended");
     page[0] = b'O';
     let manner = Manner { is_cached: true, ..Manner::default() };
@@ -473,7 +474,7 @@ fn pages_are_not_appended() {
     }
 }
 
-/// What was fetched ahead for a reader is not what the file is once programs here write to it near.
+/// Bytes that were fetched ahead for a reader are old once programs here write to the file at this mount.
 #[test]
 fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     let bed = Bed::new(2);
@@ -494,7 +495,7 @@ fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     let is_ahead = |q: &Question| matches!(q, Question::Read { len, .. } if *len > 4096);
     eventually("it is fetched ahead", || bed.net.count(is_ahead) > 0);
     assert_eq!(read(6).len(), 700);
-    // A brings it home and gives it back; a program of B's opens it anew, and writes.
+    // A brings the file home and gives it back; a program of B opens it anew, and writes.
     let known = a.vfs.engine.files.find(a.key("f")).expect("it is A's");
     a.vfs.engine.drain.flush_file(&known).expect("the store works");
     lock(&bed.net.homes).remove(&a.key("f"));
@@ -504,7 +505,7 @@ fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     assert_eq!(read(7), "A LINE\n".repeat(100));
 }
 
-/// A file of A's that B has open for reading; A has brought it home since, and given it back.
+/// A file of A that B has open for reading; A has brought it home since, and given it back.
 fn given_back(bed: &Bed) -> u64 {
     let [a, b, _] = &bed.mounts[..] else { panic!("three mounts") };
     let near = a.create("f");
@@ -518,8 +519,8 @@ fn given_back(bed: &Bed) -> u64 {
     far
 }
 
-/// C claims the file and writes; who opens it at B after that sees it, and so does who reads a page there after that, with
-/// whichever descriptor: the kernel has one page for all.
+/// C claims the file and writes. A program that opens it at B after that sees the bytes, and so does a later read
+/// of a page there through any descriptor: the kernel has one page for all.
 fn a_page_is_no_older_than_an_open(bed: &Bed, far: u64) {
     let [_, b, c] = &bed.mounts[..] else { panic!("three mounts") };
     c.write(c.opened("f"), 0, "NEW").expect("it is C's");
@@ -534,7 +535,7 @@ fn a_page_is_no_older_than_an_open(bed: &Bed, far: u64) {
     assert_eq!(came.bytes(&page), b"NEW text");
 }
 
-/// Neither of A and B hears of C's claim, but B by opening the file.
+/// A does not hear of C's claim, and B only by opening the file.
 #[test]
 fn who_has_a_file_open_at_a_former_home_leaves_it_for_the_one_where_it_is_opened() {
     let bed = Bed::new(3);
@@ -545,7 +546,7 @@ fn who_has_a_file_open_at_a_former_home_leaves_it_for_the_one_where_it_is_opened
     eventually("the former home knows", || guests(&bed.mounts[0]) == 0);
 }
 
-/// The handle has come here since nobody had claimed the file.
+/// The handle has come to B because no member had claimed the file.
 #[test]
 fn who_has_a_file_of_another_member_open_here_leaves_it_for_the_one_where_it_is_opened() {
     for is_deaf in [false, true] {
@@ -561,8 +562,8 @@ fn who_has_a_file_of_another_member_open_here_leaves_it_for_the_one_where_it_is_
     }
 }
 
-/// One thread writes behind what it takes for the end, another appends. Where both meet the append comes behind what was
-/// acknowledged, and never over it; a write may come over an append that it did not see.
+/// One thread writes at what it takes for the end, another appends. Where both meet, the append comes behind the
+/// acknowledged write, and never over it; a write may come over an append that it did not see.
 #[test]
 fn an_append_never_comes_over_what_was_written_behind_the_end() {
     const LEN: usize = 64;
@@ -599,8 +600,8 @@ fn an_append_never_comes_over_what_was_written_behind_the_end() {
     }
 }
 
-/// The kernel has one more look for a program that was told ESTALE: by the open that follows it is not told so again,
-/// though another mount wants to write the file just then.
+/// The kernel looks a name up once more for a program that got ESTALE. The open that follows does not give ESTALE
+/// again, though another mount wants to write the file just then.
 #[test]
 fn who_looks_again_finds_the_file_where_it_is_opened() {
     let bed = Bed::new(2);
@@ -631,8 +632,8 @@ fn who_looks_again_finds_the_file_where_it_is_opened() {
     }
 }
 
-/// A descriptor of a file that its home has unlinked, or replaced, tells its attributes as long as it is open, whether or not
-/// the home keeps the claim.
+/// A descriptor of a file that its home has unlinked, or replaced, gives the file's attributes as long as it is open,
+/// whether or not the home keeps the claim.
 #[test]
 fn who_has_a_file_open_elsewhere_knows_its_attributes_when_its_name_is_gone() {
     for is_replaced in [false, true] {
@@ -686,8 +687,8 @@ fn renames(mount: &Mount, (from, to): (u64, u64)) -> Result<()> {
     mount.vfs.rename(from, to, RenameMode::Replace)
 }
 
-/// B waits for somebody before it renames a file of its own for A, over one of `home`'s. A has told its program that the rename
-/// failed: what that writes then stays.
+/// B has to wait before it renames a file of its own for A, over a file of `home`. A has told its program that the
+/// rename failed: bytes that the program writes then stay.
 fn goes_on_after_a_rename_in_doubt(home: usize) {
     let bed = Bed::new(3);
     let dirs = apart(&bed, (1, home));
@@ -728,7 +729,7 @@ fn a_rename_in_doubt_does_not_replace_what_is_written_at_a_third_home_since() {
     goes_on_after_a_rename_in_doubt(2);
 }
 
-/// B has asked C, whose lease has run out since, to replace its file: that may be made as soon as C wakes.
+/// B has asked C to replace C's file, and C's lease has run out since: C may make the rename as soon as it wakes.
 #[test]
 fn no_fence_is_confirmed_while_one_at_a_sleeping_home_has_to_stand() {
     let bed = Bed::new(3);
@@ -748,7 +749,7 @@ fn no_fence_is_confirmed_while_one_at_a_sleeping_home_has_to_stand() {
     assert!(matches!(answer, Answer::Refused(Refusal::Errno(libc::ETIMEDOUT, _))), "{answer:?}");
 }
 
-/// Who asked for it has begun anew, and gone on from that it failed. That life has no fences yet.
+/// The member that asked for it has begun anew, and gone on as if it had failed. Its new life has no fences yet.
 #[test]
 fn a_rename_for_an_ended_life_is_refused() {
     let bed = Bed::new(2);

@@ -1,10 +1,10 @@
-//! Under a read grant a member asks who makes files in a directory, if anybody does: what is opened must be in that one.
+//! Under a read grant a member asks only those that make files in a directory: an opened file must be in that one.
 
 use forebay_backing::RenameMode;
 
 use super::*;
 
-/// A mount `a` that has looked up `d/f`, which has bytes, and its nodes. Under a read grant it asks nobody about `d`.
+/// A mount `a` that has looked up `d/f`, and the nodes of both. Under a read grant it asks no member about `d`.
 fn looked_up() -> (Bed, u64, u64) {
     let bed = Bed::new(1);
     let at = bed.root.join("backing");

@@ -98,7 +98,7 @@ impl Home {
         })
     }
 
-    /// What is answered while the watchdog looks, and the store hangs still.
+    /// The answer, which has to come while the watchdog looks and the store still hangs.
     fn answer(&self, asks: JoinHandle<Answer>) -> Answer {
         eventually("it is answered", || {
             self.shared.expire();
@@ -141,7 +141,7 @@ fn old_but(text: &str) -> Vec<u8> {
     page
 }
 
-/// The kernel's read was answered with an error: what the store says of it at last gets into no page.
+/// The kernel's read was answered with an error: bytes that the store returns at last get into no page.
 // S-10 S-25
 #[test]
 fn a_change_for_another_member_waits_for_no_read_that_was_answered_without_the_store() {
@@ -163,7 +163,7 @@ fn a_change_for_another_member_waits_for_no_read_that_was_answered_without_the_s
     assert_eq!(home.page(), old_but("FAR"));
 }
 
-/// A page that is on its way around the tier may come over what is changed meanwhile: the change is given up instead.
+/// A page that is written around the tier may come over a change made meanwhile: the change is given up instead.
 // S-10 S-25
 #[test]
 fn a_change_for_another_member_waits_for_a_page_no_longer_than_a_program_would() {

@@ -1,4 +1,4 @@
-//! What homes have acknowledged and not synced: when it is lost, and when it is not.
+//! Writes that homes have acknowledged and not synced: when they are lost, and when they are not.
 
 use forebay_backing::SetAttr;
 
@@ -27,7 +27,7 @@ fn is_owed(mount: &Mount, key: FileKey) -> bool {
     mount.vfs.members.unsynced.open(key).pending.is_unsynced()
 }
 
-/// Whether the next to sync hears of a loss.
+/// Whether the next sync gets the error of a loss.
 fn is_told(mount: &Mount) -> bool {
     let handle = mount.opened("f");
     let told = mount.vfs.fsync(handle);
@@ -38,12 +38,12 @@ fn is_told(mount: &Mount) -> bool {
     told.is_err()
 }
 
-/// A begins anew: its tier is as it was, and so is its place.
+/// A's daemon is killed and begins anew: its tier is as it was, and so is its place.
 fn is_killed(bed: &Bed) {
     lock(&bed.net.epochs).insert("a".into(), 2);
 }
 
-/// Its machine loses power.
+/// A's machine loses power.
 fn loses_power(bed: &Bed) {
     lock(&bed.net.kept).remove("a");
     lock(&bed.net.epochs).insert("a".into(), 2);
@@ -72,8 +72,8 @@ fn what_a_killed_home_has_in_its_tier_is_owed_under_whichever_claim() {
     }
 }
 
-/// Another took its place, brought home what had been synced, and gave that back; A has claimed the file anew. B hears of that
-/// when it has written there again.
+/// Another member took A's place, brought home the synced bytes, and gave the file back; A has claimed it anew. B
+/// hears of that when it has written at A again.
 #[test]
 fn what_was_owed_under_a_claim_that_went_with_its_homes_place_is_lost() {
     for is_given_late in [false, true] {
@@ -92,7 +92,7 @@ fn what_was_owed_under_a_claim_that_went_with_its_homes_place_is_lost() {
     }
 }
 
-/// Whoever took A's place had no copy of the file, or others of its files were given up: the claim stands.
+/// The member that took A's place had no copy of the file, or others of A's files were given up: the claim stands.
 #[test]
 fn what_was_owed_under_a_claim_that_stands_is_not_lost_with_its_homes_place() {
     let (bed, _) = owed(2);
@@ -103,7 +103,7 @@ fn what_was_owed_under_a_claim_that_stands_is_not_lost_with_its_homes_place() {
     assert!(!is_told(b));
 }
 
-/// A has given the file back at 20, and C has claimed it since. B has heard of both, and its mount is still to be told.
+/// A has given the file back at 20, and C has claimed it since. B's member has heard of both, its mount has not.
 fn goes_to_c() -> (Bed, FileKey) {
     let (bed, key) = owed(3);
     let a = &bed.mounts[0];
@@ -158,7 +158,7 @@ fn cuts(mount: &Mount) {
     mount.vfs.setattr(id, who, &set, Some((1, None))).expect("its home answers");
 }
 
-/// Copies of A's files that this mount had adopted are of no use any more: A is back. That is no give-back.
+/// A is back: copies of its files that this mount had adopted are of no use any more. This gives no claim back.
 #[test]
 fn what_is_owed_stays_so_when_a_file_is_disowned() {
     let (bed, key) = owed(2);
@@ -169,7 +169,7 @@ fn what_is_owed_stays_so_when_a_file_is_disowned() {
     assert!(is_told(b), "a sync says nothing of what is lost");
 }
 
-/// B hears of an earlier give-back once A has cut the file for it.
+/// B hears that an earlier claim was given back, once A has cut the file for B.
 #[test]
 fn what_is_owed_for_a_cut_stays_so_when_an_earlier_claim_was_given_back() {
     let (bed, key) = owed(2);
@@ -198,7 +198,7 @@ fn what_is_owed_for_a_cut_is_owed_by_the_claim_under_which_it_was_made() {
     assert!(is_told(b), "a sync says nothing of what is lost");
 }
 
-/// A gives the file back while B opens it there, at 20: then it is nobody's as far as B knows.
+/// A gives the file back while B opens it there, at revision 20: then B knows of no home.
 #[test]
 fn a_home_that_gives_the_file_back_while_it_is_opened_is_believed_no_longer() {
     let (bed, key) = owed(2);
@@ -249,7 +249,7 @@ fn who_has_heard_of_a_later_home_is_not_sent_back_to_a_former_one() {
     assert_eq!(b.vfs.home_of(key).as_deref(), Some("a"));
 }
 
-/// Whoever asked for a write is answered without it, right after it was made: set-id bits go all the same.
+/// A write is given up and its asker answered, right after it was made: the set-id bits go all the same.
 #[test]
 fn a_write_that_was_given_up_once_it_was_made_leaves_no_privilege() {
     use std::os::unix::fs::MetadataExt;

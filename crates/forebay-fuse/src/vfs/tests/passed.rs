@@ -1,4 +1,4 @@
-//! Files that the kernel passes through: it is played.
+//! Files that the kernel passes through; the kernel is played.
 
 use std::os::fd::BorrowedFd;
 
@@ -18,7 +18,7 @@ impl Registrar for Passes {
     fn release(&self, _: u32) {}
 }
 
-/// A file is given set-user-id while somebody has it open past us.
+/// A file is given set-user-id while a program has it open past the daemon.
 #[test]
 fn set_user_id_is_lost_by_what_is_written_after_it_was_given() {
     for writes in [true, false] {
@@ -50,7 +50,7 @@ fn set_user_id_is_lost_by_what_is_written_after_it_was_given() {
     }
 }
 
-/// What a thread of its own does, which is to be answered soon.
+/// Runs `does` in a thread of its own, and fails if it takes 10 s.
 fn answered<T: Send + 'static>(what: &str, does: impl FnOnce() -> T + Send + 'static) -> T {
     let (tells, told) = channel();
     std::thread::spawn(move || {
@@ -59,7 +59,7 @@ fn answered<T: Send + 'static>(what: &str, does: impl FnOnce() -> T + Send + 'st
     told.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what} waits"))
 }
 
-/// The tier takes its time to make a file durable that is to be written past us. Who uses others does not wait.
+/// The tier takes long to make a file durable, to be written past the daemon. Users of other files do not wait.
 // S-10
 #[test]
 fn a_file_that_is_made_ready_keeps_nobody_waiting_but_those_who_open_it() {

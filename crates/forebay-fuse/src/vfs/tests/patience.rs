@@ -9,7 +9,7 @@ use crate::request::{Do, Shared};
 
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// Says the error that a request is answered with; 0 if it is done.
+/// Sends the error of a request's answer; 0 if the request is done.
 struct Heard(Sender<i32>);
 
 impl Fail for Heard {
@@ -41,7 +41,8 @@ pub fn watched(shared: &Arc<Shared>, told: &Receiver<i32>) -> i32 {
     panic!("it is not answered");
 }
 
-/// Who waits for the heir of a dead home is not told that the store is away, however short a call to that may take.
+/// A request that waits for the heir of a dead home is not told that the store is away, however short a call to the
+/// store may take.
 #[test]
 fn a_request_that_waits_for_a_member_does_not_hang_in_the_store() {
     let bed = Bed::new(0);
@@ -65,7 +66,7 @@ fn a_request_that_waits_for_a_member_does_not_hang_in_the_store() {
     engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
 }
 
-/// However many requests hang in the store, what needs no store is answered.
+/// However many requests hang in the store, those that need no store are answered.
 // S-10
 #[test]
 fn requests_that_hang_leave_room_for_those_that_do_not() {

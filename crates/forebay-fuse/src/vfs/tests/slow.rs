@@ -1,4 +1,4 @@
-//! A fast tier whose shadow files are not synced for as long as that is held up.
+//! A fast tier that holds up the syncs of shadow files while a gate is closed.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -26,7 +26,7 @@ impl Gate {
         self.open.notify_all();
     }
 
-    /// How many syncs came since it was closed.
+    /// The number of syncs that came since the gate was closed.
     pub fn came(&self) -> u64 {
         lock(&self.state).1
     }

@@ -1,4 +1,4 @@
-//! A mount that may not serve: it is cut off, or another has its place.
+//! A mount that may not serve: it is cut off, or another member has its place.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,7 @@ fn unfit(bed: &Bed, errno: Option<i32>) {
     unfit.extend(errno.map(|errno| ("a".into(), errno)));
 }
 
-/// Whoever may have its place may grant the same to another.
+/// Another member may have this one's place, and grant the same lock to another program.
 #[test]
 fn a_home_that_may_not_serve_answers_its_own_programs_no_lock() {
     let bed = Bed::new(1);
@@ -37,7 +37,7 @@ fn a_home_that_may_not_serve_answers_its_own_programs_no_lock() {
     unfit(&bed, None);
     assert_eq!(a.vfs.set_lock(&wanted(second, 2), None).unwrap(), Came::Granted);
     a.vfs.unset_lock(second, wanted(second, 2).of, Range::ALL).unwrap();
-    // Of what it had before nobody knows then.
+    // A lock that the program had before is lost when a request for it fails.
     assert_eq!(a.vfs.set_lock(&wanted(first, 1), None).unwrap(), Came::Granted);
     unfit(&bed, Some(libc::ETIMEDOUT));
     assert_eq!(errno(a.vfs.set_lock(&wanted(first, 1), None)), libc::ETIMEDOUT);
@@ -56,7 +56,7 @@ fn who_has_a_lock_of_a_home_that_is_taken_over_hears_of_it_on_the_home_too() {
     a.write(has_none, 0, "it never had one").unwrap();
 }
 
-/// Others may hold files below it by then.
+/// Other members may hold files below the directory by then.
 #[test]
 fn a_directory_whose_gate_has_gone_is_not_renamed() {
     let bed = Bed::new(1);
