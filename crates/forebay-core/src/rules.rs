@@ -258,6 +258,13 @@ impl Active {
 }
 
 impl Rule {
+    /// Whether the rule has no condition, so that it matches every file.
+    pub fn is_for_all(&self) -> bool {
+        let is_about_files = !self.path.is_empty() || self.size_min.or(self.size_max).is_some();
+        let is_about_programs = !self.uid.is_empty() || !self.gid.is_empty() || self.pid.is_some();
+        !is_about_files && !is_about_programs && self.cgroup.is_empty()
+    }
+
     /// # Errors
     ///
     /// What is wrong, and what to write instead.

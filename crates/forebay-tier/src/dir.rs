@@ -326,15 +326,19 @@ fn check_owner(tier: &Folder, backing: &TierOwner) -> Result<Superblock> {
     if found.identity == backing.identity {
         return Ok(block);
     }
-    Err(Error::new(
-        Kind::WrongTier,
-        format!(
-            "the tier {} belongs to the backing store {}, not to {}: mount that one, or give --tier another directory",
-            tier.path().display(),
-            found.path.display(),
-            backing.path.display()
+    let (tier, theirs, ours) =
+        (tier.path().display(), found.path.display(), backing.path.display());
+    let message = match found.path == backing.path {
+        true => format!(
+            "the tier {tier} belongs to another directory than the one that is at {ours} now: mount the file system \
+             with the backing store there first, or give --tier another directory"
         ),
-    ))
+        false => format!(
+            "the tier {tier} belongs to the backing store {theirs}, not to {ours}: mount that one, or give --tier \
+             another directory"
+        ),
+    };
+    Err(Error::new(Kind::WrongTier, message))
 }
 
 fn read_superblock(tier: &Folder) -> Result<Superblock> {

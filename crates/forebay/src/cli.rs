@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use forebay_bench::prose;
 
 use crate::cmd;
+use crate::ui::Output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,10 +52,20 @@ fn laid_out(mut command: clap::Command, columns: usize) -> clap::Command {
 const COLUMNS_MAX: usize = 100;
 
 impl Cli {
-    /// Reads the command line, and ends the process for a usage error or a help text.
-    pub fn read(args: Vec<OsString>) -> Cli {
+    /// Reads the command line and the form in which its result is wanted. Ends the process for a usage error
+    /// or a help text.
+    pub fn read(args: Vec<OsString>) -> (Cli, Output) {
         let matches = shown(columns_of_stdout().min(COLUMNS_MAX)).get_matches_from(args);
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        (cli, Output::from(has_json(&matches)))
+    }
+}
+
+/// Whether the innermost command was given `--json`.
+fn has_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, inner)) => has_json(inner),
+        None => matches!(matches.try_get_one("json"), Ok(Some(true))),
     }
 }
 

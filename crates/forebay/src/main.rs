@@ -26,8 +26,9 @@ mod wire;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use forebay_backing::Result;
 use forebay_base::{nearest, units};
+
+use crate::ui::Output;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -35,20 +36,21 @@ fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     match helper::Call::of(&args) {
-        Some(call) => helper::exit_code(told(called_by_mount(call))),
-        None => ExitCode::from(told(cli::Cli::read(args).command.run())),
+        Some(call) => helper::exit_code(called_by_mount(call)),
+        None => ExitCode::from(run(args)),
     }
 }
 
-fn called_by_mount(call: helper::Call) -> Result<u8> {
-    let Some(words) = call.words? else { return Ok(0) };
-    let args = std::iter::once("forebay".into()).chain(words).collect();
-    cli::Cli::read(args).command.run()
+fn called_by_mount(call: helper::Call) -> u8 {
+    match call.words {
+        Ok(Some(words)) => run(std::iter::once("forebay".into()).chain(words).collect()),
+        Ok(None) => 0,
+        Err(error) => ui::tell_error(&error, Output::Human),
+    }
 }
 
-fn told(result: Result<u8>) -> u8 {
-    result.unwrap_or_else(|error| {
-        ui::note!("{error}");
-        error.exit_code()
-    })
+/// Carries out a command line and returns the exit code.
+fn run(args: Vec<OsString>) -> u8 {
+    let (cli, output) = cli::Cli::read(args);
+    cli.command.run().unwrap_or_else(|error| ui::tell_error(&error, output))
 }

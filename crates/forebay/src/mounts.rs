@@ -187,7 +187,9 @@ impl Wish {
                 format!("end that with `forebay umount {at}`, or give --tier another directory")
             }
             (Wish::Mount, None) => {
-                "unmount that one first, or give --tier another directory".into()
+                "`forebay status` of the tier's directory tells what its daemon does (after an umount it drains \
+                 and ends); wait for its end, or give --tier another directory"
+                    .into()
             }
             (Wish::Check, _) => format!(
                 "`forebay status {place}` tells what is dirty in it, `forebay umount {place}` frees \

@@ -138,3 +138,67 @@ fn a_node_daemon_in_the_background_serves_when_the_command_returns() {
     kill(pid, libc::SIGTERM);
     assert!(eventually(Duration::from_secs(30), || !is_alive(pid)), "it stops");
 }
+
+/// A script that asks for JSON gets a document whatever happens.
+#[test]
+fn an_error_is_a_document_where_json_is_asked_for() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    let mnt = text(&mounted.path).to_string();
+    let unmounted = text(&bed.backing).to_string();
+    let cases: [(&[&str], i32); 6] = [
+        (&["status", &unmounted, "--json"], 3),
+        (&["umount", &unmounted, "--json"], 3),
+        (&["get", &mnt, "no-such-key", "--json"], 2),
+        (&["jobs", "wait", "999", &mnt, "--json"], 2),
+        (&["rules", "remove", &mnt, "none", "--json"], 2),
+        (&["check", text(&bed.tier), "--json"], 2),
+    ];
+    for (words, code) in cases {
+        let out = forebay(words);
+        assert_eq!(out.code, Some(code), "{words:?}: {out:#?}");
+        let told = out.json();
+        assert_eq!(told["exit_code"], code, "{words:?}: {told:#}");
+        let why = told["error"].as_str().unwrap_or_default();
+        assert!(!why.is_empty() && out.stderr.contains(why), "{words:?}: {out:#?}");
+    }
+    mounted.umount();
+}
+
+/// The drain after a SIGTERM is the daemon's own. Who unmounts meanwhile is told how it ended.
+#[test]
+fn umount_beside_a_daemon_that_ends_says_how_it_ended() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold", "--throttle", "4MB,1ms"]);
+    sample::file(&mounted.at("f"), 1, 4_000_000);
+    kill(mounted.pid, libc::SIGTERM);
+    let out = forebay(&["umount", "--json", text(&bed.mnt)]).expect(0).json();
+    assert_eq!(out["mountpoint"], text(&bed.mnt), "{out:#}");
+    assert_eq!(out["exit_code"], 0, "{out:#}");
+    assert_eq!(fs::read(bed.backing.join("f")).unwrap().len(), 4_000_000);
+    within(PATIENCE, "the daemon ends", || !is_alive(mounted.pid));
+}
+
+#[test]
+fn a_rule_that_can_match_nothing_or_matches_everything_is_asked_about() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    let mnt = text(&mounted.path).to_string();
+    let add = |words: &[&str]| mounted.forebay(&[&["rules", "add", &mnt], words].concat());
+    let whole = format!("{mnt}/scratch/**");
+    let out = add(&["scratch", "deny", "--path", &whole]).expect(2);
+    assert!(out.stderr.contains("write 'scratch/**'"), "{out:#?}");
+    let out = add(&["rest", "deny"]).expect(2);
+    assert!(out.stderr.contains("keeps every file out"), "{out:#?}");
+    let out = add(&["rest", "deny", "--all", "--path", "x"]).expect(2);
+    assert!(out.stderr.contains("it has conditions"), "{out:#?}");
+    let out = add(&["group", "deny", "--cgroup", "no/such.slice"]).ok();
+    assert!(out.stderr.contains("no control group no/such.slice"), "{out:#?}");
+    add(&["rest", "deny", "--all"]).ok();
+    let rules = mounted.forebay(&["rules", "list", "--json", &mnt]).ok().json();
+    assert_eq!(rules.as_array().map(Vec::len), Some(2), "{rules:#}");
+    mounted.umount();
+}

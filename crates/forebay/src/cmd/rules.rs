@@ -1,9 +1,10 @@
 //! `forebay rules`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use forebay_backing::Result;
+use forebay_backing::{Error, Kind, Result};
+use forebay_engine::rules::Action;
 use serde_json::{Value, json};
 
 use crate::config::{self, RuleText};
@@ -44,6 +45,7 @@ Examples:
   forebay rules add /mnt/fast logs deny --path '*.log'
   forebay rules add /mnt/fast scans deny-reads --path '/data/**' --size-min 1GiB --uid 1000
   forebay rules add /mnt/fast job deny-writes --pid 4711
+  forebay rules add /mnt/fast rest deny --all
 
 All conditions must hold. One that takes several values holds if one of them does: give it again.";
 
@@ -88,6 +90,12 @@ struct Add {
     mountpoint: PathBuf,
     #[command(flatten)]
     rule: RuleText,
+    /// The rule is for every file: it has no condition.
+    #[arg(long)]
+    all: bool,
+    /// Print the rule as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -96,6 +104,9 @@ struct Remove {
     mountpoint: PathBuf,
     /// The rule's name.
     name: String,
+    /// Print the rule's name as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -128,14 +139,13 @@ struct Test {
 pub fn run(args: &Args) -> Result<u8> {
     match &args.what {
         What::List(args) => list(args)?,
-        What::Add(args) => {
-            args.rule.read()?;
-            client(&args.mountpoint)?.0.post("/v1/rules", &json!(args.rule))?;
-            say(format!("rule {} is added; `forebay rules list` shows all", args.rule.name));
-        }
+        What::Add(args) => add(args)?,
         What::Remove(args) => {
             client(&args.mountpoint)?.0.delete(&format!("/v1/rules/{}", args.name))?;
-            say(format!("rule {} is removed", args.name));
+            match args.json {
+                true => say_json(&json!({ "removed": args.name })),
+                false => say(format!("rule {} is removed", args.name)),
+            }
         }
         What::Save(args) => save(args)?,
         What::Test(args) => test(args)?,
@@ -143,7 +153,51 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(0)
 }
 
-fn client(path: &std::path::Path) -> Result<(Client, Place)> {
+fn add(args: &Add) -> Result<()> {
+    let rule = args.rule.read()?;
+    let (client, place) = client(&args.mountpoint)?;
+    let usage = |why: String| Err(Error::new(Kind::Usage, format!("rule {}: {why}", rule.name)));
+    match (rule.is_for_all(), args.all) {
+        (false, true) => return usage("it has conditions: leave them out, or --all".into()),
+        (true, false) if rule.action != Action::Allow => {
+            let why = "without a condition it keeps every file out: give one, such as --path 'logs/**', or --all";
+            return usage(why.into());
+        }
+        _ => {}
+    }
+    for pattern in &rule.path {
+        if let Some(rest) = below_mount(pattern, &place.mountpoint) {
+            let at = place.mountpoint.display();
+            return usage(format!(
+                "path '{pattern}' is matched from the root of the mount {at}, not from the machine's: write '{rest}'"
+            ));
+        }
+    }
+    for group in rule.cgroup.iter().filter(|group| !has_cgroup(group)) {
+        note!(
+            "there is no control group {group} now: rule {} matches once there is one",
+            rule.name
+        );
+    }
+    client.post("/v1/rules", &json!(args.rule))?;
+    match args.json {
+        true => say_json(&json!(args.rule)),
+        false => say(format!("rule {} is added; `forebay rules list` shows all", rule.name)),
+    }
+    Ok(())
+}
+
+/// What is left of a pattern that begins with the mount point, which no path in the mount does.
+fn below_mount<'a>(pattern: &'a str, mountpoint: &Path) -> Option<&'a str> {
+    let rest = pattern.strip_prefix(mountpoint.to_str()?)?;
+    rest.strip_prefix('/').or_else(|| rest.is_empty().then_some("**"))
+}
+
+fn has_cgroup(group: &str) -> bool {
+    Path::new("/sys/fs/cgroup").join(group.trim_matches('/')).is_dir()
+}
+
+fn client(path: &Path) -> Result<(Client, Place)> {
     let place = Mounts::read()?.daemon_of(path)?;
     Ok((Client::new(&place.tier), place))
 }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use forebay_backing::{Error, Kind, Result};
 use serde_json::{Map, Value, json};
 
-use super::watch::{self, Output};
+use super::watch;
 use crate::config::keys;
 use crate::http::Client;
 use crate::mounts::Mounts;
-use crate::ui::{say, say_json};
+use crate::ui::{Output, say, say_json};
 
 const EXAMPLES: &str = "\
 Examples:

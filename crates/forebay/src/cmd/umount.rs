@@ -17,7 +17,7 @@ use crate::mounts::{Mounts, Place, users_of};
 use crate::node::client::NodeClient;
 use crate::pulse;
 use crate::rights;
-use crate::ui::{note, say, say_json};
+use crate::ui::{note, say, say_json, tell_error};
 use crate::units::{counted, human_secs, human_size, parse_duration};
 use crate::wire::{Job, Leave};
 
@@ -31,11 +31,13 @@ Examples:
 Every dirty byte is flushed first. If that fails or takes longer than --timeout, the mount stays and
 the exit code is 4. With --keep-dirty nothing is flushed: what is dirty waits in the tier for the
 next mount. A mount whose daemon died is cleared away; the exit code is 4 if something is dirty in its
-tier (0 with --keep-dirty), or the tier cannot be read. With --json it has `\"daemon\": \"dead\"`, and where
+tier (0 with --keep-dirty), or the tier cannot be read. With --json it has `\"daemon\": \"dead\"`
+(`\"ended\"` if the daemon has just unmounted by itself), and where
 a job has them `exit_code` and, in `report`, `left_dirty_files` and `left_dirty_bytes`.
 
---all unmounts what you have mounted, the newest first, whatever fails; the exit code is the worst,
-and --json prints a document for each.";
+--all unmounts every mount of your user id on this machine, the newest first, whatever fails: as root also
+those that others made as root. The exit code is the worst, and --json prints a document for each, with
+its `mountpoint` and `tier`.";
 
 /// Drain and unmount.
 #[derive(Debug, clap::Args)]
@@ -45,7 +47,7 @@ pub struct Args {
     #[arg(required_unless_present = "all")]
     mountpoint: Option<PathBuf>,
 
-    /// All mounts that you have made.
+    /// Every mount of your user id on this machine.
     #[arg(long, conflicts_with = "mountpoint")]
     all: bool,
 
@@ -119,10 +121,7 @@ fn all(mounts: &Mounts, args: &Args) -> Result<u8> {
     }
     let codes = own.into_iter().map(|place| {
         let at = place.mountpoint.display().to_string();
-        one(place, args).unwrap_or_else(|error| {
-            note!("{at}: {error}");
-            error.exit_code()
-        })
+        one(place, args).unwrap_or_else(|error| tell_error(&error.context(at), args.json.into()))
     });
     Ok(codes.max().unwrap_or(0))
 }
@@ -137,21 +136,51 @@ fn one(place: Place, args: &Args) -> Result<u8> {
     let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
     let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };
     let job = match leave(&client, &ask) {
-        // Whether a daemon is dead is the kernel's to say: a socket may be full, gone or unreadable.
-        Err(error)
-            if error.kind() == Kind::Unreachable
-                && !client.is_forbidden()
-                && pulse::is_dead(&place.mountpoint)? =>
-        {
-            return clear_away(&place, args);
+        Err(error) if error.kind() == Kind::Unreachable && !client.is_forbidden() => {
+            return unanswered(&place, args, error);
         }
         job => job?,
     };
     match args.json {
-        true => say_json(&job),
+        true => say_json(&of_place(&place, json!(job))),
         false => tell(&job, &place, args),
     }
     Ok(job.exit_code.unwrap_or(0))
+}
+
+/// Names the mount in a document about it.
+fn of_place(place: &Place, mut document: Value) -> Value {
+    document["mountpoint"] = place.mountpoint.to_string_lossy().into();
+    document["tier"] = place.tier.to_string_lossy().into();
+    document
+}
+
+/// The daemon does not answer: it has unmounted and ended meanwhile, or it has died and left the mount, or it hangs.
+/// The kernel says which, since a socket may be full, gone or unreadable.
+fn unanswered(place: &Place, args: &Args, error: Error) -> Result<u8> {
+    if is_mounted(place)? && pulse::is_dead(&place.mountpoint)? {
+        detach(&place.mountpoint)?;
+        let at = place.mountpoint.display();
+        return Ok(tell_left(
+            place,
+            args,
+            "dead",
+            format!("the daemon of {at} had died; the mount is cleared away"),
+        ));
+    }
+    match is_mounted(place)? {
+        true => Err(error),
+        false => {
+            let text =
+                format!("{} was unmounted by its own daemon meanwhile", place.mountpoint.display());
+            Ok(tell_left(place, args, "ended", text))
+        }
+    }
+}
+
+fn is_mounted(place: &Place) -> Result<bool> {
+    let now = Mounts::read()?.find(&place.mountpoint);
+    Ok(now.is_ok_and(|now| now.tier == place.tier))
 }
 
 /// Has the daemon drain, unmount and end, and waits for all three.
@@ -240,34 +269,36 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
     }
 }
 
-/// Detaches the mount of a daemon that died. What is dirty is in the tier.
-fn clear_away(place: &Place, args: &Args) -> Result<u8> {
-    detach(&place.mountpoint)?;
-    let (at, tier) = (place.mountpoint.display(), place.tier.display());
+/// Tells what became of a mount whose daemon is gone, and what its tier still holds. Returns the exit code.
+fn tell_left(place: &Place, args: &Args, daemon: &str, told: String) -> u8 {
     let left = Left::look(&place.tier);
     let text = left.text();
     let exit_code = left.exit_code(args.keep_dirty);
     match args.json {
-        // What a job has, too, has the name and the place it has there.
-        true => say_json(&json!({
-            "kind": "umount",
-            "daemon": "dead",
-            "mountpoint": place.mountpoint.to_string_lossy(),
-            "tier": place.tier.to_string_lossy(),
-            "dirty": left.dirty(),
-            "report": { "left_dirty_files": left.files(), "left_dirty_bytes": left.bytes() },
-            "message": text,
-            "exit_code": exit_code,
-        })),
+        // Fields that a job has as well have its names and places.
+        true => say_json(&of_place(
+            place,
+            json!({
+                "kind": "umount",
+                "daemon": daemon,
+                "dirty": left.dirty(),
+                "report": { "left_dirty_files": left.files(), "left_dirty_bytes": left.bytes() },
+                "message": text,
+                "exit_code": exit_code,
+            }),
+        )),
         false => {
-            say(format!("the daemon of {at} had died; the mount is cleared away"));
+            say(told);
             say(match left {
                 Left::Nothing => text,
-                _ => format!("{text}; mount it again to go on, or `forebay recover {tier}`"),
+                _ => {
+                    let tier = place.tier.display();
+                    format!("{text}; mount it again to go on, or `forebay recover {tier}`")
+                }
             });
         }
     }
-    Ok(exit_code)
+    exit_code
 }
 
 /// What a daemon that died left in its tier.

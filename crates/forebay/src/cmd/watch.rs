@@ -11,7 +11,7 @@ use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
-use crate::ui::{note, say, say_json};
+use crate::ui::{Output, note, say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
 
@@ -57,18 +57,6 @@ pub fn ask_with(kind: JobKind, asked: &Asked, more: impl FnOnce(&mut NewJob)) ->
 pub struct Scope {
     pub place: Place,
     pub paths: Vec<WirePath>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-pub enum Output {
-    Human,
-    Json,
-}
-
-impl From<bool> for Output {
-    fn from(json: bool) -> Output {
-        if json { Output::Json } else { Output::Human }
-    }
 }
 
 impl Scope {

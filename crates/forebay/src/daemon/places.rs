@@ -204,6 +204,9 @@ fn tier_dir(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
 
 fn cannot_use(what: &str, path: &Path, error: &io::Error) -> Error {
     let remedy = match error.kind() {
+        io::ErrorKind::NotFound if what == "backing store" => {
+            ": mount the file system that it is on; create it, with mkdir -p, if it is to be new"
+        }
         io::ErrorKind::NotFound => ": create it first, with mkdir -p",
         io::ErrorKind::PermissionDenied => ": run as a user who may enter it",
         _ if error.raw_os_error() == Some(libc::ENOTCONN) => ": a dead mount, unmount it first",

@@ -11,6 +11,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use forebay_backing::{Error, Kind, Result};
 use plain::Plain;
 use serde::Serialize;
+use serde_json::json;
 
 /// Prints a line to standard output. A reader that has gone (`| head`) is no error worth a panic.
 pub fn say(line: impl std::fmt::Display) {
@@ -59,6 +60,30 @@ fn lines_of(text: &str) -> Vec<String> {
         Some((fact, remedy)) => vec![fact.into(), format!("  {remedy}")],
         None => vec![text.into()],
     }
+}
+
+/// The form in which a command's result is wanted.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Output {
+    Human,
+    /// `--json`: a document on standard output, also for an error.
+    Json,
+}
+
+impl From<bool> for Output {
+    fn from(json: bool) -> Output {
+        if json { Output::Json } else { Output::Human }
+    }
+}
+
+/// Tells why a command failed and returns its exit code.
+pub fn tell_error(error: &Error, output: Output) -> u8 {
+    note!("{error}");
+    let exit_code = error.exit_code();
+    if output == Output::Json {
+        say_json(&json!({ "error": error.to_string(), "exit_code": exit_code }));
+    }
+    exit_code
 }
 
 pub enum Answer {
