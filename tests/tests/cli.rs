@@ -283,6 +283,37 @@ fn flush_wait_means_on_the_backing_store() {
     proof!("flushed by directory and as a whole");
 }
 
+/// By a name that the kernel does not use, by one that only the store knows, and in a directory that others have moved.
+// S-5
+#[test]
+fn flush_wait_finds_what_was_written_by_another_name() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for name in ["d1/x", "d2/other", "d3/f", "x"] {
+        sample::file(&bed.backing.join(name), 1, 30);
+    }
+    fs::hard_link(bed.backing.join("d1/x"), bed.backing.join("d2/y")).unwrap();
+    let mounted = bed.mount(&["--preset", "hold"]);
+    fs::hard_link(mounted.at("x"), mounted.at("y")).unwrap();
+    for name in ["x", "d1/x", "d3/f"] {
+        fs::write(mounted.at(name), b"new").unwrap();
+    }
+    mounted.hear_closes();
+    fs::rename(bed.backing.join("d3"), bed.backing.join("d4")).unwrap();
+    let commands: [(&[&str], &str, &str); 3] = [
+        (&["flush", "--wait"], "x", "x"),
+        (&["fence"], "d2", "d2/y"),
+        (&["wait", "--durable"], "d4/f", "d4/f"),
+    ];
+    for (command, named, name) in commands {
+        mounted.forebay(&[command, &[text(&mounted.at(named))]].concat()).ok();
+        assert_eq!(fs::read(bed.backing.join(name)).unwrap(), b"new", "{command:?} {named}");
+    }
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    mounted.umount();
+    proof!("{} commands", commands.len());
+}
+
 #[test]
 fn files_are_fetched_pinned_evicted_and_purged() {
     needs_forebay!();

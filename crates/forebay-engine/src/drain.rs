@@ -37,6 +37,7 @@ pub mod owed;
 mod parcel;
 mod permits;
 mod put;
+mod search;
 pub mod suspend;
 pub mod valve;
 

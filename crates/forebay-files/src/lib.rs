@@ -435,6 +435,14 @@ impl Files {
         files
     }
 
+    /// The dirty files that are known by no name at or below one of the paths. Looks at none.
+    pub fn dirty_beside(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+        let Some(below) = self.ids_below(scope) else { return Vec::new() };
+        let mut files = self.dirty().older(self.time.ms(), u64::MAX);
+        files.retain(|file| !below.contains(&file.id));
+        files.into()
+    }
+
     /// Whether any file at or below the path is known.
     pub fn knows_any(&self, path: &Path) -> bool {
         let ids = self.tree().at_or_below(path);

@@ -7,6 +7,7 @@
 //!   otherwise; the drain leaves them alone until then, and every other order that does not name
 //!   them puts them last, too.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,13 +17,14 @@ use std::time::{Duration, Instant};
 use forebay_backing::Kind;
 use forebay_base::glob::Pattern;
 
+use crate::core::id::FileId;
 use crate::core::report::{Failure, Meter, Progress, Report};
 use crate::drain::flush::Left;
 use crate::drain::holds::{Hold, is_within};
 use crate::drain::owed::Owed;
 use crate::drain::parcel::{Flown, Outcome, Pick, Take};
 use crate::drain::{Drain, PAUSE};
-use crate::files::file::Inner;
+use crate::files::file::{File, Inner};
 use forebay_base::lock::{Mutex, Rank};
 
 /// So long who ordered a flush waits for the flushed files to be closed.
@@ -98,7 +100,8 @@ impl Drain {
         // What is not written past us any more can become clean.
         self.passed.end_lingering();
         let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
-        let (mut others, mut last) = self.owed(order);
+        let found = self.search(&order.scope, progress);
+        let (mut others, mut last) = self.owed(order, found);
         let owed = || others.iter().chain(&last);
         progress.total_files.store(owed().count() as u64, Relaxed);
         progress.total_bytes.store(owed().map(|owed| owed.bytes).sum(), Relaxed);
@@ -123,10 +126,13 @@ impl Drain {
         report
     }
 
-    /// What is dirty now, and of that what comes last.
-    fn owed(&self, order: &Order) -> (Vec<Owed>, Vec<Owed>) {
+    /// What is dirty now, `found` included, and of that what comes last.
+    fn owed(&self, order: &Order, found: Vec<Arc<File>>) -> (Vec<Owed>, Vec<Owed>) {
         let (mut others, mut last) = (Vec::new(), Vec::new());
-        for file in self.files.select_dirty(&order.scope) {
+        let mut files = self.files.select_dirty(&order.scope);
+        let selected: BTreeSet<FileId> = files.iter().map(|file| file.id).collect();
+        files.extend(found.into_iter().filter(|file| !selected.contains(&file.id)));
+        for file in files {
             let inner = file.lock();
             if !inner.state.is_dirty() {
                 continue;

@@ -5,6 +5,7 @@ mod ahead;
 mod anew;
 mod around;
 mod attach;
+mod beside;
 mod bytes;
 mod closing;
 mod content;

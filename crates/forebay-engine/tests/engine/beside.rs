@@ -1,0 +1,184 @@
+//! Others move, link or replace a file on the store while bytes of it are dirty here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use forebay_backing::wrap::{Call, Layer, Verb, Wrapped};
+use forebay_backing::{Attr, BackingStore, Error, RenameMode, Result};
+use forebay_engine::{Config, Engine, OpenFile, Progress};
+
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, named, patient, start};
+use crate::store::MemStore;
+
+const OURS: &[u8] = b"acknowledged";
+const THEIRS: &[u8] = b"theirs";
+
+/// Counts what is asked of names. What is called `unreadable` cannot be listed.
+#[derive(Default)]
+struct Asked {
+    stats: AtomicU64,
+    lists: AtomicU64,
+}
+
+impl Layer for Asked {
+    const PASSES_FD: bool = false;
+
+    fn before(&self, call: &Call<'_>) -> Result<()> {
+        match call.verb {
+            Verb::Stat => drop(self.stats.fetch_add(1, Relaxed)),
+            Verb::ReadDir => drop(self.lists.fetch_add(1, Relaxed)),
+            _ => {}
+        }
+        match call.verb == Verb::ReadDir && call.paths[0].ends_with("unreadable") {
+            true => Err(Error::os(libc::EIO, "it cannot be listed")),
+            false => Ok(()),
+        }
+    }
+}
+
+struct Bed {
+    store: MemStore,
+    asked: Arc<Asked>,
+    engine: Arc<Engine>,
+}
+
+impl Bed {
+    /// On a store with these directories, and `f` in the first of them.
+    fn new(dirs: &[&str]) -> Bed {
+        let store = MemStore::new();
+        for dir in dirs {
+            store.mkdir(Path::new(dir), &NEW).expect("no such name yet");
+        }
+        let asked = Arc::new(Asked::default());
+        let layered = Wrapped::new(Arc::new(store.clone()), asked.clone());
+        let media = Arc::new(CrashMedia::default());
+        let engine = start(media, layered, "beside", Config::default(), patient()).expect("new");
+        let bed = Bed { store, asked, engine };
+        bed.put(&format!("{}/f", dirs[0]), THEIRS);
+        bed
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        let (file, _) = self.store.create(Path::new(path), &NEW).expect("no such name yet");
+        file.write_at(bytes, 0).expect("memory");
+    }
+
+    fn open(&self, path: &str) -> OpenFile {
+        self.engine.io.open(Path::new(path), None).expect("it is there")
+    }
+
+    fn write(&self, path: &str) -> Attr {
+        self.engine.io.write(&self.open(path), 0, OURS).expect("room");
+        self.engine.verbs.stat(Path::new(path)).expect("it is there")
+    }
+
+    fn link(&self, from: &str, to: &str) {
+        self.store.link(Path::new(from), None, Path::new(to)).expect("no such name yet");
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        self.store
+            .rename(Path::new(from), Path::new(to), RenameMode::Replace)
+            .expect("it is there");
+    }
+
+    /// Flushes what is at or below the path, without a failure. How many files that were.
+    fn flush(&self, path: &str) -> u64 {
+        let report = self.engine.drain.flush(&[PathBuf::from(path)], &Progress::default());
+        assert!(report.failures.is_empty(), "{path}: {report:?}");
+        report.files
+    }
+
+    /// What the store has there.
+    fn there(&self, path: &str) -> Option<Vec<u8>> {
+        self.store.snapshot().files().remove(Path::new(path))
+    }
+
+    /// What was asked of names since it was asked last.
+    fn asked(&self) -> [u64; 2] {
+        [&self.asked.stats, &self.asked.lists].map(|count| count.swap(0, Relaxed))
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        abandon(self.engine.clone());
+    }
+}
+
+// S-5
+#[test]
+fn a_flush_of_one_name_brings_home_what_was_written_by_another() {
+    for scope in ["e/g", "e"] {
+        let bed = Bed::new(&["d", "e"]);
+        bed.link("d/f", "e/g");
+        bed.write("d/f");
+        assert_eq!(bed.flush(scope), 1, "{scope}");
+        assert_eq!(bed.there("e/g").as_deref(), Some(OURS));
+    }
+}
+
+// S-5
+#[test]
+fn a_flush_of_a_new_name_finds_the_file_that_had_it_given_by_us() {
+    let bed = Bed::new(&["d"]);
+    let attr = bed.store.stat(Path::new("d/f")).expect("it is there");
+    bed.engine.verbs.link(named(Path::new("d/f"), &attr), Path::new("d/g")).expect("it is free");
+    bed.write("d/g");
+    assert_eq!(bed.flush("d/f"), 1);
+    assert_eq!(bed.there("d/f").as_deref(), Some(OURS));
+}
+
+// S-5
+#[test]
+fn a_flush_finds_what_is_in_a_directory_that_others_have_moved() {
+    for scope in ["e/f", "e"] {
+        let bed = Bed::new(&["d"]);
+        bed.write("d/f");
+        bed.rename("d", "e");
+        assert_eq!(bed.flush(scope), 1, "{scope}");
+        assert_eq!(bed.there("e/f").as_deref(), Some(OURS));
+    }
+}
+
+/// What cannot be told counts as being there.
+// S-5
+#[test]
+fn a_flush_of_what_cannot_be_listed_leaves_out_nothing_that_might_be_in_it() {
+    let bed = Bed::new(&["d", "e", "e/unreadable"]);
+    bed.link("d/f", "e/unreadable/g");
+    bed.put("d/n", THEIRS);
+    bed.write("d/f");
+    bed.write("d/n");
+    assert_eq!(bed.flush("e"), 1, "all names of the other one are known");
+    assert_eq!(bed.there("e/unreadable/g").as_deref(), Some(OURS));
+    assert_eq!(bed.engine.ops.status().dirty_files, 1);
+}
+
+/// Method: `e` has 20 directories; the number of files that are dirty outside is what a search there costs, but
+/// while one of them has a name that is not known.
+// S-5
+#[test]
+fn a_flush_asks_for_names_only_while_something_dirty_might_have_others() {
+    let below: Vec<String> = (0..20).map(|n| format!("e/{n}")).collect();
+    let dirs = ["d", "e"].into_iter().chain(below.iter().map(String::as_str));
+    let bed = Bed::new(&dirs.collect::<Vec<_>>());
+    bed.put("d/n", THEIRS);
+    bed.put("e/7/n", THEIRS);
+    bed.link("d/f", "e/0/g");
+    bed.write("e/7/n");
+    bed.asked();
+    assert_eq!(bed.flush("e"), 1);
+    let [_, lists] = bed.asked();
+    assert_eq!(lists, 0, "all that is dirty is known to be there");
+    bed.write("d/n");
+    bed.asked();
+    assert_eq!(bed.flush("e"), 0);
+    let [stats, lists] = bed.asked();
+    assert!((stats, lists) == (2, 1), "{stats} and {lists}: its one name is known");
+    bed.write("d/f");
+    assert_eq!(bed.flush("e"), 1);
+    assert_eq!(bed.there("e/0/g").as_deref(), Some(OURS));
+}
