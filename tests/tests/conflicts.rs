@@ -88,6 +88,35 @@ fn resolve(mounted: &Mounted, keep: &str) {
     assert_eq!(status["dirty_bytes"], 0, "{status:#}");
 }
 
+/// Others rotate a file away while the kernel believes in its name still. Method: it is removed here, or another
+/// is renamed over it.
+// S-7
+#[test]
+fn a_name_that_others_have_given_to_another_file_takes_no_bytes_of_ours_along() {
+    needs_forebay!();
+    for replaces in [false, true] {
+        let bed = Bed::new(Tier::Disk);
+        let mounted = bed.mount(&["--preset", "hold", "--trust", "5s"]);
+        fs::write(mounted.at("f"), OURS).unwrap();
+        fs::write(mounted.at("n"), b"new").unwrap();
+        fs::rename(bed.backing.join("f"), bed.backing.join("f.1")).unwrap();
+        fs::write(bed.backing.join("f"), THEIRS).unwrap();
+        match replaces {
+            true => fs::rename(mounted.at("n"), mounted.at("f")).unwrap(),
+            false => fs::remove_file(mounted.at("f")).unwrap(),
+        }
+        let moved = mounted.at("f.1");
+        within(PATIENCE, "ours are there", || fs::read(&moved).is_ok_and(|bytes| bytes == OURS));
+        // To others' rename they are in conflict.
+        mounted.forebay(&["resolve", text(&moved), "--keep", "ours"]).ok();
+        mounted.flush();
+        mounted.umount();
+        assert_eq!(fs::read(bed.backing.join("f.1")).unwrap(), OURS);
+        assert_eq!(theirs(&bed.backing), replaces.then(|| b"new".to_vec()), "as the kernel asked");
+        proof!("replaced: {replaces}");
+    }
+}
+
 const ALL: [Behind; 3] = [Behind::Changed, Behind::Replaced, Behind::Deleted];
 
 #[test]

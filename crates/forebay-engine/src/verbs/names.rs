@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Attr, FileKey, New, RenameMode, Result};
+use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result};
 
 use crate::core::journal::{Moved, NameOp};
 use crate::core::paths::Moving;
@@ -71,12 +71,7 @@ impl Verbs {
                 .find(at.key)
                 .map_or(Ok(()), |file| self.names.lost_name(&file, at.path));
         };
-        self.rescue_links(&file, at)?;
-        match self.files.keep_readable(&file) {
-            Err(error) if error.is(libc::EMFILE) => return Err(error),
-            // Behind our back the name may have gone already.
-            _ => {}
-        }
+        self.part_with(&file, at)?;
         let _changing = Changing::begin([file.clone()]);
         let (recorded, known, other) = {
             let inner = file.lock();
@@ -106,18 +101,57 @@ impl Verbs {
         self.outbox.tell_if_copied(&file)
     }
 
+    /// Before a name of a file goes: who has it open can read it later, and what is dirty of one that has names
+    /// unknown here is flushed.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the file is dirty or open, and others have taken the name from it: who asks looks again.
+    fn part_with(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
+        self.rescue_links(file, at)?;
+        let is_gone = |error: &Error| error.is(libc::ENOENT) || error.is(libc::ESTALE);
+        let mut kept = self.files.keep_readable(file);
+        if kept.as_ref().is_err_and(is_gone) {
+            // It was looked for by another of its names, perhaps.
+            self.prove_name(file, at)?;
+            kept = self.files.keep_readable(file);
+        }
+        match kept {
+            Err(error) if error.is(libc::EMFILE) || is_gone(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Flushes a dirty file that has more names than we know before one of ours goes.
     fn rescue_links(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
-        let (dirty, known) = {
-            let inner = file.lock();
-            (inner.state.is_dirty(), inner.state.paths.len())
-        };
-        if !dirty {
+        if !file.lock().state.is_dirty() {
             return Ok(());
         }
-        let links = self.names.ask(|b| b.stat(at.path))?.nlink;
-        file.lock().note_links(links);
-        if links > 1 && known <= 1 { self.drain.flush_file(file) } else { Ok(()) }
+        let links = self.prove_name(file, at)?;
+        let others = {
+            let mut inner = file.lock();
+            inner.note_links(links);
+            inner.state.paths.iter().filter(|path| path != at.path).count()
+        };
+        if links > 1 && others == 0 { self.drain.flush_file(file) } else { Ok(()) }
+    }
+
+    /// How many names the file has, if this is one of them: then it is the one that is trusted most.
+    fn prove_name(&self, file: &File, at: Named<'_>) -> Result<u32> {
+        let taken = || {
+            let what = format!("{} is not the name of that file any more", at.path.display());
+            Err(Error::os(libc::ESTALE, what))
+        };
+        match self.names.ask(|b| b.stat(at.path)) {
+            Ok(attr) if attr.key == at.key => {
+                let tree = self.files.tree();
+                file.lock().rename(file.id, |paths| paths.learn_first(tree, at.path));
+                Ok(attr.nlink)
+            }
+            Ok(_) => taken(),
+            Err(error) if error.is(libc::ENOENT) => taken(),
+            Err(error) => Err(error),
+        }
     }
 
     /// Renames `from` to `to`, replacing `over` if something was there.
@@ -155,9 +189,7 @@ impl Verbs {
         let lost = over.filter(|_| !exchange);
         let replaced = lost.and_then(|over| self.files.find(over.key));
         if let (Some(file), Some(over)) = (&replaced, lost) {
-            self.rescue_links(file, over)?;
-            // Behind our back the name may have gone already.
-            let _ = self.files.keep_readable(file);
+            self.part_with(file, over)?;
         }
         let op = match (exchange, over) {
             (true, Some(over)) => exchanged(from, over),

@@ -9,7 +9,7 @@ use forebay_backing::{Attr, BackingStore, Error, RenameMode, Result};
 use forebay_engine::{Config, Engine, OpenFile, Progress};
 
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, named, patient, start};
+use crate::start::{NEW, abandon, named, patient, read_all, start};
 use crate::store::MemStore;
 
 const OURS: &[u8] = b"acknowledged";
@@ -84,6 +84,13 @@ impl Bed {
             .expect("it is there");
     }
 
+    fn replace_by(&self, from: &str, over: &str, attr: &Attr) -> Result<()> {
+        let (from, over) = (Path::new(from), Path::new(over));
+        let moved = self.engine.verbs.stat(from)?;
+        let goes = Some(named(over, attr));
+        self.engine.verbs.rename(named(from, &moved), over, goes, RenameMode::Replace)
+    }
+
     /// Flushes what is at or below the path, without a failure. How many files that were.
     fn flush(&self, path: &str) -> u64 {
         let report = self.engine.drain.flush(&[PathBuf::from(path)], &Progress::default());
@@ -106,6 +113,63 @@ impl Drop for Bed {
     fn drop(&mut self) {
         abandon(self.engine.clone());
     }
+}
+
+/// Others have rotated the file away. Method: its name is to go in each way, whether or not they have put
+/// another in its place.
+// S-7
+#[test]
+fn a_name_that_is_another_files_by_now_takes_no_dirty_bytes_along() {
+    let ways: [fn(&Bed, &Attr) -> Result<()>; 2] = [
+        |bed, attr| bed.engine.verbs.unlink(named(Path::new("d/f"), attr)),
+        |bed, attr| bed.replace_by("d/n", "d/f", attr),
+    ];
+    for (way, replaced) in ways.into_iter().flat_map(|way| [(way, true), (way, false)]) {
+        let bed = Bed::new(&["d"]);
+        bed.put("d/n", b"new");
+        let attr = bed.write("d/f");
+        bed.rename("d/f", "d/f.1");
+        if replaced {
+            bed.put("d/f", THEIRS);
+        }
+        let error = way(&bed, &attr).expect_err("it is not that file's name");
+        assert!(error.is(libc::ESTALE), "{error}");
+        assert_eq!(bed.there("d/f"), replaced.then(|| THEIRS.to_vec()));
+        assert!(bed.there("d/n").is_some(), "nothing was renamed");
+        assert_eq!(read_all(&bed.engine, Path::new("d/f.1")).expect("it is there"), OURS);
+        assert_eq!(bed.engine.ops.status().dirty_files, 1);
+    }
+}
+
+// S-7
+#[test]
+fn what_is_written_to_an_open_file_after_others_have_moved_it_is_kept() {
+    let bed = Bed::new(&["d"]);
+    let file = bed.open("d/f");
+    let attr = bed.engine.verbs.stat_open(&file);
+    bed.rename("d/f", "d/f.1");
+    bed.put("d/f", THEIRS);
+    let error = bed.engine.verbs.unlink(named(Path::new("d/f"), &attr)).expect_err("not its name");
+    assert!(error.is(libc::ESTALE), "{error}");
+    bed.engine.io.write(&file, 0, OURS).expect("room");
+    drop(file);
+    assert_eq!(read_all(&bed.engine, Path::new("d/f.1")).expect("it is there"), OURS);
+    assert_eq!(bed.engine.ops.status().dirty_files, 1);
+}
+
+/// Its first name is not there any more, and that is not the one that goes.
+// S-7
+#[test]
+fn an_open_file_stays_readable_without_a_name_whatever_became_of_another() {
+    let bed = Bed::new(&["d"]);
+    bed.link("d/f", "d/g");
+    let (file, attr) = (bed.open("d/g"), bed.store.stat(Path::new("d/f")).expect("it is there"));
+    bed.rename("d/g", "d/h");
+    bed.engine.verbs.unlink(named(Path::new("d/f"), &attr)).expect("it is its name");
+    let mut bytes = [0; THEIRS.len()];
+    bed.engine.io.read(&file, 0, &mut bytes).expect("it is open");
+    assert_eq!(bytes, THEIRS);
+    drop(file);
 }
 
 // S-5
