@@ -126,6 +126,9 @@ impl Ops {
         match self.names.ask(|b| b.stat(path)) {
             Ok(attr) if attr.key == file.key => {
                 let mut inner = file.lock();
+                if ends_behind(&inner.state.gaps(0, inner.size()), attr.size) {
+                    return Err(too_short());
+                }
                 inner.note_base();
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
@@ -272,9 +275,18 @@ fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile)
         }
         let n = theirs.read_at(&mut buf[(a - at) as usize..(b - at) as usize], a)?;
         if (n as u64) < b - a {
-            let gone = "only parts of the file are in the tier, and the backing file, which was to have the rest, is shorter";
-            return Err(Error::os(libc::EIO, gone));
+            return Err(too_short());
         }
     }
     Ok(())
+}
+
+/// Whether a file of `size` has not all that is absent here.
+fn ends_behind(gaps: &[(u64, u64)], size: u64) -> bool {
+    gaps.last().is_some_and(|gap| gap.1 > size)
+}
+
+fn too_short() -> Error {
+    let gone = "only parts of the file are in the tier, and the backing file, which was to have the rest, is shorter";
+    Error::os(libc::EIO, gone)
 }

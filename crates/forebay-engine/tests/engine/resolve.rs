@@ -142,9 +142,12 @@ fn what_a_shortened_file_lacks_is_not_made_up() {
     });
     engine.ops.set_tunables(Tunables { tier_size: Some(1 << 20), ..patient() }).expect("valid");
     assert!(counter(&engine, "evicted_bytes") > 0, "the rest must be asked for");
-    let error = engine.ops.resolve(path(), Keep::Both).expect_err("the rest is gone");
-    assert_eq!(error.errno(), libc::EIO, "{error}");
+    for keep in [Keep::Both, Keep::Ours] {
+        let error = engine.ops.resolve(path(), keep).expect_err("the rest is gone");
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+    }
     assert!(saved(&store).is_empty(), "half a file is none");
+    assert!(store.snapshot().files()[path()] == vec![1; MIB], "theirs is as it was");
     assert_eq!(engine.ops.status().conflicted_files, 1, "ours is as it was");
     drop(file);
     abandon(engine);
