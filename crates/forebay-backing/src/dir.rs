@@ -48,7 +48,12 @@ pub struct DirStore {
 impl DirStore {
     /// Opens an existing directory; links in `root` itself are followed, once.
     pub fn open(root: &Path) -> Result<DirStore> {
-        Ok(DirStore { root: Arc::new(Root::open(root)?), access_lock: Mutex::new(Rank::Modes, ()) })
+        Ok(DirStore::with(Root::open(root)?))
+    }
+
+    /// A directory that somebody else has opened: `path` is where it is, without links.
+    pub fn of(dir: OwnedFd, path: PathBuf) -> Result<DirStore> {
+        Ok(DirStore::with(Root::of(dir, path)?))
     }
 
     /// The same where other machines move and make directories, too: none is remembered from one call to
@@ -56,7 +61,11 @@ impl DirStore {
     pub fn open_shared(root: &Path) -> Result<DirStore> {
         let mut root = Root::open(root)?;
         root.trust_nobody();
-        Ok(DirStore { root: Arc::new(root), access_lock: Mutex::new(Rank::Modes, ()) })
+        Ok(DirStore::with(root))
+    }
+
+    fn with(root: Root) -> DirStore {
+        DirStore { root: Arc::new(root), access_lock: Mutex::new(Rank::Modes, ()) }
     }
 
     /// It guards nothing but the turn.

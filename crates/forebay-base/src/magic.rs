@@ -13,6 +13,44 @@ pub const F2FS: u32 = 0xf2f5_2010;
 pub const TMPFS: u32 = 0x0102_1994;
 pub const NFS: u32 = 0x6969;
 
+/// File systems in which the kernel shows itself. They judge a write by who opened the file, and a daemon
+/// opens as root.
+const OF_KERNEL: [(u32, &str); 27] = [
+    (0x0000_9fa0, "proc"),
+    (0x6265_6572, "sysfs"),
+    (0x0027_e0eb, "cgroup"),
+    (0x6367_7270, "cgroup2"),
+    (0x0765_5821, "resctrl"),
+    (0x6462_6720, "debugfs"),
+    (0x7472_6163, "tracefs"),
+    (0x7363_6673, "securityfs"),
+    (0xf97c_ff8c, "selinuxfs"),
+    (0x4341_5d53, "smackfs"),
+    (0x5a3c_69f0, "apparmorfs"),
+    (0x6265_6570, "configfs"),
+    (0xcafe_4a11, "bpf"),
+    (0x6165_676c, "pstore"),
+    (0xde5e_81e4, "efivarfs"),
+    (0x0000_1cd1, "devpts"),
+    (0x1980_0202, "mqueue"),
+    (0x9584_58f6, "hugetlbfs"),
+    (0x4249_4e4d, "binfmt_misc"),
+    (0x6573_5543, "fusectl"),
+    (0x6e73_6673, "nsfs"),
+    (0x5049_4446, "pidfs"),
+    (0x6759_6969, "rpc_pipefs"),
+    (0x6e66_7364, "nfsd"),
+    (0xabba_1974, "xenfs"),
+    (0x6c6f_6f70, "binder"),
+    (0x0a64_7361, "functionfs"),
+];
+
+/// The name of the file system of `fd`, if the kernel shows itself there.
+pub fn of_kernel(fd: &impl AsFd) -> Option<&'static str> {
+    let magic = of(&fstatfs(fd).ok()?);
+    OF_KERNEL.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
+}
+
 /// The field's type differs between architectures; the number fits 32 bits on all of them.
 pub fn of(statfs: &StatFs) -> u32 {
     statfs.f_type as u32
@@ -54,6 +92,13 @@ mod tests {
         const OVERLAY: u32 = 0x794c_7630;
         assert!([EXT, XFS, BTRFS, F2FS, TMPFS].into_iter().all(syncs));
         assert!(![LUSTRE, FUSE, OVERLAY, NFS, 0].into_iter().any(syncs));
+    }
+
+    #[test]
+    fn what_the_kernel_shows_of_itself_is_known_from_what_is_stored() {
+        let of = |path: &str| of_kernel(&std::fs::File::open(path).unwrap());
+        assert_eq!((of("/proc/self"), of("/sys/kernel")), (Some("proc"), Some("sysfs")));
+        assert_eq!(of("/usr"), None);
     }
 
     #[test]

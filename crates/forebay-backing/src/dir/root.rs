@@ -3,6 +3,9 @@
 //! A path of one component needs no resolution: the kernel is given the root and the name. A
 //! longer one is resolved by `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, or component
 //! by component where the kernel (before 5.6) or a sandbox does not offer that call.
+//!
+//! A file system that is mounted below the root is served with it, unless the kernel shows itself there
+//! (see [`magic::of_kernel`]): what is in `/proc` would be open to all with the daemon's rights.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -10,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_base::magic;
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
@@ -50,13 +54,24 @@ impl Root {
         let context = || format!("open backing store {}", path.display());
         let canonical = path.canonicalize().map_err(|e| Error::io(e, context()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = sys::open(&canonical, flags, Mode::empty())
-            .and_then(|fd| stat_fd(&fd).map(|stat| (fd, attr::device(&stat))));
-        let (fd, device) = opened.map_err(|e| Error::storage(e.raw_os_error(), context()))?;
+        let fd = sys::open(&canonical, flags, Mode::empty())
+            .map_err(|e| Error::storage(e.raw_os_error(), context()))?;
+        Root::of(fd, canonical)
+    }
+
+    /// `path` is where it is, without links.
+    pub fn of(fd: OwnedFd, path: PathBuf) -> Result<Root> {
+        let context = || format!("open backing store {}", path.display());
+        if let Some(name) = magic::of_kernel(&fd) {
+            let why = format!("{}: this is {name}, where the kernel keeps no files", context());
+            return Err(Error::new(Kind::Usage, why));
+        }
+        let stat = stat_fd(&fd).map_err(|e| Error::storage(e.raw_os_error(), context()))?;
+        let device = attr::device(&stat);
         let resolver = probe(&fd);
         let lists_acls = sys::fstatfs(&fd).is_ok_and(|statfs| attr::lists_acls(&statfs));
         let parents = Parents::default();
-        Ok(Root { fd, path: canonical, device, resolver, parents, lists_acls })
+        Ok(Root { fd, path, device, resolver, parents, lists_acls })
     }
 
     #[cfg(test)]
@@ -119,7 +134,7 @@ impl Root {
             let dir = at.as_ref().map_or(self.fd.as_fd(), |fd| fd.as_fd());
             let (flags, mode) =
                 if rest.peek().is_some() { (step, Mode::empty()) } else { (flags, mode) };
-            at = Some(sys::openat(dir, component.as_os_str(), flags, mode)?);
+            at = Some(require_stored(sys::openat(dir, component.as_os_str(), flags, mode)?)?);
         }
         at.ok_or(Errno::NOENT)
     }
@@ -250,10 +265,28 @@ fn probe(root: &OwnedFd) -> Resolver {
 
 fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Sys<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match open_by(root, path, flags, mode, resolve | ResolveFlags::NO_XDEV) {
+        // A mount is on the way.
+        Err(Errno::XDEV) => open_by(root, path, flags, mode, resolve).and_then(require_stored),
+        done => done,
+    }
+}
+
+fn open_by(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Sys<OwnedFd> {
     loop {
         match sys::openat2(root, path, flags, mode, resolve) {
             Err(Errno::INTR) => {}
             done => return done,
         }
     }
+}
+
+fn require_stored(fd: OwnedFd) -> Sys<OwnedFd> {
+    if magic::of_kernel(&fd).is_none() { Ok(fd) } else { Err(Errno::ACCESS) }
 }

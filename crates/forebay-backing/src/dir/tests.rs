@@ -49,6 +49,24 @@ fn identity_belongs_to_the_directory() {
     assert_eq!(store.root(), one.path().canonicalize().unwrap());
 }
 
+#[test]
+fn what_the_kernel_shows_of_itself_is_not_served_wherever_it_is_mounted() {
+    let error = DirStore::open(Path::new("/proc/self")).unwrap_err();
+    assert!(error.to_string().contains("this is proc"), "{error}");
+    let mut by_walking = DirStore::open(Path::new("/")).unwrap();
+    Arc::get_mut(&mut by_walking.root).unwrap().resolve_by_walking();
+    for store in [DirStore::open(Path::new("/")).unwrap(), by_walking] {
+        let refused = |error: crate::Error| assert!(error.is(libc::EACCES), "{error}");
+        refused(store.read_dir(Path::new("proc")).unwrap_err());
+        refused(store.stat(Path::new("proc/1")).unwrap_err());
+        refused(store.read_link(Path::new("proc/1/exe")).unwrap_err());
+        refused(store.open(Path::new("proc/version"), Access::Read).err().unwrap());
+        refused(store.mkdir(Path::new("sys/fs/cgroup/new"), &new(0o755)).unwrap_err());
+        store.read_dir(Path::new("dev")).unwrap();
+        store.stat(Path::new("dev/null")).unwrap();
+    }
+}
+
 /// D1, where a link could be slipped into a path between two calls: the target stays as it was.
 #[test]
 fn no_change_goes_through_a_link_out_of_the_tree() {

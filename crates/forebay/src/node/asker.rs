@@ -1,10 +1,8 @@
 //! What an ordinary user may ask root's daemon to touch: what that user could touch.
 
 use std::ffi::CString;
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -15,6 +13,7 @@ use forebay_backing::{BackingStore, DirStore};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 /// A directory as its user reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,10 +29,7 @@ pub struct Reached {
 pub fn reach(path: &Path, uid: u32, gid: u32) -> Result<Reached> {
     let shown = path.display().to_string();
     let typed = path.to_path_buf();
-    let opened = as_user(uid, gid, path, move || {
-        let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
-        File::options().read(true).custom_flags(flags).open(typed)
-    });
+    let opened = as_user(uid, gid, path, move || open_dir(&typed));
     let dir = opened.map_err(|e| match e.kind() {
         io::ErrorKind::TimedOut => Error::new(Kind::TimedOut, e.to_string()),
         _ => {
@@ -41,14 +37,23 @@ pub fn reach(path: &Path, uid: u32, gid: u32) -> Result<Reached> {
             Error::new(Kind::Usage, format!("{shown}: {who} cannot open it")).with_source(e)
         }
     })?;
-    let at = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    let reached = std::fs::read_link(&at).map_err(|e| Error::io(e, shown.clone()))?;
+    let at = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    let reached = std::fs::read_link(at).map_err(|e| Error::io(e, shown))?;
+    // By then its name may lead elsewhere.
+    let store_path = reached.clone();
     let identity = as_user(0, 0, path, move || {
-        let _dir = dir;
-        Ok(DirStore::open(&at).and_then(|store| store.identity()))
+        Ok(DirStore::of(dir, store_path).and_then(|store| store.identity()))
     });
     let identity = identity.map_err(|e| Error::new(Kind::TimedOut, e.to_string()))??;
     Ok(Reached { path: reached, identity })
+}
+
+/// Not by a link of `/proc` to what this process has open: those ask for no right to any directory.
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_MAGICLINKS;
+    let open = || rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve);
+    Ok(rustix::io::retry_on_intr(open)?)
 }
 
 /// A look at a file system that answers takes milliseconds.
@@ -213,6 +218,20 @@ mod tests {
         });
         assert_eq!(who.unwrap(), (4711, 4712));
         assert!(rustix::process::geteuid().is_root());
+    }
+
+    #[test]
+    fn nobody_reaches_what_this_process_has_open_or_the_kernel_shows_of_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = std::fs::File::open(dir.path()).unwrap();
+        for link in ["/proc/self/cwd".into(), format!("/proc/self/fd/{}", held.as_raw_fd())] {
+            let error = reach(Path::new(&link), 0, 0).unwrap_err().to_string();
+            assert!(error.contains("cannot open it"), "{error}");
+        }
+        for (path, kind) in [("/proc", "proc"), ("/proc/sys", "proc"), ("/sys", "sysfs")] {
+            let error = reach(Path::new(path), 0, 0).unwrap_err().to_string();
+            assert!(error.contains(&format!("{path}: this is {kind}")), "{error}");
+        }
     }
 
     #[test]
