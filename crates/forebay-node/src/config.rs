@@ -136,7 +136,7 @@ pub struct Limits {
     pub instances_per_user: Option<u64>,
     #[serde(default, deserialize_with = "some_size")]
     pub bytes_per_user: Option<u64>,
-    /// Of transfers that wait or run.
+    /// Of transfers that are not done.
     #[serde(default = "transfers_per_user")]
     pub transfers_per_user: u64,
 }

@@ -26,8 +26,7 @@ use crate::local::{Known, Local};
 use crate::manifest::Over;
 use crate::offered::Pools;
 use crate::records::{
-    Direction, Instance, Life, NodeDrain, NodeRecord, Transfer, TransferActual, TransferState,
-    TransferWant, Want, keys, written,
+    Instance, Life, NodeDrain, NodeRecord, Transfer, TransferActual, Want, keys, written,
 };
 use crate::transfers::Step;
 
@@ -544,13 +543,13 @@ impl Node {
             let gone = !wanted.may_have(transfer);
             if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
                 // Its job may ask; not for as long as a named instance may live.
-                let spent = actual.as_ref().is_some_and(|actual| is_spent(transfer, actual));
+                let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
                 if spent && ended < old {
                     self.forget_transfer(&transfer.id)?;
                 }
                 continue;
             }
-            let spent = actual.as_ref().is_some_and(|actual| is_spent(transfer, actual));
+            let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
             let count = done.entry(transfer.owner.uid).or_default();
             *count += usize::from(spent);
             if ((gone || spent) && ended < old) || (spent && *count > DONE_MAX) {
@@ -652,17 +651,6 @@ impl Wanted {
         let instance = self.instances.get(id);
         instance.is_some_and(|instance| matches!(instance.life, Life::Named { .. }))
     }
-}
-
-/// Whether nothing of a transfer can be of use any more: it is done, or nobody waits for what it left.
-fn is_spent(transfer: &Transfer, actual: &TransferActual) -> bool {
-    let left = transfer.direction == Direction::Out && transfer.want != TransferWant::Revoked;
-    actual.attempt == transfer.attempt
-        && match actual.state {
-            TransferState::Done => true,
-            TransferState::Failed | TransferState::Cancelled => !left,
-            TransferState::Waiting | TransferState::Running => false,
-        }
 }
 
 /// Whether one of `others` told the same time, as far as clocks may be apart.

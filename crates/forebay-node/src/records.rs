@@ -315,6 +315,23 @@ impl Transfer {
     pub fn is_of(&self, instance: &str, node: Option<&str>) -> bool {
         self.instance == instance && node.is_none_or(|node| self.node == node)
     }
+
+    /// Whether nothing of it can be of use any more: it is done, or nobody waits for what it left.
+    pub fn is_spent(&self, actual: &TransferActual) -> bool {
+        let left = self.direction == Direction::Out && self.want != TransferWant::Revoked;
+        actual.attempt == self.attempt
+            && match actual.state {
+                TransferState::Done => true,
+                TransferState::Failed | TransferState::Cancelled => !left,
+                TransferState::Waiting | TransferState::Running => false,
+            }
+    }
+
+    /// Of the names in it, which are as long as its user likes.
+    pub fn names_bytes(&self) -> usize {
+        let paths = self.source.as_os_str().len() + self.destination.as_os_str().len();
+        paths + self.options.names_bytes()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_base::glob::Pattern;
+use forebay_base::units::human_size;
 use forebay_base::{Error, Result};
 use serde_json::Value;
 
@@ -16,6 +17,12 @@ use crate::records::{
     Transfer, TransferActual, TransferOptions, TransferState, TransferWant, Want, What, When,
     check_name, keys,
 };
+
+/// No path of the kernel's is as long (`PATH_MAX`), and no more is taken of all patterns of a transfer.
+const NAME_MAX: usize = 4096;
+
+/// Of the names in a user's transfers, all together: ten thousand with ordinary names fit.
+const NAMES_MAX: usize = 8 << 20;
 
 /// A transfer as it is asked for.
 #[derive(Debug, Clone)]
@@ -64,6 +71,7 @@ impl Desk {
                 None => {}
             }
         }
+        check_lengths(asked)?;
         let instance = self.instance_for(&asked.instance, asker)?;
         asker.require(instance.owner, &format!("instance {}", instance.id))?;
         let node = self.node_for(&instance, asked)?;
@@ -126,7 +134,7 @@ impl Desk {
                 }
             }
             let theirs = self.transfers_of(draft, transfer.owner.uid)?;
-            self.allow_transfer(&theirs, transfer.owner.uid)?;
+            self.allow_transfer(&theirs, &transfer)?;
             let mut transfer = transfer.clone();
             if asked.of_job.is_none() {
                 transfer.id = transfer_id(theirs.iter().map(|(transfer, _)| &*transfer.id));
@@ -146,24 +154,31 @@ impl Desk {
         Ok(all)
     }
 
-    /// Whether a user may order one more.
-    fn allow_transfer(&self, theirs: &[Known], uid: u32) -> Result<()> {
-        let max = self.limits.transfers_per_user;
-        let open = |(transfer, actual): &&Known| {
-            !actual.as_ref().is_some_and(|actual| {
-                actual.attempt == transfer.attempt && actual.state.has_ended()
-            })
-        };
-        match theirs.iter().filter(open).count() as u64 {
-            _ if uid == 0 => Ok(()),
-            count if count < max => Ok(()),
-            _ => {
-                let why = format!("you would have more than {max} transfers that have not ended");
-                Err(Error::os(libc::EDQUOT, why).with_source(
-                    "wait for some of them, or stage a directory or a list instead of each file",
-                ))
-            }
+    /// Whether a user may order one more. What has ended counts until nobody can take it up again.
+    fn allow_transfer(&self, theirs: &[Known], next: &Transfer) -> Result<()> {
+        if next.owner.uid == 0 {
+            return Ok(());
         }
+        let counts = |(transfer, actual): &&Known| {
+            !actual.as_ref().is_some_and(|actual| transfer.is_spent(actual))
+        };
+        let (mut count, mut bytes) = (0, next.names_bytes());
+        for (transfer, _) in theirs.iter().filter(counts) {
+            (count, bytes) = (count + 1, bytes + transfer.names_bytes());
+        }
+        let max = self.limits.transfers_per_user;
+        let why = match (count < max, bytes <= NAMES_MAX) {
+            (true, true) => return Ok(()),
+            (false, _) => format!("you would have more than {max} transfers"),
+            (true, false) => {
+                let max = human_size(NAMES_MAX as u64);
+                format!("the names in your transfers would take more than {max}")
+            }
+        };
+        Err(Error::os(libc::EDQUOT, format!("{why} that are not done")).with_source(
+            "wait for some of them, give up what some left with `forebay stage revoke`, or stage a \
+             directory or a list instead of each file",
+        ))
     }
 
     fn node_for(&self, instance: &Instance, asked: &NewTransfer) -> Result<String> {
@@ -392,6 +407,19 @@ fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
                 "{option}: instance {id} is a cache, which {does} by itself: {remedy}"
             )))
         }
+    }
+}
+
+/// What is remembered, and read by every node, is no longer than it can be of use.
+fn check_lengths(asked: &NewTransfer) -> Result<()> {
+    for (path, what) in [(&asked.source, "source"), (&asked.destination, "destination")] {
+        if path.as_os_str().len() >= NAME_MAX {
+            return Err(usage(format!("the {what} is too long: a path has less than {NAME_MAX} bytes")));
+        }
+    }
+    match asked.options.names_bytes() < NAME_MAX {
+        true => Ok(()),
+        false => Err(usage(format!("--last: all patterns together have less than {NAME_MAX} bytes"))),
     }
 }
 

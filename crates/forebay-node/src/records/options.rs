@@ -33,6 +33,13 @@ pub struct TransferOptions {
     pub existing: Existing,
 }
 
+impl TransferOptions {
+    /// Of the patterns in it, an empty one not for nothing.
+    pub fn names_bytes(&self) -> usize {
+        self.last.iter().map(|pattern| pattern.len() + 1).sum()
+    }
+}
+
 /// What becomes of what is there already and differs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -26,14 +26,41 @@ fn a_user_has_so_many_transfers_that_have_not_ended() {
     order("b", USER).unwrap();
     let refused = order("c", USER).unwrap_err();
     assert!(refused.is(libc::EDQUOT) && refused.to_string().contains("more than 2"), "{refused}");
-    let done = ended(&first, TransferState::Done);
-    node.book.put(&keys::actual_transfer(&first.id), &done).unwrap();
+    let cancelled = ended(&first, TransferState::Cancelled);
+    node.book.put(&keys::actual_transfer(&first.id), &cancelled).unwrap();
+    assert!(order("c", USER).unwrap_err().is(libc::EDQUOT), "what it left can be taken up");
+    node.desk().call_off(&first.id, USER, TransferWant::Revoked).unwrap();
     let ordered: usize = std::thread::scope(|scope| {
         let asked: Vec<_> =
             (0..6).map(|n| scope.spawn(move || order(&format!("d{n}"), USER).is_ok())).collect();
         asked.into_iter().filter(|_| true).map(|one| usize::from(one.join().unwrap())).sum()
     });
     assert_eq!(ordered, 1, "of six at once");
+}
+
+#[test]
+fn a_transfer_s_names_are_no_longer_than_the_kernel_s_and_bounded_in_all() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let order = |asked: &NewTransfer| node.desk().transfer(asked, USER);
+    let long = |bytes| Path::new("/pfs").join("x".repeat(bytes));
+    let to = |bytes| NewTransfer { destination: long(bytes), ..out_of(&made, "f") };
+    let refused = order(&to(4096)).unwrap_err().to_string();
+    assert!(refused.contains("destination is too long"), "{refused}");
+    for last in [vec!["x".repeat(100); 50], vec![String::new(); 5000]] {
+        let options = TransferOptions { last, ..TransferOptions::default() };
+        let asked = NewTransfer { options, ..out_of(&made, "f") };
+        let refused = order(&asked).unwrap_err().to_string();
+        assert!(refused.contains("--last: all patterns"), "{refused}");
+    }
+    let one = order(&to(4000)).unwrap();
+    for n in 0..8 * 1024 * 1024 / one.names_bytes() - 1 {
+        let more = Transfer { id: format!("t{n}"), ..one.clone() };
+        node.book.put(&keys::wanted_transfer(&more.id), &more).unwrap();
+    }
+    let refused = order(&to(4000)).unwrap_err();
+    assert!(refused.is(libc::EDQUOT) && refused.to_string().contains("names"), "{refused}");
 }
 
 /// Clocks may be set back, and those of two nodes be apart.

@@ -40,7 +40,7 @@ The file is TOML, by default /etc/forebay/node.toml; docs/JOBS.md has a table of
   [limits]
   instances-per-user = 20
   bytes-per-user = \"2TiB\"
-  transfers-per-user = 10000        # that wait or run
+  transfers-per-user = 10000        # that are not done
   [[pool]]
   name = \"flash\"
   dir = \"/nvme/forebay\"
