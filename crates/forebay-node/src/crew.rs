@@ -13,6 +13,12 @@ use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 /// go meanwhile.
 const AT_ONCE: usize = 16;
 
+/// So many things of a kind an owner always has threads for, however much the others have at work.
+const EACH: usize = 2;
+
+/// In all, with those.
+const AT_MOST: usize = 64;
+
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LAST_BACK_OFF: Duration = Duration::from_secs(60);
 
@@ -88,7 +94,7 @@ impl Crew {
         work: impl FnOnce() -> Next + Send + 'static,
     ) {
         let mut state = self.lock();
-        if state.has_thread(key) && state.is_due(key, version) {
+        if state.has_thread(key, None) && state.is_due(key, version) {
             state.begin(key, version, None);
             drop(state);
             self.launch(key.into(), Box::new(work));
@@ -106,15 +112,19 @@ impl Crew {
             }
         }
         let mut begun = Vec::new();
-        while let Some(owner) = waiting.keys().copied().min_by_key(|owner| state.at_work(*owner)) {
-            let queue = waiting.get_mut(&owner).expect("it is one of them");
+        loop {
+            waiting.retain(|_, queue| !queue.is_empty());
+            let fewest = waiting.iter_mut().min_by_key(|(owner, queue)| {
+                queue.front().map(|offer| state.at_work(kind(&offer.key), **owner))
+            });
+            let Some((&owner, queue)) = fewest else { break };
             match queue.pop_front() {
-                None => drop(waiting.remove(&owner)),
-                Some(offer) if state.has_thread(&offer.key) => {
+                Some(offer) if state.has_thread(&offer.key, Some(owner)) => {
                     state.begin(&offer.key, offer.version, Some(owner));
                     begun.push(offer);
                 }
-                Some(_) => break,
+                // Nor has anybody who has more at work.
+                _ => break,
             }
         }
         drop(state);
@@ -158,8 +168,11 @@ impl Crew {
 }
 
 impl State {
-    fn has_thread(&self, key: &str) -> bool {
-        self.running.get(kind(key)).is_none_or(|running| *running < AT_ONCE)
+    fn has_thread(&self, key: &str, owner: Option<u32>) -> bool {
+        let kind = kind(key);
+        let running = self.running.get(kind).copied().unwrap_or(0);
+        let has_few = owner.is_some_and(|owner| self.at_work(kind, owner) < EACH);
+        running < if has_few { AT_MOST } else { AT_ONCE }
     }
 
     fn is_due(&self, key: &str, version: u64) -> bool {
@@ -172,13 +185,16 @@ impl State {
         let new =
             || Slot { running: true, owner, version, not_before: Instant::now(), failures: 0 };
         let slot = self.slots.entry(key.into()).or_insert_with(new);
-        (slot.running, slot.version) = (true, version);
+        (slot.running, slot.owner, slot.version) = (true, owner, version);
         *self.running.entry(kind(key).into()).or_default() += 1;
     }
 
-    /// How many things of an owner are being tended.
-    fn at_work(&self, owner: u32) -> usize {
-        self.slots.values().filter(|slot| slot.running && slot.owner == Some(owner)).count()
+    /// How many things of a kind and an owner are being tended.
+    fn at_work(&self, of: &str, owner: u32) -> usize {
+        let his = |(key, slot): &(&String, &Slot)| {
+            slot.running && slot.owner == Some(owner) && kind(key) == of
+        };
+        self.slots.iter().filter(his).count()
     }
 }
 
@@ -283,7 +299,7 @@ mod tests {
         assert_eq!((waited, running), (Ok(()), AT_ONCE));
     }
 
-    /// One user orders ten times what there are threads for, and then another orders one.
+    /// One user orders ten times what there are threads for, and others order a few, then and later.
     #[test]
     fn who_orders_much_does_not_keep_others_waiting() {
         let (crew, over) = (Arc::new(Crew::default()), Arc::new(std::sync::Mutex::new(())));
@@ -298,10 +314,15 @@ mod tests {
         };
         let much = || (0..10 * AT_ONCE).map(|n| offer(1, n));
         crew.offer_fairly(much().chain((0..3).map(|n| offer(2, n))).collect());
-        let at_work = |owner| crew.lock().at_work(owner);
+        let at_work = |owner| crew.lock().at_work("transfer", owner);
         assert_eq!((at_work(1), at_work(2)), (AT_ONCE - 3, 3));
         crew.offer_fairly(much().collect());
         assert_eq!(at_work(1), AT_ONCE - 3, "no more than there are threads for");
+        let all = |owner| (0..9).map(move |n| offer(owner, n));
+        crew.offer_fairly(much().chain(all(3)).chain(all(4)).collect());
+        assert_eq!((at_work(1), at_work(3), at_work(4)), (AT_ONCE - 3, EACH, EACH));
+        crew.offer_fairly((5..99).flat_map(all).collect());
+        assert_eq!(crew.lock().running["transfer"], AT_MOST);
         drop(held);
         idle(&crew);
     }

@@ -371,12 +371,12 @@ impl Node {
                 .filter(|instance| !wanted.unread.contains(&instance.id))
                 .map(|instance| Instance { want: Want::Gone, ..instance }),
         );
-        for instance in due {
+        let offer = |instance: Instance| {
             let (node, version) = (self.clone(), version(&instance));
-            self.crew.offer(&format!("instance {}", instance.id), version, move || {
-                node.tend_and_tell(&instance)
-            });
-        }
+            let (key, owner) = (format!("instance {}", instance.id), instance.owner.uid);
+            Offer { key, owner, version, work: Box::new(move || node.tend_and_tell(&instance)) }
+        };
+        self.crew.offer_fairly(due.into_iter().map(offer).collect());
         Ok(())
     }
 
