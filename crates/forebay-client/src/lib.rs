@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -20,6 +20,9 @@ use serde_json::Value;
 
 /// `sun_path` holds 107 bytes and a NUL; a round number below it leaves nothing to chance.
 const PATH_MAX: usize = 100;
+
+/// A listing of a million files has half of it.
+const ANSWER_MAX: u64 = 256 << 20;
 
 /// What a daemon answers: the status of HTTP, and the body.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,16 +59,16 @@ pub fn split(path: &Path) -> io::Result<(&Path, &str)> {
     path.parent().zip(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// Sends one request and reads the answer, each within `patience`.
+/// Sends one request and reads the answer. A daemon that says nothing for `patience` does not answer, nor does one
+/// that has not come to its end in three times that.
 pub fn exchange(
-    mut stream: UnixStream,
+    stream: UnixStream,
     patience: Duration,
     method: &str,
     path: &str,
     body: &Value,
 ) -> io::Result<Answer> {
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    let mut timed = Timed { stream, patience, until: Instant::now() + 3 * patience };
     let body = if body.is_null() { String::new() } else { body.to_string() };
     // HTTP/1.0: the server closes when it is done and does not chunk.
     let head = format!(
@@ -73,20 +76,52 @@ pub fn exchange(
          Content-Length: {}\r\n\r\n",
         body.len()
     );
-    send(&stream, head.as_bytes())?;
-    send(&stream, body.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    parse(&answer)
+    timed.send(head.as_bytes())?;
+    timed.send(body.as_bytes())?;
+    parse(&read_answer(&mut timed, ANSWER_MAX)?)
 }
 
-/// A daemon that has gone must not end the program that asks.
-fn send(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let sent = retry_on_intr(|| net::send(stream, bytes, SendFlags::NOSIGNAL))?;
-        bytes = &bytes[sent..];
+/// Who answers may be another user's program, and have no end.
+fn read_answer(from: &mut impl Read, max: u64) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    from.take(max + 1).read_to_end(&mut answer)?;
+    match answer.len() as u64 > max {
+        true => Err(io::Error::new(io::ErrorKind::InvalidData, "the answer has no end")),
+        false => Ok(answer),
     }
-    Ok(())
+}
+
+/// A connection that is given up at a time.
+struct Timed {
+    stream: UnixStream,
+    patience: Duration,
+    until: Instant,
+}
+
+impl Timed {
+    fn patience(&self) -> io::Result<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left.min(self.patience))),
+        }
+    }
+
+    /// A daemon that has gone must not end the program that asks.
+    fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(self.patience()?)?;
+            let sent = retry_on_intr(|| net::send(&self.stream, bytes, SendFlags::NOSIGNAL))?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.patience()?)?;
+        self.stream.read(room)
+    }
 }
 
 /// Reads an answer that has come to its end.
@@ -109,4 +144,40 @@ pub fn parse(answer: &[u8]) -> io::Result<Answer> {
         false => serde_json::from_slice(body).map_err(|e| broken(format!("not JSON: {e}")))?,
     };
     Ok(Answer { status: response.code.unwrap_or(0), body: value })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::thread;
+
+    use super::*;
+
+    fn ask(patience: Duration, serve: impl FnOnce(UnixStream) + Send + 'static) -> io::Error {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = thread::spawn(move || serve(theirs));
+        let error = exchange(ours, patience, "GET", "/", &Value::Null).unwrap_err();
+        server.join().unwrap();
+        error
+    }
+
+    #[test]
+    fn an_answer_that_trickles_is_not_waited_for_to_its_end() {
+        let began = Instant::now();
+        let error = ask(Duration::from_millis(200), move |mut theirs| {
+            while theirs.write_all(b"x").is_ok() && began.elapsed() < Duration::from_secs(30) {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(15));
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_not_kept() {
+        let mut endless = io::repeat(b'x');
+        let error = read_answer(&mut endless, 1 << 20).unwrap_err().to_string();
+        assert_eq!(error, "the answer has no end");
+        assert_eq!(read_answer(&mut io::repeat(b'x').take(9), 9).unwrap(), b"xxxxxxxxx");
+    }
 }

@@ -56,7 +56,7 @@ const DRAIN: &str = "\
 Examples:
   forebay node drain n17
 
-Instances stay until their jobs end. Mounts with --registry that are members under the node's name
+Instances stay until their jobs end. Mounts of root's with --registry that are members under the node's name
 flush, give back what they hold, and unmount, as by `forebay umount`; one that is in use is asked again
 every 10 s. `forebay nodes` says what is still there, and why. `forebay node undrain` ends it.";
 

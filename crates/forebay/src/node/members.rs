@@ -1,7 +1,8 @@
 //! While a node is drained, the mounts on its machine that are members under its name leave, too.
 //!
 //! They are asked through their control sockets, as `forebay umount` asks. One that is in use is asked again. The
-//! mounts of instances stay: they go with the jobs that they are for.
+//! mounts of instances stay: they go with the jobs that they are for. Nobody asks the mounts of others than who runs
+//! the node daemon: what answers there is theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use serde_json::json;
 use super::wire::Staying;
 use crate::cmd::watch::read_job;
 use crate::http::Client;
-use crate::mounts::Mounts;
+use crate::mounts::{Mounts, Place};
 use crate::units::{human_secs, human_size};
 use crate::wire::{Job, JobKind, JobState, Leave};
 
@@ -124,11 +125,11 @@ impl Members {
         let mounts = Mounts::read()?;
         let mut tiers = BTreeSet::new();
         let mut staying = Vec::new();
-        for (mountpoint, tier) in mounts.ours() {
-            if self.is_of_instance(tier) || !tiers.insert(tier.to_path_buf()) {
+        for Place { mountpoint, tier, .. } in mounts.of_user(rustix::process::geteuid().as_raw()) {
+            if self.is_of_instance(&tier) || !tiers.insert(tier.clone()) {
                 continue;
             }
-            match self.ask(mountpoint, tier) {
+            match self.ask(&mountpoint, &tier) {
                 Ok(Some(why)) => {
                     staying.push(Staying { mountpoint: mountpoint.display().to_string(), why });
                 }
