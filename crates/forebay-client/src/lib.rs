@@ -169,7 +169,10 @@ mod tests {
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        assert!(
+            matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock),
+            "{error}"
+        );
         assert!(began.elapsed() < Duration::from_secs(15));
     }
 

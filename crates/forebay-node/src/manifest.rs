@@ -1,5 +1,6 @@
 //! The manifest: what is not home, on which node, and why.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use forebay_base::command::within;
 use forebay_base::units::human_size;
 use forebay_registry::limits;
 
-use crate::book::Book;
+use crate::book::{Book, Listed};
 use crate::desk::now;
 use crate::hands::{Failed, Unflushed};
 use crate::records::{Instance, Missing, keys, written};
@@ -101,7 +102,7 @@ fn bounded(missing: &[Missing]) -> Vec<Missing> {
     let (named, rest) = missing.split_at(fitting.min(NAMED_MAX - 1));
     let last = Missing {
         file: format!("{} more files", rest.len()),
-        bytes: rest.iter().map(|line| line.bytes).sum(),
+        bytes: rest.iter().map(|line| line.bytes).fold(0, u64::saturating_add),
         why: "they are too many to be named".into(),
         ..rest[0].clone()
     };
@@ -163,10 +164,27 @@ impl Over {
 
 /// Says so if more than `max` bytes of a node are not home.
 pub fn over(book: &Book, node: &str, max: u64) -> Result<Option<String>> {
-    let lines = lines(book, &format!("{}{node}/", keys::MANIFEST))?;
-    let bytes: u64 = lines.iter().map(|(_, line)| line.bytes).sum();
+    let bytes = bytes(book, node)?;
     let text = || format!("{} are not home, {} are allowed", human_size(bytes), human_size(max));
     Ok((bytes > max).then(text))
+}
+
+/// Of an instance at most what it was granted: two transfers may name the same file, and a file be longer than what
+/// is in it.
+fn bytes(book: &Book, node: &str) -> Result<u64> {
+    let wanted: Listed<Instance> = book.list_some(keys::WANTED_INSTANCES)?;
+    let of = |(id, instance): &(String, Instance)| (id.clone(), instance.bytes);
+    let granted: BTreeMap<String, u64> = wanted.read.iter().map(of).collect();
+    let lines = lines(book, &format!("{}{node}/", keys::MANIFEST))?;
+    let mut missing: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, line) in &lines {
+        let instance = name.split_once('/').map_or(name.as_str(), |(instance, _)| instance);
+        let bytes = missing.entry(instance).or_default();
+        *bytes = bytes.saturating_add(line.bytes);
+    }
+    let bounded =
+        |(id, bytes): (&&str, &u64)| granted.get(*id).map_or(*bytes, |most| *bytes.min(most));
+    Ok(missing.iter().map(bounded).fold(0, u64::saturating_add))
 }
 
 fn run(command: &str, node: &str, reason: &str, limit: Duration) -> Result<()> {

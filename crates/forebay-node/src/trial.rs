@@ -265,6 +265,23 @@ fn what_was_not_even_begun_counts_with_its_bytes() {
     assert_eq!(lines(&second), [(of(&second), HELD)]);
 }
 
+#[test]
+fn an_instance_has_no_more_that_is_not_home_than_it_was_granted() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let long = |who: &str| {
+        let missing = [Missing { bytes: u64::MAX, ..line(&transfer) }];
+        manifest::write(&node.book, "n1", "w", who, &missing).unwrap();
+    };
+    long("t1");
+    long("t2");
+    assert_eq!(manifest::over(&node.book, "n1", made.bytes).unwrap(), None);
+    let over = manifest::over(&node.book, "n1", made.bytes - 1).unwrap();
+    assert!(over.is_some_and(|why| why.contains("are not home")));
+}
+
 /// A node that is not there says nothing, and that does not make everything home.
 #[test]
 fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {

@@ -414,12 +414,16 @@ fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
 fn check_lengths(asked: &NewTransfer) -> Result<()> {
     for (path, what) in [(&asked.source, "source"), (&asked.destination, "destination")] {
         if path.as_os_str().len() >= NAME_MAX {
-            return Err(usage(format!("the {what} is too long: a path has less than {NAME_MAX} bytes")));
+            return Err(usage(format!(
+                "the {what} is too long: a path has less than {NAME_MAX} bytes"
+            )));
         }
     }
     match asked.options.names_bytes() < NAME_MAX {
         true => Ok(()),
-        false => Err(usage(format!("--last: all patterns together have less than {NAME_MAX} bytes"))),
+        false => {
+            Err(usage(format!("--last: all patterns together have less than {NAME_MAX} bytes")))
+        }
     }
 }
 

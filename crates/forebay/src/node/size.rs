@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub fn of(source: &Path, what: What, root: &Path) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     match what {
-        What::List => listed(source, root).iter().map(|path| below(path, deadline)).sum(),
+        What::List => {
+            let each = listed(source, root).into_iter().map(|path| below(&path, deadline));
+            each.fold(0, u64::saturating_add)
+        }
         // A name that leads to it is followed, as the transfer does.
         What::File | What::Directory | What::Any => match source.canonicalize() {
             Ok(real) if real.starts_with(root) => below(&real, deadline),
@@ -26,11 +29,14 @@ pub fn of(source: &Path, what: What, root: &Path) -> u64 {
 }
 
 fn below(top: &Path, deadline: Instant) -> u64 {
-    let (mut bytes, mut left) = (0, vec![top.to_path_buf()]);
+    let (mut bytes, mut left) = (0u64, vec![top.to_path_buf()]);
     while let Some(path) = left.pop().filter(|_| Instant::now() < deadline) {
         match path.symlink_metadata() {
             Ok(found) if found.is_dir() => left.extend(names(&path, deadline)),
-            Ok(found) if found.is_file() => bytes += found.len(),
+            // A hole is nothing to bring home.
+            Ok(found) if found.is_file() => {
+                bytes = bytes.saturating_add(found.len().min(found.blocks().saturating_mul(512)));
+            }
             _ => {}
         }
     }
@@ -91,5 +97,10 @@ mod tests {
         assert_eq!(count("fifo", What::List), 0, "and nobody waits for a writer");
         assert_eq!(count("not there", What::Any), 0);
         assert_eq!(count("../outside", What::File), 0);
+        let mostly_holes = File::create(root.join("holes")).unwrap();
+        mostly_holes.set_len(1 << 40).unwrap();
+        std::io::Write::write_all(&mut &mostly_holes, &[1; 4096]).unwrap();
+        let counted = count("holes", What::File);
+        assert!((4096..1 << 20).contains(&counted), "{counted}");
     }
 }

@@ -375,7 +375,8 @@ fn how(report: &Report) -> How {
 /// What the report counts and does not name.
 fn unnamed(named: &[Failed], count: u64, bytes: u64) -> Option<Failed> {
     let count = count.saturating_sub(named.len() as u64);
-    let bytes = bytes.saturating_sub(named.iter().map(|failed| failed.bytes).sum());
+    let told = named.iter().map(|failed| failed.bytes).fold(0, u64::saturating_add);
+    let bytes = bytes.saturating_sub(told);
     let path = format!("{count} more files");
     let why = "they are too many to be named".into();
     (count > 0).then_some(Failed { path, why, bytes })
