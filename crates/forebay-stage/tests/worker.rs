@@ -258,6 +258,30 @@ fn a_worker_has_the_users_rights_and_nothing_else() {
     assert!(!dir.join("to/closed").exists());
 }
 
+/// He would have time before the program closes itself.
+#[test]
+fn a_worker_is_closed_to_its_user_from_the_first_moment() {
+    let top = scratch();
+    let status = File::create(top.path().join("status")).unwrap();
+    let launch = Launch {
+        program: Program { path: "/bin/sleep".into(), args: vec!["60".into()] },
+        order: Order {
+            action: Action::Run,
+            spec: spec("s", top.path(), &top.path().join("to"), What::Directory),
+            every_ms: None,
+        },
+        identity: Identity::numeric(4321, 4321, vec![4321]),
+        status: status.try_clone().unwrap().into(),
+        errors: None,
+        cgroup: None,
+        nice: 5,
+    };
+    let guard = Guard { worker: launch.start().unwrap(), status };
+    let environment = format!("/proc/{}/environ", guard.worker.pid());
+    assert_eq!(std::fs::metadata(environment).unwrap().uid(), 0, "it can be traced by 4321");
+    assert!(guard.proc_status()["Gid"].ends_with("4321\t4321\t4321"));
+}
+
 #[test]
 fn an_account_that_is_not_there_or_has_expired_is_named() {
     let error = Identity::of_account(3_999_999_999).unwrap_err().to_string();

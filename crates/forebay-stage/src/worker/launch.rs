@@ -3,6 +3,8 @@
 //! - L1: no capability, no way to get one, unless the user is root.
 //! - L2: no descriptor but its order, its status and an error output.
 //! - L3: it does not end with who started it.
+//! - L4: the user cannot look into it or change it, from the first moment on: what it writes to its status is what
+//!   the program says.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,6 +29,9 @@ const CAPS_MAX: i32 = 63;
 const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
 
 const IO_PRIORITY_PROCESS: libc::c_long = 1;
+
+/// Groups of nobody's, the first unless it is the user's.
+const NOBODYS: [libc::gid_t; 2] = [65534, 65533];
 
 /// What is run as a worker.
 #[derive(Debug, Clone)]
@@ -175,19 +180,23 @@ impl Steps {
                 Become::Root => self.switch()?,
                 Become::Same => {}
             }
-            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
             check_long(libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, cloexec))
         }
     }
 
     /// The kernel's own calls: those of the C library would speak to threads that are not here.
+    ///
+    /// L4: the kernel closes a program to its user whose real and effective groups differ when it begins. The
+    /// worker closes itself, gives up the real one and only then the way to further rights (`shield`): a program
+    /// that may gain none would begin with its real group as the effective one.
     unsafe fn switch(&self) -> io::Result<()> {
         let Identity { uid, gid, groups } = &self.identity;
+        let real = if *gid == NOBODYS[0] { NOBODYS[1] } else { NOBODYS[0] };
         // SAFETY: reads at most the groups.
         unsafe {
             check_long(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
-            check_long(libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid))?;
+            check_long(libc::syscall(libc::SYS_setresgid, real, *gid, *gid))?;
             check_long(libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid))
         }
     }

@@ -87,7 +87,10 @@ pub enum Line {
 /// Carries out the order on standard input; returns the exit code: 0 done, 1 not all of it, 2 an order
 /// that cannot be.
 pub fn main() -> u8 {
-    shield();
+    if let Err(error) = shield() {
+        say(&refusal(&Error::io(error, "the rights of a transfer")));
+        return 1;
+    }
     heed_signals();
     say(&Line::Started { pid: std::process::id() });
     match obey() {
@@ -142,16 +145,23 @@ fn say(line: &Line) {
     _ = out.write_all(&text);
 }
 
-/// Other processes of the user must not look into this one; what it makes is closed to others until
-/// its mode is set.
-fn shield() {
-    _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+/// Other processes of the user must not look into this one (L4 of [`launch`]), and it gains no right by any program;
+/// what it makes is closed to others until its mode is set.
+fn shield() -> std::io::Result<()> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let group = rustix::process::getegid().as_raw();
+    // SAFETY: integers only. No other thread is there yet.
+    if unsafe { libc::setresgid(group, group, group) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    rustix::thread::set_no_new_privs(true)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     _ = rustix::process::setrlimit(Resource::Core, no_core);
     let files = rustix::process::getrlimit(Resource::Nofile);
     let files = Rlimit { current: files.maximum, maximum: files.maximum };
     _ = rustix::process::setrlimit(Resource::Nofile, files);
+    Ok(())
 }
 
 extern "C" fn on_signal(signal: libc::c_int) {
