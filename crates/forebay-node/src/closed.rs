@@ -1,8 +1,11 @@
-//! Directories that only one user can pass, and nobody but root can change: root owns them, and an
-//! access list lets the user in. If they were his, he could put something else where root will mount.
+//! Directories that only one user can pass, and files that only one can read, and nobody but root can change: root
+//! owns them, and an access list lets the user in. If they were his, he could put something else where root will
+//! mount, and write what root is taken to have written.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use forebay_base::{Error, Kind, Result};
@@ -27,15 +30,15 @@ pub fn make(at: &Path, owner: Owner) -> Result<()> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir: OwnedFd = fs::open(at, flags, Mode::empty()).map_err(failed)?;
-    let (root, group) = (rustix::process::Uid::ROOT, rustix::process::Gid::ROOT);
+    let (root, group) = (rustix::process::geteuid(), rustix::process::getegid());
     fs::fchown(&dir, Some(root), Some(group)).map_err(failed)?;
     fs::fchmod(&dir, Mode::RWXU).map_err(failed)?;
-    match fs::fsetxattr(&dir, ACCESS, &list_for(owner.uid), XattrFlags::empty()) {
+    match fs::fsetxattr(&dir, ACCESS, &list_for(owner.uid, PASS_AND_LIST), XattrFlags::empty()) {
         Err(Errno::NOTSUP) => Err(Error::new(
             Kind::Usage,
             format!(
-                "{}: its file system keeps no access lists, which close a user's cache to others: put \
-                 `mount-root` on one that does, such as a tmpfs, ext4 or XFS",
+                "{}: its file system keeps no access lists, which close it to others than its user: put \
+                 it on one that does (`mount-root`, or `spool` of `[scheduler]`), such as a tmpfs, ext4 or XFS",
                 at.display()
             ),
         )),
@@ -43,16 +46,48 @@ pub fn make(at: &Path, owner: Owner) -> Result<()> {
     }
 }
 
+/// Opens a file for appending that its reader can read, and makes it anew if it was another's. Where the file system
+/// keeps no access lists, root alone can read it.
+pub fn open_log(at: &Path, reader: Owner) -> io::Result<File> {
+    // The directory is root's, so there is no link to follow.
+    let open = |options: &mut std::fs::OpenOptions| options.append(true).mode(0o600).open(at);
+    match open(&mut File::options()) {
+        Ok(file) if is_closed_for(&file, reader)? => return Ok(file),
+        Ok(_) => std::fs::remove_file(at)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    let file = open(File::options().create_new(true))?;
+    match fs::fsetxattr(&file, ACCESS, &list_for(reader.uid, READ), XattrFlags::empty()) {
+        Ok(()) | Err(Errno::NOTSUP) => Ok(file),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn is_closed_for(file: &File, reader: Owner) -> io::Result<bool> {
+    let wanted = list_for(reader.uid, READ);
+    let mut list = vec![0; wanted.len() + 1];
+    let is_his = match fs::fgetxattr(file, ACCESS, &mut list) {
+        Ok(len) => list[..len] == wanted,
+        Err(Errno::NOTSUP) => true,
+        Err(Errno::NODATA | Errno::RANGE) => false,
+        Err(e) => return Err(e.into()),
+    };
+    Ok(is_his && file.metadata()?.uid() == rustix::process::geteuid().as_raw())
+}
+
+const READ: u16 = 4;
+const PASS_AND_LIST: u16 = 5;
+
 /// As linux/posix_acl_xattr.h has it: a version, then tag, permissions and id of each entry.
-fn list_for(uid: u32) -> Vec<u8> {
+fn list_for(uid: u32, may: u16) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
-    const PASS_AND_LIST: u16 = 5;
     let entries = [
-        (1u16, 7u16, NOBODY),        // the owner, root
-        (2, PASS_AND_LIST, uid),     // this user
-        (4, 0, NOBODY),              // the group
-        (16, PASS_AND_LIST, NOBODY), // the most that others than owner and world get
-        (32, 0, NOBODY),             // the world
+        (1u16, may | 2, NOBODY), // the owner, root
+        (2, may, uid),           // this user
+        (4, 0, NOBODY),          // the group
+        (16, may, NOBODY),       // the most that others than owner and world get
+        (32, 0, NOBODY),         // the world
     ];
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, may, id) in entries {

@@ -1,15 +1,16 @@
-//! A file for each job that says what was done for it and what was in the way. Its owner can read it.
+//! A file for each job that says what was done for it and what was in the way. Its owner can read it, and
+//! nobody but root write it.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use forebay_base::lock::{Mutex, Rank};
 use forebay_base::{Error, Result};
 
 use super::record::Job;
+use crate::closed;
 
 /// A file of a job is at most as long; what comes later is not written.
 const BYTES_MAX: u64 = 1 << 20;
@@ -49,18 +50,8 @@ impl Log {
     }
 
     fn write(&self, job: &Job, what: &str) -> std::io::Result<()> {
-        let mut options = File::options();
-        options.create(true).append(true).mode(0o640);
-        // The directory is root's, so there is no link to follow.
-        let mut file = options.open(self.path(job))?;
-        let there = file.metadata()?;
-        let mut length = there.len();
-        if there.uid() != job.owner.uid || there.gid() != job.owner.gid {
-            // The number was another user's job's before.
-            file.set_len(0)?;
-            length = 0;
-            fchown(&file, Some(job.owner.uid), Some(job.owner.gid))?;
-        }
+        let mut file = closed::open_log(&self.path(job), job.owner)?;
+        let length = file.metadata()?.len();
         if length > BYTES_MAX {
             return Ok(());
         }
@@ -103,5 +94,28 @@ mod tests {
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].starts_with("20") && lines[0].ends_with("Z job-17-r2: waits"), "{text}");
         assert!(log.path(&job).ends_with("c-17.log"));
+    }
+
+    /// A number comes again, and a job of another user's had it before.
+    #[test]
+    fn a_job_s_log_is_read_by_its_owner_and_written_by_the_daemon_alone() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path()).unwrap();
+        let job = job(2);
+        let path = log.path(&job);
+        std::fs::write(&path, "another's").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        log.say(&job, "waits");
+        log.say(&job, "done");
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+        let made = std::fs::metadata(&path).unwrap();
+        assert_eq!(made.uid(), rustix::process::geteuid().as_raw());
+        assert_eq!(made.mode() & 0o137, 0, "{:o}", made.mode());
+        let mut list = [0; 64];
+        let len = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut list).unwrap();
+        let uid = job.owner.uid.to_le_bytes();
+        let reads = [&2u16.to_le_bytes()[..], &4u16.to_le_bytes(), &uid].concat();
+        assert!(list[..len].windows(8).any(|entry| entry == reads), "{:?}", &list[..len]);
     }
 }
