@@ -49,10 +49,11 @@ impl Scheduler {
             Error::new(Kind::Usage, why)
         };
         let user = User::named(&config.user).map_err(|e| Error::io(e, "scheduler: user"))?;
+        let user = user.ok_or_else(missing)?;
         Ok(Scheduler {
-            uid: user.ok_or_else(missing)?.uid,
+            uid: user.uid,
             log: Log::open(&config.logs)?,
-            spool: Spool::open(&config.spool)?,
+            spool: Spool::open(&config.spool, Owner { uid: user.uid, gid: user.gid })?,
             config: config.clone(),
         })
     }

@@ -1,5 +1,6 @@
 //! What a scheduler's hooks read that run inside the scheduler and may not wait: small files, written
-//! by the daemon whenever they change. They are caches: all of it is in the registry.
+//! by the daemon whenever they change. They are caches: all of it is in the registry. They tell of the jobs and
+//! instances of all users, so that only the hooks' user can read them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +13,8 @@ use forebay_base::{Error, Result};
 use serde_json::{Value, json};
 
 use super::record::{Job, Places};
-use crate::records::{Instance, Life, PoolRecord};
+use crate::closed;
+use crate::records::{Instance, Life, Owner, PoolRecord};
 
 /// Pools as Slurm reads them.
 pub const POOLS_FILE: &str = "pools.json";
@@ -39,7 +41,8 @@ pub struct Listed {
 }
 
 impl Spool {
-    pub fn open(dir: &Path) -> Result<Spool> {
+    pub fn open(dir: &Path, reader: Owner) -> Result<Spool> {
+        closed::make(dir, reader)?;
         let jobs = dir.join(JOBS);
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&jobs);
         made.map_err(|e| Error::io(e, format!("spool {}", dir.display())))?;
@@ -180,10 +183,27 @@ mod tests {
         assert_eq!(pools_json(&[]), json!({ "pools": [] }));
     }
 
+    const READER: Owner = Owner { uid: 4711, gid: 4711 };
+
+    #[test]
+    fn only_the_user_of_the_hooks_gets_into_the_spool() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("spool");
+        std::fs::DirBuilder::new().mode(0o755).create(&at).unwrap();
+        Spool::open(&at, READER).unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&at.metadata().unwrap());
+        assert_eq!(mode & 0o7, 0, "{mode:o}");
+        let mut list = [0; 64];
+        let len = rustix::fs::getxattr(&at, "system.posix_acl_access", &mut list).unwrap();
+        let passes =
+            [&2u16.to_le_bytes()[..], &5u16.to_le_bytes(), &4711u32.to_le_bytes()].concat();
+        assert!(list[..len].windows(8).any(|entry| entry == passes), "{:?}", &list[..len]);
+    }
+
     #[test]
     fn the_file_of_a_job_is_of_its_last_run_and_goes_with_it() {
         let dir = tempfile::tempdir().unwrap();
-        let spool = Spool::open(dir.path()).unwrap();
+        let spool = Spool::open(dir.path(), READER).unwrap();
         let file = variables_file(dir.path(), "17");
         let refresh = |jobs: Vec<Job>| {
             let listed = Listed { jobs, pools: Vec::new(), instances: Vec::new() };
@@ -202,7 +222,7 @@ mod tests {
     #[test]
     fn nobody_lists_while_another_writes() {
         let dir = tempfile::tempdir().unwrap();
-        let spool = Spool::open(dir.path()).unwrap();
+        let spool = Spool::open(dir.path(), READER).unwrap();
         let listed = |jobs| Listed { jobs, pools: Vec::new(), instances: Vec::new() };
         let known = std::sync::Mutex::new(Vec::new());
         let root = Path::new("/m");

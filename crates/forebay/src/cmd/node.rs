@@ -58,7 +58,7 @@ Examples:
 
 Instances stay until their jobs end. Mounts of root's with --registry that are members under the node's name
 flush, give back what they hold, and unmount, as by `forebay umount`; one that is in use is asked again
-every 10 s. `forebay nodes` says what is still there, and why. `forebay node undrain` ends it.";
+every 10 s. `forebay nodes` says what is still there, and to root why. `forebay node undrain` ends it.";
 
 /// Serve instances and transfers on this node.
 #[derive(Debug, clap::Args)]

@@ -57,7 +57,7 @@ impl Door {
         let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("GET", ["v1", "node"]) => self.health(),
-            ("GET", ["v1", "nodes"]) => answer(self.nodes()?),
+            ("GET", ["v1", "nodes"]) => answer(self.nodes(peer)?),
             ("GET", ["v1", "pools"]) => answer(self.pools()?),
             ("POST", ["v1", "nodes", name, drain @ ("drain" | "undrain")]) => {
                 let drain = (*drain == "drain").then(|| NodeDrain { since: now(), by: peer.uid });
@@ -127,12 +127,12 @@ impl Door {
         }))
     }
 
-    fn nodes(&self) -> Result<Vec<NodeView>> {
+    fn nodes(&self, peer: Peer) -> Result<Vec<NodeView>> {
         let book = self.node.book();
         let there: BTreeMap<String, NodeRecord> = book.list(keys::NODES)?.into_iter().collect();
         let drained: Vec<(String, NodeDrain)> = book.list("wanted/nodes/")?;
         let instances = self.node.desk().instances()?;
-        let staying = members::staying(book)?;
+        let staying = members::staying(book, peer)?;
         let pools: Vec<(String, PoolRecord)> = book.list(keys::POOLS)?;
         // A node whose daemon is not there has said what it offers, and may hold what is wanted.
         let of_pools =

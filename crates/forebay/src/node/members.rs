@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::wire::Staying;
 use crate::cmd::watch::read_job;
-use crate::http::Client;
+use crate::http::{Client, Peer};
 use crate::mounts::{Mounts, Place};
 use crate::units::{human_secs, human_size};
 use crate::wire::{Job, JobKind, JobState, Leave};
@@ -41,9 +41,14 @@ pub fn tend(node: Arc<Node>) -> Result<()> {
     thread.spawn(move || members.run()).map(drop).map_err(|e| Error::io(e, "a thread for members"))
 }
 
-/// By node, the mounts that have yet to leave.
-pub fn staying(book: &Book) -> Result<BTreeMap<String, Vec<Staying>>> {
-    Ok(book.list(KEYS)?.into_iter().collect())
+/// By node, the mounts that have yet to leave. Which programs and files keep them is root's to know.
+pub fn staying(book: &Book, peer: Peer) -> Result<BTreeMap<String, Vec<Staying>>> {
+    let mut all: BTreeMap<String, Vec<Staying>> = book.list(KEYS)?.into_iter().collect();
+    if peer.uid != 0 {
+        let mounts = all.values_mut().flatten();
+        mounts.for_each(|mount| mount.why = "has yet to leave".into());
+    }
+    Ok(all)
 }
 
 struct Members {
