@@ -333,10 +333,31 @@ pub struct Mutex<T: ?Sized> {
     lock: sync::Mutex<T>,
 }
 
+/// What becomes of who waits for a lock that is lost.
+#[derive(Debug, Clone, Copy)]
+enum Lost {
+    Panics,
+    /// He has it all the same.
+    HasIt,
+}
+
+impl Lost {
+    #[inline]
+    #[track_caller]
+    fn taken<T>(self, lock: sync::LockResult<T>) -> T {
+        match self {
+            Lost::Panics => lock.expect(LOST),
+            Lost::HasIt => lock.unwrap_or_else(sync::PoisonError::into_inner),
+        }
+    }
+}
+
 #[must_use]
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: sync::MutexGuard<'a, T>,
     mark: Mark,
+    /// Whoever waits for a condition under it takes it again.
+    lost: Lost,
     #[cfg(debug_assertions)]
     of: &'a Mutex<T>,
 }
@@ -357,8 +378,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let mark = self.wait();
-        self.guard(self.lock.lock().expect(LOST), mark)
+        self.take(Lost::Panics)
     }
 
     /// As [`Mutex::lock`], also if it is lost: of what a panic cannot leave half changed, and of which more depends than on
@@ -366,8 +386,14 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock_anyway(&self) -> MutexGuard<'_, T> {
+        self.take(Lost::HasIt)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn take(&self, lost: Lost) -> MutexGuard<'_, T> {
         let mark = self.wait();
-        self.guard(self.lock.lock().unwrap_or_else(sync::PoisonError::into_inner), mark)
+        self.guard(lost.taken(self.lock.lock()), mark, lost)
     }
 
     #[inline]
@@ -386,7 +412,7 @@ impl<T: ?Sized> Mutex<T> {
         #[cfg(debug_assertions)]
         explored::point();
         let lock = self.lock.try_lock().ok()?;
-        Some(self.guard(lock, self.place.tried()))
+        Some(self.guard(lock, self.place.tried(), Lost::Panics))
     }
 
     /// The lock, if nobody has it: as [`Mutex::lock_anyway`].
@@ -398,14 +424,20 @@ impl<T: ?Sized> Mutex<T> {
             Err(sync::TryLockError::Poisoned(lost)) => lost.into_inner(),
             Err(sync::TryLockError::WouldBlock) => return None,
         };
-        Some(self.guard(lock, self.place.tried()))
+        Some(self.guard(lock, self.place.tried(), Lost::HasIt))
     }
 
     #[inline]
-    fn guard<'a>(&'a self, lock: sync::MutexGuard<'a, T>, mark: Mark) -> MutexGuard<'a, T> {
+    fn guard<'a>(
+        &'a self,
+        lock: sync::MutexGuard<'a, T>,
+        mark: Mark,
+        lost: Lost,
+    ) -> MutexGuard<'a, T> {
         MutexGuard {
             lock,
             mark,
+            lost,
             #[cfg(debug_assertions)]
             of: self,
         }
@@ -530,7 +562,7 @@ impl Condvar {
         self.waiting.fetch_add(1, SeqCst);
         let woken = self.condition.wait(guard.lock);
         self.waiting.fetch_sub(1, SeqCst);
-        guard.lock = woken.expect(LOST);
+        guard.lock = guard.lost.taken(woken);
         guard
     }
 
@@ -553,7 +585,7 @@ impl Condvar {
         self.waiting.fetch_add(1, SeqCst);
         let woken = self.condition.wait_timeout(guard.lock, limit);
         self.waiting.fetch_sub(1, SeqCst);
-        (guard.lock, timed_out) = woken.expect(LOST);
+        (guard.lock, timed_out) = guard.lost.taken(woken);
         (guard, timed_out.timed_out())
     }
 
@@ -580,7 +612,7 @@ impl Condvar {
         let waited = self.condition.wait_timeout_while(guard.lock, limit, &mut condition);
         self.waiting.fetch_sub(1, SeqCst);
         let timed_out;
-        (guard.lock, timed_out) = waited.expect(LOST);
+        (guard.lock, timed_out) = guard.lost.taken(waited);
         (guard, timed_out.timed_out())
     }
 }

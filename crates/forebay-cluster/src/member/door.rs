@@ -48,7 +48,7 @@ impl Default for Places {
 
 impl Places {
     fn take(&self, from: &str) -> Option<Place> {
-        let mut all = self.0.lock();
+        let mut all = self.0.lock_anyway();
         let taken = all.get(from).copied().unwrap_or(0);
         if taken >= PLACES_OF_ONE || all.values().sum::<usize>() >= PLACES {
             return None;
@@ -60,7 +60,8 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut all = self.0.lock();
+        // No panic leaves a count half changed, and this may be dropped in one.
+        let mut all = self.0.lock_anyway();
         match all.get_mut(&self.1) {
             Some(taken) if *taken > 1 => *taken -= 1,
             _ => _ = all.remove(&self.1),

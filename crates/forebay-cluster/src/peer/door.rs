@@ -115,9 +115,10 @@ impl Drop for Door {
 }
 
 impl Shared {
+    /// No panic leaves the table half changed, and places are given up while threads panic.
     #[track_caller]
     fn guests(&self) -> MutexGuard<'_, Guests> {
-        self.guests.lock()
+        self.guests.lock_anyway()
     }
 
     /// Waits until it is so, and says whether it is.
@@ -209,5 +210,37 @@ impl Drop for Leaves {
     fn drop(&mut self) {
         self.shared.guests().open.remove(&self.id);
         self.shared.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    struct Silent;
+
+    impl Service for Silent {
+        fn answer(&self, _: &Head, _: Question, _: &[u8], _: &mut Vec<u8>) -> Answer {
+            Answer::Done
+        }
+    }
+
+    #[test]
+    fn a_door_closes_and_its_guests_leave_also_when_somebody_has_panicked_with_their_table() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let door = Door::open(address, (None, None), Arc::new(Silent)).expect("it is free");
+        let _guest = TcpStream::connect(door.address()).expect("it listens");
+        let is_in = door.shared.wait(CLOSING_TIME, |guests| guests.open.len() == 1);
+        assert!(is_in || door.connections() == 1);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _guests = door.shared.guests();
+            panic!("with the table");
+        }));
+        assert!(panicked.is_err());
+        let shared = door.shared.clone();
+        drop(door);
+        assert!(shared.guests().open.is_empty());
     }
 }
