@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_backing::{FileKey, Result};
 use serde_json::Value;
 
-use crate::core::{Access, Holder, Process, Revision};
+use crate::core::{Access, Ends, Holder, Process, Revision};
 use crate::member::{Change, Changing, Member, Opening};
 use crate::words::{Answer, Question};
 
@@ -63,8 +63,8 @@ pub trait Cluster: Send + Sync {
     fn process(&self, member: &str) -> Option<Process>;
     /// How far the registry was that this member has heard of.
     fn revision(&self) -> Revision;
-    /// By when homes of a file had ended of which the mount is still to be told by [`Front::forget`].
-    fn given(&self, file: FileKey) -> Option<Revision>;
+    /// How claims of a file have ended of which the mount is still to be told by [`Front::forget`].
+    fn ends(&self, file: FileKey) -> Option<Ends>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -166,8 +166,8 @@ impl Cluster for Arc<Member> {
         Member::revision(self)
     }
 
-    fn given(&self, file: FileKey) -> Option<Revision> {
-        Member::given(self, file)
+    fn ends(&self, file: FileKey) -> Option<Ends> {
+        Member::ends(self, file)
     }
 
     fn others(&self) -> Vec<String> {
@@ -311,9 +311,9 @@ pub trait Front: Keeper {
     fn is_free(&self, file: FileKey) -> bool;
 
     /// What is known of the file from the store holds no longer: the next open asks the store, forced;
-    /// the kernel's pages, attributes and names of it are given up. Homes that it had before `given` have brought it to
-    /// the store, or have ended; what was heard of a later one ([`Cluster::vouches`]) holds.
-    fn forget(&self, file: FileKey, given: Revision);
+    /// the kernel's pages, attributes and names of it are given up. Homes that had it by claims with these `ends` have
+    /// brought it to the store, or were lost; what was heard of a later one ([`Cluster::vouches`]) holds.
+    fn forget(&self, file: FileKey, ends: &Ends);
 
     /// A new file was claimed by another before this member could: who has it open here hears of it.
     fn lost(&self, file: FileKey);

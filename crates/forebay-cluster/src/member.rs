@@ -13,6 +13,7 @@ mod near;
 mod operate;
 mod overview;
 mod reach;
+mod stale;
 mod tend;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use forebay_registry::{BootClock, Change as Put, Clock, Commit, Lease, Registry,
 use self::door::Places;
 use self::hands::Hands;
 use self::reach::Reach;
+use self::stale::Stale;
 use crate::core::{
     Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, PATIENCES, Peer, Process, Reply,
     Ticket, Way, Why,
@@ -89,13 +91,6 @@ pub enum Changing {
     Through(String, Change),
 }
 
-/// How often it was said of a file that nothing that is known of it holds, and when homes of it had ended by then.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Stale {
-    times: u64,
-    given: Revision,
-}
-
 /// One mount of a store that members share.
 pub struct Member {
     name: String,
@@ -121,7 +116,7 @@ pub struct Member {
     given_lease: Mutex<Option<Box<dyn Lease>>>,
     /// How far the watch has come.
     reached: (Mutex<Revision>, Condvar),
-    /// Files of which nothing that is known holds, each with when that was said.
+    /// Files of which nothing that is known holds.
     stale: Mutex<HashMap<FileKey, Stale>>,
     /// On so many others this member's acknowledged bytes are to be, and whether an fsync fails that reaches
     /// fewer.
@@ -290,19 +285,12 @@ impl Member {
 
     /// Another member's newest process.
     pub fn process_of(&self, member: &str) -> Option<Process> {
-        let known = self.core.lock().member(member)?;
-        Some(Process { epoch: known.epoch, line: known.line(), boot: known.boot })
+        self.core.lock().process(member)
     }
 
     /// How far the registry was that this member has heard of.
     pub fn revision(&self) -> Revision {
         self.core.lock().revision()
-    }
-
-    /// By when homes of a file had ended of which the mount is still to be told. All are among these, or it was told, that
-    /// ended before what [`Member::holder`] says.
-    pub fn given(&self, file: FileKey) -> Option<Revision> {
-        self.stale.lock().get(&file).map(|said| said.given)
     }
 
     /// The other members that are alive.
@@ -332,7 +320,7 @@ impl Member {
         match way {
             Way::Here => {
                 let member = self.clone();
-                let held = (how == Access::Write).then(|| Held { member, file });
+                let held = how.writes().then(|| Held { member, file });
                 self.freshen(file)?;
                 Ok(Opening::Here(held))
             }
@@ -617,8 +605,8 @@ impl Member {
                 });
                 member.feed(Input::Released { file, is_free });
             }),
-            Effect::Forget { file, given } => {
-                self.note_stale(file, given);
+            Effect::Forget { file, end } => {
+                self.note_stale(file, end);
                 // An open does it, too.
                 self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
@@ -652,10 +640,10 @@ impl Member {
             Effect::Struck { ticket, ok } => self.struck.answer(ticket, ok),
             Effect::ListCopies { member: home } => self.list_copies(home),
             Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
-            Effect::Taken { file } => {
+            Effect::Taken { file, end } => {
                 let taken = Arc::new(Mutex::new(Rank::Taking, Begun(false)));
                 self.taken.lock().insert(file, taken);
-                self.note_stale(file, Revision(u64::MAX));
+                self.note_stale(file, Some(end));
                 self.begin_taken(file);
             }
             Effect::Disown { file } => self.disown(file),
@@ -690,47 +678,6 @@ impl Member {
 
     fn front(&self) -> Option<Arc<dyn Front>> {
         self.front.get().and_then(Weak::upgrade)
-    }
-
-    /// Before an open is believed, and as soon as there is time: the engine serves a file that was taken over,
-    /// and forgets what it knew of one of which others have brought newer bytes home.
-    ///
-    /// # Errors
-    ///
-    /// Those of the tier: then what there is of the file that was taken over is not served.
-    fn freshen(&self, file: FileKey) -> Result<()> {
-        let Some(front) = self.front() else { return Ok(()) };
-        let taken = self.taken.lock().get(&file).cloned();
-        if let Some(taken) = taken {
-            let mut begun = taken.lock();
-            if !begun.0 {
-                front.take(file)?;
-                begun.0 = true;
-                let mut all = self.taken.lock();
-                if all.get(&file).is_some_and(|it| Arc::ptr_eq(it, &taken)) {
-                    all.remove(&file);
-                }
-            }
-        }
-        self.forget_stale(file);
-        Ok(())
-    }
-
-    fn note_stale(&self, file: FileKey, given: Revision) {
-        let mut stale = self.stale.lock();
-        let said = stale.entry(file).or_default();
-        *said = Stale { times: said.times + 1, given: said.given.max(given) };
-    }
-
-    /// The second half of it alone.
-    fn forget_stale(&self, file: FileKey) {
-        let Some(front) = self.front() else { return };
-        let Some(said) = self.stale.lock().get(&file).copied() else { return };
-        front.forget(file, said.given);
-        let mut stale = self.stale.lock();
-        if stale.get(&file) == Some(&said) {
-            stale.remove(&file);
-        }
     }
 
     fn send(&self, to: &str, question: Peer) -> Result<Reply> {

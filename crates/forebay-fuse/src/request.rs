@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
 use forebay_base::lock::{Mutex, Rank, sleep};
-use forebay_cluster::core::Revision;
+use forebay_cluster::core::Ends;
 use forebay_cluster::front::{Front, Home, Keeper, Kept, Told};
 use forebay_cluster::words::{Answer as Answered, Question};
 use forebay_engine::time::Time;
@@ -208,8 +208,8 @@ impl Front for Shared {
         self.vfs.is_free(file)
     }
 
-    fn forget(&self, file: FileKey, given: Revision) {
-        self.vfs.forget_file(file, given);
+    fn forget(&self, file: FileKey, ends: &Ends) {
+        self.vfs.forget_file(file, ends);
     }
 
     fn lost(&self, file: FileKey) {

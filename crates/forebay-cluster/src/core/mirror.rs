@@ -1,11 +1,13 @@
 //! The registry's keys of the store, as the watch has told them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use forebay_backing::FileKey;
 use forebay_registry::{Entry, Event, Revision};
 use serde::de::DeserializeOwned;
 
+use super::{Process, Processes};
 use crate::keys;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct Mirror {
     pub called: BTreeSet<String>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
+    /// The same, of which ends of claims keep what it was.
+    pub processes: Arc<Processes>,
     pub partners: BTreeMap<String, (keys::Partners, Revision)>,
     pub fenced: BTreeMap<String, (keys::Fenced, Revision)>,
     /// One of the four above has changed since this was last taken.
@@ -166,13 +170,25 @@ impl Mirror {
                     None => _ = self.alive.remove(name),
                 }
             }
-            "members" => self.has_moved |= set(&mut self.members, name, put, revision),
+            "members" => {
+                self.has_moved |= set(&mut self.members, name, put, revision);
+                self.note_process(name);
+            }
             "partners" => self.has_moved |= set(&mut self.partners, name, put, revision),
             "fenced" => self.has_moved |= set(&mut self.fenced, name, put, revision),
             "gate" => self.gate = put.and_then(parse).map(|gate| (gate, revision)),
             _ => {}
         }
         None
+    }
+
+    fn note_process(&mut self, name: &str) {
+        let now = self.members.get(name).map(|(member, _)| Process::from(member));
+        if self.processes.get(name) != now.as_ref() {
+            let all = Arc::make_mut(&mut self.processes);
+            all.remove(name);
+            all.extend(now.map(|now| (name.to_string(), now)));
+        }
     }
 
     /// Of a directory and a member.

@@ -3,7 +3,7 @@
 //! Input in, effects out; nothing waits in here. Whoever acts gives every input under one lock, in the
 //! order in which things happened, and carries the effects out, each in a thread that may wait.
 //!
-//! - `mirror`: the registry's keys as the watch told them.
+//! - `mirror`: the registry's keys as the watch told them. `ends`: how claims ended.
 //! - `own`: what this member holds, and how it is given back.
 //! - `tasks`: what programs and peers asked, each from its beginning to its answer.
 //! - `opening`, `names`, `peers`: the three kinds of it.
@@ -14,6 +14,7 @@
 //! - `rules`: the dangers, by name.
 
 mod copies;
+mod ends;
 mod grants;
 mod holders;
 mod mirror;
@@ -40,6 +41,7 @@ pub use forebay_registry::Revision;
 use forebay_registry::{Commit, Compare, Entry};
 
 use self::copies::Copies;
+pub use self::ends::{End, Ends, Process, Processes};
 use self::grants::Grants;
 use self::holders::Heard;
 pub use self::holders::PATIENCES;
@@ -397,6 +399,16 @@ impl Core {
     /// Files that this member holds.
     pub fn held(&self) -> Vec<FileKey> {
         self.own.keys().copied().collect()
+    }
+
+    /// A member's newest process.
+    pub fn process(&self, name: &str) -> Option<Process> {
+        self.mirror.processes.get(name).cloned()
+    }
+
+    /// The claims that stood before this have ended: to be said in the moment in which it is heard.
+    fn end(&self, at: Revision) -> End {
+        End { at, processes: self.mirror.processes.clone() }
     }
 
     /// The other members that are alive.

@@ -26,19 +26,24 @@ impl Core {
         let now = self.now;
         let Some(own) = self.own.get_mut(&file) else { return };
         let waits = match how {
-            Access::Write => writers_wait && own.leaving != Leaving::No,
+            Access::Write | Access::Serve => writers_wait && own.leaving != Leaving::No,
             Access::Read => readers_wait && matches!(own.leaving, Leaving::Giving { .. }),
         };
         if waits {
             self.stage(task, Stage::Local);
             return;
         }
-        if how == Access::Write && !self.is_seen(task, file) {
+        if how.writes() && !self.is_seen(task, file) {
             return;
         }
         let Some(own) = self.own.get_mut(&file) else { return };
+        let needs_claim = how == Access::Serve && self.rules.obey(Rule::ClaimBeforeServe);
+        if needs_claim && own.claim.is_none() {
+            self.stage(task, Stage::Local);
+            return self.hurry();
+        }
         own.used = now;
-        if how == Access::Write {
+        if how.writes() {
             own.uses += 1;
         }
         self.answer(task, Way::Here);

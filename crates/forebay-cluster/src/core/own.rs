@@ -185,6 +185,12 @@ impl Core {
         }
     }
 
+    /// Whether a file's claim is there.
+    #[cfg(test)]
+    pub(crate) fn has_claim(&self, file: FileKey) -> bool {
+        self.own.get(&file).is_some_and(|own| own.claim.is_some())
+    }
+
     /// Somebody waits for the claim of a new file.
     pub(super) fn hurry(&mut self) {
         self.new_files.hurried = Some(self.now);
@@ -216,7 +222,7 @@ impl Core {
                     let Some(claimed) = self.mirror.claims.get(&file) else { continue };
                     let (revision, path) = (claimed.revision, PathBuf::from(&claimed.path));
                     if !claimed.taken_from.is_empty() {
-                        self.claimed_taken(file);
+                        self.claimed_taken(file, revision);
                     }
                     let own = self.own_anew(file);
                     own.claim = Some(revision);
@@ -247,7 +253,8 @@ impl Core {
                 }
                 News::Unclaimed { file, at, .. } | News::Given { file, at, .. } => {
                     if self.rules.obey(Rule::ForgetOnGiven) {
-                        self.out.push(Effect::Forget { file, given: at });
+                        let end = Some(self.end(at));
+                        self.out.push(Effect::Forget { file, end });
                     }
                 }
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 
 use super::own::{Ending, SOMEWHERE};
-use super::{Core, Effect, Leaving, Peer, Reply, Revision, Rule, Stage, Task, Ticket};
+use super::{Core, Effect, Leaving, Peer, Reply, Rule, Stage, Task, Ticket};
 
 /// A question whether a file is held, of whose directory something was being made when it came: that may be
 /// on the store, where the asker found it, before this member hears which file it is.
@@ -55,7 +55,7 @@ impl Core {
             },
             Peer::RecallBelow { path } => self.enter(ticket, Task::GiveBelow { path, left: None }),
             Peer::Changed { file } => {
-                self.out.push(Effect::Forget { file, given: Revision(0) });
+                self.out.push(Effect::Forget { file, end: None });
                 self.out.push(Effect::Reply(ticket, Reply::Done));
             }
             Peer::Reached { revision } => self.asked_how_far(ticket, revision),

@@ -22,6 +22,8 @@ pub enum Rule {
     GateStands,
     /// A writer of an unclaimed file claims it first.
     ClaimBeforeWrite,
+    /// A program elsewhere writes once the claim is there under which that is owed to it.
+    ClaimBeforeServe,
     /// A directory stays claimed for new files until what was begun in it is made, however long that takes.
     MakingKeepsCreates,
     /// Whether a file is held is said once what was being made in its directory is known: it may be one of these.

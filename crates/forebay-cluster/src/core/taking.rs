@@ -593,7 +593,7 @@ impl Core {
     }
 
     /// The mirror has the claim of this file as this member's, taken from others.
-    pub(super) fn claimed_taken(&mut self, file: FileKey) {
+    pub(super) fn claimed_taken(&mut self, file: FileKey, at: Revision) {
         let held = Held::Until(Duration::ZERO);
         if self.takes.held.insert(file, held).is_some() {
             return;
@@ -603,7 +603,8 @@ impl Core {
             taking.adopted.remove(&file);
             taking.claiming.remove(&file);
         }
-        self.out.push(Effect::Taken { file });
+        let end = self.end(at);
+        self.out.push(Effect::Taken { file, end });
     }
 
     /// What is not claimed is the member's again, or another's. The mirror has told of each claim that came to

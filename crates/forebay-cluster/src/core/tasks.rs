@@ -258,21 +258,20 @@ impl Core {
         };
         let takes_leave =
             |file: &FileKey| self.own.get(file).is_some_and(|own| own.leaving != Leaving::No);
-        let awaits_claim = |file: &FileKey| {
-            self.own.get(file).is_some_and(|own| !own.is_seen && own.claim.is_none())
-        };
+        let is_new = |file: &FileKey| self.own.get(file).is_some_and(|own| own.claim.is_none());
+        let is_seen = |file: &FileKey| self.own.get(file).is_some_and(|own| own.is_seen);
         match &waiting.ask {
             Task::Open { file, how: Access::Read, .. } => is_giving(file),
-            Task::Open { file, how: Access::Write, .. } => {
+            Task::Open { file, how, .. } => {
+                let awaits_claim = *how == Access::Serve || !is_seen(file);
                 takes_leave(file)
-                    || awaits_claim(file)
+                    || (awaits_claim && is_new(file))
                     || (!self.own.contains_key(file) && self.is_gated())
             }
             Task::Create { dir, .. } => {
                 self.is_gated() || self.own_dirs.get(dir).is_some_and(|own| own.leaving.is_some())
             }
             Task::Change { files, .. } => {
-                let is_new = |file| self.own.get(file).is_some_and(|own| own.claim.is_none());
                 files.iter().any(|file| takes_leave(file) || is_new(file))
             }
             Task::RenameDir { .. } => self.mirror.gate.is_some() || self.awaits_gate(task),

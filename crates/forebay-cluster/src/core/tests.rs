@@ -93,7 +93,7 @@ fn open_after_a_creator_said_no(rules: Rules) -> Option<Way> {
     let effects = give(&mut core, Input::Seen(Revision(6), vec![Event::Put(given)]));
     let forgets = effects
         .iter()
-        .position(|e| matches!(e, Effect::Forget { file, given: Revision(6) } if *file == FILE));
+        .position(|e| matches!(e, Effect::Forget { file, end: Some(end) } if *file == FILE && end.at == Revision(6)));
     let answers = effects.iter().position(|e| matches!(e, Effect::Answer(..)));
     assert!(forgets.expect("it forgets") < answers.expect("it answers"));
     None
@@ -104,6 +104,25 @@ fn a_creators_no_is_followed_by_another_look() {
     assert_eq!(open_after_a_creator_said_no(Rules::default()), None);
     let without = open_after_a_creator_said_no(Rules::without(Rule::LookAfterCreators));
     assert_eq!(without, Some(Way::Here));
+}
+
+/// B gives the file back, loses its place and begins anew, all of which is heard at once.
+#[test]
+fn how_a_claim_ended_is_said_by_who_the_members_were_then() {
+    let mut core = core(vec![entry("claims/a.1", claim("b"), 3)], Rules::default());
+    let key = "stores/s/claims/a.1".to_string();
+    let events = vec![
+        Event::Deleted { key, revision: Revision(6) },
+        Event::Put(entry("members/b", member("b", 3), 7)),
+        Event::Put(entry("given/a.1", json(&keys::Given { by: "b".into() }), 8)),
+    ];
+    let effects = give(&mut core, Input::Seen(Revision(8), events));
+    let epochs = effects.iter().filter_map(|effect| match effect {
+        Effect::Forget { end: Some(end), .. } => Some((end.at.0, end.processes["b"].epoch)),
+        _ => None,
+    });
+    assert_eq!(epochs.collect::<Vec<_>>(), [(6, 1), (8, 3)]);
+    assert_eq!(core.process("b").map(|process| process.epoch), Some(3));
 }
 
 /// B asks for a file that is on the store, and that A has just made there and not noted yet.

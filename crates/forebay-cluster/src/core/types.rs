@@ -6,6 +6,8 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Entry, Event, LeaseId, Outcome, Revision};
 
+use super::End;
+
 /// Stands in a commit for the lease of this member's process: its keys go when it dies.
 pub const OWN_LEASE: LeaseId = LeaseId(u64::MAX);
 
@@ -14,16 +16,6 @@ pub const GIVEN_LEASE: LeaseId = LeaseId(u64::MAX - 1);
 
 /// Numbers what was asked, so that its answer is known.
 pub type Ticket = u64;
-
-/// A process of another member, as far as this one has heard.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Process {
-    pub epoch: u64,
-    /// Another one if the tier has lost what was never synced.
-    pub boot: String,
-    /// The first of those whose place nobody has taken since ([`keys::Member::line`](crate::keys::Member::line)).
-    pub line: u64,
-}
 
 /// What a program is about to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +37,15 @@ pub enum Access {
     Read,
     /// Held until [`Input::Closed`].
     Write,
+    /// The same for a program of another member, answered once the claim is there: what is acknowledged to that one is
+    /// owed under it, also by a process that finds it later.
+    Serve,
+}
+
+impl Access {
+    pub fn writes(self) -> bool {
+        self != Access::Read
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub enum Input {
     },
     /// What [`Ask::Create`] with this ticket was answered [`Way::Here`] for, in this directory, is made, or failed.
     Made(FileKey, Ticket),
-    /// What was opened with [`Access::Write`] and answered [`Way::Here`] is closed.
+    /// What was opened with [`Access::Write`] or [`Access::Serve`] and answered [`Way::Here`] is closed.
     Closed(FileKey),
     /// What [`Ask::Change`] was answered [`Way::Here`] for, or [`Ask::Replace`] that or [`Way::Through`], is
     /// done.
@@ -226,10 +227,10 @@ pub enum Effect {
         flush: bool,
     },
     /// Nothing that is known of the file from the store holds: the next open asks it, forced, and the
-    /// kernel's pages and attributes go. Whoever was its home before `given` is no longer.
+    /// kernel's pages and attributes go. Claims of it may have ended by which others were its homes.
     Forget {
         file: FileKey,
-        given: Revision,
+        end: Option<End>,
     },
     /// Which files at or below the path this member's engine knows: answered by [`Input::Below`].
     FindBelow {
@@ -270,9 +271,11 @@ pub enum Effect {
         number: u64,
     },
     /// The claim of an adopted file is this member's: it is served and flushed from here on, and stays newer
-    /// than the store (copied, not evicted, not at rest) until [`Effect::Settle`].
+    /// than the store (copied, not evicted, not at rest) until [`Effect::Settle`]. With it those of former homes have
+    /// ended.
     Taken {
         file: FileKey,
+        end: End,
     },
     /// The claim of an adopted file stays another's: drop what was adopted.
     Disown {

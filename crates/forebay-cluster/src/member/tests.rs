@@ -15,7 +15,7 @@ use forebay_registry::{
 
 use super::join::json;
 use super::{Changing, Holder, Joining, Member, Opening};
-use crate::core::{Access, Input, SETTLE, Standing};
+use crate::core::{Access, Ends, Input, SETTLE, Standing};
 use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
 use crate::peer::limits::BYTES_MAX;
@@ -115,7 +115,7 @@ impl Front for Fake {
         !lock(&self.busy).contains(&file)
     }
 
-    fn forget(&self, file: FileKey, _given: Revision) {
+    fn forget(&self, file: FileKey, _: &Ends) {
         *lock(&self.forgotten).entry(file).or_default() += 1;
     }
 
@@ -325,7 +325,7 @@ fn that_a_home_has_ended_is_told_or_to_be_told_by_when_the_next_one_is_heard_of(
         while b.holder(key(7)) != Holder::There("c".into()) {
             std::thread::yield_now();
         }
-        let is_noted = b.given(key(7)).is_some();
+        let is_noted = b.ends(key(7)).is_some();
         assert!(is_noted || lock(&seen.forgotten).contains_key(&key(7)));
         drop(held);
         eventually("it is given back", || c.holder(key(7)) == Holder::Nobody);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, Error, FileKey, Kind, Result};
 use forebay_base::lock::{Mutex, Rank};
-use forebay_cluster::core::{Access as How, Revision};
+use forebay_cluster::core::{Access as How, Ends};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
 use forebay_engine::{SupersededFile, Suspension};
@@ -85,7 +85,7 @@ impl Vfs {
     pub fn disown(&self, file: FileKey) -> Result<()> {
         self.engine.ops.disown(file)?;
         // No claim was given back: changes that the file's present home acknowledged stand.
-        self.forget_file(file, Revision(0));
+        self.forget_file(file, &Ends::default());
         Ok(())
     }
 

@@ -546,10 +546,11 @@ impl Vfs {
         };
         let resized = match change {
             NameChange::SetAttr { file, size: Some(_), .. } => {
-                Some((self.members.unsynced.open(file), self.life_of(home, Revision(0))?))
+                Some((self.life_of(home, Revision(0))?, self.members.unsynced.open(file)))
             }
             _ => None,
         };
+        let asking = resized.as_ref().map(|(by, account)| (by, account.asks()));
         let question = |number| Question::Name { number, change: change.clone() };
         let files = change.files();
         let asked = match change {
@@ -561,10 +562,11 @@ impl Vfs {
         // Also after a failure: the change may have been made.
         change.paths().for_each(|path| self.foresight.answers.doubt(path));
         self.foresight.answers.doubt_file(change.file());
-        if let Some((account, by)) = resized {
-            if let Ok(Answer::Changed { as_of, .. }) = answer {
-                self.owes(&account, &Life { as_of, ..by });
-            }
+        if let (Some((by, asking)), Ok(Answer::Changed { as_of, .. })) = (&asking, &answer) {
+            self.owes(asking, &Life { as_of: *as_of, ..(*by).clone() });
+        }
+        drop(asking);
+        if let Some((_, account)) = resized {
             self.members.unsynced.close(&account);
         }
         match answer? {

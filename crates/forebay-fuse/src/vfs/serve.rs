@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_base::lock::{Mutex, Rank};
-use forebay_cluster::core::{Access, Holder, Revision};
+use forebay_cluster::core::{Access, Ends, Holder};
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
@@ -311,7 +311,7 @@ impl Vfs {
         if write {
             self.refuse_read_only()?;
             let dir = self.dir_of(path)?;
-            match cluster.open(file, dir, path, Access::Write)? {
+            match cluster.open(file, dir, path, Access::Serve)? {
                 Place::Here(guard) => held = guard,
                 Place::There(_) => return Err(moved()),
             }
@@ -521,12 +521,12 @@ impl Vfs {
         self.engine.files.is_at_rest(file)
     }
 
-    /// Forgets what was heard of a file, so that it is asked again. Of its homes only those before `given` are
-    /// forgotten, with what they owe.
-    pub fn forget_file(&self, file: FileKey, given: Revision) {
+    /// Forgets what was heard of a file, so that it is asked again. Answers of homes whose claims have these ends are
+    /// forgotten with what those homes owe.
+    pub fn forget_file(&self, file: FileKey, ends: &Ends) {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
-        self.homes_ended(file, given);
+        self.homes_ended(file, ends);
         let near = self.nodes.id_of(file);
         if self.nodes.key(near) == Some(file) {
             self.nodes.set_pages(near, 0);

@@ -157,7 +157,7 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let mut held = Vec::new();
         for (file, path) in files.into_iter().filter(|(file, _)| self.is_held(*file)) {
-            match cluster.open(file, self.dir_of(path)?, path, Access::Write)? {
+            match cluster.open(file, self.dir_of(path)?, path, Access::Serve)? {
                 Place::Here(guard) => held.extend(guard),
                 Place::There(_) => return Err(moved()),
             }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore, Error, FileKey, Kind, New, Result};
-use forebay_cluster::core::{Access, Holder, Process, Revision};
+use forebay_cluster::core::{Access, End, Ends, Holder, Process, Revision};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Question, Refusal};
 use forebay_engine::governor::law::Preset;
@@ -50,6 +50,7 @@ enum Fate {
 }
 
 type Makes = dyn Fn(&str) + Send + Sync;
+type Answered = dyn Fn(&Question) + Send + Sync;
 type Fates = dyn Fn(&str, &Question) -> Fate + Send + Sync;
 
 #[derive(Default)]
@@ -64,13 +65,17 @@ struct Net {
     kept: Mutex<HashMap<String, u64>>,
     /// The revision of a file's last claim, where that matters.
     claimed: Mutex<HashMap<FileKey, u64>>,
-    /// The revision at which a file's homes had ended: its member has heard of that, but no mount was told.
-    given: Mutex<HashMap<FileKey, u64>>,
+    /// Claims that are put once a caller waits for them, with their revisions.
+    comes: Mutex<HashMap<FileKey, u64>>,
+    /// The ends of claims of which the member has heard, but no mount was told.
+    ends: Mutex<HashMap<FileKey, Ends>>,
     /// The revision of the registry.
     revision: AtomicU64,
     /// Called right after a member has vouched for a file.
     vouched: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     asked: Mutex<Vec<Question>>,
+    /// Called between a home's answer and its arrival at the asker.
+    answered: Mutex<Option<Arc<Answered>>>,
     fates: Mutex<Option<Arc<Fates>>>,
     /// Directories where files are opened without asking. In others members make files.
     granted: Mutex<HashSet<FileKey>>,
@@ -97,6 +102,23 @@ impl Net {
 
     fn fated(&self, fates: impl Fn(&str, &Question) -> Fate + Send + Sync + 'static) {
         *lock(&self.fates) = Some(Arc::new(fates));
+    }
+
+    fn process(&self, member: &str) -> Option<Process> {
+        let epoch = lock(&self.epochs).get(member).copied()?;
+        let kept = lock(&self.kept).get(member).copied();
+        let boot = kept.map_or(epoch.to_string(), |_| "kept".into());
+        Some(Process { epoch, boot, line: kept.unwrap_or(epoch) })
+    }
+
+    /// As who hears of it now has it.
+    fn ended(&self, at: u64) -> Ends {
+        let names: Vec<String> = lock(&self.epochs).keys().cloned().collect();
+        let of = |name: String| self.process(&name).map(|process| (name, process));
+        let processes = Arc::new(names.into_iter().filter_map(of).collect());
+        let mut ends = Ends::default();
+        ends.add(End { at: Revision(at), processes });
+        ends
     }
 
     fn is_held(&self, file: FileKey) -> bool {
@@ -164,10 +186,15 @@ impl Cluster for Played {
             lock(&self.net.unheard).remove(&file);
         }
         let is_unheard = lock(&self.net.unheard).contains(&file);
+        if how == Access::Serve
+            && let Some(at) = lock(&self.net.comes).remove(&file)
+        {
+            lock(&self.net.claimed).insert(file, at);
+        }
         let holder = if is_unheard { self.holder(file) } else { self.true_holder(file) };
         Ok(match holder {
             Holder::There(home) | Holder::Dead(home) => Place::There(home),
-            _ => Place::Here((how == Access::Write).then(|| self.hold(file))),
+            _ => Place::Here(how.writes().then(|| self.hold(file))),
         })
     }
 
@@ -224,14 +251,17 @@ impl Cluster for Played {
         let mount = lock(&self.net.mounts).get(home).and_then(Weak::upgrade);
         let Some(mount) = mount.filter(|_| fate != Fate::Lost) else { return Err(silent()) };
         let epoch = self.epoch(&self.name).unwrap_or(0);
-        let (from, question, bytes) = (self.name.clone(), question.clone(), bytes.to_vec());
+        let (from, asked, bytes) = (self.name.clone(), question.clone(), bytes.to_vec());
         let (tells, told) = channel();
+        let question = asked.clone();
         std::thread::spawn(move || {
             let mut out = Vec::new();
             let answer = mount.answer((&from, epoch), question, &bytes, &mut out);
             let _ = tells.send((answer, out)); // Perhaps nobody waits any more.
         });
         let (answer, bytes) = told.recv_timeout(PATIENCE).map_err(|_| silent())?;
+        let answered = lock(&self.net.answered).clone();
+        answered.into_iter().for_each(|answered| answered(&asked));
         if fate == Fate::Broken {
             return Err(Error::new(Kind::Unavailable, "the connection broke"));
         }
@@ -268,17 +298,15 @@ impl Cluster for Played {
     }
 
     fn process(&self, member: &str) -> Option<Process> {
-        let (epoch, kept) = (self.epoch(member)?, lock(&self.net.kept).get(member).copied());
-        let boot = kept.map_or(epoch.to_string(), |_| "kept".into());
-        Some(Process { epoch, boot, line: kept.unwrap_or(epoch) })
+        self.net.process(member)
     }
 
     fn revision(&self) -> Revision {
         Revision(self.net.revision.load(SeqCst))
     }
 
-    fn given(&self, file: FileKey) -> Option<Revision> {
-        lock(&self.net.given).get(&file).copied().map(Revision)
+    fn ends(&self, file: FileKey) -> Option<Ends> {
+        lock(&self.net.ends).get(&file).cloned()
     }
 
     fn others(&self) -> Vec<String> {

@@ -481,9 +481,10 @@ impl Vfs {
                 |there| {
                     let handle = there.handle;
                     let write = |number| Question::Write { handle, number, offset, sync };
+                    let asking = remote.account.asks();
                     self.ask_to_change_done(remote, there, Again::Once, write, data)?;
                     if !sync {
-                        self.owes(&remote.account, &there.life);
+                        self.owes(&asking, &there.life);
                     }
                     Ok(())
                 },
@@ -508,8 +509,9 @@ impl Vfs {
             let there = |there: &There| {
                 let handle = there.handle;
                 let write = |number| Question::Overwrite { handle, number, offset: start };
+                let asking = remote.account.asks();
                 self.ask_to_change_done(remote, there, Again::Once, write, bytes)?;
-                self.owes(&remote.account, &there.life);
+                self.owes(&asking, &there.life);
                 Ok(())
             };
             let here = |guest: &Guest| guest.overwrite(self, start, bytes);
@@ -547,8 +549,9 @@ impl Vfs {
         match seat {
             Seat::There(there) => {
                 let cut = |number| Question::Resize { handle: there.handle, number, size: 0 };
+                let asking = remote.account.asks();
                 self.ask_to_change_done(remote, &there, Again::Once, cut, &[])?;
-                self.owes(&remote.account, &there.life);
+                self.owes(&asking, &there.life);
                 Ok(())
             }
             Seat::Here(guest) => guest.resize(self, 0),
@@ -561,6 +564,7 @@ impl Vfs {
         let _one = remote.appended.lock();
         let there = |there: &There| {
             let append = |number| Question::Append { handle: there.handle, number, sync };
+            let asking = remote.account.asks();
             match self.ask_to_change(
                 there.home(),
                 (&[remote.key], Asked::Its),
@@ -570,7 +574,7 @@ impl Vfs {
             )? {
                 Answer::At(_) => {
                     if !sync {
-                        self.owes(&remote.account, &there.life);
+                        self.owes(&asking, &there.life);
                     }
                     Ok(())
                 }
@@ -600,8 +604,9 @@ impl Vfs {
             |there| {
                 let handle = there.handle;
                 let allocate = |number| Question::Allocate { handle, number, offset, len, mode };
+                let asking = remote.account.asks();
                 self.ask_to_change_done(remote, there, Again::No, allocate, &[])?;
-                self.owes(&remote.account, &there.life);
+                self.owes(&asking, &there.life);
                 Ok(())
             },
             |guest| guest.allocate(self, offset, len, mode),

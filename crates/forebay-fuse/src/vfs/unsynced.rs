@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use forebay_backing::{Error, FileKey, Result};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
-use forebay_cluster::core::{Process, Revision};
+use forebay_cluster::core::{End, Ends, Process, Revision};
 use forebay_cluster::words::Question;
 use hashbrown::HashMap;
 
@@ -25,29 +25,27 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether writes that the other life acknowledged are in this one's tier, or were brought home. They outlive a
-    /// process while the tier loses nothing (`boot`, S2). Claims end without a flush only with the member's place
-    /// (`line`).
-    fn keeps(&self, of: &Life) -> bool {
-        self.has_tier_of(of) && self.process.line <= of.process.epoch
+    /// Whether the writes that this life acknowledged are in its tier, or were brought home, if its member runs `process`
+    /// now. They outlive a process while the tier loses nothing (`boot`, S2). Claims end without a flush only with the
+    /// member's place (`line`).
+    fn is_kept_by(&self, process: &Process) -> bool {
+        self.process.boot == process.boot && process.line <= self.process.epoch
     }
 
-    /// The same if this life has the file: the member that took its place may have left it the file, under its claim.
+    fn is_kept_at(&self, end: &End) -> bool {
+        end.processes.get(&self.home).is_some_and(|process| self.is_kept_by(process))
+    }
+
+    /// Whether this life, which has the file, has the writes that the other life acknowledged. The member that took the
+    /// home's place may have left the file to it, under the claim that it had.
     fn has_all_of(&self, before: &Life) -> bool {
-        self.keeps(before) || self.has_tier_of(before) && self.as_of == before.as_of
-    }
-
-    fn has_tier_of(&self, of: &Life) -> bool {
-        self.home == of.home && self.process.boot == of.process.boot
+        let is_same_claim = self.process.boot == before.process.boot && self.as_of == before.as_of;
+        self.home == before.home && (before.is_kept_by(&self.process) || is_same_claim)
     }
 
     /// Whether this is an earlier process of the same home: an answer that is known last may have been given first.
     fn is_older(&self, than: &Life) -> bool {
         self.home == than.home && self.process.epoch < than.process.epoch
-    }
-
-    fn is(&self, other: &Life) -> bool {
-        self.home == other.home && self.process == other.process
     }
 }
 
@@ -78,12 +76,53 @@ struct State {
     losses: u64,
     /// Whether a program was told of the last loss.
     is_told: bool,
+    /// Changes that homes are asked for now.
+    asked: u32,
+    /// What was told while they were: what is acknowledged may be noted only after its claim has ended.
+    ends: Ends,
 }
 
 impl State {
     fn lose(&mut self) {
-        (self.by, self.is_told) = (None, false);
+        self.is_told = false;
         self.losses += 1;
+    }
+
+    fn lose_all(&mut self) {
+        self.by = None;
+        self.lose();
+    }
+
+    fn ended(&mut self, ends: &Ends) {
+        if self.asked > 0 {
+            self.ends.extend(ends);
+        }
+        let Some(by) = &self.by else { return };
+        match ends.of_claim(by.as_of).map(|end| by.is_kept_at(end)) {
+            Some(true) => self.by = None,
+            Some(false) => self.lose_all(),
+            None => {}
+        }
+    }
+
+    /// What the same home acknowledged under an earlier claim stays owed beside it, under one name. That claim has ended in
+    /// one of two ways: with a flush, and then nothing of it is lost whatever is heard of that, or with the home's place,
+    /// which others took; then the later process does not have what was owed, and it is lost now: the
+    /// news of its end would be older than what was acknowledged since. A daemon that was killed has its
+    /// tier, its place and its claims still, and owes what the one before did.
+    fn owe(&mut self, by: &Life) {
+        self.by = Some(match self.by.take() {
+            None => by.clone(),
+            Some(before) => {
+                let (old, new) = if by.is_older(&before) { (by, &before) } else { (&before, by) };
+                if new.has_all_of(old) {
+                    Life { as_of: new.as_of.max(old.as_of), ..new.clone() }
+                } else {
+                    self.lose();
+                    new.clone()
+                }
+            }
+        });
     }
 }
 
@@ -104,28 +143,15 @@ impl Pending {
         self.state().by.as_ref().is_some_and(|by| !at.is_some_and(|at| at.has_all_of(by)))
     }
 
-    /// Notes that something was acknowledged that is not synced.
-    ///
-    /// Writes that the same home acknowledged under an earlier claim stay owed beside this one, as one debt. The
-    /// earlier claim has ended in one of two ways. With a flush: then nothing of it is lost, whatever is heard of
-    /// that. Or with the home's place, which another member took: then the later process does not have the writes,
-    /// and they are lost now, since the news of the claim's end would be older than this write. A daemon that was
-    /// killed still has its tier, its place and its claims, and owes what the one before did.
+    /// Notes that a home has acknowledged something that is not synced. The home's claim may have ended since.
     pub fn wrote(&self, by: &Life) {
         let mut state = self.state();
         state.writes += 1;
-        state.by = Some(match state.by.take() {
-            None => by.clone(),
-            Some(before) => {
-                let (old, new) = if by.is_older(&before) { (by, &before) } else { (&before, by) };
-                if new.has_all_of(old) {
-                    Life { as_of: new.as_of.max(old.as_of), ..new.clone() }
-                } else {
-                    state.lose();
-                    new.clone()
-                }
-            }
-        });
+        match state.ends.of_claim(by.as_of).map(|end| by.is_kept_at(end)) {
+            None => state.owe(by),
+            Some(true) => {}
+            Some(false) => state.lose(),
+        }
     }
 
     /// The number of acknowledged writes, to be asked for before a sync.
@@ -139,7 +165,7 @@ impl Pending {
         match &state.by {
             // Writes that were acknowledged since are left to another sync.
             Some(_) if state.writes != writes => {}
-            Some(before) if !by.is_some_and(|by| by.has_all_of(before)) => state.lose(),
+            Some(before) if !by.is_some_and(|by| by.has_all_of(before)) => state.lose_all(),
             _ => state.by = None,
         }
     }
@@ -149,7 +175,7 @@ impl Pending {
         let mut state = self.state();
         let has_all = |before| by.is_some_and(|by| by.has_all_of(before));
         if state.writes == writes && !state.by.as_ref().is_none_or(has_all) {
-            state.lose();
+            state.lose_all();
         }
     }
 
@@ -175,7 +201,26 @@ pub struct Account {
     told: AtomicU64,
 }
 
+/// A home is asked for a change of an open file: until this is dropped ends of claims are remembered for what it will owe.
+pub struct Asking<'a>(&'a Account);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        // Whoever panicked has left a count that is right.
+        let mut state = self.0.pending.0.lock_anyway();
+        state.asked -= 1;
+        if state.asked == 0 {
+            state.ends = Ends::default();
+        }
+    }
+}
+
 impl Account {
+    pub fn asks(&self) -> Asking<'_> {
+        self.pending.state().asked += 1;
+        Asking(self)
+    }
+
     /// # Errors
     ///
     /// EIO, once for each loss.
@@ -212,39 +257,15 @@ impl Unsynced {
         }
     }
 
-    /// Notes that claims from before `given` have ended: writes of homes that keep them are on the store, and those
-    /// of others are lost. Writes of a home that had the file later are still owed.
-    pub fn given_back(&self, key: FileKey, given: Revision, keeps: impl Fn(&Life) -> bool) {
-        let mut asked = None;
-        // Asked without the locks: meanwhile another life may have acknowledged something.
-        while let Some(by) = self.settle_before(key, given, asked.as_ref()) {
-            let keeps = keeps(&by);
-            asked = Some((by, keeps));
-        }
-    }
-
-    /// The same, with what is known of the `asked` life. Returns the life that has to be asked for, if it is another.
-    fn settle_before(
-        &self,
-        key: FileKey,
-        given: Revision,
-        asked: Option<&(Life, bool)>,
-    ) -> Option<Life> {
+    /// Notes that claims have ended: writes of homes that kept them are on the store, and those of others are lost.
+    /// Writes of a home that had the file later are still owed.
+    pub fn ended(&self, key: FileKey, ends: &Ends) {
         let mut all = self.all();
-        let pending = all.get(&key)?;
-        let mut state = pending.state();
-        if let Some(by) = state.by.as_ref().filter(|by| by.as_of < given) {
-            match asked.filter(|(life, _)| life.is(by)) {
-                Some((_, true)) => state.by = None,
-                Some((_, false)) => state.lose(),
-                None => return Some(by.clone()),
-            }
-        }
-        drop(state);
+        let Some(pending) = all.get(&key) else { return };
+        pending.state().ended(ends);
         if Arc::strong_count(pending) == 1 && pending.is_idle() {
             all.remove(&key);
         }
-        None
     }
 
     fn is_empty(&self, key: FileKey) -> bool {
@@ -260,25 +281,24 @@ impl Vfs {
         Ok(Life { home: home.into(), process, as_of })
     }
 
-    /// Notes that homes which the file had before `given` have ended.
-    pub(super) fn homes_ended(&self, key: FileKey, given: Revision) {
-        self.forget_home(key, given);
-        let keeps = |by: &Life| self.life_of(&by.home, given).is_ok_and(|now| now.keeps(by));
-        self.members.unsynced.given_back(key, given, keeps);
+    /// Notes that the file's claims with these ends are over.
+    pub(super) fn homes_ended(&self, key: FileKey, ends: &Ends) {
+        self.forget_home(key, ends.newest());
+        self.members.unsynced.ended(key, ends);
     }
 
     /// To be called before owed writes count as lost because the file is at another home now, or here: the file may
     /// have been given back, of which the member has heard and this mount was not yet told.
     fn hear_of_ends(&self, account: &Account, at: Option<&Life>) {
         if account.pending.is_owed_by_another(at)
-            && let Some(given) = self.cluster().and_then(|cluster| cluster.given(account.key))
+            && let Some(ends) = self.cluster().and_then(|cluster| cluster.ends(account.key))
         {
-            self.homes_ended(account.key, given);
+            self.homes_ended(account.key, &ends);
         }
     }
 
     /// Notes that a home has acknowledged something that is not synced.
-    pub(super) fn owes(&self, account: &Account, by: &Life) {
+    pub(super) fn owes(&self, Asking(account): &Asking<'_>, by: &Life) {
         self.hear_of_ends(account, Some(by));
         account.pending.wrote(by);
     }
@@ -373,6 +393,14 @@ mod tests {
         Life { home: "h".into(), process, as_of: Revision(as_of) }
     }
 
+    /// While the home had this process.
+    fn ended(at: u64, home: &Life) -> Ends {
+        let processes = Arc::new([(home.home.clone(), home.process.clone())].into());
+        let mut ends = Ends::default();
+        ends.add(End { at: Revision(at), processes });
+        ends
+    }
+
     fn sync(account: &Account, at: &Life) -> Result<()> {
         account.tell()?;
         account.pending.synced(Some(at), account.pending.writes());
@@ -424,7 +452,7 @@ mod tests {
         let one = all.open(KEY);
         one.pending.wrote(&process((1, 1), 10));
         one.pending.wrote(&process((3, 3), 40));
-        all.given_back(KEY, Revision(30), |by| by.process.epoch == 3);
+        all.ended(KEY, &ended(30, &process((3, 3), 40)));
         assert!(one.tell().is_err(), "the first write");
         assert!(sync(&one, &process((3, 3), 40)).is_ok(), "the second");
         one.pending.wrote(&process((3, 3), 40));
@@ -455,16 +483,35 @@ mod tests {
         assert!(sync(&one, &life("h", 1)).is_ok());
         assert!(sync(&one, &life("h", 2)).is_ok(), "nothing was written since");
         one.pending.wrote(&life("h", 2));
-        all.given_back(KEY, Revision(2), |_| true);
+        all.ended(KEY, &ended(2, &life("h", 2)));
         assert!(one.pending.is_unsynced(), "it had the file by then");
-        all.given_back(KEY, Revision(3), |by| by.process.epoch == 2);
+        all.ended(KEY, &ended(3, &life("h", 2)));
         assert!(sync(&one, &life("other", 5)).is_ok(), "its home brought it to the store");
         one.pending.wrote(&life("other", 5));
-        all.given_back(KEY, Revision(5), |_| false);
+        all.ended(KEY, &ended(5, &life("other", 6)));
         assert!(one.tell().is_ok(), "what was given up is another's");
-        all.given_back(KEY, Revision(6), |_| false);
+        all.ended(KEY, &ended(6, &life("other", 6)));
         assert!(one.tell().is_err(), "it was given up with its dead home");
         assert!(all.open(KEY).tell().is_ok(), "and told");
+    }
+
+    /// Another home has the file by then, which owes something, too.
+    #[test]
+    fn a_loss_that_is_noted_late_leaves_what_others_owe() {
+        let all = Unsynced::default();
+        let one = all.open(KEY);
+        let asking = one.asks();
+        all.ended(KEY, &ended(20, &process((3, 3), 40)));
+        one.pending.wrote(&life("other", 25));
+        one.pending.wrote(&process((1, 1), 10));
+        assert!(one.tell().is_err(), "the first home lost it with its place");
+        assert!(sync(&one, &life("other", 26)).is_err(), "the second with its power");
+        one.pending.wrote(&process((4, 3), 22));
+        assert!(one.pending.is_unsynced(), "its claim is later than that end");
+        assert!(sync(&one, &process((4, 3), 22)).is_ok());
+        drop(asking);
+        one.pending.wrote(&process((1, 1), 10));
+        assert!(one.pending.is_unsynced(), "what ended before a home was asked is of no use");
     }
 
     #[test]

@@ -234,6 +234,21 @@ impl World {
         }
     }
 
+    /// Who writes for a program elsewhere has the claim under which it owes that.
+    pub fn check_served(
+        &self,
+        node: usize,
+        file: usize,
+        reply_to: Option<(usize, u64, u64)>,
+    ) -> Checked {
+        let core = self.nodes[node].core.as_ref();
+        let has_claim = core.is_some_and(|core| core.has_claim(super::world::key(file)));
+        match reply_to.is_none() || has_claim {
+            true => Ok(()),
+            false => Err(format!("m{node} writes f{file} for another member without a claim")),
+        }
+    }
+
     pub fn check_write(&self, node: usize, file: usize, sees: u64) -> Checked {
         let newest = self.files[file].newest;
         if sees != newest {

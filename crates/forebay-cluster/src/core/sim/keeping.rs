@@ -110,7 +110,7 @@ impl World {
                 let delay = self.dice.roll(40);
                 self.at(delay, What::Adopt(node, life, node_of(&member), number_of(file)));
             }
-            Effect::Taken { file } => {
+            Effect::Taken { file, .. } => {
                 let file = number_of(file);
                 match self.nodes[node].adopted.get(&file).copied() {
                     Some(value) => self.takes(node, file, value),

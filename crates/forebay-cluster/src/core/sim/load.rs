@@ -113,7 +113,10 @@ impl World {
         };
         let ask = match op {
             Op::Read { file, dir, .. } => open(file, dir, Access::Read),
-            Op::Write { file, dir, .. } => open(file, dir, Access::Write),
+            Op::Write { file, dir, .. } => match from {
+                From::Program => open(file, dir, Access::Write),
+                From::Peer(..) => open(file, dir, Access::Serve),
+            },
             Op::Move { file, from, .. } => {
                 Ask::Change { files: vec![key(file)], dirs: vec![dir_key(from)], below: None }
             }
@@ -197,6 +200,7 @@ impl World {
                 self.give(node, Input::Changed(entering.change))
             }
             (Way::Here, Op::Write { file, syncs, .. }) => {
+                self.check_served(node, file, reply_to)?;
                 *self.nodes[node].writers.entry(file).or_default() += 1;
                 let delay = self.dice.roll(30);
                 self.at(delay, What::Wrote(node, life, file, syncs, reply_to));

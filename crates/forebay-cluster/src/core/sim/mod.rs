@@ -280,7 +280,7 @@ const SEARCH: u64 = 20_000;
 
 /// The seeds that are searched for one that needs the rule. `LookAfterCreators` and `LookAfterChange`
 /// have tests of their own beside this.
-const RULES: [(Rule, Range<u64>); 14] = [
+const RULES: [(Rule, Range<u64>); 15] = [
     (Rule::BarrierBeforeOpen, 0..500),
     (Rule::AskCreators, 0..500),
     (Rule::GateStopsClaims, 0..5000),
@@ -288,6 +288,7 @@ const RULES: [(Rule, Range<u64>); 14] = [
     (Rule::ForgetOnGiven, 0..500),
     (Rule::RecallBelowGate, 0..2000),
     (Rule::ClaimBeforeWrite, 0..500),
+    (Rule::ClaimBeforeServe, 0..500),
     (Rule::ReachOwnClaim, 0..SEARCH),
     (Rule::ReleaseBeforeGiveBack, 0..500),
     (Rule::WritersWaitDuringRelease, 0..5000),

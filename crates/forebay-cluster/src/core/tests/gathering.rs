@@ -12,6 +12,7 @@ struct Burst {
     revision: u64,
     under_way: Vec<(Duration, u64, Commit)>,
     sizes: Vec<usize>,
+    answered: Vec<u64>,
     /// The registry refuses, for a reason that the watch has not told yet.
     refuses: bool,
 }
@@ -21,14 +22,19 @@ const STEP: Duration = Duration::from_micros(500);
 impl Burst {
     fn begin() -> Burst {
         let core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
-        Burst { core, now: STEP, revision: 10, under_way: vec![], sizes: vec![], refuses: false }
+        let (under_way, sizes, answered) = (vec![], vec![], vec![]);
+        Burst { core, now: STEP, revision: 10, under_way, sizes, answered, refuses: false }
     }
 
     fn feed(&mut self, input: Input) {
         for effect in self.core.handle(self.now, input) {
-            if let Effect::Commit(ticket, commit) = effect {
-                self.sizes.push(commit.changes.len());
-                self.under_way.push((self.now + STEP * 2, ticket, commit));
+            match effect {
+                Effect::Commit(ticket, commit) => {
+                    self.sizes.push(commit.changes.len());
+                    self.under_way.push((self.now + STEP * 2, ticket, commit));
+                }
+                Effect::Answer(ticket, Way::Here) => self.answered.push(ticket),
+                _ => {}
             }
         }
     }
@@ -108,6 +114,23 @@ fn who_waits_for_the_claim_of_a_new_file_waits_for_no_other_files() {
     assert!(!burst.is_claimed_soon(later));
     burst.feed(Input::Hurry);
     assert!(burst.is_claimed_soon(later));
+}
+
+/// What such a program is acknowledged is owed under the claim.
+#[test]
+fn a_program_elsewhere_is_served_once_the_claim_of_a_new_file_is_there() {
+    let mut burst = Burst::begin();
+    burst.create(100);
+    burst.go_on();
+    let file = burst.create(101);
+    let open = |how| Ask::Open { file, dir: DIR, path: "d/101".into(), how };
+    burst.feed(Input::Ask(1, open(Access::Write)));
+    burst.feed(Input::Ask(2, open(Access::Serve)));
+    assert_eq!((burst.answered.as_slice(), burst.is_claimed(file)), ([1].as_slice(), false));
+    assert!(burst.is_claimed_soon(file));
+    assert_eq!(burst.answered, [1, 2]);
+    burst.feed(Input::Ask(3, open(Access::Serve)));
+    assert_eq!(burst.answered, [1, 2, 3]);
 }
 
 #[test]

@@ -67,8 +67,8 @@ fn giving_up_one_file_leaves_the_others_to_the_partners() {
     let given_up = b.give_up("a", &["d/f".into()], &["c".into()]).unwrap();
     assert_eq!(given_up, ["d/f"]);
     assert_eq!(taken(), Some(keys::Taken::by_nobody(4)));
+    eventually("both were heard of", || b.holder(key(8)) == Holder::Dead("a".into()));
     eventually("that one is nobody's", || b.holder(key(7)) == Holder::Nobody);
-    assert_eq!(b.holder(key(8)), Holder::Dead("a".into()));
     let (_c, _h) = bed.member("c");
     eventually("c takes it over", || taken().is_some_and(|it| it.by == "c" && it.done));
     // And the last one ends it.

@@ -207,9 +207,9 @@ fn what_is_given_back_is_no_later_homes() {
     };
     let at_home = (Some("a".to_string()), true);
     assert_eq!(remembers(), at_home);
-    b.vfs.forget_file(key, Revision(5));
+    b.vfs.forget_file(key, &bed.net.ended(5));
     assert_eq!(remembers(), at_home, "it was claimed later than that");
-    b.vfs.forget_file(key, Revision(6));
+    b.vfs.forget_file(key, &bed.net.ended(6));
     assert_eq!(remembers(), (None, false));
 }
 
@@ -499,7 +499,7 @@ fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     let known = a.vfs.engine.files.find(a.key("f")).expect("it is A's");
     a.vfs.engine.drain.flush_file(&known).expect("the store works");
     lock(&bed.net.homes).remove(&a.key("f"));
-    b.vfs.forget_file(b.key("f"), Revision(u64::MAX));
+    b.vfs.forget_file(b.key("f"), &bed.net.ended(u64::MAX));
     let written = b.opened("f");
     b.write(written, 0, &"A LINE\n".repeat(3000)).expect("it is B's now");
     assert_eq!(read(7), "A LINE\n".repeat(100));

@@ -49,13 +49,19 @@ fn loses_power(bed: &Bed) {
     lock(&bed.net.epochs).insert("a".into(), 2);
 }
 
+/// Others had its place, and A has begun anew; its machine has lost nothing.
+fn loses_its_place(bed: &Bed) {
+    lock(&bed.net.epochs).insert("a".into(), 3);
+    lock(&bed.net.kept).insert("a".into(), 3);
+}
+
 // S-2 S-25
 #[test]
 fn what_a_killed_home_has_brought_home_is_not_lost() {
     let (bed, key) = owed(2);
     is_killed(&bed);
     let b = &bed.mounts[1];
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert!(!is_owed(b, key) && !is_told(b));
 }
 
@@ -78,13 +84,12 @@ fn what_a_killed_home_has_in_its_tier_is_owed_under_whichever_claim() {
 fn what_was_owed_under_a_claim_that_went_with_its_homes_place_is_lost() {
     for is_given_late in [false, true] {
         let (bed, key) = owed(2);
-        lock(&bed.net.epochs).insert("a".into(), 3);
-        lock(&bed.net.kept).insert("a".into(), 3);
+        loses_its_place(&bed);
         lock(&bed.net.claimed).insert(key, 40);
         let b = &bed.mounts[1];
         writes(b, "new");
         if is_given_late {
-            b.vfs.forget_file(key, Revision(30));
+            b.vfs.forget_file(key, &bed.net.ended(30));
         }
         assert!(is_owed(b, key));
         assert!(is_told(b), "the first write is lost");
@@ -96,8 +101,7 @@ fn what_was_owed_under_a_claim_that_went_with_its_homes_place_is_lost() {
 #[test]
 fn what_was_owed_under_a_claim_that_stands_is_not_lost_with_its_homes_place() {
     let (bed, _) = owed(2);
-    lock(&bed.net.epochs).insert("a".into(), 3);
-    lock(&bed.net.kept).insert("a".into(), 3);
+    loses_its_place(&bed);
     let b = &bed.mounts[1];
     writes(b, "new");
     assert!(!is_told(b));
@@ -111,7 +115,7 @@ fn goes_to_c() -> (Bed, FileKey) {
     a.vfs.engine.drain.flush_file(&known).expect("the store works");
     lock(&bed.net.homes).insert(key, "c".into());
     lock(&bed.net.claimed).insert(key, 25);
-    lock(&bed.net.given).insert(key, 20);
+    lock(&bed.net.ends).insert(key, bed.net.ended(20));
     bed.net.revision.store(25, SeqCst);
     (bed, key)
 }
@@ -122,7 +126,7 @@ fn nothing_is_lost_by_a_write_at_the_next_home_before_the_end_of_the_former_is_t
     let (bed, key) = goes_to_c();
     let b = &bed.mounts[1];
     writes(b, "new");
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert!(is_owed(b, key), "by C");
     assert!(!is_told(b));
 }
@@ -133,7 +137,7 @@ fn nothing_is_lost_by_a_cut_at_the_next_home_before_the_end_of_the_former_is_tol
     let (bed, key) = goes_to_c();
     let b = &bed.mounts[1];
     cuts(b);
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert!(is_owed(b, key), "by C");
     assert!(!is_told(b));
 }
@@ -177,7 +181,7 @@ fn what_is_owed_for_a_cut_stays_so_when_an_earlier_claim_was_given_back() {
     assert!(!is_told(b), "it is synced");
     bed.net.revision.store(12, SeqCst);
     cuts(b);
-    b.vfs.forget_file(key, Revision(9));
+    b.vfs.forget_file(key, &bed.net.ended(9));
     assert!(is_owed(b, key));
     loses_power(&bed);
     assert!(is_told(b), "a sync says nothing of what is lost");
@@ -192,7 +196,7 @@ fn what_is_owed_for_a_cut_is_owed_by_the_claim_under_which_it_was_made() {
     bed.net.revision.store(12, SeqCst);
     lock(&bed.net.claimed).insert(key, 30);
     cuts(b);
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert!(is_owed(b, key));
     loses_power(&bed);
     assert!(is_told(b), "a sync says nothing of what is lost");
@@ -213,7 +217,7 @@ fn a_home_that_gives_the_file_back_while_it_is_opened_is_believed_no_longer() {
     }));
     let opened = b.open("f", libc::O_RDONLY).expect("A served it").handle;
     assert_eq!(b.vfs.home_of(key).as_deref(), Some("a"));
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert_eq!(b.vfs.home_of(key), None);
     b.vfs.release(opened);
 }
@@ -230,8 +234,142 @@ fn a_writer_is_told_of_the_claim_that_is_held_for_it() {
         lock(&net.claimed).insert(key, 30);
     }));
     writes(b, "new");
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert!(is_owed(b, key), "it was written under the later claim");
+}
+
+/// A gave the file back, which was heard, and lost its place before the mount was told.
+// S-25
+#[test]
+fn what_a_home_gave_back_is_not_lost_with_the_place_that_it_lost_since() {
+    for is_told_first in [true, false] {
+        let (bed, key) = goes_to_c();
+        loses_its_place(&bed);
+        let b = &bed.mounts[1];
+        let ends = lock(&bed.net.ends)[&key].clone();
+        match is_told_first {
+            true => b.vfs.forget_file(key, &ends),
+            false => writes(b, "new"),
+        }
+        assert!(!is_told(b) && !is_owed(b, key));
+    }
+}
+
+/// A gave the file back and lost its place, and had the file and gave it back again, before the mount was told of either.
+// S-25
+#[test]
+fn of_two_ends_that_are_told_at_once_each_counts_for_what_was_acknowledged_before_it() {
+    for is_kept in [true, false] {
+        let (bed, key) = owed(2);
+        let mut ends = match is_kept {
+            true => bed.net.ended(20),
+            false => Ends::default(),
+        };
+        loses_its_place(&bed);
+        ends.extend(&bed.net.ended(30));
+        let b = &bed.mounts[1];
+        b.vfs.forget_file(key, &ends);
+        assert_eq!(is_told(b), !is_kept);
+    }
+}
+
+fn appends(mount: &Mount) {
+    let handle = mount.open("f", libc::O_WRONLY | libc::O_APPEND).expect("it is there").handle;
+    mount.write(handle, 0, "more").expect("its home answers");
+    mount.vfs.release(handle);
+}
+
+fn brings_a_page(mount: &Mount) {
+    let (handle, manner) = (mount.opened("f"), Manner { is_cached: true, ..Manner::default() });
+    mount.vfs.write(handle, 0, b"PAGE", manner).expect("its home answers");
+    mount.vfs.release(handle);
+}
+
+fn allocates(mount: &Mount) {
+    let handle = mount.opened("f");
+    mount.vfs.fallocate(handle, 0, 100, 0).expect("its home answers");
+    mount.vfs.release(handle);
+}
+
+fn empties(mount: &Mount) {
+    let opened = mount.open("f", libc::O_WRONLY | libc::O_TRUNC).expect("its home answers");
+    mount.vfs.release(opened.handle);
+}
+
+/// All that a home owes for.
+const CHANGES: [fn(&Mount); 6] =
+    [cuts, |b| writes(b, "new"), appends, brings_a_page, allocates, empties];
+
+fn is_change(question: &Question) -> bool {
+    matches!(
+        question,
+        Question::Name { .. }
+            | Question::Write { .. }
+            | Question::Append { .. }
+            | Question::Overwrite { .. }
+            | Question::Allocate { .. }
+            | Question::Resize { .. }
+    )
+}
+
+/// A's claim ends while its answer is on its way, by `ends`, and B is told of that first. Whether a sync says that something
+/// is lost then.
+fn is_lost_on_its_way(change: fn(&Mount), ends: fn(&Bed)) -> bool {
+    let (bed, key) = owed(2);
+    let b = &bed.mounts[1];
+    assert!(!is_told(b), "it is synced");
+    let (changed, told) = (Arc::new(AtomicBool::new(false)), Arc::downgrade(&b.vfs));
+    let (bed, is_over) = (Arc::new(bed), changed.clone());
+    let here = Arc::downgrade(&bed);
+    *lock(&bed.net.answered) = Some(Arc::new(move |question| {
+        if is_change(question) && !is_over.swap(true, SeqCst) {
+            let bed = here.upgrade().expect("it is there");
+            ends(&bed);
+            told.upgrade().expect("it is mounted").forget_file(key, &bed.net.ended(20));
+        }
+    }));
+    let b = &bed.mounts[1];
+    change(b);
+    *lock(&bed.net.answered) = None;
+    assert!(changed.load(SeqCst), "the home was asked");
+    assert!(!is_owed(b, key), "nobody would pay it");
+    is_told(b)
+}
+
+// S-25
+#[test]
+fn what_is_noted_after_its_claim_was_given_back_is_owed_by_nobody() {
+    for change in CHANGES {
+        assert!(!is_lost_on_its_way(change, |_| {}));
+    }
+}
+
+// S-25
+#[test]
+fn what_is_noted_after_its_claim_went_with_its_homes_place_is_lost() {
+    for change in CHANGES {
+        assert!(is_lost_on_its_way(change, loses_its_place));
+    }
+}
+
+/// The claim of the new file is not there yet when B opens it at A. A loses its place, and keeps the file under that claim.
+// S-25
+#[test]
+fn what_is_owed_for_a_new_file_is_owed_under_the_claim_that_it_gets() {
+    for change in CHANGES {
+        let bed = Bed::new(2);
+        let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+        a.vfs.release(a.create("f"));
+        let key = a.key("f");
+        lock(&bed.net.kept).insert("a".into(), 1);
+        lock(&bed.net.comes).insert(key, 10);
+        change(b);
+        assert!(is_owed(b, key));
+        lock(&bed.net.claimed).insert(key, 10);
+        loses_its_place(&bed);
+        writes(b, "new");
+        assert!(!is_told(b), "the claim is the same");
+    }
 }
 
 /// Of two answers the one that comes last may be the older.
@@ -243,7 +381,7 @@ fn who_has_heard_of_a_later_home_is_not_sent_back_to_a_former_one() {
     b.vfs.heard(key, Some(("c", Revision(25))));
     b.vfs.heard(key, Some(("a", Revision(10))));
     assert_eq!(b.vfs.home_of(key).as_deref(), Some("c"));
-    b.vfs.forget_file(key, Revision(20));
+    b.vfs.forget_file(key, &bed.net.ended(20));
     assert_eq!(b.vfs.home_of(key).as_deref(), Some("c"));
     b.vfs.heard(key, Some(("a", Revision(40))));
     assert_eq!(b.vfs.home_of(key).as_deref(), Some("a"));
