@@ -185,6 +185,12 @@ impl Core {
         }
     }
 
+    /// Whether claims of new files are on their way.
+    #[cfg(test)]
+    pub(crate) fn is_claiming(&self) -> bool {
+        self.new_files.is_sent
+    }
+
     /// Whether a file's claim is there.
     #[cfg(test)]
     pub(crate) fn has_claim(&self, file: FileKey) -> bool {

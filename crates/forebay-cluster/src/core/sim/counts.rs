@@ -123,6 +123,10 @@ pub struct Copied {
     pub damaged: u64,
     /// Takers that lacked some.
     pub short: u64,
+    /// Copies that waited for a claim; those for one that was on its way, and those cut off from the registry.
+    pub hurried: u64,
+    pub hurried_amid: u64,
+    pub hurried_cut_off: u64,
 }
 
 impl Counts {
@@ -143,7 +147,7 @@ impl Counts {
         ]
     }
 
-    fn list_copied(&mut self) -> [(&'static str, &mut u64); 23] {
+    fn list_copied(&mut self) -> [(&'static str, &mut u64); 26] {
         let copied = &mut self.copied;
         [
             ("synced with copies", &mut copied.synced),
@@ -169,6 +173,9 @@ impl Counts {
             ("copies refused for want of space", &mut copied.full),
             ("copies lost in a tier", &mut copied.damaged),
             ("takers without all copies", &mut copied.short),
+            ("copies that waited for a claim", &mut copied.hurried),
+            ("waited for a claim on its way", &mut copied.hurried_amid),
+            ("waited for a claim, and cut off", &mut copied.hurried_cut_off),
         ]
     }
 

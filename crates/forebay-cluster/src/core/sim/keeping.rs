@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Neglect;
 use super::world::{Checked, PATIENCE, What, World, key, name, node_of, number_of};
-use crate::core::{Effect, Input, Keeper};
+use crate::core::{Core, Effect, Input, Keeper};
 
 #[derive(Clone, Copy)]
 pub struct Copy {
@@ -282,7 +282,7 @@ impl World {
             }
             let life = self.nodes[node].life;
             self.at(15, What::SyncedHere(node, life, file, since, why));
-            return Ok(());
+            return self.hurry(node);
         };
         let is_synced = matches!(why, Why::Ack { .. }) && !keepers.required.is_empty();
         self.counts.copied.synced += u64::from(is_synced);
@@ -302,6 +302,16 @@ impl World {
             self.strike(node, id, partner)?;
         }
         self.copied_by_all(node, id)
+    }
+
+    /// A copy waits for the claim of its new file.
+    fn hurry(&mut self, node: usize) -> Checked {
+        let is_claiming = self.nodes[node].core.as_ref().is_some_and(Core::is_claiming);
+        let copied = &mut self.counts.copied;
+        copied.hurried += 1;
+        copied.hurried_amid += u64::from(is_claiming);
+        copied.hurried_cut_off += u64::from(self.nodes[node].cut_registry > self.now);
+        self.give(node, Input::Hurry)
     }
 
     fn keep(
