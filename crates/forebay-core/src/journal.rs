@@ -16,10 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::paths::{Placed, Way};
 
+mod past;
 pub mod settle;
-mod timeline;
-
-pub use timeline::follow;
 
 /// With so many open changes the store is synced.
 pub const OPEN_MAX: usize = 8192;
@@ -179,27 +177,32 @@ impl NameOp {
         }
     }
 
-    /// The same of a file that has another key by now.
-    pub fn rekeyed(mut self, old: FileKey, new: FileKey) -> NameOp {
-        let swap = |key: &mut FileKey| {
-            if *key == old {
-                *key = new;
+    /// What its names mean since.
+    fn gives(&self) -> Vec<(&Path, Option<FileKey>)> {
+        match self {
+            NameOp::Create { path, key } | NameOp::Link { to: path, key, .. } => {
+                vec![(path, Some(*key))]
             }
-        };
-        match &mut self {
-            NameOp::Create { key, .. } | NameOp::Link { key, .. } | NameOp::Unlink { key, .. } => {
-                swap(key);
-            }
-            NameOp::Rename { key, over, .. } => {
-                swap(key);
-                over.as_mut().map(swap);
-            }
-            NameOp::Exchange { key, with, .. } => {
-                swap(key);
-                swap(with);
+            NameOp::Unlink { path, .. } => vec![(path, None)],
+            NameOp::Rename { from, to, key, .. } => vec![(from, None), (to, Some(*key))],
+            NameOp::Exchange { from, to, key, with, .. } => {
+                vec![(from, Some(*with)), (to, Some(*key))]
             }
         }
-        self
+    }
+
+    /// A file has another key by now.
+    pub fn rekey(&mut self, old: FileKey, new: FileKey) {
+        let (one, other) = match self {
+            NameOp::Create { key, .. } | NameOp::Link { key, .. } | NameOp::Unlink { key, .. } => {
+                (key, None)
+            }
+            NameOp::Rename { key, over, .. } => (key, over.as_mut()),
+            NameOp::Exchange { key, with, .. } => (key, Some(with)),
+        };
+        for key in std::iter::once(one).chain(other).filter(|key| **key == old) {
+            *key = new;
+        }
     }
 }
 

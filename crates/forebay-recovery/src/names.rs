@@ -7,62 +7,58 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp, Version};
 
 use crate::core::id::FileId;
-use crate::core::journal::settle::{Found, Known, Look, Plan};
-use crate::core::journal::{NameOp, Step, Told, follow, settle};
-use crate::core::paths::Tree;
-use crate::core::state::{Boot, Change, Owner, Record};
-use crate::recovery::{ANEW, Recovery, is_none};
+use crate::core::journal::settle::{ANEW, Found, Known, Look, Plan};
+use crate::core::journal::{NameOp, Step, Told, settle};
+use crate::core::state::{Boot, Change, Owner};
+use crate::recovery::{Recovery, is_none};
 use crate::tier::index::Loaded;
 use crate::tier::log::Entry;
-
-/// What names mean on the store.
-type Names = BTreeMap<PathBuf, Option<FileKey>>;
 
 impl Recovery<'_> {
     /// Makes the store's names those of the journal, and the names on record those of the store.
     pub(super) fn settle_names(&mut self, loaded: &mut Loaded) -> Result<()> {
         let mut steps = loaded.names.steps();
-        let all = steps.len();
         steps.retain(|step| step.op.keys().all(|key| self.owned.is_own(key)));
-        if steps.len() < all {
-            self.index.set_names(steps.clone()).map_err(recording)?;
-        }
-        let look = self.look_at(settle::paths(&steps))?;
+        let look = self.look_at(&steps)?;
         let known = known(loaded, &steps);
-        let counted = settle::that_count(&steps, &look, known.end);
         self.follow_dirs(&steps, &look, known.end)?;
-        let mut plan = settle::settle(&counted, &look, &known);
-        plan.gone.extend(settle::not_made(&steps, &look));
-        let mut names: Names = look.iter().map(|(path, it)| (path.clone(), it.key())).collect();
-        if !plan.todo.is_empty() || counted != steps {
-            self.record(loaded, &plan, plan.first_journal(), known.end)?;
-            self.carry_out(&plan.todo, &mut names);
+        let mut plan = settle::settle(&steps, &look, &known);
+        let is_done = plan.todo.is_empty() && plan.home.is_empty();
+        if !is_done || plan.steps != loaded.names.steps() {
+            self.record(&plan.steps)?;
+            self.carry_out(&plan.todo);
         }
         if !plan.home.is_empty() {
-            self.make_anew(loaded, &mut plan);
-            names.extend(plan.anew.iter().map(|(path, key)| (path.clone(), Some(*key))));
-            self.record(loaded, &plan, plan.journal(), known.end)?;
-            self.carry_out(&plan.home, &mut names);
-            self.clear(&plan, &mut names);
+            self.make_anew(loaded, &mut plan)?;
+            self.record(&plan.steps)?;
+            self.carry_out(&plan.home);
+            self.clear(&plan.anew);
         }
-        self.rename_records(loaded, &plan, &names);
-        let mut mentioned: BTreeSet<FileKey> =
-            counted.iter().flat_map(|step| step.op.keys()).collect();
-        mentioned.extend(plan.wanted.keys());
-        self.note_ctimes(loaded, |key| mentioned.contains(&key));
+        let mut keys: BTreeSet<FileKey> =
+            plan.steps.iter().flat_map(|step| step.op.keys()).collect();
+        if !is_done {
+            let look = self.look_at(&plan.steps)?;
+            let again = settle::settle(&plan.steps, &look, &self::known(loaded, &plan.steps));
+            // Of what was not made the first look tells.
+            plan.wanted.retain(|key, _| !keys.contains(key));
+            plan.wanted.extend(again.wanted);
+            plan.blocked = again.blocked;
+        }
+        keys.extend(steps.iter().flat_map(|step| step.op.keys()));
+        self.rename_records(loaded, &plan, &keys);
+        self.note_ctimes(loaded, |key| keys.contains(&key));
         Ok(())
     }
 
-    fn look_at(&self, paths: BTreeSet<PathBuf>) -> Result<Look> {
-        let found = |path: &Path| match self.backing.stat(path) {
+    fn look_at(&self, steps: &[Step]) -> Result<Look> {
+        settle::look(steps, |path| match self.backing.stat(path) {
             Ok(Attr { key, mtime, ctime, .. }) => {
                 Ok(Found::File { key, changed: mtime.min(ctime), ctime })
             }
             Err(e) if is_none(&e) => Ok(Found::Nothing),
             Err(e) if is_refused(&e) => Ok(Found::Hidden),
             Err(e) => Err(e.context("looking at names that the journal speaks of")),
-        };
-        paths.into_iter().map(|path| Ok((path.clone(), found(&path)?))).collect()
+        })
     }
 
     /// A directory was being renamed when we died: what is below it is on record where it was.
@@ -79,27 +75,33 @@ impl Recovery<'_> {
 
     /// Makes files that are forgotten under names that say whose they are: their own they get once
     /// their keys are on record, or who is killed in between would take them for somebody else's.
-    fn make_anew(&mut self, loaded: &mut Loaded, plan: &mut Plan) {
+    fn make_anew(&mut self, loaded: &mut Loaded, plan: &mut Plan) -> Result<()> {
         let ids: BTreeMap<FileKey, FileId> =
             loaded.files.iter().map(|(id, record)| (record.key, *id)).collect();
-        for (beside, key) in std::mem::take(&mut plan.anew) {
-            let id = ids[&key];
+        let mut made = Vec::new();
+        for (beside, key) in &mut plan.anew {
+            let id = ids[key];
             let record = loaded.files.get_mut(&id).expect("listed above");
-            match self.make_beside(&beside, record.owner()) {
+            match self.make_beside(beside, record.owner()) {
                 Ok(attr) => {
+                    let old = std::mem::replace(key, attr.key);
+                    let steps = plan.steps.iter_mut().map(|step| &mut step.op);
+                    let ops = steps.chain(&mut plan.home);
+                    ops.for_each(|op| op.rekey(old, attr.key));
                     record.key = attr.key;
                     let (owner, base, mtime) = (record.owner(), attr.version(), record.mtime());
                     record.apply(&Change::Followed { owner, base, mtime });
-                    self.changed.push(id);
-                    plan.rekey(key, attr.key);
-                    plan.anew.push((beside, attr.key));
+                    made.push(id);
                 }
                 Err(e) => {
                     self.report.problems.push(format!("{}: {e}", record.display_path().display()));
-                    plan.home.retain(|op| op.key() != key);
+                    plan.home.retain(|op| op.key() != *key);
                 }
             }
         }
+        self.changed.extend(&made);
+        let put = |id: FileId| Entry::Put(id, Box::new(loaded.files[&id].clone()));
+        made.into_iter().try_for_each(|id| self.index.append(&put(id)).map(drop)).map_err(recording)
     }
 
     fn make_beside(&self, beside: &Path, owner: Owner) -> Result<Attr> {
@@ -112,50 +114,30 @@ impl Recovery<'_> {
         Ok(self.backing.create(beside, &new)?.1)
     }
 
-    /// Puts on record what is about to be done: a recovery that is killed is gone on with.
-    fn record(
-        &self,
-        loaded: &Loaded,
-        plan: &Plan,
-        todo: Vec<NameOp>,
-        end: Option<Timestamp>,
-    ) -> Result<()> {
-        let anew: BTreeSet<FileKey> = plan.anew.iter().map(|(_, key)| *key).collect();
-        for (id, record) in loaded.files.iter().filter(|(_, record)| anew.contains(&record.key)) {
-            let entry = Entry::Put(*id, Box::new(record.clone()));
-            self.index.append(&entry).map_err(recording)?;
-        }
-        let step = |op| Step { n: 0, op, told: Told::Done, at: end };
-        let mut steps: Vec<Step> =
-            plan.made.iter().cloned().chain(todo.into_iter().map(step)).collect();
-        steps.iter_mut().zip(0..).for_each(|(step, n)| step.n = n);
-        self.index.set_names(steps).map_err(recording)?;
+    /// Who is killed while names change finds the files by this.
+    fn record(&self, steps: &[Step]) -> Result<()> {
+        self.index.set_names(steps.to_vec()).map_err(recording)?;
         self.index.sync().map_err(recording)
     }
 
-    /// Does what is to be done; what cannot be leaves its names as they are. `names` follow.
-    fn carry_out(&mut self, todo: &[NameOp], names: &mut Names) {
-        let mut broken: Vec<PathBuf> = Vec::new();
+    /// Does what is to be done; what cannot be leaves its names as they are.
+    fn carry_out(&mut self, todo: &[NameOp]) {
+        let mut broken: Vec<&Path> = Vec::new();
         for op in todo {
-            let is_broken = op.paths().any(|path| broken.iter().any(|it| path.starts_with(it)));
-            let done = if is_broken { None } else { Some(self.make_again(op)) };
-            if let Some(Ok(())) = done {
-                follow(names, op);
-                continue;
-            }
-            broken.extend(op.paths().map(Path::to_path_buf));
-            if let Some(Err(e)) = done {
+            if op.paths().any(|path| broken.iter().any(|it| path.starts_with(it))) {
+                broken.extend(op.paths());
+            } else if let Err(e) = self.make_again(op) {
+                broken.extend(op.paths());
                 self.report.problems.push(format!("{op}: {e}"));
             }
         }
     }
 
     /// Removes files that were made anew and could not be brought home.
-    fn clear(&self, plan: &Plan, names: &mut Names) {
-        for (beside, key) in &plan.anew {
-            if names.get(beside) == Some(&Some(*key)) {
+    fn clear(&self, anew: &[(PathBuf, FileKey)]) {
+        for (beside, key) in anew {
+            if self.backing.stat(beside).is_ok_and(|attr| attr.key == *key) {
                 let _ = self.backing.unlink(beside);
-                names.remove(beside);
             }
         }
     }
@@ -166,17 +148,33 @@ impl Recovery<'_> {
             NameOp::Link { from, to, key } => {
                 self.with_parents(to, || self.backing.link(from, Some(*key), to).map(drop))
             }
-            NameOp::Unlink { path, .. } => self.backing.unlink(path).or_else(|e| match e.kind() {
-                _ if e.is(libc::EISDIR) || e.is(libc::EPERM) => self.backing.rmdir(path),
-                _ => Err(e),
-            }),
+            NameOp::Unlink { path, .. } => self.remove(path),
             NameOp::Rename { from, to, over, .. } => self.with_parents(to, || match over {
-                Some(_) => self.backing.rename(from, to, RenameMode::Replace),
+                Some(_) => self.rename_over(from, to),
                 None => self.rename_to_free(from, to),
             }),
             NameOp::Exchange { from, to, .. } => {
                 self.backing.rename(from, to, RenameMode::Exchange)
             }
+        }
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.backing.unlink(path).or_else(|e| match e.is(libc::EISDIR) || e.is(libc::EPERM) {
+            true => self.backing.rmdir(path),
+            false => Err(e),
+        })
+    }
+
+    fn rename_over(&self, from: &Path, to: &Path) -> Result<()> {
+        let is_there = || self.backing.stat(from).is_ok();
+        match self.backing.rename(from, to, RenameMode::Replace) {
+            // A file does not replace a directory, nor a directory a file.
+            Err(e) if e.is(libc::EISDIR) || (e.is(libc::ENOTDIR) && is_there()) => {
+                self.remove(to)?;
+                self.rename_to_free(from, to)
+            }
+            done => done,
         }
     }
 
@@ -220,25 +218,18 @@ impl Recovery<'_> {
 
     /// Files on record have the names that they have on the store; those whose names something else
     /// has keep them, and the next flush finds a conflict (S8). What has none any more is forgotten.
-    fn rename_records(&mut self, loaded: &mut Loaded, plan: &Plan, names: &Names) {
+    fn rename_records(&mut self, loaded: &mut Loaded, plan: &Plan, keys: &BTreeSet<FileKey>) {
         for (_, path) in &plan.blocked {
             let text = format!("{}: something else is there", path.display());
             self.report.problems.push(text);
         }
-        let mut at: BTreeMap<FileKey, Vec<&PathBuf>> = BTreeMap::new();
-        names.iter().for_each(|(path, key)| {
-            key.iter().for_each(|key| at.entry(*key).or_default().push(path));
-        });
-        let mut concerned: BTreeSet<FileKey> =
-            at.keys().chain(plan.wanted.keys()).copied().collect();
-        concerned.extend(plan.gone.iter().map(|(key, _)| *key));
-        for (id, record) in &mut loaded.files {
-            if !concerned.contains(&record.key) {
-                continue;
-            }
+        for (id, record) in loaded.files.iter_mut().filter(|(_, record)| keys.contains(&record.key))
+        {
             let before = record.paths.clone();
-            let at = at.get(&record.key).map_or(&[][..], Vec::as_slice);
-            rename(self.index.tree(), record, plan, at);
+            let wanted = plan.wanted.get(&record.key).map_or(&[][..], Vec::as_slice);
+            let is_wanted = |path: &Path| wanted.iter().any(|wanted| wanted == path);
+            record.paths.keep(|path| is_wanted(path) || !plan.names.contains(path));
+            wanted.iter().for_each(|path| record.paths.learn_also(self.index.tree(), path));
             if record.paths != before {
                 self.changed.push(*id);
             }
@@ -270,19 +261,6 @@ impl Recovery<'_> {
             }
         }
     }
-}
-
-/// Gives a record the names that the file has, which is found `at` some.
-fn rename(tree: &Tree, record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
-    let key = record.key;
-    let wanted: Vec<&PathBuf> = plan.wanted.get(&key).into_iter().flatten().collect();
-    let is_home = at.iter().any(|path| wanted.contains(path));
-    let is_blocked = plan.blocked.iter().any(|(blocked, _)| *blocked == key);
-    let is_found = !at.is_empty() && (!is_blocked || is_home);
-    let has = if is_found { at } else { &wanted };
-    let is_gone = |path: &Path| plan.gone.contains(&(key, path.to_path_buf()));
-    record.paths.keep(|path| !is_gone(path) || has.iter().any(|has| **has == *path));
-    has.iter().for_each(|path| record.paths.learn_also(tree, path));
 }
 
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {

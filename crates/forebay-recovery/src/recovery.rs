@@ -19,9 +19,6 @@ use crate::tier::shadows;
 use crate::tier::shadows::Found;
 use crate::tier::witness::{Since, Witness};
 
-/// What the name of a file begins with that recovery makes anew, until it gets its own.
-pub(crate) const ANEW: &str = ".forebay-anew-";
-
 /// One pass over what was found.
 pub(crate) struct Recovery<'a> {
     pub media: &'a dyn Media,

@@ -1,19 +1,23 @@
 //! What has to be done to the backing store so that its names are those of the journal. Pure: the
 //! caller has looked what the names mean now, and does what comes out.
 //!
-//! The changes fall apart into parts that share no name and no file. Of each part the store has
-//! made the first so many: as many as lead to what its names mean now. The others are made again,
-//! in order. Where somebody else has changed a name, that name says nothing, and nothing is done to
-//! it. A file that the store has forgotten altogether takes no part; if its bytes are here it is
-//! made anew at the end, under the names that it has then.
+//! The journal says what its names mean in the end, and every name that each of its files ever had. A file
+//! that is where it once was is brought from there to the names that it has in the end. One that is
+//! elsewhere, or was changed after all that the journal knows of it, has gone on, and keeps its names. So
+//! does what somebody else has made. A file that the store has forgotten is made anew if its bytes are
+//! here.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{FileKey, Timestamp};
 
-use crate::journal::timeline::{Delta, Passage, Timeline};
-use crate::journal::{Moved, NameOp, Step, Told, rebased};
+use crate::journal::past::{Entry, Node, Past, ROOT, World};
+use crate::journal::{Moved, NameOp, Step, Told};
+
+/// What the names begin with that files have on their way to their own.
+pub const ANEW: &str = ".forebay-anew-";
 
 /// What a name means on the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +58,8 @@ pub struct Known {
 /// What is to be done.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The changes that the store has made.
-    pub made: Vec<Step>,
+    /// To be on record before: the changes that were made, and where files are on their way.
+    pub steps: Vec<Step>,
     /// To be done, in order.
     pub todo: Vec<NameOp>,
     /// Files to be made anew after that, empty: under these names, for these files.
@@ -64,561 +68,419 @@ pub struct Plan {
     pub home: Vec<NameOp>,
     /// Names that files are to have and cannot: something else is there.
     pub blocked: BTreeSet<(FileKey, PathBuf)>,
-    /// The names that the files of the journal are to have.
+    /// The names of the journal's files: those that they have, or are to have if they have none, or none but
+    /// such as something else has a claim to.
     pub wanted: BTreeMap<FileKey, Vec<PathBuf>>,
-    /// Names that they had and are not to have.
-    pub gone: BTreeSet<(FileKey, PathBuf)>,
+    /// All names that the journal speaks of.
+    pub names: BTreeSet<PathBuf>,
 }
 
-impl Plan {
-    /// The journal of what has been done once `todo` is, and of what is left. Files that are to be
-    /// made anew are so at their places there.
-    pub fn first_journal(&self) -> Vec<NameOp> {
-        let anew: BTreeSet<&PathBuf> = self.anew.iter().map(|(path, _)| path).collect();
-        let mut journal = self.todo.clone();
-        for op in &self.home {
-            match op {
-                NameOp::Rename { from, to: path, key, over, .. } if anew.contains(from) => {
-                    let over = over.map(|key| NameOp::Unlink { path: path.clone(), key });
-                    journal.extend(over);
-                    journal.push(NameOp::Create { path: path.clone(), key: *key });
+/// What the store shows of the journal's names.
+#[derive(Default)]
+struct Seen {
+    world: World,
+    /// When the bytes were changed last, and when anything was.
+    times: BTreeMap<Node, (Timestamp, Timestamp)>,
+    hidden: Vec<Entry>,
+    /// What the journal does not know has numbers after those that it knows.
+    strangers: usize,
+}
+
+impl Seen {
+    fn of<E>(past: &Past, mut stat: impl FnMut(&Path) -> Result<Found, E>) -> Result<Seen, E> {
+        let mut seen = Seen::default();
+        let mut dirs = vec![ROOT];
+        while let Some(dir) = dirs.pop().or_else(|| seen.stand_in(past)) {
+            for entry in past.below(dir).collect::<BTreeSet<_>>() {
+                let path = seen.world.path(entry).expect("it was found, or is the root");
+                match stat(&path)? {
+                    Found::Nothing => {}
+                    Found::Hidden => seen.hidden.push(entry.clone()),
+                    Found::File { key, changed, ctime } => {
+                        let node = seen.node(past, key, entry);
+                        dirs.extend((!seen.world.has(node)).then_some(node));
+                        seen.world.set(entry, Some(node));
+                        seen.times.insert(node, (changed, ctime));
+                    }
                 }
-                op => journal.push(op.clone()),
             }
         }
-        journal
+        Ok(seen)
     }
 
-    /// The journal of what has been done once all is.
-    pub fn journal(&self) -> Vec<NameOp> {
-        let anew =
-            |(path, key): &(PathBuf, FileKey)| NameOp::Create { path: path.clone(), key: *key };
-        let anew = self.anew.iter().map(anew);
-        self.todo.iter().cloned().chain(anew).chain(self.home.iter().cloned()).collect()
+    /// A directory of which the journal has no key is whatever is there.
+    fn node(&mut self, past: &Past, key: FileKey, entry: &Entry) -> Node {
+        let nameless = past.last.get(entry).filter(|node| past.key(*node).is_none());
+        past.node(key).or(nameless).unwrap_or_else(|| {
+            self.strangers += 1;
+            past.len() + self.strangers
+        })
     }
 
-    /// A file that was made anew has another key.
-    pub fn rekey(&mut self, old: FileKey, new: FileKey) {
-        let rekeyed = |op: NameOp| op.rekeyed(old, new);
-        self.home = std::mem::take(&mut self.home).into_iter().map(rekeyed).collect();
-        if let Some(names) = self.wanted.remove(&old) {
-            self.wanted.insert(new, names);
-        }
-        let of_old = |(key, path): &(FileKey, PathBuf)| (*key == old).then(|| (new, path.clone()));
-        let gone: Vec<_> = self.gone.iter().filter_map(of_old).collect();
-        self.gone.extend(gone);
-        let blocked: Vec<_> = self.blocked.iter().filter_map(of_old).collect();
-        self.blocked.extend(blocked);
+    /// What is at the place of a directory that the store has forgotten is that directory.
+    fn stand_in(&mut self, past: &Past) -> Option<Node> {
+        let is_other = |entry| self.world.get(entry).is_some_and(|node| node >= past.len());
+        let forgotten = |node| past.is_dir(node) && !self.world.has(node);
+        let mut names = past.last.names();
+        let (entry, dir) = names.find(|(entry, node)| is_other(entry) && forgotten(*node))?;
+        self.world.set(entry, Some(dir));
+        Some(dir)
+    }
+
+    /// Whether a file has other names since than the journal knows.
+    fn has_gone_on(&self, past: &Past, known: &Known, node: Node) -> bool {
+        let Some((changed, ctime)) = self.times.get(&node).copied() else { return false };
+        let is_later = |ctime, at: Option<Timestamp>| at.is_some_and(|at| ctime > at);
+        let is_new = |entry: &Entry| !past.ever.contains(&(entry.clone(), node));
+        node >= past.len()
+            || self.world.at(node).any(is_new)
+            || (past.last.has(node) && is_later(ctime, past.at(node)))
+            // That of a directory says nothing: what is in it comes and goes.
+            || (!past.is_dir(node) && is_later(changed, known.end))
     }
 }
 
-/// What changes leave behind in the files themselves.
-struct Traces<'a> {
-    ctimes: HashMap<FileKey, Timestamp>,
-    look: &'a Look,
-}
-
-impl Traces<'_> {
-    fn of(look: &Look) -> Traces<'_> {
-        let ctime = |found: &Found| match found {
-            Found::File { key, ctime, .. } => Some((*key, *ctime)),
-            Found::Nothing | Found::Hidden => None,
+/// What the names are to mean: what the journal says, but that what is there and is not of it, or has gone
+/// on, stays, and so does what has no name then that it could have.
+fn goal(past: &Past, known: &Known, seen: &Seen) -> World {
+    let mut goal = past.last.clone();
+    let there: BTreeSet<Node> = seen.world.names().map(|(_, node)| node).collect();
+    let gone_on = |node: &Node| seen.has_gone_on(past, known, *node);
+    let mut stays: BTreeSet<Node> = there.iter().copied().filter(gone_on).collect();
+    let old = stays.iter().flat_map(|node| past.last.at(*node));
+    old.chain(&seen.hidden).for_each(|entry| goal.set(entry, None));
+    loop {
+        let names = seen.world.names().filter(|(_, node)| stays.contains(node));
+        names.for_each(|(entry, node)| goal.set(entry, Some(node)));
+        let is_homeless = |node: &Node| {
+            past.last.has(*node) && goal.at(*node).all(|entry| goal.path(entry).is_none())
         };
-        Traces { ctimes: look.values().filter_map(ctime).collect(), look }
-    }
-
-    /// Whether a change was made for certain: the file that it made is there, or was changed later.
-    /// What it did to the names may have been undone since, by changes that the journal has lost.
-    fn show(&self, step: &Step) -> bool {
-        let is_later = |key: &FileKey| {
-            self.ctimes.get(key).zip(step.at).is_some_and(|(ctime, at)| *ctime > at)
-        };
-        match &step.op {
-            NameOp::Create { key, .. } => self.ctimes.contains_key(key),
-            NameOp::Link { key, .. } | NameOp::Rename { key, .. } => is_later(key),
-            NameOp::Exchange { key, with, .. } => is_later(key) || is_later(with),
-            NameOp::Unlink { path, key } => {
-                let other =
-                    |(name, found): (&PathBuf, &Found)| name != path && found.key() == Some(*key);
-                is_later(key) && self.look.iter().any(other)
-            }
+        let more: Vec<Node> = there.difference(&stays).copied().filter(is_homeless).collect();
+        if more.is_empty() {
+            return goal;
         }
+        stays.extend(more);
     }
 }
 
-/// Changes that are made again, one after the other.
-struct Again<'a> {
-    look: &'a Look,
+/// What the names are to mean, and what they mean by now.
+struct Settling<'a> {
+    past: &'a Past,
     known: &'a Known,
-    wanted: BTreeMap<FileKey, Vec<PathBuf>>,
-    meant: HashMap<&'a Path, BTreeSet<Option<FileKey>>>,
-    /// What a directory that was renamed again has brought to names: it is known there as well.
-    brought: BTreeSet<(PathBuf, FileKey)>,
-    /// What the names are to mean at the change that is at hand.
-    wanted_now: HashMap<&'a Path, Option<FileKey>>,
-    /// What the names mean by now.
-    now: BTreeMap<PathBuf, FileKey>,
-    at: BTreeMap<FileKey, BTreeSet<PathBuf>>,
-    changed: HashMap<FileKey, Timestamp>,
+    goal: World,
+    now: World,
+    /// Names to which something is being brought.
+    busy: BTreeSet<Entry>,
     todo: Vec<NameOp>,
-    anew: Vec<(PathBuf, FileKey)>,
-    blocked: BTreeSet<(FileKey, PathBuf)>,
+    /// Where files are on their way.
+    asides: BTreeMap<FileKey, Entry>,
 }
 
-impl<'a> Again<'a> {
-    fn new(line: &'a Timeline, look: &'a Look, known: &'a Known) -> Again<'a> {
-        let mut again = Again {
-            look,
-            known,
-            wanted: line.names(),
-            meant: line.meanings(),
-            brought: BTreeSet::new(),
-            wanted_now: HashMap::new(),
-            now: BTreeMap::new(),
-            at: BTreeMap::new(),
-            changed: HashMap::new(),
-            todo: Vec::new(),
-            anew: Vec::new(),
-            blocked: BTreeSet::new(),
-        };
-        for (path, found) in look {
-            if let Found::File { key, changed, .. } = found {
-                again.set(path, Some(*key));
-                again.changed.insert(*key, *changed);
-            }
-        }
-        again
-    }
-
-    /// Goes on to a change, which is made already or made again.
-    fn pass(&mut self, step: &Step, passage: &'a Passage, is_made: bool) {
-        self.follow(&passage.before);
-        if !is_made {
-            self.op(&step.op);
-        }
-        self.follow(&passage.made);
-    }
-
-    fn follow(&mut self, deltas: &'a [Delta]) {
-        self.wanted_now.extend(deltas.iter().map(|delta| (delta.path.as_path(), delta.to)));
-    }
-
-    fn op(&mut self, op: &NameOp) {
-        match op {
-            // A file that is not there is made at the end.
-            NameOp::Create { .. } => {}
-            NameOp::Link { from, to, key } => self.link(from, to, *key),
-            NameOp::Unlink { path, key } => self.unlink(path, *key),
-            NameOp::Rename { from, to, key, moved, .. } => self.rename(from, to, *key, *moved),
-            NameOp::Exchange { from, to, key, with, moved } => {
-                self.exchange((from, *key), (to, *with), *moved);
+impl Settling<'_> {
+    /// Brings what is there to its names, the last ones first.
+    fn bring_all(&mut self) {
+        let mut done = usize::MAX;
+        while done != self.todo.len() {
+            done = self.todo.len();
+            for (entry, node) in self.past.told.iter().rev() {
+                if self.goal.get(entry) == Some(*node) {
+                    self.bring(entry, *node);
+                }
             }
         }
     }
 
-    fn link(&mut self, from: &Path, to: &Path, key: FileKey) {
-        if self.is(to, key) || !self.is_there(key) {
+    fn bring(&mut self, to: &Entry, node: Node) {
+        let is_done = self.now.get(to) == Some(node) || !self.now.has(node);
+        if is_done || !self.busy.insert(to.clone()) {
             return;
         }
-        if !self.make_way(to) {
-            self.blocked.insert((key, to.to_path_buf()));
-            return;
+        self.place(to.0);
+        if self.way(node, to).is_some() {
+            self.clear(to);
         }
-        let from = match self.is(from, key) {
-            true => from.to_path_buf(),
-            false => self.at[&key].first().expect("it is there").clone(),
-        };
-        self.make_parents(to);
-        self.todo.push(NameOp::Link { from, to: to.to_path_buf(), key });
-        self.set(to, Some(key));
+        if let Some(at) = self.way(node, to) {
+            self.go(&at, to);
+        }
+        self.busy.remove(to);
     }
 
-    /// Frees a name for a link, which replaces nothing.
-    fn make_way(&mut self, path: &Path) -> bool {
-        if !self.may_go(path) {
-            return false;
-        }
-        if let Some(key) = self.now.get(path).copied() {
-            self.take(path, key);
-        }
-        true
+    /// The name from which a file can come to another: one that it is not to have, if there is one. A directory
+    /// cannot go into itself.
+    fn way(&self, node: Node, to: &Entry) -> Option<Entry> {
+        let spare = self.now.at(node).find(|at| self.goal.get(at) != Some(node));
+        let other = || self.now.at(node).next().filter(|_| self.past.linked.contains(&node));
+        let at = spare.or_else(other)?;
+        let is_inside = self.now.path(to)?.starts_with(self.now.path(at)?);
+        (!is_inside).then(|| at.clone())
     }
 
-    fn unlink(&mut self, path: &Path, key: FileKey) {
-        if self.is(path, key) && self.may_go(path) {
-            self.take(path, key);
-        }
-    }
-
-    fn take(&mut self, path: &Path, key: FileKey) {
-        self.todo.push(NameOp::Unlink { path: path.to_path_buf(), key });
-        self.set(path, None);
-    }
-
-    fn rename(&mut self, from: &Path, to: &Path, key: FileKey, moved: Moved) {
-        if !self.is(from, key) || from == to {
-            return;
-        }
-        if !self.may_go(to) {
-            self.blocked.insert((key, to.to_path_buf()));
-            return;
-        }
-        self.make_parents(to);
-        let over = self.now.get(to).copied();
-        let (from, to) = (from.to_path_buf(), to.to_path_buf());
-        let below = self.take_below(&from, moved);
-        self.set(&from, None);
-        self.set(&to, Some(key));
-        self.put_below(below, &from, &to);
-        self.todo.push(NameOp::Rename { from, to, key, over, moved });
-    }
-
-    fn exchange(&mut self, one: (&Path, FileKey), two: (&Path, FileKey), moved: Moved) {
-        match (self.is(one.0, one.1), self.is(two.0, two.1)) {
-            (true, true) => {}
-            // Of two files of which one is forgotten the other moves.
-            (true, false) if !self.is_there(two.1) => {
-                return self.rename(one.0, two.0, one.1, moved);
-            }
-            (false, true) if !self.is_there(one.1) => {
-                return self.rename(two.0, one.0, two.1, moved);
-            }
-            _ => return,
-        }
-        let below_one = self.take_below(one.0, moved);
-        let below_two = self.take_below(two.0, moved);
-        self.set(one.0, Some(two.1));
-        self.set(two.0, Some(one.1));
-        self.put_below(below_one, one.0, two.0);
-        self.put_below(below_two, two.0, one.0);
-        let (from, to) = (one.0.to_path_buf(), two.0.to_path_buf());
-        self.todo.push(NameOp::Exchange { from, to, key: one.1, with: two.1, moved });
-    }
-
-    /// The names below a directory that moves.
-    fn take_below(&mut self, dir: &Path, moved: Moved) -> Vec<(PathBuf, FileKey)> {
-        if moved == Moved::File {
-            return Vec::new();
-        }
-        let inside = self.now.iter().filter(|(path, _)| path.starts_with(dir) && *path != dir);
-        let below: Vec<_> = inside.map(|(path, key)| (path.clone(), *key)).collect();
-        below.iter().for_each(|(path, _)| self.set(path, None));
-        below
-    }
-
-    fn put_below(&mut self, below: Vec<(PathBuf, FileKey)>, from: &Path, to: &Path) {
-        for (before, key) in below {
-            let path = rebased(&before, from, to).expect("it was below");
-            if self.is_known(&before, key) {
-                self.brought.insert((path.clone(), key));
-            }
-            self.set(&path, Some(key));
-        }
-    }
-
-    /// A directory that the store has forgotten is made with what comes into it. It is what the
-    /// journal calls so from then on.
-    fn make_parents(&mut self, path: &Path) {
-        let dirs: Vec<&Path> = path.ancestors().skip(1).collect();
-        for dir in dirs.into_iter().rev() {
-            if let Some(Some(key)) = self.wanted_now.get(dir).copied()
-                && !self.now.contains_key(dir)
-                && !self.is_there(key)
-            {
-                self.set(dir, Some(key));
-            }
-        }
-    }
-
-    /// A file whose bytes are here and that the store has forgotten.
-    fn make_anew(&mut self, key: FileKey) {
-        let (Some(beside), Some(names)) =
-            (self.known.worth.get(&key), self.wanted.get(&key).cloned())
-        else {
+    /// Brings a directory to its place. One that the store has forgotten is made with what comes into it.
+    fn place(&mut self, dir: Node) {
+        let Some(own) = self.goal.at(dir).find(|own| self.goal.path(own).is_some()).cloned() else {
             return;
         };
-        if self.is_there(key) {
-            return;
+        self.bring(&own, dir);
+        if !self.now.has(dir) {
+            self.place(own.0);
+            self.clear(&own);
         }
-        let Some(first) = names.iter().find(|name| self.may_go(name)).cloned() else {
-            return self.blocked.extend(names.into_iter().map(|name| (key, name)));
-        };
-        let beside = first.with_file_name(beside);
-        self.anew.push((beside.clone(), key));
-        self.set(&beside, Some(key));
-        self.rename(&beside, &first, key, Moved::File);
-        names.iter().filter(|name| **name != first).for_each(|name| self.link(&first, name, key));
+        // What was in the way may have gone into it.
+        if !self.now.has(dir) {
+            self.take(&own);
+            self.now.set(&own, Some(dir));
+        }
     }
 
-    /// What somebody else has moved aside, or what was in a directory that is forgotten: of files whose
-    /// changes were to be made again one that has none of its names gets the first.
-    fn bring_home(&mut self, files: BTreeSet<FileKey>) {
-        for key in files {
-            let Some(names) = self.wanted.get(&key).cloned() else { continue };
-            let Some(at) = self.at.get(&key).and_then(|at| at.first()).cloned() else { continue };
-            let is_home = names.iter().any(|name| self.is(name, key));
-            let is_blocked = self.blocked.iter().any(|(blocked, _)| *blocked == key);
-            if !is_home && !is_blocked {
-                self.rename(&at, &names[0], key, Moved::File);
+    /// Sends away what has a name that something else is to have, unless it may be replaced.
+    fn clear(&mut self, entry: &Entry) {
+        let Some(node) = self.now.get(entry) else { return };
+        let names: Vec<Entry> = self.goal.at(node).cloned().collect();
+        for name in names {
+            if self.now.get(entry) == Some(node) {
+                self.bring(&name, node);
             }
         }
+        if let Some((still, key, _)) = self.file(entry)
+            && still == node
+            && !self.may_go(node)
+        {
+            let aside = (entry.0, aside(key).into());
+            self.asides.insert(key, aside.clone());
+            self.go(entry, &aside);
+        }
     }
 
-    /// What has a name that is free in the end, and is gone: a forgotten file had replaced it. Where
-    /// that file is lost with its bytes, the older one is left.
+    /// Whether a file may lose a name: it is gone in the end, or has another one.
+    fn may_go(&self, node: Node) -> bool {
+        let is_spare = !self.past.last.has(node) || self.now.at(node).count() > 1;
+        is_spare && !self.now.has_below(node)
+    }
+
+    /// Removes what has a name that is free in the end. What a lost file had replaced is left.
     fn tidy(&mut self) {
-        let left: Vec<_> = self.now.iter().map(|(path, key)| (path.clone(), *key)).collect();
-        let wanted: HashSet<PathBuf> = self.wanted.values().flatten().cloned().collect();
-        for (path, key) in left {
-            let meant = self.meant.get(path.as_path());
-            let is_lost = |key: &FileKey| {
-                let is_here = self.is_there(*key) || self.known.worth.contains_key(key);
-                self.wanted.contains_key(key) && !is_here
-            };
-            let stands_in = !self.wanted.contains_key(&key)
-                && meant.is_some_and(|meant| meant.iter().flatten().any(is_lost));
-            if !wanted.contains(&path) && !stands_in && self.may_go(&path) {
-                self.take(&path, key);
+        let left = self.now.names().filter(|(entry, _)| self.goal.get(entry).is_none());
+        let left =
+            left.filter_map(|(entry, node)| Some((self.now.path(entry)?, (entry.clone(), node))));
+        let left: BTreeMap<PathBuf, (Entry, Node)> = left.collect();
+        for (entry, node) in left.into_values().rev() {
+            if !self.stands_in(&entry, node) {
+                self.take(&entry);
             }
         }
     }
 
-    fn is(&self, path: &Path, key: FileKey) -> bool {
-        self.now.get(path) == Some(&key)
-    }
-
-    fn is_known(&self, path: &Path, key: FileKey) -> bool {
-        let is_meant = self.meant.get(path).is_some_and(|meant| meant.contains(&Some(key)));
-        is_meant || self.brought.contains(&(path.to_path_buf(), key))
-    }
-
-    fn is_there(&self, key: FileKey) -> bool {
-        self.at.get(&key).is_some_and(|at| !at.is_empty())
-    }
-
-    /// Whether what a name means may be taken from it: the journal knows it there, and it is gone in
-    /// the end or has another name; and nobody has changed it since.
-    fn may_go(&self, path: &Path) -> bool {
-        if self.look.get(path) == Some(&Found::Hidden) {
-            return false;
-        }
-        let Some(key) = self.now.get(path) else { return true };
-        let is_known = self.is_known(path, *key);
-        let is_gone = !self.wanted.contains_key(key) || self.at[key].len() > 1;
-        let changed = self.changed.get(key).copied();
-        let by_others = changed.zip(self.known.end).is_some_and(|(changed, end)| changed > end);
-        is_known && is_gone && !by_others
-    }
-
-    fn set(&mut self, path: &Path, to: Option<FileKey>) {
-        let before = match to {
-            Some(key) => self.now.insert(path.to_path_buf(), key),
-            None => self.now.remove(path),
+    fn stands_in(&self, entry: &Entry, node: Node) -> bool {
+        let is_lost = |node: Node| {
+            let is_here =
+                self.past.key(node).is_some_and(|key| self.known.worth.contains_key(&key));
+            self.past.last.has(node) && !self.now.has(node) && !is_here
         };
-        if let Some(at) = before.and_then(|before| self.at.get_mut(&before)) {
-            at.remove(path);
+        let mut meant = self.past.ever.range((entry.clone(), 0)..=(entry.clone(), Node::MAX));
+        !self.past.last.has(node) && meant.any(|(_, node)| is_lost(*node))
+    }
+
+    /// Files that are forgotten and whose bytes are here, each with where it is to be made.
+    fn forgotten(&self) -> Vec<(Node, Entry)> {
+        let beside = |node: &Node| {
+            let beside = self.known.worth.get(&self.past.key(*node)?)?;
+            let mut names = self.goal.at(*node);
+            let first = names.find(|name| self.goal.path(name).is_some())?;
+            (!self.now.has(*node)).then(|| (*node, (first.0, beside.into())))
+        };
+        self.past.created.iter().filter_map(beside).collect()
+    }
+
+    fn make_anew(&mut self) -> Vec<(PathBuf, FileKey)> {
+        let mut anew = Vec::new();
+        for (node, beside) in self.forgotten() {
+            if let (Some(path), Some(key)) = (self.now.path(&beside), self.past.key(node)) {
+                self.now.set(&beside, Some(node));
+                self.asides.insert(key, beside);
+                anew.push((path, key));
+            }
         }
-        if let Some(key) = to {
-            self.at.entry(key).or_default().insert(path.to_path_buf());
+        anew
+    }
+
+    /// A file gets a name, and loses the one that it had if it is not to keep it.
+    fn go(&mut self, at: &Entry, to: &Entry) {
+        let (Some((node, key, from)), Some(path)) = (self.file(at), self.now.path(to)) else {
+            return;
+        };
+        if self.now.get(to).is_some_and(|over| !self.may_go(over)) {
+            return;
         }
+        if self.goal.get(at) == Some(node) {
+            self.take(to);
+            self.todo.push(NameOp::Link { from, to: path, key });
+        } else {
+            let over = self.file(to).map(|(_, over, _)| over);
+            let moved = if self.past.is_dir(node) { Moved::Dir } else { Moved::File };
+            self.todo.push(NameOp::Rename { from, to: path, key, over, moved });
+            self.now.set(at, None);
+        }
+        self.now.set(to, Some(node));
+    }
+
+    fn take(&mut self, entry: &Entry) {
+        if let Some((node, key, path)) = self.file(entry)
+            && self.may_go(node)
+        {
+            self.todo.push(NameOp::Unlink { path, key });
+            self.now.set(entry, None);
+        }
+    }
+
+    /// What has a name now.
+    fn file(&self, entry: &Entry) -> Option<(Node, FileKey, PathBuf)> {
+        let node = self.now.get(entry)?;
+        Some((node, self.past.key(node)?, self.now.path(entry)?))
     }
 }
 
-/// The names to look at.
-pub fn paths(steps: &[Step]) -> BTreeSet<PathBuf> {
-    let ops: Vec<NameOp> = steps.iter().map(|step| step.op.clone()).collect();
-    let line = Timeline::of(&ops);
-    let paths: BTreeSet<&Path> =
-        line.paths().into_iter().chain(ops.iter().flat_map(NameOp::paths)).collect();
-    paths.into_iter().map(Path::to_path_buf).collect()
+/// Asks what the names mean.
+pub fn look<E>(steps: &[Step], mut stat: impl FnMut(&Path) -> Result<Found, E>) -> Result<Look, E> {
+    let mut look = Look::new();
+    let ask = |path: &Path| stat(path).inspect(|found| _ = look.insert(path.to_path_buf(), *found));
+    Seen::of(&Past::of(steps), ask)?;
+    Ok(look)
 }
 
 /// Whether a change of the journal that was announced, and of which nobody knows the end, was made.
 /// Nobody has been told that it failed. Where the store may have forgotten the file itself, nobody
 /// can tell, and it was not.
 pub fn was_made(op: &NameOp, steps: &[Step], look: &Look) -> bool {
-    let key_at = |path: &PathBuf| look.get(path).and_then(|found| found.key());
+    let key_at = |path: &Path| look.get(path).and_then(|found| found.key());
+    let is_there = |key: FileKey| look.values().any(|found| found.key() == Some(key));
     let is_created = |wanted: FileKey| {
         let creates = |step: &Step| matches!(step.op, NameOp::Create { key, .. } if key == wanted);
         steps.iter().any(creates)
     };
-    let went_on = |from: &PathBuf, key: FileKey| {
-        let is_hidden = look.get(from) == Some(&Found::Hidden);
-        let is_there = || look.values().any(|found| found.key() == Some(key));
-        !is_hidden && key_at(from) != Some(key) && (is_there() || !is_created(key))
-    };
-    match op {
-        NameOp::Create { path, key } => key_at(path) == Some(*key),
-        NameOp::Unlink { path, key } => key_at(path) != Some(*key),
-        NameOp::Link { to, key, .. } => key_at(to) == Some(*key),
-        NameOp::Rename { from, to, key, .. } => key_at(to) == Some(*key) || went_on(from, *key),
-        NameOp::Exchange { from, to, key, with, .. } => {
-            key_at(to) == Some(*key) || key_at(from) == Some(*with) || went_on(from, *key)
-        }
-    }
-}
-
-/// What changes that were not made would have given: some of it may be on record already.
-pub fn not_made(steps: &[Step], look: &Look) -> Vec<(FileKey, PathBuf)> {
-    let announced = steps.iter().filter(|step| step.told == Told::Announced);
-    let mut gone = Vec::new();
-    for step in announced.filter(|step| !was_made(&step.op, steps, look)) {
-        match &step.op {
-            NameOp::Rename { to, key, .. } => gone.push((*key, to.clone())),
-            NameOp::Exchange { from, to, key, with, .. } => {
-                gone.extend([(*key, to.clone()), (*with, from.clone())]);
+    let is_given = |(path, key): (&Path, Option<FileKey>)| key.is_some() && key_at(path) == key;
+    op.gives().into_iter().any(is_given)
+        || match op {
+            NameOp::Create { .. } | NameOp::Link { .. } => false,
+            NameOp::Unlink { path, key } => key_at(path) != Some(*key),
+            NameOp::Rename { from, key, .. } | NameOp::Exchange { from, key, .. } => {
+                let is_hidden = look.get(from) == Some(&Found::Hidden);
+                let has_left = !is_hidden && key_at(from) != Some(*key);
+                has_left && (is_there(*key) || !is_created(*key))
             }
-            _ => {}
         }
-    }
-    gone
 }
 
-/// The changes that count: those that ended well, and those that were made. A rename whose file was
-/// changed after all that is known was made, if what it was to replace is not there: what it did to
-/// the names has been undone since.
-pub fn that_count(steps: &[Step], look: &Look, end: Option<Timestamp>) -> Vec<Step> {
-    let traces = Traces::of(look);
-    let counted = |step: &Step| match step.told {
-        Told::Done => Some(step.clone()),
-        Told::Announced => {
-            let step = Step { told: Told::Done, at: end, ..step.clone() };
-            let made = was_made(&step.op, steps, look);
-            (made || is_undone(&step, &traces, look)).then_some(step)
-        }
+/// The same changes, and none that was made is announced any more. A rename whose file was changed after
+/// all that is known was made, if what it was to replace is not there: what it did to the names has been
+/// undone since.
+fn judged(steps: &[Step], look: &Look, end: Option<Timestamp>) -> Vec<Step> {
+    let is_undone = |op: &NameOp| {
+        let NameOp::Rename { to, key: moved, over, .. } = op else { return false };
+        let is_changed = |found: &Found| match found {
+            Found::File { key, ctime, .. } => key == moved && end.is_some_and(|end| *ctime > end),
+            Found::Nothing | Found::Hidden => false,
+        };
+        let there = look.get(to).and_then(|found| found.key());
+        (over.is_none() || there != *over) && look.values().any(is_changed)
     };
-    steps.iter().filter_map(counted).collect()
+    let is_made = |step: &Step| was_made(&step.op, steps, look) || is_undone(&step.op);
+    let judged = |step: &Step| match step.told == Told::Announced && is_made(step) {
+        true => Step { told: Told::Done, at: end, ..step.clone() },
+        false => step.clone(),
+    };
+    steps.iter().map(judged).collect()
 }
 
-fn is_undone(step: &Step, traces: &Traces<'_>, look: &Look) -> bool {
-    let NameOp::Rename { to, over, .. } = &step.op else { return false };
-    let there = look.get(to).and_then(|found| found.key());
-    (over.is_none() || there != *over) && traces.show(step)
-}
-
-/// What is to be done so that these changes have been.
+/// What is to be done so that these changes have been made, and of those that were announced the ones that
+/// were.
 pub fn settle(steps: &[Step], look: &Look, known: &Known) -> Plan {
-    let ops: Vec<NameOp> = steps.iter().map(|step| step.op.clone()).collect();
-    let line = Timeline::of(&ops);
-    let made = made(steps, &ops, &line, look);
-    let mut again = Again::new(&line, look, known);
-    let mut plan = Plan { wanted: line.names(), ..Plan::default() };
-    let mut left = BTreeSet::new();
-    for ((step, passage), is_made) in steps.iter().zip(&line.passages).zip(made) {
-        again.pass(step, passage, is_made);
-        match is_made {
-            true => plan.made.push(step.clone()),
-            false => left.extend(step.op.keys()),
-        }
-    }
-    again.bring_home(left);
-    again.tidy();
-    plan.todo = std::mem::take(&mut again.todo);
-    for op in &ops {
-        if let NameOp::Create { key, .. } = op {
-            again.make_anew(*key);
-        }
-    }
-    (plan.anew, plan.home, plan.blocked) = (again.anew, again.todo, again.blocked);
-    for (path, keys) in line.meanings() {
-        let names = |key: &FileKey| plan.wanted.get(key).into_iter().flatten();
-        let had = keys.into_iter().flatten().filter(|key| names(key).all(|name| name != path));
-        plan.gone.extend(had.map(|key| (key, path.to_path_buf())));
-    }
+    let mut steps = judged(steps, look, known.end);
+    let past = Past::of(&steps);
+    steps.retain(|step| step.told == Told::Done);
+    let stat = |path: &Path| Ok::<_, Infallible>(*look.get(path).unwrap_or(&Found::Nothing));
+    let Ok(seen) = Seen::of(&past, stat);
+    let (goal, now) = (goal(&past, known, &seen), seen.world.clone());
+    let (busy, todo, asides) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
+    let mut settling = Settling { past: &past, known, goal, now, busy, todo, asides };
+    settling.bring_all();
+    settling.forgotten().iter().for_each(|(_, beside)| settling.place(beside.0));
+    settling.tidy();
+    let todo = std::mem::take(&mut settling.todo);
+    let anew = settling.make_anew();
+    settling.bring_all();
+    settling.tidy();
+    let Settling { goal, todo: home, asides, .. } = settling;
+    let keys: BTreeSet<FileKey> = todo.iter().chain(&home).flat_map(NameOp::keys).collect();
+    let next = steps.last().map_or(0, |step| step.n + 1);
+    let ways = keys.into_iter().filter_map(|key| on_its_way(&past, key, &asides));
+    let step = |(op, n)| Step { n, op, told: Told::Done, at: None };
+    steps.extend(ways.zip(next..).map(step));
+    let mut plan = Plan { steps, todo, anew, home, ..Plan::default() };
+    plan.name(&past, known, &seen, &goal);
     plan
 }
 
-/// Which changes the store has made.
-fn made(steps: &[Step], ops: &[NameOp], line: &Timeline, look: &Look) -> Vec<bool> {
-    let mut made = vec![false; ops.len()];
-    let traces = Traces::of(look);
-    for part in parts(ops, line) {
-        let sure = part.iter().rposition(|at| traces.show(&steps[*at])).map_or(0, |at| at + 1);
-        let cut = cut(&part, sure, line, look);
-        part[..cut].iter().for_each(|at| made[*at] = true);
-    }
-    made
-}
-
-/// How many changes of a part lead to what the names mean now, `sure` of which were made: as many as
-/// are possible.
-fn cut(part: &[usize], sure: usize, line: &Timeline, look: &Look) -> usize {
-    let agrees = |path: &Path, key: Option<FileKey>| match look.get(path) {
-        None | Some(Found::Hidden) => false,
-        Some(found) => found.key() == key,
+/// What a file goes through that is brought to its names. That it is changed then tells nothing.
+fn on_its_way(past: &Past, key: FileKey, asides: &BTreeMap<FileKey, Entry>) -> Option<NameOp> {
+    let node = past.node(key)?;
+    let at = asides.get(&key).and_then(|entry| past.last.path(entry));
+    let Some(to) = past.last.at(node).find_map(|entry| past.last.path(entry)) else {
+        return at.map(|path| NameOp::Unlink { path, key });
     };
-    let mut now: HashMap<&Path, bool> = HashMap::new();
-    let passages = || part.iter().map(|at| &line.passages[*at]);
-    // Names that no change has touched yet are as at first.
-    for delta in passages().flat_map(|passage| passage.deltas()) {
-        now.entry(&delta.path).or_insert_with(|| agrees(&delta.path, line.at_first(&delta.path)));
-    }
-    let mut agree = now.values().filter(|agrees| **agrees).count();
-    let mut best = (0, sure);
-    if sure == 0 {
-        best = (agree, 0);
-    }
-    for (n, passage) in passages().enumerate() {
-        for (deltas, cut) in [(&passage.before, n), (&passage.made, n + 1)] {
-            for delta in deltas {
-                let place = now.get_mut(delta.path.as_path()).expect("entered above");
-                agree -= usize::from(*place);
-                *place = agrees(&delta.path, delta.to);
-                agree += usize::from(*place);
-            }
-            if cut >= sure {
-                best = best.max((agree, cut));
-            }
-        }
-    }
-    best.1
+    let from = at.unwrap_or_else(|| to.with_file_name(aside(key)));
+    let moved = if past.is_dir(node) { Moved::Dir } else { Moved::File };
+    Some(NameOp::Rename { from, to, key, over: None, moved })
 }
 
-/// Which of these changes may be forgotten, where some `stay`: those that no earlier one stays before of the same
-/// names and files. What is left is settled in its order, and must make sense by itself.
+fn aside(key: FileKey) -> String {
+    format!("{ANEW}{:x}-{:x}", key.ino, key.generation)
+}
+
+impl Plan {
+    fn name(&mut self, past: &Past, known: &Known, seen: &Seen, goal: &World) {
+        let paths = |world: &World, node| -> Vec<PathBuf> {
+            world.at(node).filter_map(|entry| world.path(entry)).collect()
+        };
+        for (node, key) in past.keyed() {
+            let is_there = seen.world.has(node);
+            let may_be = known.worth.contains_key(&key) && past.created.contains(&node);
+            let has_not =
+                |entry: &&Entry| goal.get(entry) != Some(node) || goal.path(entry).is_none();
+            let mut blocked = Vec::new();
+            if (is_there || may_be) && !seen.has_gone_on(past, known, node) {
+                let names = past.last.at(node).filter(has_not);
+                blocked.extend(names.filter_map(|entry| past.last.path(entry)));
+            }
+            let is_home = seen.world.at(node).any(|entry| past.last.get(entry) == Some(node));
+            let is_found = is_there && (is_home || blocked.is_empty());
+            let wanted = paths(if is_found { &seen.world } else { &past.last }, node);
+            self.blocked.extend(blocked.into_iter().map(|path| (key, path)));
+            self.wanted.extend((!wanted.is_empty()).then_some((key, wanted)));
+        }
+        let places = |(entry, _): &(Entry, Node)| [past.last.path(entry), seen.world.path(entry)];
+        self.names.extend(past.ever.iter().flat_map(places).flatten());
+    }
+}
+
+/// Which of these changes may be forgotten, where some `stay`: those that come before any that stays of the
+/// same names and files. What is left must make sense by itself.
 pub fn before_any(steps: &[Step], stay: &HashSet<u64>) -> HashSet<u64> {
-    let ops: Vec<NameOp> = steps.iter().map(|step| step.op.clone()).collect();
-    let parts = parts(&ops, &Timeline::of(&ops)).into_iter();
-    let first = |part: Vec<usize>| {
-        let numbers = part.into_iter().map(|at| steps[at].n);
-        numbers.take_while(|n| !stay.contains(n)).collect::<Vec<_>>()
-    };
-    parts.flat_map(first).collect()
-}
-
-/// Changes that share no name and no file, each in order.
-fn parts(ops: &[NameOp], line: &Timeline) -> Vec<Vec<usize>> {
-    let mut part_of: Vec<usize> = (0..ops.len()).collect();
-    let (mut by_path, mut by_key) = (HashMap::new(), HashMap::new());
-    for (n, op) in ops.iter().enumerate() {
-        let changed = line.passages[n].deltas().map(|delta| delta.path.as_path());
-        for path in op.paths().chain(changed) {
-            let first = *by_path.entry(path).or_insert(n);
-            join(&mut part_of, first, n);
-        }
-        for key in op.keys() {
-            let first = *by_key.entry(key).or_insert(n);
-            join(&mut part_of, first, n);
+    let (mut keys, mut names) = (HashSet::new(), HashSet::new());
+    let mut before = HashSet::new();
+    for Step { n, op, .. } in steps {
+        let is_below = |path: &Path| names.iter().any(|name: &&Path| name.starts_with(path));
+        let meets = |path: &Path| match op.way() {
+            Some(_) => is_below(path),
+            None => names.contains(path),
+        };
+        if stay.contains(n) || op.keys().any(|key| keys.contains(&key)) || op.paths().any(meets) {
+            keys.extend(op.keys());
+            names.extend(op.paths());
+        } else {
+            before.insert(*n);
         }
     }
-    let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for n in 0..ops.len() {
-        parts.entry(root(&mut part_of, n)).or_default().push(n);
-    }
-    parts.into_values().collect()
-}
-
-fn join(part_of: &mut [usize], a: usize, b: usize) {
-    let (a, b) = (root(part_of, a), root(part_of, b));
-    part_of[a.max(b)] = a.min(b);
-}
-
-fn root(part_of: &mut [usize], mut n: usize) -> usize {
-    while part_of[n] != n {
-        part_of[n] = part_of[part_of[n]];
-        n = part_of[n];
-    }
-    n
+    before
 }
 
 #[cfg(test)]

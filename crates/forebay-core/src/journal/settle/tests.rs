@@ -1,4 +1,5 @@
 use super::*;
+use crate::journal::rebased;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -91,84 +92,163 @@ fn possible(now: &Names, new: u64) -> Vec<NameOp> {
     ops
 }
 
+/// When each file was changed last, if it was. The clock goes from 2 on.
+type Times = BTreeMap<FileKey, i64>;
+
+/// A moment after every change of a history, and one after that, when recovery acts.
+const END: i64 = 50;
+const LATER: i64 = 60;
+
+fn at(sec: i64) -> Timestamp {
+    Timestamp { sec, nsec: 0 }
+}
+
 fn look_at(now: &Names) -> Look {
-    let old = Timestamp { sec: 1, nsec: 0 };
+    look_then(now, &Times::new())
+}
+
+fn look_then(now: &Names, times: &Times) -> Look {
     let mut look: Look = NAMES.iter().map(|name| (path(name), Found::Nothing)).collect();
     let found = |(path, key): (&PathBuf, &FileKey)| {
-        (path.clone(), Found::File { key: *key, changed: old, ctime: old })
+        let ctime = at(times.get(key).copied().unwrap_or(1));
+        (path.clone(), Found::File { key: *key, changed: at(1), ctime })
     };
     look.extend(now.iter().map(found));
     look
 }
 
+/// What recovery sees of these names.
+fn look_of(steps: &[Step], now: &Names) -> Look {
+    let all = look_at(now);
+    let found = |path: &Path| Ok::<_, Infallible>(*all.get(path).unwrap_or(&Found::Nothing));
+    look(steps, found).unwrap()
+}
+
 fn known(worth: impl IntoIterator<Item = FileKey>) -> Known {
-    let end = Some(Timestamp { sec: 2, nsec: 0 });
+    let end = Some(at(END));
     Known { worth: worth.into_iter().map(|key| (key, format!("new-{}", key.ino))).collect(), end }
 }
 
-/// Does what the plan says on a store with these names. Each moment may be the last: who begins anew
-/// there comes to the same end.
-fn carry_out(plan: &Plan, mut store: Names, known: &Known) -> Names {
-    let made: Vec<NameOp> = plan.made.iter().map(|step| step.op.clone()).collect();
-    let first = [made.clone(), plan.first_journal()].concat();
-    let mut moments = vec![(first.clone(), store.clone())];
-    for op in &plan.todo {
-        act(&mut store, op);
-        moments.push((first.clone(), store.clone()));
+/// A store, and what is on record of its names.
+#[derive(Clone)]
+struct Bed {
+    steps: Vec<Step>,
+    names: Names,
+    times: Times,
+}
+
+impl Bed {
+    fn plan(&self, known: &Known) -> Plan {
+        settle(&self.steps, &look_then(&self.names, &self.times), known)
     }
-    let journal = [made, plan.journal()].concat();
-    for (beside, key) in &plan.anew {
-        act(&mut store, &NameOp::Create { path: beside.clone(), key: *key });
+
+    fn act(&mut self, op: &NameOp) {
+        act(&mut self.names, op);
+        self.times.extend(op.keys().map(|key| (key, LATER)));
     }
-    moments.push((journal.clone(), store.clone()));
-    for op in &plan.home {
-        act(&mut store, op);
-        moments.push((journal.clone(), store.clone()));
+
+    /// Does what is to be done. Each moment may be the last, so often: who begins anew there comes to the
+    /// same end.
+    fn settle(mut self, known: &Known, deaths: usize) -> Names {
+        let plan = self.plan(known);
+        assert!(plan.blocked.is_empty(), "{:?} {:?}: {plan:?}", self.steps, self.names);
+        let mut moments = Vec::new();
+        self.steps = plan.steps;
+        for op in &plan.todo {
+            moments.push(self.clone());
+            self.act(op);
+        }
+        for (path, key) in plan.anew {
+            self.act(&NameOp::Create { path, key });
+        }
+        for op in &plan.home {
+            moments.push(self.clone());
+            self.act(op);
+        }
+        for moment in moments.into_iter().filter(|_| deaths > 0) {
+            let what = format!("{:?} {:?}", moment.steps, moment.names);
+            assert_eq!(moment.settle(known, deaths - 1), self.names, "{what}");
+        }
+        assert!(self.plan(known).todo.is_empty(), "{:?} {:?}", self.steps, self.names);
+        self.names
     }
-    for (journal, mut moment) in moments {
-        let again = settle(&steps(&journal), &look_at(&moment), known);
-        again.todo.iter().for_each(|op| act(&mut moment, op));
-        again.anew.iter().for_each(|(path, key)| _ = moment.insert(path.clone(), *key));
-        again.home.iter().for_each(|op| act(&mut moment, op));
-        assert_eq!(moment, store, "{journal:?}");
+}
+
+/// What there is after these changes.
+fn after(first: &Names, ops: &[NameOp]) -> (Names, Times) {
+    let (mut names, mut times) = (first.clone(), Times::new());
+    for (op, n) in ops.iter().zip(2..) {
+        act(&mut names, op);
+        times.extend(op.keys().map(|key| (key, n)));
     }
-    store
+    (names, times)
+}
+
+/// The same where it is known when each change had been made.
+fn timed(ops: &[NameOp]) -> Vec<Step> {
+    let mut steps = steps(ops);
+    steps.iter_mut().zip(2..).for_each(|(step, n)| step.at = Some(at(n)));
+    steps
 }
 
 /// The store has made the first `cut` of the changes.
-fn check(first: &Names, ops: &[NameOp], cut: usize, worth: bool) {
-    let mut store = first.clone();
-    ops[..cut].iter().for_each(|op| act(&mut store, op));
-    let mut want = first.clone();
-    ops.iter().for_each(|op| act(&mut want, op));
+fn check(first: &Names, ops: &[NameOp], cut: usize, worth: bool, deaths: usize) {
+    let (store, times) = after(first, &ops[..cut]);
+    let (want, _) = after(first, ops);
     let there: BTreeSet<FileKey> = store.values().copied().collect();
     let all: BTreeSet<FileKey> = ops.iter().flat_map(NameOp::keys).collect();
     let known = known(all.into_iter().filter(|_| worth));
-    let plan = settle(&steps(ops), &look_at(&store), &known);
-    let what = || format!("{ops:?} of which {cut} were made: {plan:?}");
-    assert!(plan.blocked.is_empty(), "{}", what());
-    let got = carry_out(&plan, store, &known);
+    let what = || format!("{ops:?} of which {cut} were made");
     let lost: Vec<FileKey> =
         want.values().filter(|key| !worth && !there.contains(key)).copied().collect();
-    if lost.is_empty() {
-        return assert_eq!(got, want, "{}", what());
+    for steps in [steps(ops), timed(ops)] {
+        let bed = Bed { steps, names: store.clone(), times: times.clone() };
+        let got = bed.settle(&known, deaths);
+        if lost.is_empty() {
+            assert_eq!(got, want, "{}", what());
+            continue;
+        }
+        // What a lost file has replaced may be there in its place.
+        let is_sound = |(path, key): (&PathBuf, &FileKey)| {
+            let stands_in = !want.values().any(|wanted| wanted == key);
+            let wanted = want.get(path);
+            wanted == Some(key) || stands_in || wanted.is_some_and(|key| lost.contains(key))
+        };
+        assert!(got.iter().all(is_sound), "{}: {got:?}", what());
+        let is_home =
+            |(path, key): (&PathBuf, &FileKey)| lost.contains(key) || got.get(path) == Some(key);
+        assert!(want.iter().all(is_home), "{}: {got:?}", what());
     }
-    // What a lost file has replaced may be there in its place.
-    let is_sound = |(path, key): (&PathBuf, &FileKey)| {
-        let stands_in = !want.values().any(|wanted| wanted == key);
-        let wanted = want.get(path);
-        wanted == Some(key) || stands_in || wanted.is_some_and(|key| lost.contains(key))
-    };
-    assert!(got.iter().all(is_sound), "{}: {got:?}", what());
-    let is_home =
-        |(path, key): (&PathBuf, &FileKey)| lost.contains(key) || got.get(path) == Some(key);
-    assert!(want.iter().all(is_home), "{}: {got:?}", what());
+}
+
+/// The tier has forgotten all but the first `cut` of the changes: the store has gone on.
+fn check_tier(first: &Names, ops: &[NameOp], cut: usize) {
+    let (names, times) = after(first, ops);
+    let bed = Bed { steps: timed(&ops[..cut]), names, times };
+    let plan = bed.plan(&known([]));
+    let is_idle = plan.todo.is_empty() && plan.home.is_empty();
+    assert!(is_idle, "{ops:?} of which {cut} are known: {plan:?}");
+}
+
+/// Nobody knows whether the last change was made: it was, or it was not.
+fn check_announced(first: &Names, ops: &[NameOp], cut: usize) {
+    let Some(last) = ops.len().checked_sub(1) else { return };
+    let (names, times) = after(first, &ops[..cut]);
+    let mut steps = timed(ops);
+    (steps[last].told, steps[last].at) = (Told::Announced, None);
+    let known = known(ops.iter().flat_map(NameOp::keys));
+    let got = Bed { steps, names: names.clone(), times }.settle(&known, 1);
+    let what = format!("{ops:?} of which {cut} were made: {got:?}");
+    let want = [last, ops.len()].map(|cut| after(first, &ops[..cut]).0);
+    assert!(if cut < last { want.contains(&got) } else { got == names }, "{what}");
 }
 
 fn check_all(first: &Names, now: &Names, ops: &mut Vec<NameOp>, depth: usize, checked: &mut u64) {
     for cut in 0..=ops.len() {
-        check(first, ops, cut, true);
-        check(first, ops, cut, false);
+        check(first, ops, cut, true, 1);
+        check(first, ops, cut, false, 1);
+        check_tier(first, ops, cut);
+        check_announced(first, ops, cut);
         *checked += 2;
     }
     if ops.len() == depth {
@@ -212,7 +292,10 @@ fn whatever_long_history_the_store_has_forgotten_is_made_again() {
             act(&mut now, &op);
             ops.push(op);
         }
-        (0..=ops.len()).for_each(|cut| check(&first, &ops, cut, below(2) == 0));
+        for cut in 0..=ops.len() {
+            check(&first, &ops, cut, below(2) == 0, 2);
+            check_tier(&first, &ops, cut);
+        }
     }
 }
 
@@ -230,11 +313,7 @@ fn names_below_a_directory_go_with_it() {
     for cut in 0..=ops.len() {
         let mut store = first.clone();
         ops[..cut].iter().for_each(|op| act(&mut store, op));
-        let look: Look = paths(&steps(&ops))
-            .into_iter()
-            .map(|path| (path, Found::Nothing))
-            .chain(look_at(&store).into_iter().filter(|(_, found)| *found != Found::Nothing))
-            .collect();
+        let look = look_of(&steps(&ops), &store);
         let plan = settle(&steps(&ops), &look, &known([key(3)]));
         assert!(plan.blocked.is_empty(), "{cut}: {plan:?}");
         plan.todo.iter().for_each(|op| act(&mut store, op));
@@ -267,7 +346,7 @@ fn what_somebody_else_made_is_left() {
     assert!(plan.todo.is_empty() && plan.anew.is_empty() && plan.home.is_empty(), "{plan:?}");
     assert!(plan.blocked.contains(&(key(3), path("b"))));
     let mut look = look_at(&names([("b", 2)]));
-    let changed = Timestamp { sec: 3, nsec: 0 };
+    let changed = at(END + 1);
     look.insert(path("b"), Found::File { key: key(2), changed, ctime: changed });
     let plan = settle(&steps(&ops), &look, &known([key(3)]));
     assert!(plan.todo.is_empty() && plan.anew.is_empty() && plan.home.is_empty(), "{plan:?}");
@@ -299,7 +378,6 @@ fn a_name_that_went_on_does_not_bring_back_what_had_it() {
 #[test]
 fn a_file_that_was_changed_since_has_been_renamed() {
     let mut steps = steps(&[rename("a", "b", 1, None)]);
-    let at = |sec| Timestamp { sec, nsec: 0 };
     let mut look = look_at(&names([("a", 1)]));
     let mut todo = |ctime, made| {
         look.insert(path("a"), Found::File { key: key(1), changed: at(1), ctime });
@@ -317,14 +395,14 @@ fn a_file_that_was_changed_since_has_been_renamed() {
 fn what_was_announced_counts_if_it_was_made() {
     let mut steps = steps(&[rename("a", "b", 1, None), unlink("c", 4)]);
     steps.iter_mut().for_each(|step| step.told = Told::Announced);
-    let counted = |store: Names| that_count(&steps, &look_at(&store), None).len();
+    let counted = |store: Names| settle(&steps, &look_at(&store), &known([])).steps.len();
     assert_eq!(counted(names([("a", 1), ("c", 4)])), 0);
     assert_eq!(counted(names([("b", 1), ("c", 4)])), 1);
     assert_eq!(counted(names([("b", 1)])), 2);
     assert_eq!(counted(names([("a", 1), ("c", 9)])), 1);
     assert_eq!(counted(names([("b", 7), ("c", 4)])), 1, "another has the name by now");
     steps.insert(0, steps_of_one(create("a", 1)));
-    let counted = |store: Names| that_count(&steps, &look_at(&store), None).len();
+    let counted = |store: Names| settle(&steps, &look_at(&store), &known([])).steps.len();
     assert_eq!(counted(names([("b", 7), ("c", 4)])), 1, "its creation may be forgotten");
 }
 
@@ -406,6 +484,32 @@ impl Shelf {
         Ok(())
     }
 
+    /// Does what is to be done, at most so many acts of it. What is on record then, and what was done.
+    fn settle(
+        mut self,
+        known: &Known,
+        steps: &[Step],
+        life: usize,
+    ) -> (Shelf, Vec<Step>, Vec<NameOp>) {
+        let plan = settle(steps, &look_of(steps, &self.names), known);
+        let mut did = Vec::new();
+        for (anew, todo) in [(Vec::new(), plan.todo), (plan.anew, plan.home)] {
+            for (path, key) in anew.into_iter().filter(|_| did.len() < life) {
+                self.act(&NameOp::Create { path, key }).unwrap();
+            }
+            for op in todo.into_iter().take(life - did.len()) {
+                self.act(&op).unwrap_or_else(|why| panic!("{op}: {why}: {did:#?}"));
+                did.push(op);
+            }
+        }
+        (self, plan.steps, did)
+    }
+
+    fn files(&self) -> Names {
+        let files = self.names.iter().filter(|(_, key)| key.ino < DIRS);
+        files.map(|(path, key)| (path.clone(), *key)).collect()
+    }
+
     /// Everything that can be done next; `new` is the next number.
     fn possible(&self, new: u64) -> Vec<NameOp> {
         const PLACES: [&str; 5] = ["a", "b", "c", "a/d", "b/e"];
@@ -474,32 +578,24 @@ fn whatever_the_store_has_forgotten_of_directories_files_come_to_their_names() {
         for cut in 0..=ops.len() {
             let mut store = first.clone();
             ops[..cut].iter().for_each(|op| store.act(op).unwrap());
-            let nothing = paths(&steps(&ops)).into_iter().map(|path| (path, Found::Nothing));
-            let mut look: Look = nothing.collect();
-            for (path, found) in look_at(&store.names) {
-                look.entry(path).and_modify(|it| *it = found);
-            }
             let files = ops.iter().flat_map(NameOp::keys).filter(|key| key.ino < DIRS);
-            let plan = settle(&steps(&ops), &look, &known(files));
-            let told = |ops: &[NameOp]| ops.iter().map(NameOp::to_string).collect::<Vec<_>>();
-            let what = || {
-                let (ops, todo, home) = (told(&ops), told(&plan.todo), told(&plan.home));
-                format!("{history}: {ops:#?} of which {cut} were made, then {todo:#?}, {home:#?}")
+            let known = known(files);
+            let what = |did: Vec<NameOp>| {
+                let told = |ops: &[NameOp]| ops.iter().map(NameOp::to_string).collect::<Vec<_>>();
+                let (ops, did) = (told(&ops), told(&did));
+                format!("{history}: {ops:#?}, {cut} of them made, and then {did:#?}")
             };
-            let mut act = |op: &NameOp| {
-                store.act(op).unwrap_or_else(|why| panic!("{op}: {why}: {}", what()));
-            };
-            plan.todo.iter().for_each(&mut act);
-            plan.anew.iter().for_each(|(path, key)| {
-                act(&NameOp::Create { path: path.clone(), key: *key });
-            });
-            plan.home.iter().for_each(&mut act);
-            made_again += plan.todo.len() + plan.home.len();
-            let files = |shelf: &Shelf| -> Names {
-                let files = shelf.names.iter().filter(|(_, key)| key.ino < DIRS);
-                files.map(|(path, key)| (path.clone(), *key)).collect()
-            };
-            assert_eq!(files(&store), files(&now), "{}", what());
+            let begun = |life| store.clone().settle(&known, &steps(&ops), life);
+            let (whole, _, did) = begun(usize::MAX);
+            let acts = did.len();
+            assert_eq!(whole.files(), now.files(), "{}", what(did));
+            if acts > 0 {
+                let (half, steps, mut did) = begun(history % acts);
+                let (whole, _, more) = half.settle(&known, &steps, usize::MAX);
+                did.extend(more);
+                assert_eq!(whole.files(), now.files(), "killed: {}", what(did));
+            }
+            made_again += acts;
         }
     }
     assert!(made_again > 10_000, "{made_again}");
