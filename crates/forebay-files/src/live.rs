@@ -34,6 +34,8 @@ pub struct InUse {
     pub backing: Option<Arc<dyn BackingFile>>,
     /// The backing file open for writing, where writes go around the tier.
     pub target: Option<Arc<dyn BackingFile>>,
+    /// The number of syncs of `target` that failed since somebody has the file open.
+    pub(super) failed_syncs: u64,
     /// What the backing store holds, once somebody has asked.
     pub digests: Option<Arc<Table>>,
     /// How often it is open.

@@ -2,6 +2,8 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 
 use crate::Files;
 use crate::file::{File, Inner};
@@ -12,14 +14,35 @@ use forebay_base::lock::MutexGuard;
 pub struct OpenFile {
     files: Arc<Files>,
     file: Arc<File>,
+    /// The number of failed syncs of the backing file that this opener knows of.
+    told: AtomicU64,
 }
 
 impl Files {
     /// Opens a file that is not gone, and lets its lock go.
     pub fn open(self: &Arc<Self>, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> OpenFile {
-        inner.live().mine().opens += 1;
+        let live = inner.live().mine();
+        live.opens += 1;
+        let told = AtomicU64::new(live.failed_syncs);
         drop(inner);
-        OpenFile { files: self.clone(), file: file.clone() }
+        OpenFile { files: self.clone(), file: file.clone(), told }
+    }
+
+    /// A sync of the backing file has failed: bytes that were written around the tier may be lost, whichever
+    /// opener wrote them.
+    pub fn note_failed_sync(&self, file: &File) {
+        file.lock().live().mine().failed_syncs += 1;
+    }
+}
+
+impl OpenFile {
+    /// Whether a sync of the backing file has failed since this opener was told last. Each opener is told once of
+    /// what failed until then, as by the kernel's `errseq_t`.
+    pub fn hears_of_failed_sync(&self) -> bool {
+        let mut inner = self.file.lock();
+        let failed = inner.live().mine().failed_syncs;
+        drop(inner);
+        self.told.swap(failed, SeqCst) < failed
     }
 }
 
@@ -33,7 +56,7 @@ impl Deref for OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let OpenFile { files, file } = self;
+        let OpenFile { files, file, .. } = self;
         let mut inner = file.lock();
         let live = inner.live().mine();
         live.opens -= 1;

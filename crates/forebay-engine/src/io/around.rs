@@ -540,7 +540,12 @@ impl Io {
             return Ok(()); // Nobody can find it again.
         }
         let backing = self.files.writable_backing(file)?;
-        self.home.health().call(|| backing.sync())
+        let synced = self.home.health().call(|| backing.sync());
+        if synced.is_err() {
+            // The store tells of a failure once, and all openers share this descriptor of it.
+            self.files.note_failed_sync(file);
+        }
+        synced
     }
 
     /// What fsync means for a handle.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_backing::Result;
+use forebay_backing::{Error, Result};
 
 use crate::copies::Telling;
 use crate::core::clock::What;
@@ -12,6 +12,7 @@ use crate::core::rules::Admission;
 use crate::failpoint;
 use crate::files::file::{Beside, File, Inner};
 use crate::files::live::Meanwhile;
+use crate::files::open::OpenFile;
 use crate::files::syncing::refuse_after_failure;
 use crate::io::Io;
 use forebay_base::lock::MutexGuard;
@@ -23,11 +24,26 @@ impl Io {
     /// Makes every byte written so far survive the loss of power (S3): the shadow first, then the
     /// record that says so.
     pub fn sync(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        self.sync_in(&Admission::default(), file)
+        self.sync_by(&Admission::default(), file)
     }
 
     /// As [`Io::sync`], for a handle with rules of its own.
-    pub fn sync_in(self: &Arc<Self>, admission: &Admission, file: &Arc<File>) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// EIO also if an earlier sync on the backing store has failed for another handle: bytes of this one, which
+    /// were written around the tier, may be lost with it. Each handle is told once.
+    pub fn sync_in(self: &Arc<Self>, admission: &Admission, file: &OpenFile) -> Result<()> {
+        let synced = self.sync_by(admission, file);
+        match file.hears_of_failed_sync() && synced.is_ok() {
+            true => {
+                Err(Error::os(libc::EIO, "an earlier sync of it on the backing store has failed"))
+            }
+            false => synced,
+        }
+    }
+
+    fn sync_by(self: &Arc<Self>, admission: &Admission, file: &Arc<File>) -> Result<()> {
         match self.sync_way(admission) {
             // Once the tier has failed to make it durable only the store can.
             WritePolicy::WriteBack if file.lock().state.is_unsynced() => {

@@ -252,6 +252,36 @@ fn failing(op: &str, skip: u64) -> FaultRules {
     FaultRules { seed: 1, rules: vec![rule] }
 }
 
+/// Both handles have written around the tier. One sync of the store stands for both, and the store tells of its
+/// failure once.
+// S-14
+#[test]
+fn each_handle_hears_once_that_a_sync_around_the_tier_has_failed() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (faulty, faults) =
+        Fault::with_rules(Arc::new(store.clone()), FaultRules::default()).expect("no rules");
+    let around = Tunables { policy: WritePolicy::WriteAround, ..patient() };
+    let engine = start(Arc::new(media), faulty, BOOT, Config::default(), around);
+    let engine = engine.expect("a new tier");
+    let (one, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    let two = engine.io.open(Path::new("f"), None).expect("it is there");
+    engine.io.write(&one, 0, &[b'A'; 4 * KIB]).expect("a store that works");
+    engine.io.write(&two, 4096, &[b'B'; 4 * KIB]).expect("a store that works");
+    faults.set_rules(failing("sync", 0)).expect("sound rules");
+    let sync = |file: &OpenFile| engine.io.sync_in(&Admission::default(), file);
+    sync(&one).expect_err("the store cannot sync");
+    faults.clear();
+    let late = engine.io.open(Path::new("f"), None).expect("it is there");
+    sync(&late).expect("it was opened after the failure");
+    let error = sync(&two).expect_err("its bytes may be lost");
+    assert!(error.is(libc::EIO), "{error}");
+    for file in [&one, &two, &late] {
+        sync(file).expect("each was told");
+    }
+    drop((one, two, late));
+    abandon(engine);
+}
+
 // S-8
 #[test]
 fn a_flush_that_failed_leaves_conflicts_to_be_found() {
