@@ -361,3 +361,41 @@ fn our_own_flushes_are_no_conflicts() {
     }
     proof!("60 rounds without a conflict");
 }
+
+/// Pages of the kernel's outlive the bytes that were thrown away: an open descriptor, and the next open, must not read
+/// them. Size and times are equal on both sides, so that no version tells them apart.
+// S-1
+#[test]
+fn no_cache_serves_what_an_operator_has_thrown_away() {
+    needs_forebay!();
+    for settle in ["purge", "theirs"] {
+        let bed = Bed::new(Tier::Disk);
+        fs::write(bed.backing.join("f"), b"original").unwrap();
+        let mounted = bed.mount(&["--preset", "hold", "--passthrough", "off"]);
+        let at = mounted.at("f");
+        let file = fs::File::options().read(true).write(true).open(&at).unwrap();
+        let told = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(b"from us!", 0).unwrap();
+        file.set_modified(told).unwrap();
+        let read = |file: &fs::File| {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        assert_eq!(&read(&file), b"from us!");
+        match settle {
+            "purge" => drop(mounted.forebay(&["purge", "--yes", text(&at)]).ok()),
+            _ => {
+                fs::write(bed.backing.join("f"), b"theirs!!").unwrap();
+                mounted.forebay(&["flush", "--wait", text(&at)]).expect(4);
+                mounted.forebay(&["resolve", text(&at), "--keep", settle]).ok();
+            }
+        }
+        let wanted: &[u8; 8] = if settle == "purge" { b"original" } else { b"theirs!!" };
+        assert_eq!(&read(&file), wanted, "{settle}: by the open descriptor");
+        drop(file);
+        assert_eq!(&read(&fs::File::open(&at).unwrap()), wanted, "{settle}: by a new one");
+        mounted.umount();
+        proof!("{settle}");
+    }
+}

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
@@ -96,7 +96,12 @@ pub struct Files {
     graveyard: Mutex<Graveyard>,
     copying: Copying,
     digests: Digests,
+    /// Drops a file's bytes wherever else they are cached.
+    discarder: OnceLock<Discarder>,
 }
+
+/// Has the kernel drop what it has cached of a file. It is called without a lock held.
+pub type Discarder = Box<dyn Fn(FileKey) + Send + Sync>;
 
 /// What was found on the tier.
 pub struct Inventory {
@@ -143,6 +148,19 @@ impl Files {
             graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
             copying: Copying::default(),
             digests: found.digests,
+            discarder: OnceLock::new(),
+        }
+    }
+
+    /// Registers the front-end's cache of bytes. The first registration counts.
+    pub fn set_discarder(&self, discarder: Discarder) {
+        let _ = self.discarder.set(discarder);
+    }
+
+    /// An operator has thrown bytes of the file away: nobody is to read them from another cache.
+    pub fn note_discarded(&self, key: FileKey) {
+        if let Some(discard) = self.discarder.get() {
+            discard(key);
         }
     }
 

@@ -169,6 +169,12 @@ impl Mount {
             shared.busy_poll.begin(device, options.busy_poll);
         }
         shared.vfs.set_notify(device.clone());
+        let caches = Arc::downgrade(&shared);
+        shared.vfs.engine.files.set_discarder(Box::new(move |key| {
+            if let Some(shared) = caches.upgrade() {
+                shared.vfs.drop_pages(key);
+            }
+        }));
         if let Some(member) = &options.member {
             let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
             member.serve(front, returning::sort(engine, member)?);

@@ -245,6 +245,15 @@ impl Vfs {
         }
     }
 
+    /// Has the kernel drop the pages and attributes of a file. Not to be called under a lock.
+    pub fn drop_pages(&self, key: FileKey) {
+        let id = self.nodes.id_of(key);
+        self.nodes.set_pages(id, 0);
+        if let Some(notify) = self.notify.get() {
+            notify.pages(id, 0, 0);
+        }
+    }
+
     /// How long the kernel may believe these attributes.
     pub fn attr_ttl(&self, attr: &Attr) -> Duration {
         match attr.kind == FileKind::File && self.engine.passed.moves_unseen(attr.key) {

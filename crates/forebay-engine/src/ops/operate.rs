@@ -134,6 +134,17 @@ impl Ops {
     pub(crate) fn purge_locked(
         &self,
         file: &Arc<File>,
+        inner: MutexGuard<'_, Inner>,
+        now: Option<Result<Attr>>,
+    ) -> Result<()> {
+        self.discard(file, inner, now)?;
+        self.files.note_discarded(file.key);
+        Ok(())
+    }
+
+    fn discard(
+        &self,
+        file: &Arc<File>,
         mut inner: MutexGuard<'_, Inner>,
         now: Option<Result<Attr>>,
     ) -> Result<()> {
