@@ -13,6 +13,9 @@ use crate::core::paths::{Moving, Way};
 use crate::file::File;
 use crate::names::{Named, Names};
 
+/// The clocks of this machine and of the store are taken to differ by so many seconds at most.
+const CLOCKS_DIFFER: i64 = 2;
+
 /// What stores say that do not sync directories, or not for us.
 const UNSYNCABLE: [i32; 6] =
     [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP, libc::EACCES, libc::EPERM, libc::EROFS];
@@ -152,12 +155,20 @@ impl Names {
     /// Takes note of a change of names that has been made. The journal knows it also where the tier
     /// fails, and records it later.
     pub fn note_name(&self, op: NameOp, at: Option<Timestamp>) {
+        let at = Some(at.unwrap_or_else(|| self.by_our_clock()));
         let _ = self.files.note_tier(self.files.index.name(op, Told::Done, at));
         // By one of those who make them, and the others go on: it may not help.
         if self.files.index.names(Journal::len) >= OPEN_LIMIT && !self.syncing.swap(true, Relaxed) {
             self.sync_names_told();
             self.syncing.store(false, Relaxed);
         }
+    }
+
+    /// A moment of the store's clock when a change was over, where the store has told none: this machine's clock, and
+    /// so much more as the two may differ. A file that others change later than that is left alone by recovery.
+    fn by_our_clock(&self) -> Timestamp {
+        let now = self.files.time().stamp();
+        Timestamp { sec: now.sec + CLOCKS_DIFFER, ..now }
     }
 
     /// Takes note of a file, directory or anything else that a front-end has made on the store.

@@ -134,8 +134,8 @@ impl Seen {
         let is_new = |entry: &Entry| !past.ever.contains(&(entry.clone(), node));
         node >= past.len()
             || self.world.at(node).any(is_new)
-            || (past.last.has(node) && is_later(ctime, past.at(node)))
-            // That of a directory says nothing: what is in it comes and goes.
+            // The ctime of a removed directory says nothing: names in it come and go.
+            || ((past.last.has(node) || !past.is_dir(node)) && is_later(ctime, past.at(node)))
             || (!past.is_dir(node) && is_later(changed, known.end))
     }
 }
@@ -410,22 +410,33 @@ pub fn settle(steps: &[Step], look: &Look, known: &Known) -> Plan {
     settling.bring_all();
     settling.tidy();
     let Settling { goal, todo: home, asides, .. } = settling;
-    let keys: BTreeSet<FileKey> = todo.iter().chain(&home).flat_map(NameOp::keys).collect();
+    let acts: Vec<&NameOp> = todo.iter().chain(&home).collect();
+    let keys: BTreeSet<FileKey> = acts.iter().flat_map(|op| op.keys()).collect();
     let next = steps.last().map_or(0, |step| step.n + 1);
-    let ways = keys.into_iter().filter_map(|key| on_its_way(&past, key, &asides));
+    let ways: Vec<NameOp> =
+        keys.into_iter().filter_map(|key| on_its_way(&past, key, &asides, &acts)).collect();
     let step = |(op, n)| Step { n, op, told: Told::Done, at: None };
-    steps.extend(ways.zip(next..).map(step));
+    steps.extend(ways.into_iter().zip(next..).map(step));
     let mut plan = Plan { steps, todo, anew, home, ..Plan::default() };
     plan.name(&past, known, &seen, &goal);
     plan
 }
 
-/// What a file goes through that is brought to its names. That it is changed then tells nothing.
-fn on_its_way(past: &Past, key: FileKey, asides: &BTreeMap<FileKey, Entry>) -> Option<NameOp> {
+/// The change that recovery itself makes to a file's names. It is on record before, without a moment: the ctime of a
+/// file that a killed recovery has changed says nothing.
+fn on_its_way(
+    past: &Past,
+    key: FileKey,
+    asides: &BTreeMap<FileKey, Entry>,
+    acts: &[&NameOp],
+) -> Option<NameOp> {
     let node = past.node(key)?;
     let at = asides.get(&key).and_then(|entry| past.last.path(entry));
     let Some(to) = past.last.at(node).find_map(|entry| past.last.path(entry)) else {
-        return at.map(|path| NameOp::Unlink { path, key });
+        // One that it loses may be another file's in the end.
+        let act = || acts.iter().find(|op| op.keys().any(|other| other == key));
+        let path = at.or_else(|| Some(act()?.paths().last()?.with_file_name(aside(key))))?;
+        return Some(NameOp::Unlink { path, key });
     };
     let from = at.unwrap_or_else(|| to.with_file_name(aside(key)));
     let moved = if past.is_dir(node) { Moved::Dir } else { Moved::File };

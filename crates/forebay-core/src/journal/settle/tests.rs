@@ -600,3 +600,23 @@ fn whatever_the_store_has_forgotten_of_directories_files_come_to_their_names() {
     }
     assert!(made_again > 10_000, "{made_again}");
 }
+
+/// A removed or replaced file had one more name, which the journal does not know, and somebody has given the old name
+/// back to it.
+// S-3 S-8
+#[test]
+fn a_file_that_somebody_has_brought_back_stays() {
+    for ops in [vec![unlink("a", 1)], vec![create("b", 2), rename("b", "a", 2, Some(1))]] {
+        let mut steps = steps(&ops);
+        steps.iter_mut().for_each(|step| step.at = Some(at(5)));
+        let mut look = look_at(&names([("a", 1)]));
+        let mut plan = |ctime| {
+            let found = Found::File { key: key(1), changed: at(1), ctime: at(ctime) };
+            look.insert(path("a"), found);
+            settle(&steps, &look, &known([key(2)]))
+        };
+        let changes = |plan: &Plan| plan.todo.len() + plan.home.len();
+        assert!(changes(&plan(5)) > 0, "the store has forgotten the change: {ops:?}");
+        assert_eq!(changes(&plan(6)), 0, "somebody has changed it since: {ops:?}");
+    }
+}
