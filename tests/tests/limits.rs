@@ -57,6 +57,27 @@ fn a_tier_of_one_gibibyte_serves_a_tree_that_is_larger() {
 }
 
 #[test]
+fn a_prefetch_of_more_than_fits_says_what_is_there() {
+    needs_forebay!();
+    const LEN: usize = 17_000_000;
+    let bed = Bed::new(Tier::Disk);
+    for i in 0..6 {
+        sample::file(&bed.backing.join(format!("set/f{i}")), i, LEN);
+    }
+    let mounted = bed.mount(&["--tier-size", "64MiB"]);
+    for round in 0..2 {
+        let out = mounted.forebay(&["prefetch", text(&mounted.at("set"))]).expect(1);
+        assert!(out.text().contains("in 3 files, 3 failed"), "round {round}: {out:#?}");
+        let list = mounted.forebay(&["ls", "--json", text(&mounted.path)]).ok().json();
+        let files = list.as_array().unwrap();
+        let whole = files.iter().filter(|file| file["cached_bytes"] == LEN).count();
+        assert_eq!(whole, 3, "round {round}: {list:#}");
+    }
+    mounted.umount();
+    proof!("three files of six, twice");
+}
+
+#[test]
 fn descriptors_are_bounded_while_thousands_of_files_are_touched() {
     needs_forebay!();
     const FILES: usize = 5000;

@@ -59,6 +59,8 @@ pub struct Inner {
     pub(super) proven: bool,
     /// It is about to leave the table: who found it there looks again.
     pub(super) gone: bool,
+    /// So many keep what is here of it from being evicted.
+    pub(super) keepers: u16,
     /// What its directories know of it.
     weight: Weight,
     /// A sync may have sealed it, or is about to, and no record says yet that anything of it is durable.
@@ -138,6 +140,7 @@ impl File {
             recorded,
             proven: !recorded,
             gone: false,
+            keepers: 0,
             weight: Weight::None,
             sealing: false,
             settled_seq: 0,
@@ -653,7 +656,7 @@ impl Inner {
     /// Whether nothing of it has to be known any more.
     pub fn is_forgettable(&self) -> bool {
         let state = &self.state;
-        let stays = state.is_dirty() || state.is_pinned() || state.is_held();
+        let stays = state.is_dirty() || state.is_pinned() || state.is_held() || self.keepers > 0;
         !state.has_bytes() && !stays && self.is_idle()
     }
 

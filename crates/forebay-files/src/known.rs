@@ -174,6 +174,7 @@ impl Files {
         let nothing = !inner.state.is_dirty()
             && !inner.state.is_pinned()
             && !inner.state.is_held()
+            && inner.keepers == 0
             && (!inner.state.has_bytes() || stale);
         // At the end nobody sweeps any more.
         let waits = || self.graveyard.lock().holds(file);

@@ -54,6 +54,7 @@ mod record;
 mod sealing;
 mod shadow;
 mod shared;
+pub mod stay;
 pub mod sums;
 pub mod syncing;
 mod table;

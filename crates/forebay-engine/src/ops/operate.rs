@@ -59,6 +59,7 @@ impl Ops {
             let why = match () {
                 () if inner.state.is_pinned() => Some("it is pinned: unpin it first"),
                 () if inner.is_pinned() => Some("a rule pins it: remove the rule first"),
+                () if inner.stays() => Some("a job fetches it: wait until that ends"),
                 () if !inner.may_punch() => Some("it is open: close it first"),
                 () if inner.state.is_dirty() => Some("it has dirty bytes: flush it first"),
                 () => None,
@@ -66,7 +67,7 @@ impl Ops {
             if let (Some(why), true) = (why, asked) {
                 report.failures.push(failure(&inner, &Error::os(libc::EBUSY, why)));
             }
-            if inner.is_pinned() || !inner.may_punch() {
+            if inner.stays() || !inner.may_punch() {
                 continue;
             }
             if let Ok(freed) = self.room.evict_range(&file, &mut inner, 0, u64::MAX) {

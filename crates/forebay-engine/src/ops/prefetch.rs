@@ -1,4 +1,10 @@
 //! Fetching on request, with progress, until files are complete; and pinning what was fetched.
+//!
+//! Invariants:
+//! - G1: what a job has fetched is not evicted before the job has ended: it never makes room for the
+//!   job's own other files.
+//! - G2: a job fetches no file that would not fit beside those before it and what cannot go.
+//! - G3: what is reported as fetched is in the tier at the moment of the report.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -9,12 +15,17 @@ use forebay_backing::{Error, FileKey, FileKind, Result};
 use forebay_base::units::human_size;
 
 use crate::core::report::{Progress, Report};
+use crate::files::Files;
 use crate::files::file::{File, failure, named_failure};
 use crate::files::open::OpenFile;
+use crate::files::stay::Stay;
 use crate::io::Why;
 use crate::io::fill::{CHUNK, Filled};
 use crate::ops::Ops;
 use forebay_base::lock::{Mutex, Rank};
+
+/// The tier counts what it holds in blocks, which are as large as this on most file systems.
+const BLOCK: u64 = 4096;
 
 const LESS: &str = "enlarge it with `forebay set MOUNTPOINT tier-size=SIZE`, or prefetch less";
 
@@ -23,6 +34,14 @@ const CHANGED: &str = "changed while it was fetched: prefetch it again";
 const DETACHED: &str = "the fast tier is detached: `forebay attach` it first";
 
 const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefetch less";
+
+/// What becomes of files that are fetched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    Fetched,
+    /// All of them, or none: a tier that is full of pins would have no room for writers.
+    Pinned,
+}
 
 enum Fetch {
     File(PathBuf),
@@ -40,9 +59,15 @@ struct Found {
 /// A large file being fetched in pieces: how many are left, and the first error. Its last piece closes
 /// it, fetched or not.
 struct Large {
-    file: OpenFile,
+    open: Opened,
     path: PathBuf,
     left: Mutex<(usize, Option<Error>)>,
+}
+
+/// A file that is open, and nothing of which is evicted (G1).
+struct Opened {
+    file: OpenFile,
+    stay: Stay,
 }
 
 /// One call: what is left to be fetched, and what came of the rest.
@@ -50,42 +75,25 @@ struct Fetching<'a> {
     queue: Mutex<VecDeque<Fetch>>,
     progress: &'a Progress,
     report: Mutex<Report>,
-    /// Something did not fit.
+    /// Something found no room, so that the rest is not tried.
     full: AtomicBool,
-    /// Where each file is to be pinned as soon as it is complete: those that were not before.
-    pinned: Option<Mutex<Vec<Arc<File>>>>,
+    /// What was found complete.
+    here: Mutex<Vec<Stay>>,
 }
 
 impl Ops {
     /// Fetches files, or everything below directories, until they are complete.
     pub fn prefetch(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
-        self.fetch_all(scope, progress, None).0
+        self.fetch_all(scope, progress, Aim::Fetched)
     }
 
-    /// The same, and pins each file that is complete before it can be evicted. If they do not fit, or
-    /// if it is cancelled, it pins none that was not pinned before: a tier that is full of pins would
-    /// have no room for writers.
+    /// The same, and pins them. If they do not fit, or if it is cancelled, it pins none that was not pinned
+    /// before.
     pub fn pin(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
-        let (mut report, fetching) =
-            self.fetch_all(scope, progress, Some(Mutex::new(Rank::Prefetch, Default::default())));
-        if fetching.full.into_inner() || report.cancelled {
-            let pinned = fetching.pinned.map(|files| files.into_inner());
-            for file in pinned.into_iter().flatten() {
-                if let Err(error) = self.pin_file(&file, false) {
-                    report.failures.push(failure(&file.lock(), &error));
-                }
-            }
-            (report.files, report.bytes) = (0, 0);
-        }
-        report
+        self.fetch_all(scope, progress, Aim::Pinned)
     }
 
-    fn fetch_all<'a>(
-        self: &Arc<Self>,
-        scope: &[PathBuf],
-        progress: &'a Progress,
-        pinned: Option<Mutex<Vec<Arc<File>>>>,
-    ) -> (Report, Fetching<'a>) {
+    fn fetch_all(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress, aim: Aim) -> Report {
         let mut report = Report::default();
         let mut todo = Vec::new();
         let roots = if scope.is_empty() { vec![PathBuf::new()] } else { scope.to_vec() };
@@ -97,9 +105,9 @@ impl Ops {
             progress,
             report: Mutex::new(Rank::Prefetch, report),
             full: AtomicBool::new(false),
-            pinned,
+            here: Mutex::new(Rank::Prefetch, Vec::new()),
         };
-        self.refuse_too_much(&fetching, scope, &mut todo);
+        self.refuse_too_much(&fetching, scope, &mut todo, aim);
         fetching.queue.lock().extend(todo.into_iter().map(|found| Fetch::File(found.path)));
         let workers = self.files.tune(|t| t.fill_depth) as usize;
         std::thread::scope(|threads| {
@@ -116,12 +124,49 @@ impl Ops {
                 time.join(worker).expect("no panic inside");
             }
         });
-        let mut report = std::mem::take(&mut *fetching.report.lock());
+        self.conclude(fetching, aim)
+    }
+
+    /// Tells what came of it. What is left over, if it was cancelled, is closed, which is no work under a
+    /// lock.
+    fn conclude(&self, fetching: Fetching<'_>, aim: Aim) -> Report {
+        let Fetching { queue, progress, report, full, here } = fetching;
+        drop(queue.into_inner());
+        let mut report = report.into_inner();
         report.cancelled = progress.is_cancelled();
-        // What is left of it, if it was cancelled: closes files, which is no work under a lock.
-        let left = std::mem::take(&mut *fetching.queue.lock());
-        drop(left);
-        (report, fetching)
+        if aim == Aim::Pinned && (full.into_inner() || report.cancelled) {
+            return report;
+        }
+        let here = here.into_inner();
+        for file in &here {
+            match self.confirm(file, aim) {
+                Ok(bytes) => {
+                    report.files += 1;
+                    report.bytes += bytes;
+                }
+                Err(e) => {
+                    let failure = failure(&file.lock(), &e);
+                    progress.failed(&failure);
+                    report.failures.push(failure);
+                }
+            }
+        }
+        report
+    }
+
+    /// Returns the size of a file that is still complete (G3), and is pinned now if it is to be.
+    fn confirm(&self, file: &Arc<File>, aim: Aim) -> Result<u64> {
+        let mut inner = file.lock();
+        if inner.gone() || !inner.state.is_complete() {
+            return Err(match self.files.is_attached() {
+                true => Error::os(libc::ESTALE, CHANGED),
+                false => Error::os(libc::EBUSY, DETACHED),
+            });
+        }
+        if aim == Aim::Pinned {
+            self.files.mark_pinned(file, &mut inner, true)?;
+        }
+        Ok(inner.size())
     }
 
     fn walk(&self, path: &Path, todo: &mut Vec<Found>, progress: &Progress, report: &mut Report) {
@@ -135,7 +180,7 @@ impl Ops {
                 todo.push(Found {
                     path: path.to_path_buf(),
                     key: attr.key,
-                    least: attr.size.min(attr.blocks * 512),
+                    least: attr.size.min(attr.blocks * 512).next_multiple_of(BLOCK),
                 });
             }
             Ok(attr) if attr.kind == FileKind::Dir => match self.names.ask(|b| b.read_dir(path)) {
@@ -151,29 +196,45 @@ impl Ops {
         }
     }
 
-    /// Takes files that are larger than the tier from what is to be fetched, and all of it if it is to be
-    /// pinned and is more than that: to find out by fetching takes long, and evicts what others use.
-    fn refuse_too_much(&self, fetching: &Fetching<'_>, scope: &[PathBuf], todo: &mut Vec<Found>) {
-        let (limit, before) = (self.files.level().tier_bytes, todo.len());
-        let refuse = |path: &Path, bytes: u64| {
-            let (bytes, tier) = (human_size(bytes), human_size(limit));
-            let why = format!("{bytes} do not fit into the fast tier, which has {tier}: {LESS}");
+    /// Takes what has no room from what is to be fetched (G2), file by file in their order, or all of it if it
+    /// is to be pinned: to find out by fetching takes long, and evicts what others use.
+    fn refuse_too_much(
+        &self,
+        fetching: &Fetching<'_>,
+        scope: &[PathBuf],
+        todo: &mut Vec<Found>,
+        aim: Aim,
+    ) {
+        let mut room = self.room.room_to_fetch();
+        let mut needs = Needs { files: &self.files, seen: HashSet::new() };
+        let refused: Vec<(PathBuf, u64)> = match aim {
+            Aim::Fetched => {
+                let mut fits = |need| room.checked_sub(need).inspect(|left| room = *left).is_some();
+                let has_none = |found: &mut Found| !fits(needs.of(found));
+                todo.extract_if(.., has_none).map(|found| (found.path, found.least)).collect()
+            }
+            Aim::Pinned => {
+                let all =
+                    todo.iter().fold(0, |sum: u64, found| sum.saturating_add(needs.of(found)));
+                match all > room {
+                    true => {
+                        todo.clear();
+                        vec![(scope.first().cloned().unwrap_or_default(), all)]
+                    }
+                    false => Vec::new(),
+                }
+            }
+        };
+        for (path, bytes) in &refused {
+            let (bytes, tier) = (human_size(*bytes), human_size(self.files.level().tier_bytes));
+            let room = human_size(room);
+            let why = format!(
+                "{bytes} do not fit into the fast tier, which has {tier}, {room} of it left for this: {LESS}"
+            );
             let failure = named_failure(path, &Error::os(libc::ENOSPC, why));
             fetching.progress.failed(&failure);
             fetching.report.lock().failures.push(failure);
-        };
-        for found in todo.extract_if(.., |found| found.least > limit) {
-            refuse(&found.path, found.least);
         }
-        let (all, refused) = (in_all(todo), todo.len() < before);
-        if all > limit && fetching.pinned.is_some() {
-            refuse(scope.first().map_or(Path::new(""), |path| path), all);
-        }
-        // What is pinned is pinned whole, or not at all.
-        if fetching.pinned.is_some() && (refused || all > limit) {
-            todo.clear();
-        }
-        fetching.full.fetch_or(todo.len() < before, Relaxed);
     }
 
     fn is_full(&self) -> Error {
@@ -188,20 +249,21 @@ impl Ops {
             let Some(fetch) = next.filter(|_| !progress.is_cancelled()) else { return };
             let (path, done) = match fetch {
                 Fetch::File(path) => {
-                    let opened = self.prefetch_file(&path, fetching);
+                    let opened = match fetching.full.load(Relaxed) {
+                        true => Err(self.is_full()),
+                        false => self.prefetch_file(&path, fetching),
+                    };
                     (path, opened)
                 }
                 Fetch::Piece(large, start, end) => {
-                    let got = self.fill_all(&large.file, start, end, progress);
-                    (large.path.clone(), self.piece_done(&large, got, fetching))
+                    let got = self.fill_all(&large.open.file, start, end, progress);
+                    (large.path.clone(), self.piece_done(&large, got))
                 }
             };
             match done {
                 Ok(None) => {}
-                Ok(Some(bytes)) => {
-                    let mut report = fetching.report.lock();
-                    report.files += 1;
-                    report.bytes += bytes;
+                Ok(Some(stay)) => {
+                    fetching.here.lock().push(stay);
                     progress.done_files.fetch_add(1, Relaxed);
                 }
                 Err(e) => {
@@ -214,22 +276,24 @@ impl Ops {
         }
     }
 
-    /// Fetches a small file, or hands out the pieces of a large one. Returns the bytes of a file
-    /// that was found complete.
+    /// Fetches a small file, or hands out the pieces of a large one. Returns a file that was found
+    /// complete.
     fn prefetch_file(
         self: &Arc<Self>,
         path: &Path,
         fetching: &Fetching<'_>,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<Stay>> {
         let file = self.io.open(path, None)?;
-        let size = file.lock().size();
+        let stay = self.files.keep_in(&file);
+        let open = Opened { file, stay };
+        let size = open.file.lock().size();
         if size <= 4 * CHUNK {
-            let got = self.fill_all(&file, 0, size, fetching.progress);
-            return got.and_then(|()| self.verify(&file, path, fetching)).map(Some);
+            self.fill_all(&open.file, 0, size, fetching.progress)?;
+            return self.verify(&open, path).map(Some);
         }
         let count = size.div_ceil(4 * CHUNK) as usize;
         let large = Arc::new(Large {
-            file,
+            open,
             path: path.to_path_buf(),
             left: Mutex::new(Rank::Prefetch, (count, None)),
         });
@@ -242,12 +306,7 @@ impl Ops {
         Ok(None)
     }
 
-    fn piece_done(
-        &self,
-        large: &Arc<Large>,
-        got: Result<()>,
-        fetching: &Fetching<'_>,
-    ) -> Result<Option<u64>> {
+    fn piece_done(&self, large: &Arc<Large>, got: Result<()>) -> Result<Option<Stay>> {
         let failed = {
             let mut left = large.left.lock();
             left.0 -= 1;
@@ -261,7 +320,7 @@ impl Ops {
         };
         match failed {
             Some(error) => Err(error),
-            None => self.verify(&large.file, &large.path, fetching).map(Some),
+            None => self.verify(&large.open, &large.path).map(Some),
         }
     }
 
@@ -284,6 +343,8 @@ impl Ops {
             };
             match self.io.fill_exactly(file, (from, to), None)? {
                 Filled::Again | Filled::Bytes(_, None) => {}
+                // Others may have taken what was made for it.
+                Filled::Refused(Why::Full) if self.room.insist(to - from) => {}
                 Filled::Bytes(_, Some(why)) | Filled::Refused(why) => return Err(refused(why)),
             }
             at = from;
@@ -295,31 +356,36 @@ impl Ops {
         Ok(())
     }
 
-    /// Complete, and still of the version that is on the backing store. Then it is pinned, if it is
-    /// to be, before anybody can evict from it. What is not complete had to make room, perhaps for its own
-    /// later bytes: it does not fit.
-    fn verify(&self, file: &Arc<File>, path: &Path, fetching: &Fetching<'_>) -> Result<u64> {
+    /// Complete, and still of the version that is on the backing store. What is not complete had to make
+    /// room: it does not fit.
+    fn verify(&self, open: &Opened, path: &Path) -> Result<Stay> {
         let attr = self.names.ask(|b| b.stat(path))?;
-        let mut inner = file.lock();
+        let inner = open.file.lock();
         let same = attr.version() == inner.state.base() || inner.state.is_dirty();
-        if same && inner.state.is_complete() {
-            if let Some(pinned) = &fetching.pinned
-                && self.files.mark_pinned(file, &mut inner, true)?
-            {
-                pinned.lock().push(file.clone());
+        match (same, inner.state.is_complete()) {
+            (true, true) => {
+                drop(inner);
+                Ok(self.files.keep_in(&open.stay))
             }
-            return Ok(inner.size());
+            (true, false) => Err(self.is_full()),
+            (false, _) => Err(Error::os(libc::ESTALE, CHANGED)),
         }
-        Err(match same {
-            true => self.is_full(),
-            false => Error::os(libc::ESTALE, CHANGED),
-        })
     }
 }
 
-/// What has two names, or was named twice, counts once.
-fn in_all(todo: &[Found]) -> u64 {
-    let mut seen = HashSet::new();
-    let new = todo.iter().filter(|found| seen.insert(found.key));
-    new.fold(0, |sum: u64, found| sum.saturating_add(found.least))
+/// What files take in the tier beside what stays there in any case. What has two names, or was named
+/// twice, counts once.
+struct Needs<'a> {
+    files: &'a Files,
+    seen: HashSet<FileKey>,
+}
+
+impl Needs<'_> {
+    fn of(&mut self, found: &Found) -> u64 {
+        if !self.seen.insert(found.key) {
+            return 0;
+        }
+        let here = self.files.find(found.key).map_or(0, |file| file.lock().staying());
+        found.least.saturating_sub(here)
+    }
 }

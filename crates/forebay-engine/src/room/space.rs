@@ -30,6 +30,9 @@ const EVICT_STEP_PERCENT: u64 = 3;
 /// the drain has landed, or when so much time has passed.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
+/// So long a job tries to make room for one piece.
+const INSIST_MAX: Duration = Duration::from_secs(2);
+
 /// Whether a file stood against an eviction only for being at work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tried {
@@ -70,6 +73,11 @@ impl<'a> Patience<'a> {
     }
 }
 
+/// Eviction keeps what is used of `limit` below this.
+fn used_mark(limit: u64, used_high: u8) -> u64 {
+    limit / 100 * u64::from(used_high)
+}
+
 /// Whether it was opened by this rule last.
 fn is_of(inner: &Inner, rule: &Arc<Active>) -> bool {
     inner.rule().is_some_and(|active| Arc::ptr_eq(active, rule))
@@ -84,14 +92,34 @@ impl Room {
     pub(crate) fn spare_bytes(&self) -> u64 {
         let limit = self.files.totals().limit();
         let (used_high, hard) = self.files.tune(|t| (t.used_high, t.marks(limit).hard));
-        let unused = limit / 100 * u64::from(used_high);
+        let unused = used_mark(limit, used_high);
         let unused = unused.saturating_sub(self.files.totals().used());
         unused.min(hard.saturating_sub(self.files.totals().dirty()))
+    }
+
+    /// So much can be fetched and kept: below the mark that is evicted to, beside what stays.
+    pub(crate) fn room_to_fetch(&self) -> u64 {
+        let mark = used_mark(self.files.totals().limit(), self.files.tune(|t| t.used_high));
+        let staying: u64 = self.files.all_files().iter().map(|file| file.lock().staying()).sum();
+        mark.saturating_sub(staying).saturating_sub(self.files.totals().copies())
     }
 
     /// Whether a fill of `len` may land, evicting others for it.
     pub(crate) fn has_room_for(&self, len: u64) -> bool {
         self.files.free_bytes() >= len || (!self.is_in_vain() && self.evicted_for(len))
+    }
+
+    /// Makes room for what has been found to fit: others may take what is made, and a file that is at work
+    /// gives its bytes up a moment later.
+    pub(crate) fn insist(&self, len: u64) -> bool {
+        let began = self.files.time().now();
+        while !self.evicted_for(len) {
+            if self.files.time().since(began) > INSIST_MAX {
+                return false;
+            }
+            self.files.time().sleep(AGAIN_AFTER);
+        }
+        true
     }
 
     fn evicted_for(&self, len: u64) -> bool {
@@ -178,7 +206,7 @@ impl Room {
     }
 
     fn evict_to(&self, limit: u64, used_high: u8) {
-        let mark = limit / 100 * u64::from(used_high);
+        let mark = used_mark(limit, used_high);
         let used = self.files.totals().used();
         if used > mark {
             self.evict_bytes(used - mark + limit / 100 * EVICT_STEP_PERCENT);
@@ -290,7 +318,7 @@ impl Room {
             let Some(file) = self.files.by_id(unit.id()) else { return true };
             let Some(inner) = file.try_lock() else { return false };
             let (start, end) = self.files.grain().range(unit);
-            let own = is_of(&inner, rule) && inner.may_evict() && !inner.is_pinned();
+            let own = is_of(&inner, rule) && inner.may_evict() && !inner.stays();
             if own {
                 clean += inner.state.clean(start, end).iter().map(|(a, b)| b - a).sum::<u64>();
             }
@@ -318,7 +346,7 @@ impl Room {
         unit: Unit,
     ) -> Answer {
         let Some(inner) = guard else { return Answer::Unknown };
-        if inner.is_pinned() || inner.is_passed() {
+        if inner.stays() || inner.is_passed() {
             return Answer::Refused;
         }
         if !inner.may_evict() {

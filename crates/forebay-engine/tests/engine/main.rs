@@ -30,6 +30,7 @@ mod names;
 mod past_us;
 mod pieces;
 mod power_cut;
+mod prefetch;
 mod quota;
 mod rescue;
 mod reserved;

@@ -11,7 +11,7 @@ Examples:
   forebay pin /mnt/fast/index.db /mnt/fast/model.bin
 
 A directory stands for the files in it now. Pinned bytes count against tier-size: if not all of it
-fits, nothing is pinned that was not before. Of other files that cannot be fetched only these are not
+fits beside what is dirty or pinned, nothing is fetched or pinned that was not before. Of other files that cannot be fetched only these are not
 pinned. Either way the exit code is 1.";
 
 /// Fetch files and keep them in the fast tier until they are unpinned.

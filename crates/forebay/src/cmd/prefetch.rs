@@ -11,8 +11,9 @@ Examples:
   forebay prefetch --json /mnt/fast/a.bin /mnt/fast/b.bin
   forebay prefetch --all-nodes /mnt/fast/app/lib
 
-Returns when the bytes are there, with the number of files and bytes verified to be. What does not
-fit in the tier is listed as failed.
+Returns when the bytes are there, with the number of files and bytes verified to be. What it has fetched
+stays until then. A file that does not fit beside what it has fetched, and what is dirty or pinned, is
+listed as failed.
 
 With --all-nodes every member of the store that is alive fetches them into its own tier; mounted with
 share-reads the backing store gives each byte once. The figures are this node's, failures are listed of
