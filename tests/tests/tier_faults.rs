@@ -257,6 +257,34 @@ fn a_damaged_superblock_is_refused_wherever_it_is_damaged() {
     proof!("ten kinds of damage refused, nothing lost");
 }
 
+/// Whose the tier is nobody knows without it; what is dirty in it, and under which name, is known.
+// S-11
+#[test]
+fn what_is_dirty_is_saved_without_the_superblock() {
+    needs_forebay!();
+    for gone in [true, false] {
+        let bed = used_tier();
+        let (tier, path) = (text(&bed.tier), bed.tier.join("forebay.json"));
+        match gone {
+            true => fs::remove_file(&path).unwrap(),
+            false => fs::write(&path, b"{").unwrap(),
+        }
+        let check = bed.forebay(&["check", tier]).expect(1);
+        assert!(check.text().contains("forebay.json is damaged"), "{check:#?}");
+        for out in [bed.try_mount(&[]), bed.forebay(&["recover", tier])] {
+            let out = out.expect(2);
+            assert!(out.stderr.contains(&format!("forebay recover {tier} --to")), "{out:#?}");
+        }
+        let to = bed.dir("saved");
+        let out = bed.forebay(&["recover", tier, "--to", text(&to)]).expect(1);
+        assert!(out.stderr.contains("forebay.json is damaged"), "{out:#?}");
+        assert_eq!(fs::read(to.join("d0/f0")).unwrap(), b"dirty too");
+        assert!(fs::read(to.join("dirty")).unwrap() == Rng::new(77).bytes(500_000));
+        assert_eq!(path.exists(), !gone, "it is only read");
+    }
+    proof!("two files were saved from each of two tiers");
+}
+
 #[test]
 fn a_directory_that_is_no_tier_is_refused() {
     needs_forebay!();

@@ -14,7 +14,7 @@ use crate::core::state::{Boot, Portrait, Record, Verdict};
 use crate::report::why_dropped;
 use crate::scrub::{Scrubbed, scrub, scrub_copy};
 use crate::tier::digests::Digests;
-use crate::tier::dir as tier;
+use crate::tier::dir::{self as tier, Existing};
 use crate::tier::index::Loaded;
 use crate::tier::media::Media;
 use crate::tier::shelf::Found;
@@ -70,7 +70,6 @@ impl CheckReport {
             report.read_all(&**media, (&sound, &copies), digests.as_ref(), progress);
         }
         report.why_dropped = (report.dropped_files > 0).then(|| why_dropped(since));
-        report.ok = report.problems.is_empty();
         report
     }
 
@@ -170,15 +169,19 @@ pub fn check_data(dir: &Path, progress: &Progress) -> Result<CheckReport> {
 }
 
 fn look(dir: &Path, data: Option<&Progress>) -> Result<CheckReport> {
-    let (media, _lock) = tier::open_existing(dir)?;
+    let Existing { media, damage, lock: _lock } = tier::open_existing(dir)?;
     let now = Witness::here(&media);
-    let loaded = match index::load_read_only(&media, &now) {
-        Ok(loaded) => loaded,
+    let mut report = match index::load_read_only(&media, &now) {
+        Ok(loaded) => {
+            let media: Arc<dyn Media> = Arc::new(media);
+            CheckReport::of(&media, loaded, &now, data)
+        }
         Err(e) => {
             let problem = format!("the index of the tier {} cannot be read: {e}", dir.display());
-            return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
+            CheckReport { problems: vec![problem], ..CheckReport::default() }
         }
     };
-    let media: Arc<dyn Media> = Arc::new(media);
-    Ok(CheckReport::of(&media, loaded, &now, data))
+    report.problems.splice(0..0, damage.map(|error| error.to_string()));
+    report.ok = report.problems.is_empty();
+    Ok(report)
 }

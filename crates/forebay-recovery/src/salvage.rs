@@ -315,8 +315,10 @@ pub fn salvage(
     to: &dyn BackingStore,
     progress: &Progress,
 ) -> Result<Salvaged> {
-    let (media, _lock) = tier::open_existing(dir)?;
-    salvage_on(&media, from, to, progress)
+    let tier = tier::open_existing(dir)?;
+    let mut salvaged = salvage_on(&tier.media, from, to, progress)?;
+    salvaged.found.problems.extend(tier.damage.as_ref().map(ToString::to_string));
+    Ok(salvaged)
 }
 
 /// The same of a tier on any medium that nobody uses.

@@ -199,13 +199,22 @@ impl Superblock {
     }
 }
 
-/// A tier that must exist, and its lock, for offline tools.
-pub fn open_existing(dir: &Path) -> Result<(DirMedia, OwnedFd)> {
+/// A tier that offline tools look at: ours alone until dropped.
+pub struct Existing {
+    pub media: DirMedia,
+    /// What is wrong with its superblock, which nobody needs who does not care whose it is.
+    pub damage: Option<Error>,
+    /// Held as long as this is.
+    pub lock: OwnedFd,
+}
+
+/// Opens a tier that must exist, for offline tools.
+pub fn open_existing(dir: &Path) -> Result<Existing> {
     let tier = own(dir)?;
-    read_superblock(&tier)?;
+    let damage = superblock(&tier)?.err();
     let lock = take_lock(&tier)?;
     let media = DirMedia::of(tier).map_err(|e| failed_at(e, dir_text(dir)))?;
-    Ok((media, lock))
+    Ok(Existing { media, damage, lock })
 }
 
 pub fn shadow_name(id: FileId) -> String {
@@ -284,9 +293,14 @@ fn require_own_dirs(tier: &Folder) -> io::Result<()> {
 fn is_fresh(tier: &Folder) -> Result<bool> {
     match tier.read(SUPERBLOCK) {
         Ok(_) => Ok(false),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(!holds_files(tier)),
         Err(e) => Err(failed_at(e, tier.path().join(SUPERBLOCK).display().to_string())),
     }
+}
+
+/// Whether it has what a tier has beside its superblock.
+fn holds_files(tier: &Folder) -> bool {
+    ["shadow", "log"].iter().all(|name| tier.below(name).is_ok())
 }
 
 fn refuse_foreign_files(tier: &Folder) -> Result<()> {
@@ -342,26 +356,39 @@ fn check_owner(tier: &Folder, backing: &TierOwner) -> Result<Superblock> {
 }
 
 fn read_superblock(tier: &Folder) -> Result<Superblock> {
+    superblock(tier)?
+}
+
+/// The superblock, or what is wrong with it.
+///
+/// # Errors
+///
+/// If this is no tier, or one of a format that this program does not read.
+fn superblock(tier: &Folder) -> Result<Result<Superblock>> {
     let path = tier.path().join(SUPERBLOCK);
     let dir = tier.path().display();
-    let text = tier.read(SUPERBLOCK).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Error::new(
-            Kind::WrongTier,
-            format!("{dir} is not a forebay tier: there is no {SUPERBLOCK} in it"),
-        ),
-        _ => failed_at(e, format!("the superblock {}", path.display())),
-    })?;
     let damaged = |why: String| {
-        Error::new(
-            Kind::WrongTier,
-            format!(
-                "the superblock {} is damaged ({why}): restore it from a backup, or move the tier away and start with a new one",
-                path.display()
-            ),
-        )
+        let text = format!(
+            "the superblock {} is damaged ({why}): what is dirty in the tier is not lost, 'forebay recover {dir} --to DIR' saves it",
+            path.display()
+        );
+        Ok(Err(Error::new(Kind::WrongTier, text)))
     };
-    let value: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+    let text = match tier.read(SUPERBLOCK) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound && holds_files(tier) => {
+            return damaged("there is none".into());
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let text = format!("{dir} is not a forebay tier: there is no {SUPERBLOCK} in it");
+            return Err(Error::new(Kind::WrongTier, text));
+        }
+        Err(e) => return Err(failed_at(e, format!("the superblock {}", path.display()))),
+    };
+    let value: serde_json::Value = match serde_json::from_slice(&text) {
+        Ok(value) => value,
+        Err(e) => return damaged(e.to_string()),
+    };
     let format = value["format"].as_u64().unwrap_or(0);
     if format > u64::from(FORMAT) {
         return Err(Error::new(
@@ -371,9 +398,12 @@ fn read_superblock(tier: &Folder) -> Result<Superblock> {
             ),
         ));
     }
-    let block: Superblock = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
+    let block: Superblock = match serde_json::from_value(value) {
+        Ok(block) => block,
+        Err(e) => return damaged(e.to_string()),
+    };
     if block.crc != block.checksum() {
-        return Err(damaged("its checksum does not match".into()));
+        return damaged("its checksum does not match".into());
     }
     if block.format < OLDEST {
         return Err(Error::new(
@@ -383,7 +413,7 @@ fn read_superblock(tier: &Folder) -> Result<Superblock> {
             ),
         ));
     }
-    Ok(block)
+    Ok(Ok(block))
 }
 
 fn write_superblock(tier: &Folder, backing: TierOwner, uuid: String) -> Result<()> {

@@ -33,9 +33,9 @@ Examples:
 
 For a machine that died, or whose flash was moved to another: every dirty byte goes to the backing
 store, without a mount. With --to the dirty files go to another directory instead, and stay dirty
-in the tier: it and the backing store are only read. That works without the backing store, too, and
-with a damaged index: what only the backing store has is then missing, and said to be. The tier must
-not be mounted.";
+in the tier: it and the backing store are only read. That works without the backing store, too, with a
+damaged index, and without the superblock: what only the backing store has is then missing, and said to
+be. The tier must not be mounted.";
 
 /// Flush all dirty bytes of a tier that is not mounted.
 #[derive(Debug, clap::Args)]
@@ -121,11 +121,16 @@ fn recover(args: &Args) -> Result<Recovered> {
     daemon::lift_file_size_limit();
     let settings = args.config.load()?;
     rights::act_as_owner_of(&args.tier)?;
-    let owner = Tier::owner(&args.tier)?;
-    let backing = args.backing.as_deref().unwrap_or(&owner.path);
+    let backing = match &args.backing {
+        Some(named) => Ok(named.clone()),
+        None => Tier::owner(&args.tier).map(|owner| owner.path),
+    };
     match &args.to {
-        Some(to) => rescue(args, &open_target(to, [&args.tier, backing])?, backing),
-        None => bring_home(args, settings, backing),
+        Some(to) => {
+            let spared = [Some(&args.tier), backing.as_ref().ok()];
+            rescue(args, &open_target(to, spared.into_iter().flatten())?, backing)
+        }
+        None => bring_home(args, settings, &backing?),
     }
 }
 
@@ -152,12 +157,14 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
 
 /// Saves to `target` what the tier has; the rest of those files is read from the backing store,
 /// if it can be had. Neither is changed: no engine runs.
-fn rescue(args: &Args, target: &DirStore, backing: &Path) -> Result<Recovered> {
-    let ours = |store: &Arc<dyn BackingStore>| {
-        identified(&**store, backing).and_then(|owner| Tier::belongs(&args.tier, &owner))
+fn rescue(args: &Args, target: &DirStore, backing: Result<PathBuf>) -> Result<Recovered> {
+    let ours = |backing: PathBuf| {
+        let store = open_backing(&backing, args, Access::Read)?;
+        Tier::belongs(&args.tier, &identified(&*store, &backing)?)?;
+        Ok(store)
     };
-    let store = open_backing(backing, args, Access::Read)
-        .and_then(|store| ours(&store).map(|()| store))
+    let store = backing
+        .and_then(ours)
         .inspect_err(|error| note!("{error}; saving what the tier alone has"))
         .ok();
     let progress = Arc::new(Progress::default());
@@ -194,20 +201,20 @@ fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn Back
 }
 
 /// Makes the directory, which must be apart from `spared`, if it is not there.
-fn open_target(dir: &Path, spared: [&Path; 2]) -> Result<DirStore> {
+fn open_target<'a>(dir: &Path, mut spared: impl Iterator<Item = &'a PathBuf>) -> Result<DirStore> {
     let usage = |why: &str| Error::new(Kind::Usage, format!("--to {}: {why}", dir.display()));
     let typed = std::path::absolute(dir).map_err(|e| usage(&e.to_string()))?;
     // What is there of it, without links, tells where it will be made.
     let above = typed.ancestors().find_map(|above| above.canonicalize().ok());
     let within = |inner: &Path, outer: &Path| inner.starts_with(outer);
-    let overlaps = |spared: &Path| {
+    let overlaps = |spared: &PathBuf| {
         let spared = spared.canonicalize().ok();
         let pair = above.as_deref().zip(spared.as_deref());
         pair.is_some_and(|(to, spared)| {
             within(to, spared) || (typed.exists() && within(spared, to))
         })
     };
-    if spared.into_iter().any(overlaps) {
+    if spared.any(overlaps) {
         return Err(usage("choose a directory apart from the tier and the backing store"));
     }
     std::fs::create_dir_all(dir).map_err(|e| usage(&e.to_string()))?;
