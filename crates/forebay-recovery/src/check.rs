@@ -38,6 +38,8 @@ pub struct CheckReport {
     /// What has to be there and is not.
     pub lost_files: u64,
     pub lost_bytes: u64,
+    /// Files of which it is on record that somebody has to settle them: the problems say why.
+    pub conflicted_files: u64,
     pub problems: Vec<String>,
     /// Files with dirty bytes.
     pub dirty: Vec<PathBuf>,
@@ -133,6 +135,12 @@ impl CheckReport {
         self.lost_files += u64::from(survived.lost > 0);
         self.lost_bytes += survived.lost;
         let problem = found.problem(id, survived.lost);
+        // One that comes of a loss found here is told as that.
+        if record.conflict().stands() && survived.lost == 0 && survived.verdict == Verdict::Keep {
+            let why = record.conflict().why();
+            self.conflicted_files += 1;
+            self.problems.push(format!("{}: in conflict: {why}", path.display()));
+        }
         self.problems.extend(problem.map(|what| format!("{}: {what}", path.display())));
         if survived.verdict == Verdict::Drop {
             return None;

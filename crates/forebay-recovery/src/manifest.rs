@@ -33,7 +33,8 @@ pub struct Unflushed {
 /// If the tier is in use, is none, or cannot be read.
 pub fn manifest(dir: &Path) -> Result<Vec<Unflushed>> {
     let tier = tier::open_existing(dir)?;
-    manifest_on(&tier.media).map_err(|e| Error::io(e, format!("reading the tier {}", dir.display())))
+    manifest_on(&tier.media)
+        .map_err(|e| Error::io(e, format!("reading the tier {}", dir.display())))
 }
 
 /// The same of a tier on any medium.

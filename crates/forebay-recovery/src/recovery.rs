@@ -98,6 +98,7 @@ impl Recovery<'_> {
         }
         for state in loaded.files.values() {
             pass.report.files += 1;
+            pass.report.conflicted_files += u64::from(state.conflict().stands());
             if state.is_dirty() {
                 pass.report.dirty_files += 1;
                 pass.report.dirty_bytes += state.dirty_bytes();

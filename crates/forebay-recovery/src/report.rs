@@ -15,6 +15,8 @@ pub struct RecoveryReport {
     pub files: u64,
     pub dirty_files: u64,
     pub dirty_bytes: u64,
+    /// Files that wait for somebody to settle a conflict.
+    pub conflicted_files: u64,
     /// Files of which never-synced bytes were lost with the power or the tier's file system.
     pub dropped_files: u64,
     pub dropped_bytes: u64,

@@ -69,6 +69,16 @@ fn dirty_bytes_that_the_shadow_lacks_are_lost_and_not_zeros() {
     proof!("twice 16384 bytes were missed, and the old ones left alone");
 }
 
+/// A loss that is on record is a problem as long as nobody has settled it.
+#[track_caller]
+fn still_waits(bed: &Bed) {
+    let check = bed.forebay(&["check", text(&bed.tier)]).expect(1).text();
+    assert!(check.contains("f: in conflict: dirty bytes of it were lost"), "{check}");
+    assert!(check.contains("forebay resolve") && !check.contains("forebay recover"), "{check}");
+    let check = bed.forebay(&["check", "--json", text(&bed.tier)]).expect(1).json();
+    assert_eq!((&check["ok"], &check["conflicted_files"]), (&false.into(), &1.into()));
+}
+
 #[test]
 fn what_is_left_of_a_torn_file_waits_for_a_decision() {
     needs_forebay!();
@@ -85,13 +95,22 @@ fn what_is_left_of_a_torn_file_waits_for_a_decision() {
     let out = bed.forebay(&["recover", text(&bed.tier)]).expect(4);
     assert!(out.text().contains("200000 dirty bytes are lost"), "{out:#?}");
     is(&bed.backing.join("f"), b"");
-    let mounted = bed.mount(&FLAGS);
+    still_waits(&bed);
+    let out = bed.try_mount(&FLAGS).ok();
+    assert!(out.text().contains("1 file in conflict"), "{out:#?}");
+    let mounted = bed.mounted();
     is(&mounted.at("f"), &[b'A'; LEFT]);
     assert_eq!(mounted.number("conflicted_files"), 1);
-    mounted.try_umount(&[]).expect(4);
+    let out = mounted.try_umount(&[]).expect(4);
+    assert!(out.text().contains("still mounted"), "{out:#?}");
+    assert!(!out.text().contains("nothing is lost"), "{out:#?}");
     is(&bed.backing.join("f"), b"");
+    mounted.try_umount(&["--keep-dirty"]).ok();
+    still_waits(&bed);
+    let mounted = bed.mount(&FLAGS);
     mounted.forebay(&["resolve", text(&mounted.at("f")), "--keep", "ours"]).ok();
     mounted.umount();
+    bed.forebay(&["check", text(&bed.tier)]).ok();
     is(&bed.backing.join("f"), &[b'A'; LEFT]);
     proof!("{LEFT} of {LEN} bytes were saved, and flushed when told");
 }

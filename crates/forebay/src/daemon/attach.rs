@@ -112,7 +112,7 @@ impl Daemon {
         } else if report.cancelled {
             ("cancelled: the tier stays attached, nothing is lost", 130)
         } else if !report.failures.is_empty() {
-            ("not everything could be flushed: the tier stays attached, nothing is lost", 4)
+            ("not everything could be flushed: the tier stays attached", 4)
         } else {
             return None;
         };

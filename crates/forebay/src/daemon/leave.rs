@@ -183,7 +183,7 @@ impl Daemon {
         } else if report.cancelled {
             ("cancelled: still mounted, nothing is lost", 130)
         } else if !report.failures.is_empty() {
-            ("not everything could be flushed: still mounted, nothing is lost", 4)
+            ("not everything could be flushed: still mounted", 4)
         } else {
             return None;
         };

@@ -345,6 +345,12 @@ impl Daemon {
                 counted(found.dirty_files, "file")
             ));
         }
+        if found.conflicted_files > 0 {
+            notes.push(format!(
+                "{} in conflict: `forebay status` lists them, `forebay resolve` settles them",
+                counted(found.conflicted_files, "file")
+            ));
+        }
         if found.dropped_bytes > 0 {
             notes.push(format!(
                 "{}: {} in {}, written but never synced, are gone",
