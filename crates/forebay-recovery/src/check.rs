@@ -41,6 +41,9 @@ pub struct CheckReport {
     /// Files of which it is on record that somebody has to settle them: the problems say why.
     pub conflicted_files: u64,
     pub problems: Vec<String>,
+    /// Nothing mounts it, nor brings anything home: what it holds can be saved elsewhere, as
+    /// [`salvage`](crate::salvage()) does.
+    pub is_refused: bool,
     /// Files with dirty bytes.
     pub dirty: Vec<PathBuf>,
     /// What reading all bytes came to, if that was asked for.
@@ -55,8 +58,9 @@ impl CheckReport {
         data: Option<&Progress>,
     ) -> CheckReport {
         let (since, boot) = (loaded.since(now), loaded.boot(now));
+        let is_refused = !loaded.damage.is_empty();
         let problems = [loaded.damage, loaded.problems].concat();
-        let mut report = CheckReport { problems, ..CheckReport::default() };
+        let mut report = CheckReport { problems, is_refused, ..CheckReport::default() };
         let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
         let copies = data.map(|_| Found::read(&**media, boot, &is_ours));
         let mut sound: Vec<(FileId, Record)> = Vec::new();
@@ -186,9 +190,10 @@ fn look(dir: &Path, data: Option<&Progress>) -> Result<CheckReport> {
         }
         Err(e) => {
             let problem = format!("the index of the tier {} cannot be read: {e}", dir.display());
-            CheckReport { problems: vec![problem], ..CheckReport::default() }
+            CheckReport { problems: vec![problem], is_refused: true, ..CheckReport::default() }
         }
     };
+    report.is_refused |= damage.is_some();
     report.problems.splice(0..0, damage.map(|error| error.to_string()));
     report.ok = report.problems.is_empty();
     Ok(report)

@@ -50,6 +50,7 @@ fn is_refused_and_saved(bed: &Bed, what: &str) {
     let before = Tree::read(&bed.tier.join("shadow"));
     let check = bed.forebay(&["check", tier]).expect(1).text();
     assert!(check.contains(what) && check.contains("damaged"), "{check}");
+    assert!(check.contains(&format!("forebay recover {tier} --to DIR")), "{check}");
     for out in [bed.try_mount(&[]), bed.forebay(&["recover", tier])] {
         assert_eq!(out.code, Some(2), "{out:#?}");
         assert!(out.stderr.contains("recover TIER --to") && out.stderr.contains(what), "{out:#?}");

@@ -27,9 +27,9 @@ what the backing store held. That is known of files of 1 MiB and more (`digests-
 has not lost power since. A clean copy that is damaged is dropped by `forebay evict PATH` once the tier is
 mounted, and fetched again.
 
-Nothing is changed. Exit code 1 if anything is wrong; `forebay recover` saves what is sound. A conflict,
-also one that is left of lost bytes, is a problem until `forebay resolve` has settled it. The tier must
-not be mounted.";
+Nothing is changed. Exit code 1 if anything is wrong; the last line says what saves what is sound. A
+conflict, also one that is left of lost bytes, is a problem until `forebay resolve` has settled it. The
+tier must not be mounted.";
 
 /// Dirty files listed one by one; the rest are counted.
 const DIRTY_SHOWN: usize = 20;
@@ -110,15 +110,21 @@ pub fn run(args: &Args) -> Result<u8> {
         say(format!("dirty: and {more} more; --json lists all"));
     }
     report.problems.iter().for_each(|problem| say(format!("problem: {problem}")));
-    say(verdict(&report));
+    say(verdict(&report, &args.tier));
     Ok(exit_code)
 }
 
 /// What it comes to, and what to do.
-fn verdict(report: &CheckReport) -> &'static str {
+fn verdict(report: &CheckReport, tier: &Path) -> String {
     let damaged = report.scrubbed.is_some_and(|data| data.damaged_bytes > 0);
-    match report.problems.len() as u64 {
+    let verdict = match report.problems.len() as u64 {
         0 => "sound",
+        _ if report.is_refused => {
+            return format!(
+                "damaged: `forebay recover {} --to DIR` saves what it holds and lists what is not sound",
+                tier.display()
+            );
+        }
         _ if damaged => {
             "damaged: mount it and `forebay evict` these files, clean bytes are fetched again; \
              of the rest `forebay recover` saves what is sound"
@@ -127,7 +133,8 @@ fn verdict(report: &CheckReport) -> &'static str {
             "in conflict: mount it, and settle each with `forebay resolve`"
         }
         _ => "damaged: `forebay recover` saves what is sound and lists what is not",
-    }
+    };
+    verdict.into()
 }
 
 /// Reads the tier in a thread of its own, and says how far it is.
