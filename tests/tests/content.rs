@@ -254,6 +254,7 @@ fn check_reads_the_data_and_finds_the_bit_that_was_flipped() {
     let sound = bed.forebay(&["check", "--read-data", "--json", &tier]).ok().json();
     assert_eq!(sound["data"]["read_bytes"], len + 3 * BLOCK as u64, "{sound:#}");
     assert_eq!(sound["data"]["verified_bytes"], len, "the dirty file is nowhere else: {sound:#}");
+    assert_eq!(sound["data"]["uncompared_bytes"], 3 * BLOCK as u64, "{sound:#}");
 
     assert!(damage(&bed.tier.join("shadow"), len, 5 * BLOCK as u64 + 9), "there is a shadow");
     assert_eq!(bed.forebay(&["check", &tier]).code, Some(0), "without a look at the data");

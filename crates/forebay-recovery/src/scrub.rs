@@ -29,6 +29,8 @@ pub struct Scrubbed {
     pub verified_bytes: u64,
     /// Clean ones that are not.
     pub damaged_bytes: u64,
+    /// That there is nothing to compare with: dirty ones, and those of which nobody knows what the store held.
+    pub uncompared_bytes: u64,
     /// That the medium does not give back.
     pub unreadable_bytes: u64,
 }
@@ -90,9 +92,11 @@ fn read(
             at = upto;
         }
     }
+    let compared = scrub.found.verified_bytes + scrub.found.damaged_bytes;
     sums.read_bytes += scrub.found.read_bytes;
     sums.verified_bytes += scrub.found.verified_bytes;
     sums.damaged_bytes += scrub.found.damaged_bytes;
+    sums.uncompared_bytes += scrub.found.read_bytes.saturating_sub(compared);
     sums.unreadable_bytes += scrub.found.unreadable_bytes;
     let more = scrub.problems.len().saturating_sub(NAMED_MAX);
     scrub.problems.truncate(NAMED_MAX);

@@ -97,10 +97,12 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     if let Some(data) = &report.scrubbed {
         say(format!(
-            "{} read: {} clean bytes are what the store held, {} are not, {} cannot be read",
+            "{} read: {} clean bytes are what the store held, {} are not, {} (dirty, or of unknown content) \
+             are not comparable, {} cannot be read",
             human_size(data.read_bytes),
             human_size(data.verified_bytes),
             human_size(data.damaged_bytes),
+            human_size(data.uncompared_bytes),
             human_size(data.unreadable_bytes)
         ));
     }
