@@ -119,8 +119,9 @@ impl Files {
         Ok(shadow)
     }
 
-    /// Of a file whose bytes are ours the shadow's mtime is the file's own, after a crash.
+    /// A time was set. Of a file whose bytes are ours the shadow's mtime is the file's own, after a crash.
     pub fn set_shadow_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
+        inner.clock.note_time();
         let Ok(shadow) = self.shadow(file, inner) else { return };
         let given = inner.unseen().is_some_and(|unseen| unseen.set_id_at.is_some());
         let is_unwritten = given && !inner.is_written_over_set_id();

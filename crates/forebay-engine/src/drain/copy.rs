@@ -347,10 +347,13 @@ impl Drain {
                     && known.is_some_and(|size| size <= end)
                     && self.ends_in_data(parcel, end))
             {
+                parcel.made.note_sized();
                 target.set_len(end)?;
             }
             target.set_times(None, Some(parcel.mtime))
-        })
+        })?;
+        parcel.made.note_whole();
+        Ok(())
     }
 
     /// Whether the copy itself has made the file as long as it is to be.

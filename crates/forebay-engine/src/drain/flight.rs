@@ -16,7 +16,9 @@ use crate::core::report::Meter;
 use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, may_have_changed, parts};
-use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Outcome, Parcel, Take, common, sum};
+use crate::drain::parcel::{
+    ABANDONED, COPIED, COPYING, Latch, Made, Outcome, Parcel, Take, common, sum,
+};
 use crate::files::file::{Beside, File, Inner, Trouble, note_seen};
 use crate::files::live::Asked;
 use crate::files::unseen::{Copied, Doubt};
@@ -114,6 +116,7 @@ impl Drain {
             error: Mutex::new(Rank::Batch, None),
             phase: AtomicU8::new(COPYING),
             touched: AtomicBool::new(false),
+            made: Made::default(),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
             began_ms: self.files.time().ms(),
@@ -306,36 +309,23 @@ impl Drain {
         let target = parcel.target.lock().clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &parcel.file;
-        let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, parcel)?;
-        let followed = inner.changed(parcel.seen, What::Base);
+        let look = |times| look_after(&*target, parcel, times);
+        let (looked, (found, kept_time), mut inner) = self.look_undisturbed(parcel, look)?;
         let live = inner.live();
         let rewritten = live.flight.as_ref().expect("W2: a flight ends once").written().clone();
         let unlinked = live.unlinked;
-        // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
-        let changed = followed || rewritten != Ranges::None;
-        if inner.state.is_held() && !changed && !is_ours(parcel, &found, kept_time) {
+        let ours = is_ours(parcel, &mut inner, &found, kept_time);
+        if inner.state.is_held() && !ours {
             return Err(Error::os(libc::EBUSY, "its former home wrote to it: it is flushed again"));
         }
-        // Without digests what is written past us is copied as a whole, again and again.
-        let blind =
-            parcel.unseen.is_some() && parcel.digests.as_ref().is_none_or(|open| !open.counts());
-        let ours = is_ours(parcel, &found, kept_time);
-        // All was there already: what others wrote since is found by the next look at the version.
         let unsent = !parcel.touched.load(SeqCst);
-        let base = if unsent && !ours && !changed { parcel.base } else { found.version() };
-        if !ours && !changed && !unlinked && !blind && !unsent {
-            // What was fetched before is of a version that is gone.
-            inner.note_base();
-            let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
-            self.files.declare_conflict(
-                file,
-                &mut inner,
-                "somebody else wrote to the backing file during the flush",
-            );
-            return Err(Error::new(
-                Kind::Conflict,
-                "somebody else wrote to the backing file during the flush",
-            ));
+        let base = match unsent && !is_still(parcel, &inner, &found) {
+            // All was there already: what others wrote since is found by the next look at the version.
+            true => inner.state.base(),
+            false => found.version(),
+        };
+        if !ours && !unlinked && !parcel.is_blind() && !unsent {
+            return Err(self.written_by_others(file, &mut inner, base));
         }
         inner.note_base();
         let told = (!kept_time).then_some(found.mtime);
@@ -343,7 +333,8 @@ impl Drain {
         if let Some(open) = &parcel.digests {
             self.files.note_look(&mut inner, open, parcel.moved());
             // Who wrote to it besides has left nobody knows what.
-            if kept_time && (ours || base == parcel.base) {
+            let made = (parcel.target_size(), parcel.mtime) == (found.size, found.mtime);
+            if kept_time && (made || base == parcel.base) {
                 self.files.close_table(open, &base);
             }
         }
@@ -358,6 +349,16 @@ impl Drain {
         self.files.drop_unsynced(file, &mut inner, &found);
         self.leave(parcel, inner);
         Ok(())
+    }
+
+    /// Of a flight that finds the backing file to be what neither it nor anything else of ours has made (S8).
+    fn written_by_others(&self, file: &Arc<File>, inner: &mut Inner, base: Version) -> Error {
+        let why = "somebody else wrote to the backing file during the flush";
+        // What was fetched before is of a version that is gone.
+        inner.note_base();
+        let _ = self.files.commit_anyway(file, inner, Change::FlushFailed { base });
+        self.files.declare_conflict(file, inner, why);
+        Error::new(Kind::Conflict, why)
     }
 
     /// Records that what was copied, and not rewritten meanwhile, is on the backing store (S6).
@@ -439,27 +440,22 @@ impl Drain {
     /// Looks at the backing file while no change of names or attributes through us is under way:
     /// what such a change leaves behind would be taken for somebody else's by the next flush, and
     /// a time it sets would be lost. Of one that takes too long the file is flushed again later.
-    fn look_undisturbed<'a>(
+    fn look_undisturbed<'a, T>(
         &self,
-        target: &dyn BackingFile,
         parcel: &'a Parcel,
-    ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
+        look: impl Fn(Times) -> Result<T>,
+    ) -> Result<(Instant, T, MutexGuard<'a, Inner>)> {
         let began = self.files.time().now();
         while self.files.time().since(began) < CHANGES_MAX {
-            let (before, untouched) = {
+            let (before, times) = {
                 let inner = parcel.file.lock();
-                (inner.look(), !inner.changed(parcel.seen, What::Base))
+                (inner.look(), times_of(parcel, &inner))
             };
             let looked = self.files.time().now();
-            // A time that was set through us since the capture is not to be set back to what it
-            // was: that would be taken for somebody else's change, once the file is clean.
-            let (found, kept_time) = self.call_home(|| match untouched {
-                true => look_after(target, parcel),
-                false => target.stat().map(|found| (found, true)),
-            })?;
+            let found = self.call_home(|| look(times))?;
             let inner = parcel.file.lock();
             if !inner.changed(before, What::Home) {
-                return Ok((looked, found, kept_time, inner));
+                return Ok((looked, found, inner));
             }
             drop(inner);
             self.files.time().sleep(Duration::from_millis(1));
@@ -494,8 +490,8 @@ impl Drain {
         if full {
             self.room.was_refused(parcel.file.owner());
         }
-        let mut inner =
-            self.look_at_failed(parcel, if full { After::NoRoom } else { After::Other });
+        let (mut inner, error) =
+            self.look_at_failed(parcel, if full { After::NoRoom } else { After::Other }, error);
         if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {
             self.leave(parcel, inner);
             return error;
@@ -519,60 +515,100 @@ impl Drain {
     }
 
     /// Takes over what a failed flight has made of the backing file, so that what others do to it
-    /// until the next one is noticed (S8). If that cannot be seen, it counts as unknown, as after a
-    /// crash.
-    fn look_at_failed<'a>(&self, parcel: &'a Parcel, after: After) -> MutexGuard<'a, Inner> {
+    /// until the next one is noticed, as is what they have done meanwhile (S8). If that cannot be seen, it counts
+    /// as unknown, as after a crash. Returns why it failed, then.
+    fn look_at_failed<'a>(
+        &self,
+        parcel: &'a Parcel,
+        after: After,
+        error: Error,
+    ) -> (MutexGuard<'a, Inner>, Error) {
         let touched = parcel.touched.load(SeqCst);
-        let target = parcel.target.lock().clone();
-        let (before, known) = {
-            let inner = parcel.file.lock();
-            (inner.look(), inner.state.base().size)
+        let left = if touched { self.left_by(parcel, after) } else { None };
+        let (mut inner, left) = match left {
+            Some((left, inner)) => (inner, Some(left)),
+            None => (parcel.file.lock(), None),
         };
-        let gives_back = after == After::NoRoom && before.is_quiet() && known == parcel.base.size;
-        // Synced: what is taken over must still be so after a loss of power there.
-        let look = |target: Arc<dyn BackingFile>| {
-            let looked = self.call_home(|| {
-                if gives_back {
-                    self.give_room_back(parcel, &*target)?;
-                }
-                target.sync().and_then(|()| target.stat())
-            });
-            looked.ok()
-        };
-        let answers = self.home.health().is_available() && !self.suspended.stands();
-        let found = target.filter(|_| touched && answers).and_then(look);
-        let mut inner = parcel.file.lock();
         if !inner.state.flush_is_open() || inner.live().unlinked {
-            return inner;
+            return (inner, error);
         }
-        let base = match found {
-            Some(found) if !inner.changed(before, What::Home) => {
+        let base = match left {
+            Some(left) if !may_be_ours(parcel, &mut inner, &left) => {
+                let error = self.written_by_others(&parcel.file, &mut inner, left.found.version());
+                return (inner, error);
+            }
+            Some(left) if left.synced => {
                 inner.note_base();
                 if let Some(open) = &parcel.digests {
-                    self.files.close_table_of_failed(open, &found.version());
+                    self.files.close_table_of_failed(open, &left.found.version());
                 }
-                found.version()
+                left.found.version()
             }
             None if !touched && !parcel.resumed => inner.state.base(),
-            _ => return inner,
+            _ => return (inner, error),
         };
         if let Some(open) = parcel.digests.as_ref().filter(|_| !touched) {
             self.files.close_table_unchanged(open);
         }
         let _ = self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushFailed { base });
-        inner
+        (inner, error)
     }
 
-    /// Cuts a file to what it was before a flight that found no room (H2), unless it is longer than
-    /// the flight may have made it.
-    pub(crate) fn give_room_back(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
-        let reach = parcel.captured.last().map_or(0, |run| run.1);
-        let found = target.stat()?.size;
-        match !parcel.resumed && found > parcel.base.size && found <= reach {
-            true => target.set_len(parcel.base.size),
-            false => Ok(()),
+    /// What a failed flight has left of the backing file, once what found no room was given back (H2).
+    fn left_by<'a>(
+        &self,
+        parcel: &'a Parcel,
+        after: After,
+    ) -> Option<(Left, MutexGuard<'a, Inner>)> {
+        if !self.home.health().is_available() || self.suspended.stands() {
+            return None;
         }
+        let target = parcel.target.lock().clone()?;
+        let gives_back = after == After::NoRoom && {
+            let inner = parcel.file.lock();
+            inner.look().is_quiet() && inner.state.base().size == parcel.base.size
+        };
+        let look = |times| {
+            if gives_back {
+                give_room_back(parcel, &*target)?;
+            }
+            // What is taken over must still be so after a loss of power there.
+            let synced = target.sync().is_ok();
+            let (found, kept_time) = look_after(&*target, parcel, times)?;
+            Ok(Left { found, kept_time, synced })
+        };
+        self.look_undisturbed(parcel, look).ok().map(|(_, left, inner)| (left, inner))
     }
+}
+
+/// What a failed flight has left of the backing file.
+struct Left {
+    found: Attr,
+    kept_time: bool,
+    synced: bool,
+}
+
+/// The time that a flight tells the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Times {
+    Count,
+    /// Another was set through us since the capture.
+    AreOld,
+}
+
+fn times_of(parcel: &Parcel, inner: &Inner) -> Times {
+    if inner.changed(parcel.seen, What::Time) { Times::AreOld } else { Times::Count }
+}
+
+/// Cuts a file to what it was before a flight that found no room (H2), unless it is longer than
+/// the flight may have made it.
+fn give_room_back(parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
+    let found = target.stat()?.size;
+    if !parcel.resumed && found > parcel.base.size && parcel.may_have_left(found) {
+        target.set_len(parcel.base.size)?;
+        parcel.made.note_given_back();
+    }
+    Ok(())
 }
 
 /// Whether what has been flushed of a file is kept: programs have it open and sync it, so they will
@@ -589,9 +625,32 @@ fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
     (keeps, old)
 }
 
-/// Whether the backing file is what the flight has made it.
-fn is_ours(parcel: &Parcel, found: &Attr, kept_time: bool) -> bool {
-    found.size == parcel.target_size() && (found.mtime == parcel.mtime || !kept_time)
+/// Whether the backing file is what the flight has made it. What was cut off here under the copy may be missing
+/// there, and a time that was set is another.
+fn is_ours(parcel: &Parcel, inner: &mut Inner, found: &Attr, kept_time: bool) -> bool {
+    let made = parcel.target_size();
+    let flight = inner.live().flight.as_ref().expect("W2: a flight ends once");
+    let sized = match flight.written() {
+        Ranges::None => found.size == made,
+        _ => found.size <= made,
+    };
+    let is_old = times_of(parcel, inner) == Times::AreOld;
+    sized && (found.mtime == parcel.mtime || !kept_time || is_old)
+}
+
+/// Whether it is what is known, of a flight that had nothing to send.
+fn is_still(parcel: &Parcel, inner: &Inner, found: &Attr) -> bool {
+    let (base, times) = (inner.state.base(), times_of(parcel, inner));
+    found.size == base.size && (found.mtime == base.mtime || times == Times::AreOld)
+}
+
+/// Whether it is what a flight that failed may have made it. What is held is written over all the same.
+fn may_be_ours(parcel: &Parcel, inner: &mut Inner, left: &Left) -> bool {
+    match parcel.made.is_whole() {
+        _ if inner.state.is_held() || parcel.is_blind() => true,
+        true => is_ours(parcel, inner, &left.found, left.kept_time),
+        false => parcel.may_have_left(left.found.size),
+    }
 }
 
 /// What of `copied` was not rewritten.
@@ -611,10 +670,13 @@ fn left_since(parcel: &Parcel, inner: &Inner) -> u64 {
 
 /// The backing file after its flush, and whether the store keeps the time it is told. Some do not
 /// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
-fn look_after(target: &dyn BackingFile, parcel: &Parcel) -> Result<(Attr, bool)> {
+///
+/// A time that was set through us since the capture is not to be set back to what it was: that would be taken
+/// for somebody else's change, once the file is clean.
+fn look_after(target: &dyn BackingFile, parcel: &Parcel, times: Times) -> Result<(Attr, bool)> {
     let found = target.stat()?;
     // The time of what somebody else has written meanwhile is his.
-    if found.mtime == parcel.mtime || !parcel.touched.load(SeqCst) {
+    if found.mtime == parcel.mtime || times == Times::AreOld || !parcel.made.is_whole() {
         return Ok((found, true));
     }
     target.set_times(None, Some(parcel.mtime))?;

@@ -54,6 +54,8 @@ pub(crate) struct Parcel {
     pub phase: AtomicU8,
     /// The backing file may not be what it was.
     pub touched: AtomicBool,
+    /// What is there of it then.
+    pub made: Made,
     /// What the backing store holds: only what is different is copied.
     pub digests: Option<OpenTable>,
     /// Bytes copied of a flight that has not ended.
@@ -62,6 +64,42 @@ pub(crate) struct Parcel {
     pub meter: Option<Arc<Meter>>,
     /// When it was captured, in milliseconds since the epoch.
     pub began_ms: u64,
+}
+
+/// What the copy has made of the backing file so far.
+#[derive(Default)]
+pub(crate) struct Made {
+    /// It wrote nothing beyond.
+    reached: AtomicU64,
+    /// It may have given it its size.
+    sized: AtomicBool,
+    /// All is there, and its size and time were told.
+    whole: AtomicBool,
+}
+
+impl Made {
+    pub(crate) fn note_reached(&self, end: u64) {
+        self.reached.fetch_max(end, SeqCst);
+    }
+
+    pub(crate) fn note_sized(&self) {
+        self.sized.store(true, SeqCst);
+    }
+
+    pub(crate) fn note_whole(&self) {
+        self.whole.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole.load(SeqCst)
+    }
+
+    /// It was cut to what it was.
+    pub(crate) fn note_given_back(&self) {
+        self.reached.store(0, SeqCst);
+        self.sized.store(false, SeqCst);
+        self.whole.store(false, SeqCst);
+    }
 }
 
 /// Whose the end of a flight is: the waiter's once the copies have ended, the last copy's once
@@ -182,6 +220,18 @@ impl Parcel {
                 self.base.size.max(copied).min(self.size)
             }
         }
+    }
+
+    /// Without digests what is written past us is copied as a whole, again and again.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.unseen.is_some() && self.digests.as_ref().is_none_or(|open| !open.counts())
+    }
+
+    /// Whether a copy that was broken off may have left a backing file of this size.
+    pub(crate) fn may_have_left(&self, size: u64) -> bool {
+        let (old, reached) = (self.base.size, self.made.reached.load(SeqCst));
+        let told = self.made.sized.load(SeqCst) && size == self.target_size();
+        self.resumed || told || (old..=old.max(reached)).contains(&size)
     }
 
     pub(crate) fn fail(&self, error: Error) {

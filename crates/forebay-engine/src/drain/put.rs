@@ -65,7 +65,16 @@ impl Drain {
     ) -> Result<()> {
         let n = bytes.len() as u64;
         parcel.touched.store(true, SeqCst);
-        self.call_home(|| target.write_at(bytes, at))?;
+        let sent = self.call_home(|| target.write_at(bytes, at));
+        let came = match sent {
+            Ok(()) => n,
+            Err(_) if at + n <= parcel.base.size => 0,
+            Err(_) => self.call_home(|| common_start(target, bytes, at)).unwrap_or(n),
+        };
+        if came > 0 {
+            parcel.made.note_reached(at + came);
+        }
+        sent?;
         self.files.landings().note_copied(n);
         add(&self.unsettled, n);
         add(&parcel.copied, n);
@@ -74,6 +83,14 @@ impl Drain {
         }
         Ok(())
     }
+}
+
+/// How much of what was to be written is there: others may have written at the same place.
+fn common_start(target: &dyn BackingFile, bytes: &[u8], at: u64) -> Result<u64> {
+    let mut found = vec![0; bytes.len()];
+    let n = target.read_at(&mut found, at)?;
+    let same = found[..n].iter().zip(bytes).take_while(|(found, sent)| found == sent);
+    Ok(same.count() as u64)
 }
 
 pub(super) fn given_up() -> Error {

@@ -45,6 +45,7 @@ mod start;
 mod store;
 mod syncs;
 mod taken;
+mod theirs;
 mod tier_faults;
 mod times;
 mod unsynced;

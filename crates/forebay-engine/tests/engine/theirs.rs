@@ -1,0 +1,268 @@
+//! What others do to a backing file is seen whatever hides it: a flush that fails, or a change of names
+//! or attributes through us.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_backing::wrap::{Fault, FaultHandle, FaultRule, FaultRules, Verb, Wrapped};
+use forebay_backing::{Access, BackingFile, BackingStore, Error, Kind, RenameMode};
+use forebay_backing::{SetAttr, SetTime, Timestamp};
+use forebay_engine::{Config, Engine, File, OpenFile};
+
+use crate::hook::Hook;
+use crate::losses::file_of;
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, counter, named, patient, start};
+use crate::store::MemStore;
+
+const LEN: usize = 64 << 10;
+const THEIRS: &[u8] = b"a line of theirs";
+const AT: Timestamp = Timestamp { sec: 1_000_000, nsec: 7 };
+
+/// An engine over a store with calls to step into, some of which fail then.
+struct Bed {
+    store: MemStore,
+    hook: Arc<Hook>,
+    faults: FaultHandle,
+    engine: Arc<Engine>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let (store, hook) = (MemStore::new(), Arc::new(Hook::default()));
+        let (faulty, faults) =
+            Fault::with_rules(Arc::new(store.clone()), FaultRules::default()).expect("no rules");
+        let hooked = Wrapped::new(faulty, hook.clone());
+        let media = Arc::new(CrashMedia::default());
+        let engine = start(media, hooked, "theirs", Config::default(), patient());
+        Bed { store, hook, faults, engine: engine.expect("a new tier") }
+    }
+
+    /// An open file `f` of so many `A`, which the store has.
+    fn flushed(&self, len: usize) -> OpenFile {
+        let (file, _) = self.engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+        self.engine.io.write(&file, 0, &vec![b'A'; len]).expect("room");
+        self.engine.drain.flush_file(&file).expect("a store that works");
+        file
+    }
+
+    /// What others have open of it.
+    fn theirs(&self) -> Arc<dyn BackingFile> {
+        self.store.open(Path::new("f"), Access::ReadWrite).expect("it is there")
+    }
+
+    fn fail(&self, failing: &[(&str, &str)]) {
+        let rule = |(op, errno): &(&str, &str)| FaultRule {
+            op: op.to_string(),
+            fail: Some(errno.to_string().try_into().expect("an error's name")),
+            ..FaultRule::default()
+        };
+        let rules = failing.iter().map(rule).collect();
+        self.faults.set_rules(FaultRules { seed: 1, rules }).expect("sound rules");
+    }
+
+    /// Does something once, before the first such call to the store.
+    fn at_first(&self, verb: Verb, act: impl FnOnce() + Send + 'static) {
+        let mut act = Some(act);
+        self.hook.set(move |call| {
+            if call.verb == verb
+                && let Some(act) = act.take()
+            {
+                act();
+            }
+        });
+    }
+
+    /// The flush that comes after one that may have failed.
+    fn flush_again(&self, file: &Arc<File>) -> Result<(), Error> {
+        self.faults.clear();
+        self.engine.drain.flush_file(file)
+    }
+}
+
+fn append(theirs: &dyn BackingFile) {
+    let end = theirs.stat().expect("memory").size;
+    theirs.write_at(THEIRS, end).expect("memory");
+}
+
+#[track_caller]
+fn is_conflict(flushed: Result<(), Error>, when: &str) {
+    let error = flushed.expect_err(when);
+    assert_eq!(error.kind(), Kind::Conflict, "{when}: {error}");
+}
+
+/// Goal: what a flush that failed has not made of the backing file is nobody's to cut off.
+// S-8
+#[test]
+fn what_others_append_while_a_flush_fails_is_a_conflict() {
+    let failing: [(Verb, &[(&str, &str)]); 4] = [
+        (Verb::WriteAt, &[("write_at", "ENOSPC")]),
+        (Verb::SetTimes, &[("set_times", "EIO")]),
+        (Verb::SyncFiles, &[("sync_files", "EIO")]),
+        (Verb::SyncFiles, &[("sync_files", "EIO"), ("sync", "EIO")]),
+    ];
+    for (verb, rules) in failing {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        bed.engine.io.write(&file, LEN as u64, &[b'B'; 4096]).expect("room");
+        let theirs = bed.theirs();
+        bed.at_first(verb, move || append(&*theirs));
+        bed.fail(rules);
+        bed.engine.drain.flush_file(&file).expect_err("a store that fails");
+        is_conflict(bed.flush_again(&file), &format!("{rules:?}"));
+        assert!(file_of(&bed.store, "f").ends_with(THEIRS), "{rules:?}: it was cut off");
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
+// S-8
+#[test]
+fn what_others_put_in_its_place_while_a_flush_fails_is_a_conflict() {
+    for op in ["set_times", "sync_files"] {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        bed.engine.io.write(&file, LEN as u64 - 4096, b"ours").expect("room");
+        let theirs = bed.theirs();
+        bed.at_first(Verb::WriteAt, move || {
+            theirs.set_len(0).expect("memory");
+            theirs.write_at(THEIRS, 0).expect("memory");
+        });
+        bed.fail(&[(op, "EIO")]);
+        bed.engine.drain.flush_file(&file).expect_err("a store that fails");
+        is_conflict(bed.flush_again(&file), op);
+        assert_eq!(file_of(&bed.store, "f").len(), LEN - 4092, "{op}: it was made longer");
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
+/// What others write over all that a flush had brought, before it failed.
+// S-8
+#[test]
+fn what_others_write_over_a_copy_that_cannot_be_synced_is_a_conflict() {
+    let bed = Bed::new();
+    let file = bed.flushed(LEN);
+    bed.engine.io.write(&file, 0, b"ours").expect("room");
+    let theirs = bed.theirs();
+    bed.at_first(Verb::SyncFiles, move || theirs.write_at(THEIRS, 0).expect("memory"));
+    bed.fail(&[("sync_files", "EIO")]);
+    bed.engine.drain.flush_file(&file).expect_err("a store that fails");
+    is_conflict(bed.flush_again(&file), "a sync that failed");
+    assert!(file_of(&bed.store, "f").starts_with(THEIRS));
+    drop(file);
+    abandon(bed.engine);
+}
+
+/// Method: a part of what is written is there, and the call fails.
+// S-8
+#[test]
+fn what_a_failing_write_has_left_is_ours() {
+    for (errno, left) in [("ENOSPC", LEN), ("EIO", LEN + 1000)] {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        bed.engine.io.write(&file, LEN as u64, &[b'B'; 4096]).expect("room");
+        let part = bed.theirs();
+        bed.at_first(Verb::WriteAt, move || {
+            part.write_at(&[b'B'; 1000], LEN as u64).expect("memory");
+        });
+        bed.fail(&[("write_at", errno)]);
+        bed.engine.drain.flush_file(&file).expect_err("a store that fails");
+        assert_eq!(file_of(&bed.store, "f").len(), left, "{errno}");
+        bed.flush_again(&file).expect("nobody else wrote to it");
+        assert_eq!(file_of(&bed.store, "f").len(), LEN + 4096);
+        assert_eq!(counter(&bed.engine, "conflicts"), 0);
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
+/// A change of names or attributes through us.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Mode,
+    Time,
+    Rename,
+    Link,
+}
+
+impl Change {
+    /// `f` is `g` after a rename, and has that name too after a link.
+    fn make(self, engine: &Arc<Engine>) {
+        let path = Path::new("f");
+        let attr = engine.verbs.stat(path).expect("it is there");
+        let at = named(path, &attr);
+        let set = |set: SetAttr| engine.verbs.set_attr(at, &set).map(drop);
+        let other = Path::new("g");
+        let made = match self {
+            Change::Mode => set(SetAttr { mode: Some(0o640), ..SetAttr::default() }),
+            Change::Time => set(SetAttr { mtime: Some(SetTime::At(AT)), ..SetAttr::default() }),
+            Change::Rename => engine.verbs.rename(at, other, None, RenameMode::NoReplace),
+            Change::Link => engine.verbs.link(at, other).map(drop),
+        };
+        made.expect("a store that works");
+    }
+
+    fn name_after(self) -> &'static str {
+        if matches!(self, Change::Rename) { "g" } else { "f" }
+    }
+}
+
+/// Goal: a change through us makes no other's during the flush ours. Method: others write between the copy
+/// and the look at what it has made of the file, then the change goes through.
+// S-6 S-8
+#[test]
+fn what_others_append_to_a_copy_is_a_conflict_beside_a_change_of_ours() {
+    for change in [Change::Mode, Change::Time, Change::Rename, Change::Link] {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        bed.engine.io.write(&file, 0, b"ours").expect("room");
+        let (theirs, engine) = (bed.theirs(), bed.engine.clone());
+        bed.at_first(Verb::SyncFiles, move || {
+            append(&*theirs);
+            change.make(&engine);
+        });
+        is_conflict(bed.engine.drain.flush_file(&file), &format!("{change:?}"));
+        let found = file_of(&bed.store, change.name_after());
+        assert!(found.ends_with(THEIRS), "{change:?}: it was cut off");
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
+/// The same of what they write over it: but for a time that is set only theirs can differ.
+// S-6 S-8
+#[test]
+fn what_others_write_over_a_copy_is_a_conflict_beside_a_change_of_ours() {
+    for change in [Change::Mode, Change::Rename, Change::Link] {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        bed.engine.io.write(&file, 0, b"ours").expect("room");
+        let (theirs, engine) = (bed.theirs(), bed.engine.clone());
+        bed.at_first(Verb::SyncFiles, move || {
+            theirs.write_at(THEIRS, 0).expect("memory");
+            change.make(&engine);
+        });
+        is_conflict(bed.engine.drain.flush_file(&file), &format!("{change:?}"));
+        assert!(file_of(&bed.store, change.name_after()).starts_with(THEIRS));
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
+// S-6 S-8
+#[test]
+fn what_others_append_to_a_copy_is_a_conflict_beside_a_write_of_ours() {
+    let bed = Bed::new();
+    let file = bed.flushed(LEN);
+    bed.engine.io.write(&file, 0, b"ours").expect("room");
+    let (theirs, engine, open) = (bed.theirs(), bed.engine.clone(), file.clone());
+    bed.at_first(Verb::SyncFiles, move || {
+        append(&*theirs);
+        engine.io.write(&open, 0, b"more").expect("room");
+    });
+    is_conflict(bed.engine.drain.flush_file(&file), "written meanwhile");
+    assert!(file_of(&bed.store, "f").ends_with(THEIRS), "it was cut off");
+    drop(file);
+    abandon(bed.engine);
+}
