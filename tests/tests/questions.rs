@@ -169,6 +169,9 @@ fn attributes(bench: &mut Bench) {
     };
     bench.each("chmod, cold", chmod(0o600));
     bench.each("chmod, warm", chmod(0o640));
+    bench.each("chmod of a cached file", |b, n| {
+        fs::set_permissions(b.at("w-read", n), Permissions::from_mode(0o600)).unwrap();
+    });
     bench.each("set an extended attribute", |b, n| {
         sys::set_xattr(&b.at("n-xattr", n), "user.a", b"1", 0).unwrap();
     });

@@ -48,8 +48,6 @@ pub struct Drain {
     passed: Arc<Passed>,
     outbox: Arc<Outbox>,
     flushes: Pool,
-    /// The engine before this one was shut down.
-    clean_start: bool,
     governor: Mutex<Governor>,
     decision: RwLock<Decision>,
     ages: Mutex<Ages>,
@@ -91,12 +89,7 @@ pub(crate) struct Ground {
 }
 
 impl Drain {
-    pub(crate) fn new(
-        ground: Ground,
-        outbox: Arc<Outbox>,
-        flushes: Pool,
-        clean_start: bool,
-    ) -> Drain {
+    pub(crate) fn new(ground: Ground, outbox: Arc<Outbox>, flushes: Pool) -> Drain {
         let Ground { home, files, names, passed } = ground;
         let time = files.time().clone();
         Drain {
@@ -106,7 +99,6 @@ impl Drain {
             passed,
             outbox,
             flushes,
-            clean_start,
             governor: Mutex::new(Rank::Govern, Governor::default()),
             decision: RwLock::new(Rank::Govern, Decision::default()),
             ages: Mutex::new(Rank::Ages, Ages::default()),

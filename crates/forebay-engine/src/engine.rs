@@ -119,7 +119,8 @@ impl Engine {
         let errands = flush_depth as usize * ERRANDS_PER_COPY;
         let errands = Pool::new("fb-errand", errands, time.clone());
         let home = Arc::new(Home::new(backing, reaper, health.clone(), errands));
-        let found = Inventory { next_id, nameless, tier_bytes, digests };
+        let clean_start = recovered.report.clean_shutdown;
+        let found = Inventory { next_id, nameless, tier_bytes, digests, clean_start };
         let files =
             Files::new(home.clone(), (tier, index), (config, tunables), found, time.clone());
         let files = Arc::new(files);
@@ -129,10 +130,9 @@ impl Engine {
         let copies = Arc::new(Copies::new(files.clone(), room.clone(), copies)?);
         let outbox = Arc::new(Outbox::new(files.clone()));
         let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
-        let clean_start = recovered.report.clean_shutdown;
         let ground =
             Ground { home, files: files.clone(), names: names.clone(), passed: passed.clone() };
-        let drain = Arc::new(Drain::new(ground.clone(), outbox.clone(), pool, clean_start));
+        let drain = Arc::new(Drain::new(ground.clone(), outbox.clone(), pool));
         let fills = Pool::new("fb-fill", fill_depth as usize, time);
         let io =
             Arc::new(Io::new(ground.clone(), room.clone(), outbox.clone(), drain.clone(), fills));

@@ -50,7 +50,8 @@ pub(crate) fn bed_on(wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn Back
     let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
     let errands = Pool::new("fb-errand", 1, time.clone());
     let home = Arc::new(Home::new(backing, reaper, health, errands));
-    let found = Inventory { next_id: 0, nameless: Vec::new(), tier_bytes: 1 << 30, digests };
+    let (nameless, tier_bytes) = (Vec::new(), 1 << 30);
+    let found = Inventory { next_id: 0, nameless, tier_bytes, digests, clean_start: true };
     let settings = (Config::default(), Tunables::default());
     let files = Arc::new(Files::new(home.clone(), (tier, index), settings, found, time));
     Bed { root, names: Names::new(home, files.clone()), files }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use forebay_backing::{Attr, Error, Result};
+use forebay_backing::{Attr, Error, Result, Timestamp, Version};
 
 use crate::Files;
 use crate::core::clock::{Look, What};
@@ -50,6 +50,10 @@ impl Files {
             return false;
         }
         if inner.state.is_dirty() {
+            let known = (&inner.state.base(), inner.state.mtime());
+            if self.died_meanwhile(inner.look(), known, &attr.version()) {
+                return false;
+            }
             // If nothing was written here it is theirs alone.
             if inner.doubt().is_some_and(|doubt| doubt.unmoved) && !inner.state.is_unseen() {
                 return true;
@@ -126,6 +130,18 @@ impl Files {
             }
         }
         self.account(file, inner);
+    }
+
+    /// Whether the backing file differs in its ctime alone, or has the time that the file has here, and that may be of
+    /// a chmod, a link or the like which went through us when we died: its record came too late.
+    pub fn died_meanwhile(
+        &self,
+        seen: Look,
+        (base, mtime): (&Version, Timestamp),
+        found: &Version,
+    ) -> bool {
+        let own_time = found.mtime == base.mtime || found.mtime == mtime;
+        found.size == base.size && own_time && seen.is_first() && !self.clean_start
     }
 
     /// All of a file is on the store, but the tier has failed to sync it: a page that it could not write may

@@ -99,6 +99,8 @@ pub struct Files {
     digests: Digests,
     /// Drops a file's bytes wherever else they are cached.
     discarder: OnceLock<Discarder>,
+    /// The engine before this one was shut down.
+    clean_start: bool,
 }
 
 /// Has the kernel drop what it has cached of a file. It is called without a lock held.
@@ -111,6 +113,8 @@ pub struct Inventory {
     pub nameless: Vec<FileId>,
     pub tier_bytes: u64,
     pub digests: Digests,
+    /// The engine before this one was shut down.
+    pub clean_start: bool,
 }
 
 impl Files {
@@ -150,6 +154,7 @@ impl Files {
             copying: Copying::default(),
             digests: found.digests,
             discarder: OnceLock::new(),
+            clean_start: found.clean_start,
         }
     }
 

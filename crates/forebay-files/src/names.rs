@@ -20,14 +20,6 @@ pub struct Named<'a> {
     pub is_dir: bool,
 }
 
-/// A time that was set.
-#[derive(Debug, Clone, Copy)]
-pub struct SetFrom {
-    pub mtime: Timestamp,
-    /// Before that the backing file was not what is known of it.
-    pub theirs: bool,
-}
-
 /// Changes of names on the store, and what they mean for the files that are known.
 pub struct Names {
     pub(super) home: Arc<Home>,
@@ -126,7 +118,7 @@ impl Names {
     }
 
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
-    /// not change with them.
+    /// not change with them. What others did before to what is here must have been seen: the ctime is ours then.
     pub fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
         self.follow_set(file, inner, attr, None)
     }
@@ -148,27 +140,22 @@ impl Names {
         file: &Arc<File>,
         inner: &mut Inner,
         attr: &Attr,
-        set: Option<SetFrom>,
+        set: Option<Timestamp>,
     ) -> Result<()> {
-        let theirs = set.is_some_and(|set| set.theirs);
-        // Who opens it next compares it.
-        inner.live().mine().checked = (!theirs).then(|| self.files.time.now());
+        inner.live().mine().checked = Some(self.files.time.now());
         inner.clock.note_base();
         inner.forget_seen();
         let before = inner.state.base();
         let (mut base, mut mtime) = (before, inner.state.mtime());
         if let Some(set) = set {
-            if !theirs {
-                base.mtime = attr.mtime;
-            }
-            mtime = attr.mtime;
+            (base.mtime, mtime) = (attr.mtime, attr.mtime);
             if inner.state.is_dirty() {
-                mtime = set.mtime;
-                self.files.set_shadow_mtime(file, inner, set.mtime);
+                mtime = set;
+                self.files.set_shadow_mtime(file, inner, set);
             }
         }
         let same = (attr.size, attr.mtime, attr.key) == (base.size, base.mtime, base.key);
-        if same && !theirs {
+        if same {
             base.ctime = attr.ctime;
         }
         self.files.follow_digests(file, inner, &before, &base);

@@ -203,7 +203,9 @@ impl Drain {
             match opened {
                 Ok((target, attr)) if attr.key == parcel.file.key => {
                     let differs = attr.version() != parcel.base && !parcel.resumed;
-                    let died = differs && self.died_meanwhile(parcel, &attr.version());
+                    let known = (&parcel.base, parcel.mtime);
+                    let died =
+                        differs && self.files.died_meanwhile(parcel.seen, known, &attr.version());
                     // It may be of others all the same.
                     parcel.digests.iter().filter(|_| died).for_each(OpenTable::distrust);
                     let changed = differs && !died;
@@ -232,14 +234,6 @@ impl Drain {
             Ok(attr) => attr.key != key,
             Err(e) => [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|errno| e.is(*errno)),
         }
-    }
-
-    /// Whether the backing file differs in its ctime alone, or has the time that the file has here, and that may be of
-    /// a chmod, a link or the like which went through us when we died: its record came too late.
-    fn died_meanwhile(&self, parcel: &Parcel, found: &Version) -> bool {
-        let own_time = found.mtime == parcel.base.mtime || found.mtime == parcel.mtime;
-        let same = found.size == parcel.base.size && own_time;
-        same && parcel.seen.is_first() && !self.clean_start
     }
 
     /// Attributes may have changed through us since the capture: look at the base again.

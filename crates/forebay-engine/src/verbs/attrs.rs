@@ -12,7 +12,7 @@ use crate::core::clock::What;
 use crate::files::file::{Changing, File, Inner, note_seen};
 use crate::files::glance::Glance;
 use crate::files::live::{Around, Asked, Seen};
-use crate::files::names::{Named, SetFrom};
+use crate::files::names::Named;
 use crate::requester;
 use crate::verbs::Verbs;
 use forebay_base::lock::MutexGuard;
@@ -301,14 +301,17 @@ impl Verbs {
         }
         let set = &set;
         let mut before = (None, false);
-        let (mut theirs, mut ahead) = (false, None);
+        let mut ahead = None;
         if let Some(file) = &file {
-            let mut inner = file.lock();
+            let inner = file.lock();
             let seen = inner.in_use().and_then(|live| live.seen.as_ref());
             before = seen.map_or(before, |seen| (seen.no_capability, seen.made));
             if let Some(mtime) = goes_home_later(&inner, set) {
                 return self.set_mtime(file, inner, mtime);
             }
+            drop(inner);
+            self.compare(file, at);
+            let mut inner = file.lock();
             inner.note_asked();
             if set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
                 inner.note_set_id();
@@ -317,7 +320,6 @@ impl Verbs {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;
                 ahead = self.set_ahead(file, &mut inner, set)?;
-                theirs = self.is_theirs(file, inner, at);
             }
         }
         let changing = Changing::begin(file.clone());
@@ -339,8 +341,7 @@ impl Verbs {
                 SetTime::At(at) => at,
                 SetTime::Now => self.files.time().stamp(),
             });
-            let set = mtime.map(|mtime| SetFrom { mtime, theirs });
-            self.names.follow_set(&file, &mut inner, &attr, set)?;
+            self.names.follow_set(&file, &mut inner, &attr, mtime)?;
             let (told, look) = (attr, inner.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
@@ -379,23 +380,22 @@ impl Verbs {
         }
     }
 
-    /// Whether others have changed the backing file of what is here, as far as its size and time tell. A time that
-    /// is set hides that, so the store is asked before. Ends the caller's lock.
-    fn is_theirs(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>, at: Named<'_>) -> bool {
-        let is_here = inner.state.has_bytes() || inner.state.is_dirty();
-        let changes = inner.state.flush_is_open() || inner.state.is_held();
-        let live = inner.live();
-        let is_quiet = live.flight.is_none() && live.around == Around::None;
-        if !is_here || changes || !is_quiet || inner.is_changing() {
-            return false;
+    /// Compares what is here with the store as an open does: the change of names or attributes that comes
+    /// moves the ctime, or the time, which alone may tell that others were there (S1, S8). A size tells it
+    /// afterwards, too, so of what was empty nobody asks.
+    pub(super) fn compare(&self, file: &Arc<File>, at: Named<'_>) {
+        let seen = {
+            let inner = file.lock();
+            let is_here = inner.state.has_bytes() || inner.state.is_dirty();
+            (is_here && inner.state.base().size > 0).then(|| inner.look())
+        };
+        let Some(seen) = seen else { return };
+        let found = self.names.ask(|b| b.stat(at.path));
+        let Some(found) = found.ok().filter(|found| found.key == file.key) else { return };
+        if self.files.revalidate(file, &found, seen) {
+            let _ = self.drain.flush_file(file);
+            self.files.revalidate(file, &found, seen);
         }
-        let look = inner.look();
-        drop(inner);
-        let Ok(found) = self.names.ask(|b| b.stat(at.path)) else { return false };
-        let mut inner = file.lock();
-        let base = inner.state.base();
-        let ours = inner.changed(look, What::Home) || inner.live().flight.is_some();
-        found.key == file.key && !ours && (found.size, found.mtime) != (base.size, base.mtime)
     }
 
     /// Sets the time of what is not flushed yet: it goes home with the bytes.
@@ -462,6 +462,7 @@ impl Verbs {
         if name == "security.capability" {
             self.flush_before_rights(file.as_ref())?;
         }
+        file.iter().for_each(|file| self.compare(file, at));
         let _changing = Changing::begin(file);
         self.names.alter(|b| b.xattr_set(at.path, Some(at.key), name, value, mode))?;
         self.names.refresh(at);
@@ -470,7 +471,9 @@ impl Verbs {
 
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(self.files.find(at.key));
+        let file = self.files.find(at.key);
+        file.iter().for_each(|file| self.compare(file, at));
+        let _changing = Changing::begin(file);
         self.names.alter(|b| b.xattr_remove(at.path, Some(at.key), name))?;
         self.names.refresh(at);
         self.tell_of(at)

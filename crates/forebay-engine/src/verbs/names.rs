@@ -32,7 +32,9 @@ impl Verbs {
     /// Makes another name for a file.
     pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(self.files.find(from.key));
+        let file = self.files.find(from.key);
+        file.iter().for_each(|file| self.compare(file, from));
+        let _changing = Changing::begin(file);
         let mut attr = self.names.alter(|b| b.link(from.path, Some(from.key), to))?;
         let op = NameOp::Link { from: from.path.into(), to: to.into(), key: from.key };
         self.names.note_name(op, Some(attr.ctime));
@@ -109,6 +111,7 @@ impl Verbs {
     /// ESTALE if the file is dirty or open, and others have taken the name from it: who asks looks again.
     fn part_with(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
         self.rescue_links(file, at)?;
+        self.compare_others(file, at);
         let is_gone = |error: &Error| error.is(libc::ENOENT) || error.is(libc::ESTALE);
         let mut kept = self.files.keep_readable(file);
         if kept.as_ref().is_err_and(is_gone) {
@@ -154,6 +157,13 @@ impl Verbs {
         }
     }
 
+    /// [`Verbs::compare`] of a file that one of its names is about to leave, if others of them stay.
+    fn compare_others(&self, file: &Arc<File>, at: Named<'_>) {
+        if file.lock().state.paths.len() > 1 {
+            self.compare(file, at);
+        }
+    }
+
     /// Renames `from` to `to`, replacing `over` if something was there.
     pub fn rename(
         self: &Arc<Self>,
@@ -190,6 +200,10 @@ impl Verbs {
         let replaced = lost.and_then(|over| self.files.find(over.key));
         if let (Some(file), Some(over)) = (&replaced, lost) {
             self.part_with(file, over)?;
+        }
+        moved.iter().for_each(|file| self.compare(file, from));
+        if let (Some(file), Some(over)) = (&back, over) {
+            self.compare(file, over);
         }
         let op = match (exchange, over) {
             (true, Some(over)) => exchanged(from, over),

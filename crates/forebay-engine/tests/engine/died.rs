@@ -88,6 +88,30 @@ fn a_chmod_that_died_with_us_is_no_conflict_after_a_change_that_failed() {
     assert!(file_of(&store.snapshot(), "f") == [b'B'; LEN]);
 }
 
+/// The same where it is opened, and its mode set once more, before it is flushed.
+// S-2 S-8
+#[test]
+fn a_chmod_that_died_with_us_is_no_conflict_at_an_open() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = serve(&media, Arc::new(store.clone()));
+    dirty(&engine, "f", b'A');
+    assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    engine.io.write(&file, 0, b"B").expect("room");
+    let disk = media.snapshot().process_crash_image();
+    abandon(engine);
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let attr = store.set_attr(Path::new("f"), None, &set).expect("it is there");
+    let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    engine.verbs.set_attr(named(Path::new("f"), &attr), &set).expect("a store that works");
+    drop(file);
+    let report = engine.drain.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    abandon(engine);
+    assert!(file_of(&store.snapshot(), "f").starts_with(b"BA"));
+}
+
 // S-2 S-8
 #[test]
 fn names_that_were_exchanged_when_we_died_are_not_exchanged_back() {

@@ -12,7 +12,7 @@ use forebay_engine::{Config, Engine, File, OpenFile};
 use crate::hook::Hook;
 use crate::losses::file_of;
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, counter, named, patient, start};
+use crate::start::{NEW, abandon, counter, named, patient, read_all, start};
 use crate::store::MemStore;
 
 const LEN: usize = 64 << 10;
@@ -83,6 +83,13 @@ impl Bed {
 fn append(theirs: &dyn BackingFile) {
     let end = theirs.stat().expect("memory").size;
     theirs.write_at(THEIRS, end).expect("memory");
+}
+
+/// In place, and with the time that it had: the ctime alone tells.
+fn rewrite_unseen(theirs: &dyn BackingFile) {
+    let before = theirs.stat().expect("memory");
+    theirs.write_at(&vec![b'T'; before.size as usize], 0).expect("memory");
+    theirs.set_times(None, Some(before.mtime)).expect("memory");
 }
 
 #[track_caller]
@@ -184,10 +191,11 @@ enum Change {
     Time,
     Rename,
     Link,
+    Unlink,
 }
 
 impl Change {
-    /// `f` is `g` after a rename, and has that name too after a link.
+    /// `f` is `g` after a rename, and has that name too after a link, and before an unlink.
     fn make(self, engine: &Arc<Engine>) {
         let path = Path::new("f");
         let attr = engine.verbs.stat(path).expect("it is there");
@@ -199,6 +207,7 @@ impl Change {
             Change::Time => set(SetAttr { mtime: Some(SetTime::At(AT)), ..SetAttr::default() }),
             Change::Rename => engine.verbs.rename(at, other, None, RenameMode::NoReplace),
             Change::Link => engine.verbs.link(at, other).map(drop),
+            Change::Unlink => engine.verbs.unlink(named(other, &attr)),
         };
         made.expect("a store that works");
     }
@@ -265,4 +274,73 @@ fn what_others_append_to_a_copy_is_a_conflict_beside_a_write_of_ours() {
     assert!(file_of(&bed.store, "f").ends_with(THEIRS), "it was cut off");
     drop(file);
     abandon(bed.engine);
+}
+
+/// Each change of names and attributes moves the ctime, which alone told of what others have done.
+const CHANGES: [Change; 5] =
+    [Change::Mode, Change::Time, Change::Rename, Change::Link, Change::Unlink];
+
+// S-1
+#[test]
+fn a_change_of_ours_does_not_hide_what_others_have_made_of_a_cached_file() {
+    for change in CHANGES {
+        let bed = Bed::new();
+        drop(bed.flushed(LEN));
+        if matches!(change, Change::Unlink) {
+            Change::Link.make(&bed.engine);
+        }
+        assert!(read_all(&bed.engine, Path::new("f")).expect("it is there") == [b'A'; LEN]);
+        rewrite_unseen(&*bed.theirs());
+        change.make(&bed.engine);
+        let found = read_all(&bed.engine, Path::new(change.name_after())).expect("it is there");
+        assert!(found == [b'T'; LEN], "{change:?}: old bytes were read");
+        abandon(bed.engine);
+    }
+}
+
+// S-8
+#[test]
+fn a_change_of_ours_does_not_hide_what_others_have_made_of_a_dirty_file() {
+    for change in CHANGES {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        if matches!(change, Change::Unlink) {
+            Change::Link.make(&bed.engine);
+        }
+        bed.engine.io.write(&file, 0, b"ours").expect("room");
+        rewrite_unseen(&*bed.theirs());
+        change.make(&bed.engine);
+        // One more does not hide it either.
+        let attr = bed.engine.verbs.stat(Path::new(change.name_after())).expect("it is there");
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let at = named(Path::new(change.name_after()), &attr);
+        bed.engine.verbs.set_attr(at, &set).expect("a store that works");
+        is_conflict(bed.engine.drain.flush_file(&file), &format!("{change:?}"));
+        assert!(file_of(&bed.store, change.name_after()) == [b'T'; LEN], "{change:?}");
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
+/// Of what nobody else touches a change through us makes neither a conflict nor other bytes.
+// S-1 S-8
+#[test]
+fn changes_of_ours_alone_leave_what_is_cached_as_it_is() {
+    for change in CHANGES {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        if matches!(change, Change::Unlink) {
+            Change::Link.make(&bed.engine);
+        }
+        bed.engine.io.write(&file, 0, b"ours").expect("room");
+        change.make(&bed.engine);
+        bed.engine.drain.flush_file(&file).expect("nobody else wrote to it");
+        drop(file);
+        let cached = bed.engine.ops.status().clean_bytes;
+        let found = read_all(&bed.engine, Path::new(change.name_after())).expect("it is there");
+        assert!(found.starts_with(b"ours") && found.len() == LEN, "{change:?}");
+        assert_eq!(bed.engine.ops.status().clean_bytes, cached);
+        assert_eq!((counter(&bed.engine, "conflicts"), cached), (0, LEN as u64), "{change:?}");
+        abandon(bed.engine);
+    }
 }
