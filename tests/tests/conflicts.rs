@@ -107,7 +107,8 @@ fn a_name_that_others_have_given_to_another_file_takes_no_bytes_of_ours_along() 
         }
         let moved = mounted.at("f.1");
         within(PATIENCE, "ours are there", || fs::read(&moved).is_ok_and(|bytes| bytes == OURS));
-        // To others' rename they are in conflict.
+        // Others' rename has changed the backing file.
+        mounted.forebay(&["flush", "--wait", text(&moved)]).expect(4);
         mounted.forebay(&["resolve", text(&moved), "--keep", "ours"]).ok();
         mounted.flush();
         mounted.umount();
