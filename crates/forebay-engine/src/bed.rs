@@ -1,4 +1,4 @@
-//! What tests of an owner stand on: an engine with one file.
+//! The engine with one file that unit tests stand on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) fn bed(name: &str) -> Bed {
     bed_on(name, |store| store)
 }
 
-/// The same on a store that is `wrapped`.
+/// The same on the store that `wrapped` returns.
 pub(crate) fn bed_on(
     name: &str,
     wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn BackingStore>,
@@ -44,7 +44,7 @@ pub(crate) fn bed_on(
 impl Drop for Bed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return std::mem::forget(self.open.take()); // Perhaps under the file's lock.
+            return std::mem::forget(self.open.take()); // This thread may hold the file's lock.
         }
         self.open = None;
         self.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);

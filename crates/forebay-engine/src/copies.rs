@@ -1,5 +1,5 @@
-//! Copies that members of one store keep of each other's dirty files, so that the death of one loses
-//! nothing that was synced: [`Copies`] are those that we keep for others, [`Outbox`] tells our partners.
+//! Copies that members of one store keep of each other's dirty files, so that the death of one member
+//! loses nothing that was synced: [`Copies`] holds the copies kept here, [`Outbox`] sends to partners.
 
 mod ahead;
 mod fill;

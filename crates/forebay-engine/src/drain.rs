@@ -1,4 +1,4 @@
-//! What goes home: when, how fast, and what it means once it is there.
+//! The drain: when dirty bytes are flushed, how fast, and how a flush is settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -52,34 +52,34 @@ pub struct Drain {
     decision: RwLock<Decision>,
     ages: Mutex<Ages>,
     valve: Valve,
-    /// Everything is to be clean by then.
+    /// The time by which everything is to be clean.
     deadline: Mutex<Option<Instant>>,
     /// Foreground operations on the fast tier.
     tier_pulse: Pulse,
     /// Writers that wait because of the level.
     slowed: AtomicU32,
     flushing_bytes: AtomicU64,
-    /// Bytes copied by flights that have not ended.
+    /// Bytes that flights have copied and not settled yet.
     unsettled: AtomicU64,
-    /// What the backing store makes of holes.
+    /// How fast the backing store makes holes, as measured.
     holes: HoleStep,
-    /// Room on the backing store.
+    /// The room on the backing store.
     room: HomeRoom,
-    /// How long a batch took lately, in microseconds.
+    /// The smoothed time that a batch takes, in microseconds.
     lag_us: AtomicU64,
-    /// Nothing could be taken although something is due, and why.
+    /// Why no file can be taken although some are due; `None` where one can.
     stuck: Mutex<Option<&'static str>>,
     /// Files that the drain is to leave alone.
     holds: Arc<Holds>,
-    /// What the drain is to bring home for orders with a deadline.
+    /// The bytes that the drain is to flush for orders with a deadline.
     debts: Debts,
-    /// Whether it is kept from the store.
+    /// Whether the drain is kept from the backing store.
     suspended: Suspended,
-    /// The drain has something to do.
+    /// Whether the drain was woken: it has work.
     wake: (Mutex<bool>, Condvar),
 }
 
-/// What the upper parts stand on.
+/// The parts that the upper parts share.
 #[derive(Clone)]
 pub(crate) struct Ground {
     pub home: Arc<Home>,
@@ -120,8 +120,8 @@ impl Drain {
     }
 }
 
-/// A flush that somebody waits for is tried so often, with a pause between, when the file is cut or
-/// renamed under it each time: long enough for any but one that never rests.
+/// A flush with a waiting caller is tried this often, with a pause between, when the file is
+/// truncated or renamed under it each time: enough for any file but one that never rests.
 pub(crate) const DISTURBED_MAX: u32 = 40;
 
 pub(crate) const PAUSE: Duration = Duration::from_millis(25);
@@ -132,17 +132,17 @@ impl Drain {
         self.wake.1.notify_all();
     }
 
-    /// How many copies run at a time.
+    /// Sets how many copies run at once.
     pub(crate) fn set_depth(&self, depth: usize) {
         self.flushes.set_max(depth);
     }
 
-    /// Counts an operation of a program on the fast tier while it lives.
+    /// Counts an operation of a program on the fast tier while the guard lives.
     pub(crate) fn beat(&self) -> Beat<'_> {
         self.tier_pulse.begin()
     }
 
-    /// The governor's last.
+    /// The last decision of the governor.
     pub(crate) fn decision(&self) -> Decision {
         *self.decision.read()
     }
@@ -151,12 +151,12 @@ impl Drain {
         self.flushing_bytes.load(Relaxed)
     }
 
-    /// Why nothing could be taken although something is due.
+    /// Why no file can be taken although some are due.
     pub(crate) fn stuck(&self) -> Option<&'static str> {
         *self.stuck.lock()
     }
 
-    /// Bytes that were copied and not yet settled.
+    /// Bytes that were copied and not settled yet.
     pub(crate) fn unsettled(&self) -> u64 {
         self.unsettled.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The engine: its parts, its table of files, and the life of a file in it.
+//! The engine: its parts, put together and started.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,32 +28,32 @@ use crate::room::passed::Passed;
 use crate::tier::dir::Tier;
 use crate::verbs::Verbs;
 
-/// What the loading of fewer files has freed is not worth the time to give it back.
+/// From so many loaded files on, the memory that loading has freed is given back to the system.
 const TRIM_FROM: usize = 1_000;
 
-/// Everything between a front-end and the backing store, for one mount: its parts put together. Each
-/// part owns its state, and may ask those that come before it.
+/// Everything between a front-end and the backing store, for one mount: its parts put together.
+/// Each part owns its state, and may call the parts above it in this list.
 pub struct Engine {
     pub health: Arc<Health>,
-    /// What is known.
+    /// The table of files, with the state of each.
     pub files: Arc<Files>,
-    /// Names as the store tells them.
+    /// The names on the store.
     pub names: Arc<Names>,
-    /// Who may come into the tier, and who has to go.
+    /// Admission to the tier, and eviction.
     pub room: Arc<Room>,
-    /// Who reads and writes past us.
+    /// Programs that read and write past the daemon.
     pub passed: Arc<Passed>,
-    /// Copies that we keep for others.
+    /// Copies kept here for other members.
     pub copies: Arc<Copies>,
-    /// What our partners are told.
+    /// Messages to the partners of this member.
     pub outbox: Arc<Outbox>,
-    /// What goes home.
+    /// Write-back.
     pub drain: Arc<Drain>,
-    /// What programs ask of bytes.
+    /// Requests of programs for bytes.
     pub io: Arc<Io>,
-    /// What programs ask of names and attributes.
+    /// Requests of programs for names and attributes.
     pub verbs: Arc<Verbs>,
-    /// What an operator asks.
+    /// Requests of operators.
     pub ops: Arc<Ops>,
     recovery: RecoveryReport,
 }
@@ -71,8 +71,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the index cannot be read, or a rename that was under way when we last died cannot be
-    /// settled because the backing store does not answer. Nothing dirty is dropped then.
+    /// If the index cannot be read, or a rename that a crash interrupted cannot be settled because
+    /// the backing store does not answer. No dirty byte is dropped then.
     pub fn start(
         tier: Tier,
         backing: Arc<dyn BackingStore>,
@@ -83,8 +83,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same, with holds of orders that did not end the last time, in force before the drain
-    /// looks for the first time.
+    /// The same, with the holds of orders that had not ended when the last engine stopped. They are
+    /// in force before the drain looks for the first time.
     pub fn start_holding(
         tier: Tier,
         backing: Arc<dyn BackingStore>,
@@ -97,8 +97,8 @@ impl Engine {
         started.map(|(engine, holds, _)| (engine, holds))
     }
 
-    /// The same, with the drain kept from the backing store until the last value is dropped: of who does
-    /// not know yet which of the files are still its own.
+    /// The same, with the drain kept from the backing store until the last [`Suspension`] is
+    /// dropped: for a member that does not know yet which files are still its own.
     pub fn start_suspended(
         contents: Contents,
         backing: Arc<dyn BackingStore>,
@@ -166,7 +166,7 @@ impl Engine {
         recovered.lingering.iter().try_for_each(|id| engine.passed.adopt_writer(*id))?;
         engine.files.measure();
         if known >= TRIM_FROM {
-            // SAFETY: gives what the loading has freed back to the system; no memory in use moves.
+            // SAFETY: gives memory that loading has freed back to the system; no memory in use moves.
             unsafe { libc::malloc_trim(0) };
         }
         let holds = held.iter().map(|(scope, last)| engine.drain.hold(scope, last)).collect();

@@ -1,4 +1,4 @@
-//! What programs ask of bytes.
+//! Requests of programs for bytes.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Io {
         Io { home, files, names, room, outbox, drain, around, fills, spares }
     }
 
-    /// How many fetches run at a time.
+    /// Sets how many fetches run at once.
     pub(crate) fn set_depth(&self, depth: usize) {
         self.fills.set_max(depth);
     }
@@ -56,16 +56,16 @@ impl Io {
 pub(crate) enum Why {
     Policy,
     Rule,
-    /// The quota of a rule is used up, by bytes that cannot go.
+    /// The quota of a rule is used up by bytes that cannot be evicted.
     Quota,
     Stream,
     /// The tier is detached.
     Detached,
-    /// The tier is full of bytes that cannot go.
+    /// The tier is full of bytes that cannot be evicted.
     Full,
 }
 
-/// What `fallocate` is asked for.
+/// The operations of `fallocate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
     /// Reserve space; grow the file if the range ends beyond it.
@@ -80,7 +80,7 @@ pub enum Allocate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resize {
     To,
-    /// To at least so many bytes: what was written meanwhile beyond them stays.
+    /// To at least this size: bytes beyond it that were written meanwhile stay.
     Grow,
 }
 

@@ -6,10 +6,10 @@
 //! is clean, and finds everything again after a crash. It knows nothing of FUSE, of protocols or
 //! of the command line.
 //!
-//! What decides is pure and lies in `forebay-core`. What acts is thin, in parts that own their state, one to a
-//! room; docs/ARCHITECTURE.md ("The rooms of the engine") has them from the bottom up.
+//! Decisions are pure and lie in `forebay-core`. The code that acts is thin, in parts that own their state,
+//! one part to a room; docs/ARCHITECTURE.md ("The rooms of the engine") lists the rooms from the bottom up.
 //!
-//! The order of locks is in [`forebay_base::lock::Rank`], and nowhere else.
+//! The order of locks is in [`forebay_base::lock::Rank`] alone.
 
 #[cfg(test)]
 mod bed;

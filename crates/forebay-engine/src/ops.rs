@@ -1,4 +1,4 @@
-//! What an operator asks, and the threads that keep house.
+//! Requests of operators, and the threads that keep house.
 
 use std::sync::Arc;
 

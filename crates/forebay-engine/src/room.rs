@@ -1,4 +1,4 @@
-//! Room in the tier: who may come in, who has to go.
+//! Room in the tier: admission of files, and eviction.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,8 @@ pub mod space;
 pub struct Room {
     files: Arc<Files>,
     rules: Rules,
-    /// Held by who evicts. The evictor's own lock is not: who announces what comes in waits for that.
+    /// Held by the thread that evicts. It does not hold the evictor's own lock, for which threads
+    /// that report new bytes wait.
     evicting: Mutex<()>,
     /// The last eviction, if it freed nothing.
     in_vain: Mutex<Option<InVain>>,
@@ -29,7 +30,7 @@ pub struct Room {
 /// An eviction that freed nothing.
 #[derive(Clone, Copy)]
 struct InVain {
-    /// Batches that had landed by then.
+    /// The number of batches that had landed by then.
     landed: u64,
     at: Instant,
 }

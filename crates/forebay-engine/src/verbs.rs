@@ -1,4 +1,4 @@
-//! What programs ask of names and attributes.
+//! Requests of programs for names and attributes.
 
 use std::sync::Arc;
 

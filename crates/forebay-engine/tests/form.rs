@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms from the bottom up. A room may use what stands before it, and nothing behind it.
+/// The rooms from the bottom up. A room may use those before it in this list, and none behind it.
 const FLOORS: [&str; 20] = [
     "failpoint",
     "requester",
@@ -29,8 +29,8 @@ const FLOORS: [&str; 20] = [
     "lib",
 ];
 
-/// The parts that [`Engine`](forebay_engine::Engine) puts together, and the field by which others
-/// hold them.
+/// The parts that [`Engine`](forebay_engine::Engine) puts together, and the field in which other
+/// parts hold each.
 const OWNERS: [(&str, &str); 11] = [
     ("Home", "home"),
     ("Files", "files"),
@@ -52,7 +52,7 @@ fn root() -> PathBuf {
 /// The rooms that are crates of their own.
 const CRATES: [&str; 6] = ["threads", "core", "home", "tier", "recovery", "files"];
 
-/// The engine's modules: those of other crates by the paths that the engine has them by.
+/// Returns the engine's modules; modules of other crates have the paths that the engine has them by.
 fn modules() -> BTreeMap<String, String> {
     let mut found = modules_of(&root());
     for room in CRATES {
@@ -69,7 +69,8 @@ fn modules() -> BTreeMap<String, String> {
     found
 }
 
-/// What a module means by `crate::path`: a room of its own crate, one of those below, or its crate itself.
+/// Returns the module that `crate::path` means in a module: a room of its own crate, one of those
+/// below, or the crate itself.
 fn meant(modules: &BTreeMap<String, String>, by: &str, path: &str) -> Option<String> {
     let room = by.split('/').next().filter(|room| CRATES.contains(room));
     let parts: Vec<&str> = room.into_iter().chain(path.split("::")).collect();
@@ -84,7 +85,7 @@ fn meant(modules: &BTreeMap<String, String>, by: &str, path: &str) -> Option<Str
     own.or_else(below).or_else(|| room.map(str::to_string))
 }
 
-/// The modules of a crate by their names, such as `drain/flush`, without their tests and comments.
+/// Returns the modules of a crate by their names, such as `drain/flush`, without their tests and comments.
 fn modules_of(root: &Path) -> BTreeMap<String, String> {
     let (mut found, mut dirs) = (BTreeMap::new(), vec![root.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -112,7 +113,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The words that follow each `before` in `text`, read as long as `fits`.
+/// Returns the words that follow each `before` in `text`, read as long as `fits`.
 fn following<'a>(text: &'a str, before: &str, fits: impl Fn(char) -> bool) -> Vec<&'a str> {
     let places = text
         .match_indices(before)
@@ -121,7 +122,7 @@ fn following<'a>(text: &'a str, before: &str, fits: impl Fn(char) -> bool) -> Ve
     places.map(tail).map(|tail| &tail[..tail.find(|c| !fits(c)).unwrap_or(tail.len())]).collect()
 }
 
-/// The methods of each owner, with the module that holds them.
+/// Returns the methods of each owner, with the module that holds them.
 fn methods(modules: &BTreeMap<String, String>) -> BTreeMap<(&'static str, String), String> {
     let mut found = BTreeMap::new();
     for (module, text) in modules {
@@ -144,8 +145,8 @@ fn methods(modules: &BTreeMap<String, String>) -> BTreeMap<(&'static str, String
     found
 }
 
-/// Which modules each one uses: by `use` lines and paths, and by the methods that it calls on itself
-/// and on the parts that it holds.
+/// Returns the modules that each one uses: by `use` lines and paths, and by the methods that it
+/// calls on itself and on the parts that it holds.
 fn arrows(modules: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
     let methods = methods(modules);
     let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -155,7 +156,7 @@ fn arrows(modules: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<Strin
             used.extend(meant(modules, module, path));
         }
         let is_of = |owner: &str| text.contains(&format!("\nimpl {owner} {{"));
-        // A field of the same name in what is no part is another thing.
+        // A field of the same name in a type that is no part is another thing.
         let is_part = OWNERS.iter().any(|(owner, _)| is_of(owner));
         let joined = text.split_whitespace().collect::<String>();
         for (owner, field) in OWNERS.into_iter().filter(|_| is_part) {
@@ -186,7 +187,8 @@ fn arrows_between_rooms_go_one_way() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The compiler keeps system calls from the crate, which has no dependency for them. This is what it does not see.
+/// The compiler keeps system calls from the crate, which has no dependency for them. This test
+/// finds calls through std, which the compiler does not see.
 #[test]
 fn what_decides_asks_nobody() {
     let asks = ["fs", "net", "process", "thread", "env"].map(|what| format!("std::{what}"));
@@ -205,7 +207,7 @@ fn what_decides_asks_nobody() {
 
 #[test]
 fn no_circle_is_among_files() {
-    // What uses nothing that is left goes first, until nothing is left, or a circle.
+    // Modules that use no remaining module are removed, until none remains, or a circle.
     let mut left = arrows(&modules());
     assert!(left.values().map(BTreeSet::len).sum::<usize>() > 300, "the arrows are seen");
     loop {
@@ -239,7 +241,7 @@ fn the_engine_puts_together_and_no_more() {
     assert!((2..=40).contains(&count), "{count} methods");
 }
 
-/// A part's fields are its own. Its modules use them, and at most those of its room.
+/// The fields of a part are used by its own modules, and at most by those of its room.
 #[test]
 fn nobody_reaches_into_a_part() {
     let modules = modules();
@@ -257,7 +259,8 @@ fn nobody_reaches_into_a_part() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// Who asks the machine's clock: the modules of time, and who measures how long the tier itself takes.
+/// The modules that read the machine's clock: those of time, and those that measure how long the
+/// tier itself takes.
 const CLOCKS: [&str; 4] = ["time", "time/simulated", "tier/media", "tier/media/stock"];
 
 #[test]
@@ -284,7 +287,7 @@ fn time_is_asked_of_who_was_given_it() {
     assert!(all_do, "one of them asks no clock any more");
 }
 
-/// What of a file's state is assigned to after `before`.
+/// Returns the parts of a file's state that are assigned to after `before`.
 fn assigned<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     let after = |name: &str| {
         let end = name.as_ptr() as usize - text.as_ptr() as usize + name.len();
@@ -298,7 +301,8 @@ fn assigned<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     names.into_iter().filter(is_assigned).collect()
 }
 
-/// A file's state is its room's. Others say what has happened to the file. What the compiler does not see to is here.
+/// A file's state is changed by its room alone; other rooms report events. This test finds changes
+/// that the compiler allows.
 #[test]
 fn a_files_state_is_changed_in_its_room_alone() {
     let befores = ["live().", "live.", "unseen.", "inner.live", "inner.clock", "inner.state"];
@@ -319,7 +323,7 @@ fn a_files_state_is_changed_in_its_room_alone() {
     assert!(seen > 10, "assignments are not seen: {seen}");
 }
 
-/// What stands in backquotes in a document and looks like a part's method or a file of the engine.
+/// Names in backquotes in a document that look like a part's method or a file of the engine must exist.
 #[test]
 fn what_the_architecture_names_exists() {
     let text = fs::read_to_string(root().join("../../../docs/ARCHITECTURE.md")).expect("docs");

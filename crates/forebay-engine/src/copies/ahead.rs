@@ -1,25 +1,25 @@
-//! Which files go to partners before anybody syncs them, so that who does finds little left to send.
+//! Files that go to partners before a program syncs them, so that the sync finds little left to send.
 //!
-//! They go in rounds like any other: bytes count once each partner has all of a round durably, and nobody who waits
-//! for partners is told sooner than he would be otherwise.
+//! They go in rounds like any other: bytes count once each partner has all of a round durably, and
+//! no waiting caller is answered earlier than otherwise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use crate::files::file::Inner;
 
-/// Files that go ahead at once. The others wait for their sync.
+/// The number of files that go ahead at once. The others wait for their sync.
 const AT_ONCE: usize = 4;
 
-/// How many files go ahead now.
+/// The number of files that go ahead now.
 #[derive(Default)]
 pub(super) struct Ahead(Arc<AtomicUsize>);
 
-/// One of them, until it is dropped.
+/// The place of one such file, until it is dropped.
 pub(super) struct Going(Arc<AtomicUsize>);
 
 impl Ahead {
-    /// `None` if there are enough.
+    /// Takes a place; `None` if all are taken.
     pub fn enter(&self) -> Option<Going> {
         let more = |now| (now < AT_ONCE).then_some(now + 1);
         self.0.fetch_update(SeqCst, SeqCst, more).ok().map(|_| Going(self.0.clone()))
@@ -32,7 +32,8 @@ impl Drop for Going {
     }
 }
 
-/// So many bytes of a file were written. Whether it is to go ahead now, as it is marked then: once `from` bytes are new.
+/// Notes a write of `bytes`. Returns whether the file is to go ahead now, once `from` bytes are
+/// new, and marks it so.
 pub(super) fn begins(inner: &mut Inner, bytes: u64, from: u64) -> bool {
     let is_dirty = inner.state.is_dirty();
     let live = inner.live();
@@ -40,13 +41,13 @@ pub(super) fn begins(inner: &mut Inner, bytes: u64, from: u64) -> bool {
     if live.fresh < from || live.goes_ahead || !is_dirty {
         return false;
     }
-    // Whatever becomes of it now: it is not thought of again before as much more is written.
+    // From now on the file is considered again only after as many more bytes.
     live.take_fresh();
     live.go_ahead(true);
     true
 }
 
-/// Whether a file that has gone ahead goes on, since it is written as fast; its mark goes if not.
+/// Whether a file that has gone ahead goes on, since it is written as fast; if not, its mark is removed.
 pub(super) fn goes_on(inner: &mut Inner, may: bool, from: u64) -> bool {
     let Some(live) = inner.in_use_mut() else { return false };
     let goes = may && live.fresh >= from;

@@ -1,7 +1,7 @@
-//! How one partner comes to have all that is dirty here, while the others are told as ever.
+//! The fill of one partner with all dirty bytes, while the others are told as usual.
 //!
-//! A large file goes in several rounds: who waits for a round of it comes in between. What is written where the fill
-//! has been already is left for it once more.
+//! A large file goes in several rounds, and rounds that callers wait for come in between. Writes to
+//! parts that the fill has passed are left for the fill once more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::files::Files;
 use crate::files::file::File;
 use crate::files::partners::Partners;
 
-/// At the rate that a fill may have.
+/// Rounds per second at the full rate of a fill.
 const ROUNDS_PER_SECOND: u64 = 4;
 
-/// Between two rounds of a file: for who waits to have his own.
+/// The pause between two rounds of a file, in which waiting callers get their own.
 const GAP: Duration = Duration::from_millis(5);
 
-/// Who is filled, and how fast.
+/// The partner that is filled, and the pace.
 struct Fill<'a> {
     partners: &'a Arc<dyn Partners>,
     partner: &'a str,
@@ -31,13 +31,13 @@ struct Fill<'a> {
 }
 
 impl Outbox {
-    /// Sends one partner all that is dirty and durable here, while the others are told as ever. From
-    /// when its fill has begun it is told with them: see [`Partners::mark`](crate::Partners::mark). At most so many bytes
-    /// per second as [`Config`](crate::Config) says. `stop` is asked between rounds.
+    /// Sends one partner all that is dirty and durable here, while the others are told as usual. From the
+    /// beginning of its fill the partner is told with them: see [`Partners::mark`](crate::Partners::mark). At
+    /// most as many bytes per second as [`Config`](crate::Config) allows. `stop` is asked between rounds.
     ///
     /// # Errors
     ///
-    /// The partner's; Interrupted if it is to stop.
+    /// The partner's errors; Interrupted if `stop` said so.
     pub fn fill_partner(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()> {
         let partners = self.files.copying().partners();
         let partners = partners.ok_or_else(|| {
@@ -70,12 +70,12 @@ impl Outbox {
             if !known || !is_to_be_known(&inner) {
                 return Ok(());
             }
-            // Who writes to it as fast as it is brought is overtaken by one round with all: it counts how long the
-            // file was at first.
+            // A writer that is as fast as the fill is overtaken by one round with everything: the
+            // limit counts from the file's size at first.
             let enough = || u64::from(ROUNDS_MAX) + 2 * (inner.size() / part);
             let is_overtaken = rounds > *most_rounds.get_or_insert_with(enough);
             let most = if is_overtaken { u64::MAX } else { part };
-            // It counts as told to nobody else: what all are owed is told to this one again.
+            // The round counts as told to no other partner: bytes owed to all are told to this one again.
             let to = To::One { partner: fill.partner, most };
             let round = Round::begin(self.post(fill.partners, to), file, inner)?;
             match round.map(Round::run).transpose()? {
@@ -95,13 +95,13 @@ impl Outbox {
     }
 }
 
-/// Bytes of one round.
+/// Returns the bytes of one round.
 fn part(files: &Files) -> u64 {
     (files.config().fill_rate / ROUNDS_PER_SECOND).max(PIECE_BYTES)
 }
 
 impl Fill<'_> {
-    /// So many bytes were sent: waits until more may be, and so long in any case.
+    /// Notes that `bytes` were sent: waits until more may be, and at least `least`.
     fn pause(&mut self, files: &Files, bytes: u64, least: Duration) {
         self.sent += bytes;
         let rate = files.config().fill_rate.max(1);

@@ -1,4 +1,4 @@
-//! What is kept for one home: the log of it, whose turn it is to write to a copy, and what of that counts.
+//! The copies for one home: its log, the turns to write to a copy, and which bytes count.
 //!
 //! The invariants are those of [`super::store`].
 
@@ -18,18 +18,18 @@ use crate::tier::media::{MediaFile, Open};
 use crate::tier::shelf::{DIR, Entry, FoundHome, Grown, Kept, Shelf, encoded};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// A file of a log is begun anew once it is this long, and four times as long as it was at first.
+/// The size from which a file of a log is rewritten, if it is also four times its first size.
 const LOG_MIN: u64 = 1 << 20;
 
-/// So many forgotten files of a home are remembered, for what comes late.
+/// The number of forgotten files of a home that are remembered, for late messages.
 const FORGOTTEN_MAX: usize = 65_536;
 
-/// What a home believes of a partner that it tells of a file.
+/// The home's belief about a partner that it tells of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// It has all that these words build upon, or is a partner no more.
+    /// The partner has all that this message builds upon, or is no partner any more.
     Owes,
-    /// It is being filled: what is missing comes with the fill.
+    /// The partner is being filled: missing bytes come with the fill.
     Beside,
 }
 
@@ -41,61 +41,61 @@ pub(super) struct OfHome {
 
 pub(super) struct Inner {
     pub shelf: Shelf,
-    /// `None`: the next entry begins a file of the log.
+    /// `None`: the next entry begins a new file of the log.
     log: Option<LogFile>,
-    /// How long it was when it was begun.
+    /// The length of the log file when it was begun.
     begun_len: u64,
-    /// Files of the log that are older than that.
+    /// The older files of the log.
     older: Vec<String>,
     pub next_seq: u64,
-    /// Everything before it is durable.
+    /// All entries before this number are durable.
     synced: u64,
-    /// Whose turn it is to write to a copy.
+    /// The turns to write to a copy, by file.
     pub turns: HashMap<FileKey, Arc<Mutex<Turn>>>,
     forgotten: HashMap<FileKey, u64>,
-    /// No round up to this one is taken of a file that is not known.
+    /// Rounds up to this number are refused for a file that is not known.
     floor: u64,
-    /// What can go once the log is synced up to there (C2).
+    /// Parts of shadow files that can go once the log is durable up to a number (C2).
     pub leavings: Vec<(u64, Leaving)>,
-    /// What is there cannot be built upon.
+    /// Whether the copies are damaged, so that no message can build upon them.
     pub broken: bool,
-    /// It was dropped: nothing is recorded here any more.
+    /// Whether this was dropped: no entry is appended any more.
     pub gone: bool,
 }
 
-/// What is not needed of a shadow file any more.
+/// A part of a shadow file that is not needed any more.
 pub(super) enum Leaving {
     File { id: FileId, charged: u64 },
     Bytes { id: FileId, size: u64, gone: Vec<(u64, u64)> },
 }
 
-/// Who has it writes to one copy.
+/// The right to write to one copy, and its state.
 #[derive(Default)]
 pub(super) struct Turn {
     pub id: Option<FileId>,
-    /// Its shadow, open while a round comes.
+    /// The copy's shadow file, open during a round.
     pub shadow: Option<Arc<dyn MediaFile>>,
-    /// The name of its shadow is durable.
+    /// Whether the name of the shadow file is durable.
     pub named: bool,
-    /// The round that was seen last.
+    /// The number of the last round that came.
     seen: u64,
-    /// Of the run of the home's engine that has brought it.
+    /// The run of the home's engine that the round belongs to.
     session: u64,
-    /// What that has brought so far, and the runs that it has named.
+    /// The ranges that the round has brought so far, and the runs that it has named.
     pub brought: Ranges,
     pub runs: Ranges,
-    /// A fill has brought a part of it, and brings the rest.
+    /// Whether a fill has brought a part of the file, and will bring the rest.
     pub is_part: bool,
-    /// Something was written since the last sync of the shadow.
+    /// Whether the shadow was written since its last sync.
     pub wrote: bool,
-    /// Bytes that are in the sum of the tier's.
+    /// The copy's bytes in the sum of the tier.
     pub charged: u64,
 }
 
-/// What becomes of words.
+/// The decision about a message.
 pub(super) enum Verdict {
     Take,
-    /// They are of no concern here, or not any more.
+    /// The message does not concern this copy, or not any more.
     Leave,
 }
 
@@ -129,8 +129,8 @@ impl OfHome {
         OfHome::of(dir, Shelf::of_session(session), Vec::new(), next_seq, false)
     }
 
-    /// The home has begun anew, and goes on with what it had filled: what is here is all that its process before
-    /// has acknowledged.
+    /// Follows a home that was restarted and goes on with a complete fill: the copies here are all
+    /// that its previous process has acknowledged.
     pub fn follow(&self, session: u64, files: &Files) -> Result<()> {
         let mut inner = self.lock();
         if inner.shelf.session == session || !inner.shelf.filled || inner.broken {
@@ -138,7 +138,7 @@ impl OfHome {
         }
         let entry = Entry::Session { session, filled: true };
         files.note_tier(self.append(&mut inner, files, entry))?;
-        // It counts its rounds anew.
+        // The home numbers its rounds anew.
         inner.forgotten.clear();
         inner.floor = 0;
         Ok(())
@@ -148,7 +148,7 @@ impl OfHome {
         self.inner.lock()
     }
 
-    /// Counts what was found.
+    /// Adds the copies that were found to the sum of the tier.
     pub fn charge(&self, files: &Files) {
         let found: Vec<_> = {
             let mut inner = self.lock();
@@ -173,7 +173,7 @@ impl OfHome {
         Ok(inner.turn_of(file))
     }
 
-    /// What becomes of words (C3, C4).
+    /// Decides about a message (C3, C4).
     pub fn judge(
         &self,
         file: FileKey,
@@ -185,12 +185,12 @@ impl OfHome {
         inner.refuse_unless_of(words.session)?;
         let kept = inner.shelf.copies.get(&file);
         let missing = |what: &str| match told {
-            // The fill has not come to the file yet, and brings it.
+            // The fill has not come to the file yet, and will bring it.
             Told::Beside if !inner.shelf.filled && kept.is_none() => Ok(Verdict::Leave),
             Told::Beside | Told::Owes => Err(stale(what)),
         };
         if turn.session != words.session {
-            // The rounds of another run of the home's engine have other numbers.
+            // Another run of the home's engine numbers its rounds anew.
             (turn.session, turn.seen) = (words.session, 0);
             turn.begin_round();
         }
@@ -204,7 +204,7 @@ impl OfHome {
         }
         let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_) | Then::Part(_));
         if ends && kept.is_some_and(|kept| (kept.round, kept.claim) == (words.number, claim)) {
-            return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
+            return Ok(Verdict::Leave); // The message is repeated: its sender did not get the answer.
         }
         let begins = words.number > turn.seen;
         let with = |before: &Ranges, more: &mut dyn Iterator<Item = &(u64, u64)>| {
@@ -246,7 +246,7 @@ impl OfHome {
         Ok(Verdict::Take)
     }
 
-    /// Appends an entry, and makes it. Returns up to where the log has to be durable for it.
+    /// Appends an entry, and applies it. Returns the number up to which the log has to be durable for it.
     pub fn append(&self, inner: &mut Inner, files: &Files, entry: Entry) -> io::Result<u64> {
         let long = |log: &LogFile| log.len() > LOG_MIN.max(4 * inner.begun_len);
         if inner.log.as_ref().is_none_or(long) {
@@ -264,7 +264,7 @@ impl OfHome {
         self.begin_log_with(&mut self.lock(), files)
     }
 
-    /// Begins a file of the log with all that there is, durably; the older ones go.
+    /// Begins a file of the log with all present entries, durably; the older files are removed.
     fn begin_log_with(&self, inner: &mut Inner, files: &Files) -> io::Result<()> {
         let media = &**files.media();
         let mut log = LogFile::create_in(media, &self.dir, inner.next_seq)?;
@@ -278,7 +278,7 @@ impl OfHome {
             log.file().sync_data()
         })();
         if let Err(error) = written {
-            // The number is used: what is there must not be read behind what comes.
+            // The number is used: entries of the failed file must not be read behind later ones.
             inner.next_seq = seq + 1;
             let _ = media.remove(&log.name);
             return Err(error);
@@ -291,7 +291,7 @@ impl OfHome {
         Ok(())
     }
 
-    /// Returns up to where the log has to be durable.
+    /// Records growth of a copy; returns the number up to which the log has to be durable.
     pub fn record_grown(
         &self,
         files: &Files,
@@ -308,7 +308,7 @@ impl OfHome {
             && portrait.size == grown.size
             && grown.ranges.iter().all(covers);
         if known {
-            // The record has all but the time, which bytes that are overwritten move at a home, too.
+            // The record has all but the time, which an overwrite moves without a record on a home, too.
             kept.grow(&Grown { ranges: Vec::new(), ..grown });
             return Ok(inner.synced);
         }
@@ -335,7 +335,7 @@ impl OfHome {
         for run in kept.portrait.ranges.iter() {
             gone.clear(run.start, run.end);
         }
-        // C2: what this round has brought is there in any case.
+        // C2: the bytes of this round are in the shadow in any case.
         turn.brought.iter().for_each(|run| gone.clear(run.start, run.end));
         let gone = gone.iter().map(|run| (run.start, run.end)).collect();
         let entry = Entry::Whole(file, Box::new(kept));
@@ -344,7 +344,7 @@ impl OfHome {
         Ok(seq)
     }
 
-    /// Lets go of a copy, or of what was brought of one so far.
+    /// Drops a copy, or the bytes of one that came so far.
     pub fn let_go(&self, files: &Files, file: FileKey, turn: &mut Turn) -> Result<Option<u64>> {
         let mut inner = self.lock();
         if inner.gone {
@@ -367,7 +367,7 @@ impl OfHome {
         Ok(seq)
     }
 
-    /// Makes the log durable up to `seq`; what that was waited for goes.
+    /// Makes the log durable up to `seq`, and removes the parts of shadow files that waited for that.
     pub fn sync(&self, files: &Files, seq: u64) -> Result<()> {
         let log = {
             let inner = self.lock();
@@ -380,7 +380,7 @@ impl OfHome {
         };
         let (mut inner, mut leavings) = (self.lock(), Vec::new());
         if let Err(error) = synced {
-            // What a later sync says of the same records proves nothing.
+            // A later sync that succeeds proves nothing about the same records.
             inner.broken = true;
             return Err(error);
         }
@@ -394,7 +394,7 @@ impl OfHome {
                 false => inner.leavings.push((at, leaving)),
             }
         }
-        // Under the lock: a round that comes next may write to the same places.
+        // Under the lock: the next round may write to the same places.
         leavings.into_iter().for_each(|leaving| OfHome::take_out(files, leaving));
         Ok(())
     }
@@ -425,7 +425,7 @@ impl OfHome {
         }
     }
 
-    /// Takes the shadow files of what is on no record any more.
+    /// Removes the shadow files of copies that are on no record any more.
     pub fn empty(&self, files: &Files) {
         let (shelf, turns, leavings) = {
             let mut inner = self.lock();
@@ -439,7 +439,7 @@ impl OfHome {
                 charged.insert(id, std::mem::take(&mut turn.charged));
             }
         }
-        // One whose turn was nobody's has no bytes in the sum.
+        // A copy without a turn has no bytes in the sum.
         for kept in shelf.copies.into_values() {
             charged.entry(kept.id).or_insert(0);
         }
@@ -455,19 +455,19 @@ impl OfHome {
 }
 
 impl Turn {
-    /// What was brought so far is over with: it counts, or never will.
+    /// Ends the round so far: its bytes count by now, or never will.
     pub fn begin_round(&mut self) {
         (self.brought, self.runs) = (Ranges::None, Ranges::None);
         self.shadow = None;
     }
 
-    /// The shadow is not its own any more.
+    /// Gives up the shadow file, which is not this copy's any more.
     pub fn take_id(&mut self) -> Option<FileId> {
         self.shadow = None;
         self.id.take()
     }
 
-    /// Takes out of `ranges` what is not here yet.
+    /// Removes from `ranges` the parts that have not come yet.
     fn leave_to_fill(&self, before: &Ranges, ranges: &mut Ranges) {
         let mut here = before.clone();
         self.brought.iter().for_each(|run| here.set(run.start, run.end, State::Durable));
@@ -508,7 +508,7 @@ impl Inner {
         self.forgotten.insert(file, round);
     }
 
-    /// The files of its log.
+    /// Returns the files of the log.
     pub fn logs(&mut self) -> Vec<String> {
         let current = self.log.as_ref().map(|log| log.name.clone());
         self.older.iter().cloned().chain(current).collect()

@@ -1,7 +1,7 @@
-//! What our partners are told.
+//! Messages to partners about the files of this member.
 //!
-//! One round at a time is under way for each file, for all partners at once ([`crate::core::copied`]). Who
-//! comes while one is under way waits for the next, which one of those who wait begins for all.
+//! One round at a time is under way for each file, for all partners at once ([`crate::core::copied`]). A
+//! caller that comes during a round waits for the next, which one of the waiting callers begins for all.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -25,40 +25,41 @@ use crate::files::partners::{CopiesAt, Partners};
 use crate::pool::Pool;
 use forebay_base::lock::{self, MutexGuard};
 
-/// Who waits for a round looks this often whether it is over.
+/// How often a caller that waits for a round checks whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
-/// A round whose file is cut meanwhile is begun again. Who cuts it waits for a round himself.
+/// Rounds that are tried: if the file is truncated meanwhile, the round is repeated. The truncating
+/// call waits for a round itself.
 pub(super) const ROUNDS_MAX: u32 = 64;
 
-/// So many files are told of beside what else goes on.
+/// The number of messages that are sent beside other work.
 const THREADS: usize = 16;
 
 pub(super) const CUT: &str = "the file is cut all the time while it is copied to partners";
 
-/// Tells those who keep copies of our files what is new.
+/// Tells partners, which keep copies of this member's files, what is new.
 pub struct Outbox {
     pub(super) files: Arc<Files>,
-    /// This run of the engine, to partners.
+    /// The number of this run of the engine, for partners.
     pub(super) session: u64,
-    /// Somebody tells partners what they may forget.
+    /// Whether a thread tells partners which files they may forget.
     forgetting: AtomicBool,
-    /// Partners may remember, after a loss of power, what they were told to forget.
+    /// Whether partners may remember, after a loss of power, files that they were told to forget.
     may_remember: AtomicBool,
-    /// They may have copies from the run before this one, of which they were never told that they are over.
+    /// Whether partners may have copies from the previous run, and were never told that these are over.
     follows: AtomicBool,
     threads: Pool,
     ahead: Ahead,
 }
 
-/// What partners do not have yet.
+/// The files that partners do not have completely yet.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Behind {
-    /// Dirty files of which partners have all that was synced, and their dirty bytes.
+    /// Dirty files of which partners have all synced bytes, and their dirty bytes.
     pub copied_files: u64,
     pub copied_bytes: u64,
     pub copied: Vec<PathBuf>,
-    /// The others.
+    /// The other dirty files.
     pub behind: Vec<BehindFile>,
 }
 
@@ -70,7 +71,7 @@ pub struct BehindFile {
     pub bytes: u64,
 }
 
-/// Whether partners have forgotten a file durably when they have been told so.
+/// Whether partners must have forgotten a file durably when the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lasting {
     Yes,
@@ -79,7 +80,7 @@ pub(crate) enum Lasting {
 
 impl Outbox {
     pub(crate) fn new(files: Arc<Files>) -> Outbox {
-        // Random, as its keys are.
+        // Random, as the keys of the hasher are.
         let session = RandomState::new().build_hasher().finish();
         let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
         let threads = Pool::new("fb-copies", THREADS, files.time().clone());
@@ -95,15 +96,16 @@ impl Outbox {
         }
     }
 
-    /// Partners may have copies from a run of the engine before this one. They are told of what changes in such a
-    /// file, and what they have of others does not count. To be said before anything is served.
+    /// Begins a run of the engine after which partners may have copies from the previous one. They
+    /// are told of changes to such a file, and other copies that they have do not count. To be
+    /// called before anything is served.
     pub fn begin_anew(&self) {
         for file in self.files.all_files() {
             let mut inner = file.lock();
             if !is_to_be_known(&inner) {
                 continue;
             }
-            // What was synced was told, and of the rest some may have been.
+            // Synced bytes of the previous run were told, and of the others some may have been.
             let is_durable = inner.state.durable_size().is_some() || inner.state.is_held();
             let untold = match is_durable {
                 true => Untold::of_before(self.files.copying().next_number()),
@@ -114,7 +116,7 @@ impl Outbox {
         self.follows.store(true, SeqCst);
     }
 
-    /// Partners have all of the file when this returns, if it is dirty and they are to have it.
+    /// Tells partners of a file: on return they have all of it, if it is dirty and they are to have it.
     pub(crate) fn tell(&self, file: &Arc<File>) -> Result<()> {
         let Some(partners) = self.files.copying().wanted() else {
             self.give_up(file);
@@ -123,7 +125,7 @@ impl Outbox {
         let begun = file.lock().in_use().map_or(0, |live| live.rounds().begun);
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
-            // One that began after us has everything.
+            // A round that began after this call has everything.
             if inner.in_use().is_some_and(|live| live.rounds().done > begun) {
                 return Ok(());
             }
@@ -140,7 +142,7 @@ impl Outbox {
         Err(Error::os(libc::EBUSY, CUT))
     }
 
-    /// What is dirty of the file was told, and a program is about to hear so: whether enough have it.
+    /// Whether enough partners have the dirty bytes of a file, before a program gets its answer.
     pub(crate) fn has_enough(&self, file: &Arc<File>) -> Result<()> {
         match self.files.copying().wanted() {
             Some(partners) if is_to_be_known(&file.lock()) => partners.has_enough(),
@@ -148,7 +150,7 @@ impl Outbox {
         }
     }
 
-    /// [`Outbox::tell`] beside what the caller does meanwhile, if partners are to have anything.
+    /// Begins [`Outbox::tell`] on another thread, if partners are to have anything.
     pub(crate) fn begin(self: &Arc<Self>, file: &Arc<File>) -> Option<Telling> {
         if !self.files.copying().is_wanted() {
             return None;
@@ -158,7 +160,7 @@ impl Outbox {
         Some(Telling::begin(&self.threads, self.files.time(), tell))
     }
 
-    /// So many bytes of a file were written, which nobody waits for yet.
+    /// Notes a write of `bytes` for which no program waits yet, and may send the file ahead.
     fn tell_ahead(self: &Arc<Self>, file: &Arc<File>, bytes: u64) {
         if !ahead::begins(&mut file.lock(), bytes, self.files.config().ahead_from) {
             return;
@@ -175,17 +177,17 @@ impl Outbox {
         });
     }
 
-    /// Goes on for as long as the file is written as fast.
+    /// Sends the file again for as long as it is written as fast.
     fn go_ahead(&self, file: &Arc<File>) {
         loop {
-            // Who syncs it waits for the disks, too: ours is at it while partners are told.
+            // A later sync waits for the disks, too: this tier's sync begins while partners are told.
             let shadow = file.lock().in_use().and_then(|live| live.shadow.clone());
             if let Some(shadow) = shadow {
                 shadow.begin_sync();
             }
             let told = self.tell(file);
             if let Err(error) = &told {
-                // Whoever syncs it tells them again, and is told so.
+                // A sync of the file tells them again, and reports the error.
                 tracing::debug!(%error, "partners could not be told of what is written");
             }
             let may = told.is_ok() && self.may_go_ahead(file.key);
@@ -203,7 +205,7 @@ impl Outbox {
         Post { files: &self.files, partners, threads: &self.threads, session: self.session, to }
     }
 
-    /// The file has changed in another way than by a write: who knows of it is told, before the answer.
+    /// Tells partners of a file that has changed otherwise than by a write, if they know it, before the answer.
     pub(crate) fn tell_if_copied(&self, file: &Arc<File>) -> Result<()> {
         match self.files.copying().is_on() && file.lock().is_copied() {
             true => self.tell(file),
@@ -211,7 +213,7 @@ impl Outbox {
         }
     }
 
-    /// A write of so many bytes has returned, or what is like it.
+    /// Called when a write of `bytes`, or a similar change, has returned.
     #[inline]
     pub(crate) fn tell_written(self: &Arc<Self>, file: &Arc<File>, bytes: u64) -> Result<()> {
         match self.files.copying().at() {
@@ -222,7 +224,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// The size has changed.
+    /// Called when the size has changed.
     pub(crate) fn tell_resized(&self, file: &Arc<File>) -> Result<()> {
         match self.files.copying().at() {
             Some(CopiesAt::Write) => self.tell(file),
@@ -231,7 +233,7 @@ impl Outbox {
         }
     }
 
-    /// The file is about to have another name: who has to look for it looks there, too.
+    /// Tells partners that the file is about to have another name, so that a takeover looks for it there, too.
     pub(crate) fn tell_name(&self, file: &Arc<File>, also: Option<&Path>) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());
@@ -246,7 +248,7 @@ impl Outbox {
         self.tell(file)
     }
 
-    /// A directory is about to be renamed: of the files below.
+    /// The same for the files below a directory that is about to be renamed.
     pub(crate) fn tell_names_below(&self, from: &Path, to: &Path) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());
@@ -259,7 +261,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Directories were renamed, or not: of the files below this one.
+    /// Tells the names of the files below a directory that was renamed, or not.
     pub(crate) fn tell_below(&self, dir: &Path) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());
@@ -269,7 +271,7 @@ impl Outbox {
         files.try_for_each(|file| self.tell_name(&file, None))
     }
 
-    /// Partners forget the file, if they know of it and nothing of it is dirty.
+    /// Makes partners forget the file, if they know it and no byte of it is dirty.
     pub(crate) fn forget(&self, file: &Arc<File>, lasting: Lasting) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());
@@ -289,11 +291,11 @@ impl Outbox {
         let mut inner = sending.end();
         let live = inner.live();
         match &told {
-            // Dirty again meanwhile, it is told anew.
+            // If the file is dirty again, it is told anew.
             Ok(()) => live.end_copies(),
             Err(_) => {
                 let copied = live.copied_mut().expect("nobody ends it but who is at it");
-                copied.note_anew(); // Nobody knows who has forgotten it.
+                copied.note_anew(); // Some partners may have forgotten the file.
                 self.files.copying().is_over(file.clone());
             }
         }
@@ -305,7 +307,7 @@ impl Outbox {
         told
     }
 
-    /// Of a file that partners have forgotten.
+    /// Makes the forgetting of a file durable at partners.
     fn forget_durably(&self, key: FileKey, lasting: Lasting) -> Result<()> {
         let may_remember = || self.may_remember.swap(false, SeqCst) || self.follows.load(SeqCst);
         if lasting == Lasting::No || !may_remember() {
@@ -319,7 +321,7 @@ impl Outbox {
     }
 
     fn say_forget(&self, key: FileKey, number: u64, lasting: Lasting) -> Result<()> {
-        // Nobody keeps copies any more: who does so again is filled.
+        // Without partners nothing is sent: a later partner is filled.
         let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
         let (session, none) = (self.session, Cow::Borrowed(&[][..]));
         let then = Then::Forget { lasts: lasting == Lasting::Yes };
@@ -333,7 +335,7 @@ impl Outbox {
         partners.forget(key, &encoded(&words))
     }
 
-    /// Tells partners what they may forget, if nobody is at it.
+    /// Tells partners which files they may forget, unless another thread does so.
     pub(crate) fn tend(&self) {
         if self.forgetting.swap(true, SeqCst) {
             return;
@@ -346,22 +348,22 @@ impl Outbox {
         self.forgetting.store(false, SeqCst);
     }
 
-    /// Whether [`Outbox::tend`] has anything to do.
+    /// Whether [`Outbox::tend`] has work.
     pub(crate) fn has_over(&self) -> bool {
         !self.forgetting.load(SeqCst) && self.files.copying().has_over()
     }
 
-    /// Partners have all that is dirty of a file here when this returns: of one that was taken over, once
-    /// its claim is ours.
+    /// On return partners have all dirty bytes of a file: for a file that was taken over, once this
+    /// member has its claim.
     pub fn copy(&self, file: FileKey) -> Result<()> {
         self.files.find(file).map_or(Ok(()), |file| self.tell(&file))
     }
 
-    /// What partners do not have yet, for the status.
+    /// Returns the files that partners do not have yet, for the status.
     pub fn behind(&self) -> Behind {
         let mut found = Behind::default();
         for file in self.files.all_files() {
-            // Who holds the lock long is being written: the next look has it.
+            // A lock that is held long is that of a file being written: the next look has it.
             let Some(inner) = file.try_lock() else { continue };
             if !is_to_be_known(&inner) {
                 continue;
@@ -375,7 +377,7 @@ impl Outbox {
                 let owed = unsent.flat_map(|(start, end)| inner.state.owed_of(start, end));
                 owed.map(|(start, end)| end - start).sum()
             });
-            // What was synced in a run before this one was told then.
+            // Bytes that were synced in the previous run were told then.
             let is_told =
                 |copied: &Untold| copied.number > 0 && (left == 0 || copied.rounds.begun == 0);
             if copied.is_some_and(|copied| is_told(copied)) {
@@ -390,7 +392,7 @@ impl Outbox {
         found
     }
 
-    /// Nobody wants copies: who had some is filled anew when he is to have some again.
+    /// Ends copies that are not wanted any more: a partner that is to have copies later is filled anew.
     fn give_up(&self, file: &Arc<File>) {
         if !self.files.copying().is_on() {
             return;
@@ -402,7 +404,7 @@ impl Outbox {
         }
     }
 
-    /// The file's lock, while no round is under way.
+    /// Returns the file's lock once no round is under way.
     pub(crate) fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
         let mut inner = file.lock();
         while inner.in_use().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending) {
@@ -412,8 +414,8 @@ impl Outbox {
     }
 }
 
-/// Whether partners are to have what is here of a file: it is dirty, or held, so that what was flushed of it may be
-/// written over still.
+/// Whether partners are to have the file's bytes: it is dirty, or held, so that its flushed bytes
+/// may still be overwritten.
 pub(super) fn is_to_be_known(inner: &Inner) -> bool {
     let ours = inner.state.conflict() != Conflict::Superseded;
     let is_newer = inner.state.is_dirty() || inner.state.is_held();

@@ -1,11 +1,10 @@
-//! One round: what is new of a file goes to partners in pieces, and ends with what the file is.
+//! One round: the new bytes of a file go to partners in pieces, and the last piece has the file's attributes.
 //!
-//! Several pieces are on their way at once, and may come in any order: partners count what they have got. The last
-//! one begins when all others have their answers.
+//! Several pieces are under way at once, and may arrive in any order: partners count the bytes that
+//! they have got. The last piece is sent when all others have their answers.
 //!
-//! Bytes are read while programs go on: what is written meanwhile is noted, and goes with the next round.
-//! A file that is cut meanwhile is another thing: what was read may be zeros that nobody wrote, and the
-//! round counts for nothing.
+//! Bytes are read while programs go on: writes meanwhile are noted, and go with the next round. A
+//! truncate meanwhile voids the round: bytes that were read may be zeros that no program wrote.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -28,7 +27,7 @@ use crate::pool::Pool;
 use crate::tier::media::{MediaFile, torn};
 use forebay_base::lock::{self, Mutex, MutexGuard, Rank};
 
-/// Bytes that go with one message, and stretches that they may be from.
+/// Bytes of one message, and the number of stretches that they may come from.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
 const PIECE_STRETCHES: usize = 1024;
@@ -36,38 +35,38 @@ const PIECE_STRETCHES: usize = 1024;
 /// Runs that one message names: some 50 KiB.
 const PIECE_RUNS: usize = 4096;
 
-/// Pieces on their way at once.
+/// Pieces under way at once.
 const UNDER_WAY: usize = 3;
 
-/// Whoever syncs a file waits for a round at most so long, and a second for each so many bytes: each of its messages may
-/// take as long as a partner's patience.
+/// The time that a sync waits for a round at most, plus a second for each `LEAST_RATE` bytes:
+/// each message may take as long as a partner's patience.
 const ROUND_PATIENCE: Duration = Duration::from_secs(4);
 
 const LEAST_RATE: u64 = 8 << 20;
 
-/// Who is told.
+/// The partners that are told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum To<'a> {
     All,
-    /// One that is being filled, of whose file the round brings so many bytes at most.
+    /// A partner that is being filled; the round brings at most `most` bytes of the file.
     One {
         partner: &'a str,
         most: u64,
     },
 }
 
-/// Who tells whom.
+/// The parts that a round needs, and its recipients.
 #[derive(Clone, Copy)]
 pub(super) struct Post<'a> {
     pub files: &'a Files,
     pub partners: &'a Arc<dyn Partners>,
-    /// For what is told beside.
+    /// Threads for messages that are sent beside other work.
     pub threads: &'a Pool,
     pub session: u64,
     pub to: To<'a>,
 }
 
-/// A round that has begun: no other one of the file begins until it has ended.
+/// A round that has begun: no other round of the file begins until it has ended.
 pub(super) struct Round<'a> {
     post: Post<'a>,
     file: &'a Arc<File>,
@@ -77,13 +76,13 @@ pub(super) struct Round<'a> {
     seen: Look,
     number: u64,
     after: u64,
-    /// Who is told: those who had joined before its first piece.
+    /// The partners that are told: those that had joined before the first piece.
     joined: u64,
     began: Instant,
-    /// Bytes that are sent, or in the piece that is next.
+    /// Bytes that are sent, or in the next piece.
     brought: u64,
     unsent: Vec<(u64, u64)>,
-    /// What it has to name, and bytes of that which are named.
+    /// The runs to name, and the number of their bytes that are named.
     runs: Vec<(u64, u64)>,
     named: u64,
     whole: bool,
@@ -92,26 +91,27 @@ pub(super) struct Round<'a> {
     spare: Arc<Spare>,
 }
 
-/// What it took with it, to be given back if it fails.
+/// The changes that the round has taken from the file, to be given back if it fails.
 enum Took<'a> {
     OfAll(Taken),
-    /// Of what is left for the fill of one partner. The others know it.
+    /// Ranges from the fill of one partner. The other partners have them.
     OfFill(&'a str, Vec<(u64, u64)>),
 }
 
-/// Nobody else tells of the file while it lasts. If a bug ends it nobody knows who has what: all is told again.
+/// Keeps other threads from telling of the file. If a bug ends it, nobody knows which partner has
+/// what: everything is told again.
 pub(super) struct Sending<'a> {
     files: &'a Files,
     file: &'a Arc<File>,
 }
 
 impl<'a> Sending<'a> {
-    /// Of a file that was marked so under its lock, which is not held any more.
+    /// For a file that was marked as sending under its lock, which is not held any more.
     pub fn of(files: &'a Files, file: &'a Arc<File>) -> Sending<'a> {
         Sending { files, file }
     }
 
-    /// Gives back the file's lock.
+    /// Ends it, and returns the file's lock.
     pub fn end(self) -> MutexGuard<'a, Inner> {
         let mut inner = self.file.lock();
         self.give_back(&mut inner);
@@ -138,7 +138,7 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// What goes with one message.
+/// The content of one message.
 #[derive(Default)]
 struct Piece {
     data: Vec<(u64, u64)>,
@@ -150,7 +150,7 @@ struct Piece {
 /// Buffers for the next pieces.
 struct Spare(Mutex<Vec<Vec<u8>>>);
 
-/// The bytes of a piece on its way. Their buffer is used again once it has its answer.
+/// The bytes of a piece under way. Their buffer is used again once the piece has its answer.
 struct Load(Vec<u8>, Arc<Spare>);
 
 impl Drop for Load {
@@ -160,8 +160,8 @@ impl Drop for Load {
     }
 }
 
-/// Pieces on their way, the oldest first, each with what was brought with it. However a round ends, none of its
-/// pieces is left then.
+/// The pieces under way, the oldest first, each with the count of bytes up to it. However a round
+/// ends, none of its pieces is under way afterwards.
 #[derive(Default)]
 struct UnderWay(VecDeque<(Telling, u64)>);
 
@@ -171,13 +171,13 @@ impl Drop for UnderWay {
     }
 }
 
-/// What became of a round.
+/// The result of a round.
 pub(super) enum Ended {
-    /// All have it; so many bytes were sent.
+    /// All partners have it; this many bytes were sent.
     Well(u64),
-    /// The same of a part of what a fill brings.
+    /// The same for a part of a fill.
     Part(u64),
-    /// The file was cut meanwhile.
+    /// The file was truncated meanwhile.
     Cut,
 }
 
@@ -189,7 +189,7 @@ impl Piece {
 }
 
 impl<'a> Round<'a> {
-    /// Begins one under the file's lock, which ends with it. `None` if there is nothing to tell.
+    /// Begins a round under the file's lock, which it ends. `None` if there is nothing to tell.
     pub fn begin(
         post: Post<'a>,
         file: &'a Arc<File>,
@@ -273,7 +273,7 @@ impl<'a> Round<'a> {
         }))
     }
 
-    /// Sends it, and ends it.
+    /// Sends the round, and ends it.
     pub fn run(mut self) -> Result<Ended> {
         let sent = self.send();
         let Round { post, file, sending, work, number, took, .. } = self;
@@ -294,7 +294,7 @@ impl<'a> Round<'a> {
     fn send(&mut self) -> Result<Ended> {
         let (mut piece, mut sent) = (Piece::default(), 0);
         let mut under_way = UnderWay::default();
-        // Asked once a stretch: each time all pages up to the next hole may be looked at.
+        // Looked up once a stretch: each lookup may go through all pages up to the next hole.
         let mut data = None;
         self.joined = self.post.partners.joined();
         for (start, end) in std::mem::take(&mut self.unsent) {
@@ -344,7 +344,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// `false` if the file was cut meanwhile.
+    /// Reads bytes into a piece; `false` if the file was truncated meanwhile.
     fn read(&self, piece: &mut Piece, at: u64, len: u64) -> Result<bool> {
         let read = self.shadow.read_onto(&mut piece.bytes, len as usize, at);
         let n = self.post.files.note_tier(read)?;
@@ -359,8 +359,8 @@ impl<'a> Round<'a> {
         self.file.lock().changed(self.seen, What::Size)
     }
 
-    /// Sends a piece that is not the last one, once few enough are on their way. `false` if the file was cut before
-    /// that.
+    /// Sends a piece that is not the last one, once few enough are under way. `false` if the file
+    /// was truncated before that.
     fn send_off(&mut self, under_way: &mut UnderWay, piece: Piece) -> Result<bool> {
         if under_way.0.len() == UNDER_WAY {
             self.wait_for_one(under_way)?;
@@ -374,7 +374,7 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits for the oldest piece, if there is one.
+    /// Waits for the oldest piece; `false` if none is under way.
     fn wait_for_one(&self, under_way: &mut UnderWay) -> Result<bool> {
         let Some((telling, brought)) = under_way.0.pop_front() else { return Ok(false) };
         telling.end()?;
@@ -382,7 +382,7 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Sends the last piece. `false` if the file was cut before that.
+    /// Sends the last piece; `false` if the file was truncated before that.
     fn hand_over(&mut self, piece: Piece, then: Then) -> Result<bool> {
         if self.is_cut() {
             return Ok(false);
@@ -392,7 +392,7 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// What tells of a piece when it is called.
+    /// Returns the call that sends a piece.
     fn telling(
         &mut self,
         piece: Piece,
@@ -418,7 +418,7 @@ impl<'a> Round<'a> {
             To::One { partner, .. } => Some(partner.to_string()),
         };
         move || {
-            // They may take as long.
+            // Partners may take as long as the store.
             lock::calls_the_store();
             match &one {
                 None => partners.keep(key, joined, &words, &load.0),
@@ -427,7 +427,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether partners have taken so many bytes of the round fast enough.
+    /// Checks that partners have taken `brought` bytes of the round fast enough.
     fn check_pace(&self, brought: u64, goes_on: bool) -> Result<()> {
         let allowed = Duration::from_secs_f64(brought as f64 / LEAST_RATE as f64);
         let took = self.post.files.time().since(self.began);
@@ -437,7 +437,7 @@ impl<'a> Round<'a> {
         match self.post.to {
             To::All if goes_on => self.post.partners.leave_slowest(),
             To::All => Ok(()),
-            // Whoever syncs the file meanwhile waits for this round, and for the next.
+            // A sync of the file waits for this round, and for the next.
             To::One { partner, .. } => {
                 let what = format!("{partner} takes too long to be filled");
                 Err(Error::new(Kind::TimedOut, what))
@@ -446,7 +446,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Keeps so many bytes of them. Returns where the rest begins, if there is any.
+/// Cuts the stretches to `most` bytes. Returns where the rest begins, if any is left.
 fn keep_first(stretches: &mut Vec<(u64, u64)>, most: u64) -> Option<u64> {
     let mut room = most;
     for n in 0..stretches.len() {

@@ -1,15 +1,16 @@
-//! Copies that we keep for others.
+//! The copies that this member keeps for others.
 //!
-//! Words are taken one round after the other for each file ([`crate::core::copied`]). What a round brings is
-//! written where it belongs, synced, and counts once the log says so, synced as well.
+//! Messages are taken one round after the other for each file ([`crate::core::copied`]). The bytes of
+//! a round are written to their place and synced, and count once the log says so, synced as well.
 //!
 //! Invariants:
-//! - C1: what the log says of a copy is in its shadow file, durably, before the log says so.
-//! - C2: nothing is taken out of a shadow file before it is durable that the log has let it go.
+//! - C1: the bytes of a copy are durably in its shadow file before the log says so.
+//! - C2: no byte is taken out of a shadow file before the log's entry that drops it is durable.
 //! - C3: an older round never lands on a newer one, however late it comes.
-//! - C4: a round counts only if this process has taken all that it has brought.
-//! - C5: nothing of an older fill, or of an older process of the home, touches what a newer one has begun.
-//! - C6: the shadow of a file of ours is not a copy's any more, whatever the log says.
+//! - C4: a round counts only if this process has taken all its messages.
+//! - C5: no message of an older fill, or of an older process of the home, touches copies that a
+//!   newer one has begun.
+//! - C6: the shadow of a file of this member is no copy's any more, whatever the log says.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,15 +31,15 @@ use crate::tier::media::{MediaFile, Open};
 use crate::tier::shelf::{DIR, Entry, Found, Grown, Kept};
 use forebay_base::lock::{Mutex, Rank};
 
-/// Files of other members that are dirty there, in this tier.
+/// The copies in this tier of files that are dirty on other members.
 pub struct Copies {
     files: Arc<Files>,
     room: Arc<Room>,
     homes: Mutex<BTreeMap<String, Place>>,
 }
 
-/// Who says something of copies: a home, by its process and the fill by which it believes this member to have them. 0
-/// stands for the fill of an earlier process.
+/// The sender of a message about copies: a home, its process, and the fill by which it believes
+/// this member to have the copies. 0 stands for the fill of an earlier process.
 #[derive(Debug, Clone, Copy)]
 pub struct Teller<'a> {
     pub home: &'a str,
@@ -52,25 +53,25 @@ impl Teller<'_> {
     }
 }
 
-/// What is here of one home.
+/// The copies for one home, and their sender.
 #[derive(Default)]
 struct Place {
-    /// The process and the fill that are in force; `None`: nothing was said since our start.
+    /// The process and the fill that are in force; `None`: no message has come since this engine's start.
     under: Option<(u64, u64)>,
-    /// `None`: it was dropped, and the next fill has not begun.
+    /// `None`: the copies were dropped, and the next fill has not begun.
     shelf: Option<Arc<OfHome>>,
-    /// Where the next log begins: no file of a log has the name of an earlier one.
+    /// The first number of the next log: no file of a log gets the name of an earlier one.
     next_seq: u64,
 }
 
-/// A file of another member of which we have a copy.
+/// A file of another member of which a copy is kept here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyInfo {
     pub file: FileKey,
-    /// The number of the claim that it was made under.
+    /// The number of the claim under which the copy was made.
     pub number: u64,
     pub path: PathBuf,
-    /// Bytes of it that are newer than the backing store's.
+    /// The bytes that are newer than the backing store's.
     pub bytes: u64,
     pub mtime: Timestamp,
 }
@@ -84,7 +85,7 @@ impl Copies {
             let home = OfHome::found(found);
             home.charge(&files);
             if adopted {
-                // Else, once such a file is forgotten, it would be taken for a copy again.
+                // Without this the file, once it is forgotten, would be taken for a copy again.
                 files.note_tier(home.begin_log(&files))?;
             }
             let next_seq = home.lock().next_seq;
@@ -93,13 +94,13 @@ impl Copies {
         Ok(Copies { files, room, homes: Mutex::new(Rank::CopyHomes, homes) })
     }
 
-    /// Takes what [`Partners::keep`](crate::Partners::keep), `forget` or `fill` of a home was handed.
-    /// Durable on return. `number` is that of the claim.
+    /// Takes a message that a home has sent by [`Partners::keep`](crate::Partners::keep), `forget`
+    /// or `fill`. Durable on return. `number` is that of the claim.
     ///
     /// # Errors
     ///
-    /// ENOSPC without room in the tier; ESTALE if the copies of this home are not what the words build
-    /// upon, and have to be filled anew, or were filled anew since.
+    /// ENOSPC without room in the tier; ESTALE if the copies of this home are not those that the
+    /// message builds upon, and have to be filled anew, or were filled anew since.
     pub fn keep(
         &self,
         by: Teller<'_>,
@@ -130,14 +131,14 @@ impl Copies {
         }
     }
 
-    /// The copies of who says so, unless these were dropped (C5).
+    /// Returns the copies for the sender, unless these were dropped (C5).
     fn told_by(&self, by: Teller<'_>) -> Result<Option<Arc<OfHome>>> {
         let mut homes = self.homes.lock();
         let unknown = || stale("nothing was filled for this member");
         let place = homes.get_mut(by.home).ok_or_else(unknown)?;
         match place.under {
             Some(under) if under == by.under() => {}
-            // A process that follows one in whose fill we got all goes on with that.
+            // A process that follows one whose fill was complete goes on with that fill.
             Some((epoch, _)) if by.fill == 0 && epoch < by.epoch => place.under = Some(by.under()),
             None => place.under = Some(by.under()),
             Some(_) => return Err(stale("another fill has begun")),
@@ -187,7 +188,7 @@ impl Copies {
                 Err(Kept { id, claim: number, round, portrait: *portrait })
             }
             Then::More { .. } => {
-                // More follows: the disk need not wait for the end.
+                // More messages follow: the disk need not wait for the last one.
                 shadow.begin_sync();
                 return Ok(());
             }
@@ -206,7 +207,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Takes what [`Partners::mark`](crate::Partners::mark) was handed.
+    /// Takes a message that a home has sent by [`Partners::mark`](crate::Partners::mark).
     ///
     /// # Errors
     ///
@@ -233,7 +234,7 @@ impl Copies {
             let place = homes.get_mut(by.home).filter(|place| place.under == Some(by.under()));
             let place = place.ok_or_else(|| stale("another fill has begun"))?;
             match &place.shelf {
-                // It was said before: whoever did so did not hear the answer.
+                // The message is repeated: its sender did not get the answer.
                 Some(begun) => return begun.lock().refuse_unless_of(session),
                 None => place.take_seq(),
             }
@@ -265,7 +266,7 @@ impl Copies {
         Err(stale("another fill has begun meanwhile"))
     }
 
-    /// The copies that are kept for a home, once words that are under way have their answers.
+    /// Returns the copies that are kept for a home, once messages under way have their answers.
     pub fn list(&self, home: &str) -> Vec<CopyInfo> {
         let Some(home) = self.home(home) else { return Vec::new() };
         let turns: Vec<_> = home.lock().turns.values().cloned().collect();
@@ -281,7 +282,7 @@ impl Copies {
         inner.shelf.copies.iter().map(info).collect()
     }
 
-    /// Whether what is kept for a home is all that it was sent: its fill has ended, and nothing was lost since.
+    /// Whether the copies for a home are all that it has sent: its fill has ended, and nothing was lost since.
     pub fn is_whole(&self, home: &str) -> bool {
         self.home(home).is_some_and(|home| {
             let inner = home.lock();
@@ -289,13 +290,13 @@ impl Copies {
         })
     }
 
-    /// The homes that copies are kept for.
+    /// Returns the homes for which copies are kept.
     pub fn homes(&self) -> Vec<String> {
         let homes = self.homes.lock();
         homes.iter().filter(|(_, place)| place.shelf.is_some()).map(|it| it.0.clone()).collect()
     }
 
-    /// The number of the shadow file of a copy, if there is one.
+    /// Returns the number of the shadow file of a copy.
     pub(crate) fn id(&self, home: &str, file: FileKey) -> Option<FileId> {
         let home = self.home(home)?;
         let inner = home.lock();
@@ -310,8 +311,8 @@ impl Copies {
         home.let_go(&self.files, file, &mut turn)?.map_or(Ok(()), |seq| home.sync(&self.files, seq))
     }
 
-    /// A home is about to fill us anew: what there is of it goes, durably, and nothing counts any more that it said
-    /// before. What it tells beside the fill before that has begun is taken and not kept.
+    /// Prepares for a new fill by a home: its copies are dropped, durably, and its earlier messages do not
+    /// count any more. Messages that come beside the fill before that begins are accepted and not kept.
     ///
     /// # Errors
     ///
@@ -339,7 +340,7 @@ impl Copies {
                 return Ok(());
             };
             let mut inner = dropped.lock();
-            // Who has a turn still is told so.
+            // A thread that still has a turn finds this.
             (inner.broken, inner.gone) = (true, true);
             place.next_seq = place.next_seq.max(inner.next_seq + 1);
             drop(inner);
@@ -354,15 +355,15 @@ impl Copies {
         Ok(())
     }
 
-    /// The names that the home knew of a file, if there is a copy.
+    /// Returns the names of a file that its home knew, if there is a copy.
     pub(crate) fn paths(&self, home: &str, file: FileKey) -> Option<Vec<PathBuf>> {
         let home = self.home(home)?;
         let inner = home.lock();
         inner.shelf.copies.get(&file).map(|kept| kept.portrait.paths().collect())
     }
 
-    /// Hands a copy over to who makes it a file of ours, durably, before it returns: `take` is told the
-    /// number of the shadow file, and that of the claim. `None` if there is none.
+    /// Hands a copy over to `take`, which makes it a file of this member, durably, before it returns.
+    /// `take` gets the number of the shadow file, and that of the claim. `None` if there is no copy.
     pub(crate) fn give<T>(
         &self,
         home: &str,
@@ -388,7 +389,7 @@ impl Copies {
         Ok(Some(taken))
     }
 
-    /// Gives back what is not needed any more.
+    /// Frees the bytes of copies that are not needed any more.
     pub(crate) fn tend(&self) {
         let homes: Vec<_> =
             self.homes.lock().values().filter_map(|place| place.shelf.clone()).collect();
@@ -407,7 +408,7 @@ impl Copies {
         self.homes.lock().get(home)?.shelf.clone()
     }
 
-    /// The shadow of a copy, made if it is new.
+    /// Returns the shadow file of a copy, created if the copy is new.
     fn shadow(&self, turn: &mut Turn) -> Result<Arc<dyn MediaFile>> {
         if let Some(shadow) = &turn.shadow {
             return Ok(shadow.clone());
@@ -421,7 +422,7 @@ impl Copies {
         Ok(shadow)
     }
 
-    /// Writes what words have brought.
+    /// Writes the bytes of a message.
     fn write(
         &self,
         turn: &mut Turn,
@@ -453,7 +454,7 @@ impl Copies {
         Ok(())
     }
 
-    /// C1.
+    /// Syncs the shadow before the log says so (C1).
     fn make_durable(&self, turn: &mut Turn, shadow: &dyn MediaFile, size: u64) -> Result<()> {
         if self.files.note_tier(shadow.size())? < size {
             turn.wrote = true;
@@ -461,8 +462,9 @@ impl Copies {
         }
         if turn.wrote {
             if let Err(error) = self.files.note_tier(shadow.sync_data()) {
-                // The kernel tells of it once, and takes the pages for written: what was brought counts no more,
-                // whoever asks again, and room that is made now mends nothing.
+                // The kernel reports the error once, and takes the pages for written: the bytes of
+                // the round do not count any more, also for a caller that repeats the call, and
+                // room that is made now repairs nothing.
                 turn.begin_round();
                 return Err(Error::os(libc::EIO, format!("a copy was not synced: {error}")));
             }
@@ -489,7 +491,7 @@ impl Copies {
         if !lasts {
             return Ok(());
         }
-        // With what was forgotten before.
+        // Together with earlier forgotten copies.
         let seq = home.lock().next_seq;
         home.sync(&self.files, seq)
     }
@@ -501,7 +503,7 @@ impl Copies {
 }
 
 impl Place {
-    /// The number that a new log begins with.
+    /// Returns the number with which a new log begins.
     fn take_seq(&mut self) -> u64 {
         let seq = self.next_seq.max(1);
         self.next_seq = seq + 1;
@@ -509,7 +511,7 @@ impl Place {
     }
 }
 
-/// Makes `[start, end)` read as zeros, as far as the file reaches: beyond, it does.
+/// Makes `[start, end)` read as zeros up to the file's end: beyond it, it does already.
 fn zero(shadow: &dyn MediaFile, start: u64, end: u64) -> io::Result<()> {
     let end = end.min(shadow.size()?);
     if start >= end {

@@ -1,4 +1,4 @@
-//! Telling partners of a file beside what the caller does himself meanwhile.
+//! Telling partners of a file beside the caller's own work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::pool::Pool;
 use crate::time::Time;
 use forebay_base::lock::{Condvar, Mutex, Rank};
 
-/// Who waits for its end looks this often.
+/// How often a waiting caller checks whether the telling has ended.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
-/// Partners are being told of a file.
+/// The telling of one file to partners.
 #[must_use]
 pub(crate) struct Telling {
     shared: Arc<Shared>,
@@ -27,15 +27,15 @@ struct Shared {
 }
 
 enum Step {
-    /// No thread has come for it: whoever needs its end first takes it and does it. What it holds goes with it: a
-    /// pool whose threads are all busy keeps no bytes of what is over.
+    /// No thread has begun the telling: a caller that needs its end first does it. The closure and its
+    /// bytes go with it: a pool whose threads are all busy keeps no bytes of a telling that is over.
     Left(Tell),
     UnderWay,
     Ended(Option<Result<()>>),
 }
 
 impl Shared {
-    /// The work, for the first of those who ask.
+    /// Returns the work to the first caller.
     fn take(&self) -> Option<Tell> {
         let mut step = self.step.lock();
         match std::mem::replace(&mut *step, Step::UnderWay) {
@@ -48,7 +48,7 @@ impl Shared {
     }
 }
 
-/// A thread at work on it. Whatever becomes of that, the telling ends.
+/// A thread that does the telling. If the thread panics, the telling ends as well.
 struct AtWork(Arc<Shared>);
 
 impl AtWork {
@@ -67,7 +67,7 @@ impl Drop for AtWork {
 }
 
 impl Telling {
-    /// What comes of `tell` is had from [`Telling::end`].
+    /// Begins `tell` on another thread; [`Telling::end`] returns its result.
     pub fn begin(
         threads: &Pool,
         time: &Time,
@@ -85,16 +85,16 @@ impl Telling {
         Telling { shared, time: time.clone() }
     }
 
-    /// Nobody is told any more when this returns: not at all if no thread has come for it.
+    /// Gives the telling up: on return no partner is being told any more, and if no thread had begun, none was.
     pub fn give_up(self) {
         if self.shared.take().is_some() {
             return;
         }
-        // What came of it is of no use.
+        // The result is not needed.
         drop(self.wait());
     }
 
-    /// As it returns.
+    /// Waits for the end, and returns the result of `tell`.
     pub fn end(self) -> Result<()> {
         match self.shared.take() {
             Some(tell) => tell(),
@@ -118,7 +118,7 @@ impl Telling {
 mod tests {
     use super::*;
 
-    /// The daemon would hold all that was ever synced while its threads wait for a slow partner.
+    /// If this failed, the daemon would hold all synced bytes while its threads wait for a slow partner.
     #[test]
     fn what_is_over_holds_nothing_though_no_thread_came_for_it() {
         let time = Time::default();
@@ -147,7 +147,7 @@ mod tests {
         drop(lets_go);
     }
 
-    /// Who syncs a file would wait for ever.
+    /// Without this a sync of the file would wait for ever.
     #[test]
     fn a_telling_that_a_bug_ends_has_failed() {
         let (time, (begins, begun)) = (Time::default(), std::sync::mpsc::channel::<()>());

@@ -10,7 +10,7 @@ use crate::core::stamps::{self, BLOCK, Part, Stamps};
 use crate::drain::holds::Holds;
 use crate::files::file::{File, Inner};
 
-/// The steps in which ages of dirty bytes are told.
+/// The steps in which the ages of dirty bytes are reported.
 pub(crate) const AGE_BOUNDS_SECS: [u64; 10] = [1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600];
 
 /// Bytes that became dirty about the same time, in milliseconds since the epoch.
@@ -18,24 +18,24 @@ pub(crate) const AGE_BOUNDS_SECS: [u64; 10] = [1, 5, 10, 30, 60, 120, 300, 600, 
 pub(crate) struct Slot {
     pub oldest: u64,
     pub youngest: u64,
-    /// When any of them was last written.
+    /// The last write to any of them.
     pub last: u64,
     pub bytes: u64,
 }
 
-/// Dirty bytes by age, as last looked at.
+/// Dirty bytes by age, as of the last look.
 #[derive(Default)]
 pub(crate) struct Ages {
     pub slots: Vec<Slot>,
-    /// Of files that are on their way.
+    /// Bytes of files that are being flushed.
     pub flying: Vec<Slot>,
-    /// What was rewritten within `settle` and is younger than `no_wait_age` (milliseconds), and waits.
+    /// Bytes that were rewritten within `settle` and are younger than `no_wait_age` (milliseconds). They wait.
     pub hot: Vec<Slot>,
     pub settle: u64,
     pub no_wait_age: u64,
     pub settled_bytes: u64,
     pub look_again: Option<Instant>,
-    /// Dirty and flushed bytes together, at the last tick, and by how much they ever rose.
+    /// Dirty and flushed bytes together at the last tick, and the sum of all rises of that number.
     pub sum: u64,
     pub arrived: u64,
 }
@@ -44,16 +44,16 @@ pub(crate) struct Ages {
 pub(crate) struct Look {
     pub instant: Instant,
     pub max_age: Duration,
-    /// From one look at a file that is written past us to the next.
+    /// The least time between two looks at a file that is written past the daemon.
     pub look_rest: Duration,
     /// The time of day, in milliseconds.
     pub now: u64,
     pub width: u64,
-    /// Milliseconds.
+    /// In milliseconds.
     pub settle: u64,
     pub no_wait_age: u64,
     pub holds: Arc<Holds>,
-    /// By time.
+    /// Slots by time.
     pub slots: BTreeMap<u64, Slot>,
     pub flying: BTreeMap<u64, Slot>,
     pub hot: BTreeMap<u64, Slot>,
@@ -63,7 +63,7 @@ pub(crate) struct Look {
 
 impl Look {
     pub fn file(&mut self, since: u64, file: &Arc<File>) {
-        // Who holds the lock long is being written or copied: as old as it is known to be.
+        // A lock that is held long is that of a file being written or copied: the file keeps its known age.
         let Some(inner) = file.try_lock() else { return };
         let flying = inner.in_use().is_some_and(|live| live.flight.is_some());
         let way = match flying && !inner.state.conflict().stands() {
@@ -94,7 +94,7 @@ impl Look {
         if settled {
             self.settled += bytes;
         }
-        // Nobody may take it: it would only drive on what else there is, which then is done too soon.
+        // Hot bytes cannot be taken yet: counted here they would only speed up the flush of other bytes.
         let waits = way == Way::Here && !settled && age(first) < self.no_wait_age;
         self.add((first, last), bytes, if waits { Way::Hot } else { way });
     }
@@ -115,7 +115,7 @@ impl Look {
     }
 }
 
-/// Whether a part can be taken, is on its way already, or waits since it was just rewritten.
+/// Whether a part can be taken, is being flushed already, or waits since it was just rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Here,
@@ -123,7 +123,7 @@ pub(crate) enum Way {
     Hot,
 }
 
-/// Oldest first.
+/// Dirty bytes as the governor gets them, the oldest first.
 pub(crate) struct Cohorts {
     pub here: Vec<Cohort>,
     pub flying: Vec<Cohort>,
@@ -131,8 +131,8 @@ pub(crate) struct Cohorts {
 }
 
 impl Ages {
-    /// What can be taken, what is on its way less what is copied already, and what waits. The last
-    /// look may be a while ago: what has settled since waits no longer.
+    /// The bytes that can be taken, those being flushed less those copied already, and those that
+    /// wait. The last look may be a while ago: bytes that have settled since count as ready.
     pub fn cohorts(&self, now: u64, unsettled: u64) -> Cohorts {
         let age = |then: u64| now.saturating_sub(then);
         let waits =
@@ -148,13 +148,13 @@ impl Ages {
     }
 }
 
-/// Whether the drain may take it now.
+/// Whether the drain may take the file now.
 pub(crate) fn is_flushable(inner: &Inner, now: Instant) -> bool {
     obstacle(inner, now).is_none()
 }
 
-/// What keeps the drain from a file: a conflict, a flight under way, a pause after a failure, or a
-/// writer past us who has changed nothing since the last copy.
+/// The obstacle that keeps the drain from a file: a conflict, a flight under way, a pause after a
+/// failure, or a writer past the daemon that has changed nothing since the last copy.
 pub(crate) fn obstacle(inner: &Inner, now: Instant) -> Option<&'static str> {
     let flying = || inner.in_use().is_some_and(|live| live.flight.is_some());
     let resting = || inner.state.is_unseen() && !may_have_changed(inner, now);
@@ -167,8 +167,8 @@ pub(crate) fn obstacle(inner: &Inner, now: Instant) -> Option<&'static str> {
     }
 }
 
-/// Whether a file is flushed as one: it is small, or written past us, or only its size or its times
-/// are to be told.
+/// Whether a file is flushed as one: it is small, or written past the daemon, or only its size or
+/// its times have to be flushed.
 pub(crate) fn goes_whole(inner: &Inner) -> bool {
     inner.state.size() <= BLOCK || !inner.state.tracked().is_some_and(Ranges::any_dirty)
 }
@@ -183,9 +183,9 @@ pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
     stamps.parts(dirty, state.dirty_bytes(), state.dirty_since())
 }
 
-/// The same, each with the bytes that it takes in the tier, as far as is known: those of a file with
-/// holes are where it was written to lately, and what is left of them anywhere else. None takes
-/// nothing, or nobody would be told of it.
+/// The same, each with the bytes that it takes in the tier, as far as known. In a file with holes
+/// the parts that were written lately have data; the other parts share the rest. Each part counts
+/// for at least a byte, or it would never be reported.
 pub(crate) fn weighed(inner: &Inner) -> impl Iterator<Item = (Part, u64)> {
     let (charged, dirty) = (inner.dirty_charged(), inner.state.dirty_bytes());
     let written = match charged < dirty {
@@ -203,7 +203,7 @@ pub(crate) fn weighed(inner: &Inner) -> impl Iterator<Item = (Part, u64)> {
     })
 }
 
-/// Oldest first, less what is `copied` already.
+/// The cohorts of `slots`, the oldest first, less the bytes that are `copied` already.
 pub(crate) fn since_to_age(slots: &[Slot], now: u64, copied: u64) -> Vec<Cohort> {
     let age = |since: u64| Duration::from_millis(now.saturating_sub(since));
     let mut copied = copied;
@@ -232,7 +232,7 @@ mod tests {
     use crate::bed::bed;
     use crate::core::state::Change;
 
-    /// It was written while the clock was a year ahead.
+    /// The file was written while the clock was a year ahead.
     // S-7
     #[test]
     fn what_is_dirty_from_before_the_clock_was_set_back_goes_home() {
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// A look over many parts is rare.
+    /// A look over many parts is rare, so hot bytes may have settled since.
     #[test]
     fn what_has_settled_since_the_last_look_waits_no_longer() {
         let now = 1 << 40;

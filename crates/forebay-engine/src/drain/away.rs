@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use forebay_backing::{Error, Kind};
 
-/// How many keep it from there.
+/// The number of suspensions that keep the drain from the backing store.
 #[derive(Default)]
 pub(crate) struct Suspended(AtomicU32);
 
@@ -22,7 +22,7 @@ impl Suspended {
     }
 }
 
-/// What becomes of a flush meanwhile.
+/// The error of a flush during a suspension.
 pub(crate) fn kept_away() -> Error {
     Error::new(
         Kind::Interrupted,

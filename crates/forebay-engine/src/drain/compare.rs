@@ -1,7 +1,7 @@
-//! Copies of a file what the backing store does not hold already, block by block.
+//! Compares the dirty blocks of a file with digests, and copies those that the backing store does not hold.
 //!
-//! - R3: a block is read once, and that buffer is compared, copied and noted: what a program writes
-//!   meanwhile is found by the next look. Nothing is cloned or spliced from a shadow.
+//! - R3: a block is read once, and that buffer is compared, copied and noted: a write of a program
+//!   in the meantime is found by the next look. Nothing is cloned or spliced from a shadow file.
 
 use forebay_backing::{BackingFile, Result};
 
@@ -18,27 +18,27 @@ use crate::files::file::Inner;
 /// Bytes read at once.
 const LOOK: u64 = 1 << 20;
 
-/// In pieces of this size a block is data or a hole.
+/// The unit in which a block is data or a hole.
 const GRAIN: u64 = 4096;
 
 /// Blocks of a hole that are compared at once.
 const HOLE_BLOCKS: u64 = 4096;
 
-/// Of longer holes it is noted only where they replace what is known.
+/// Longer holes are noted only where they replace known digests.
 const HOLE_NOTED_MAX: u64 = 1 << 18;
 
-/// What is to become of a stretch.
+/// How a stretch of a file is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The store holds it.
+    /// The store holds it already.
     Stays,
     Goes,
-    /// It is a hole.
+    /// It is a hole, to be made on the store.
     Hole,
 }
 
 impl Drain {
-    /// Copies what of `[start, end)` is different, and notes what the store holds then.
+    /// Copies the blocks of `[start, end)` that differ, and notes the digests that the store holds then.
     pub(super) fn copy_different(
         &self,
         parcel: &Parcel,
@@ -74,7 +74,7 @@ impl Drain {
         Ok(())
     }
 
-    /// Returns how many bytes there were.
+    /// Compares and copies data; returns how many bytes the shadow had.
     fn compare_data(
         &self,
         parcel: &Parcel,
@@ -83,7 +83,8 @@ impl Drain {
         buf: &mut [u8],
         at: u64,
     ) -> Result<u64> {
-        // Before they are read: what is written into a hole after that is no zeros, or found next time.
+        // Holes are looked up before the read: bytes written into a hole later are not zeros, or
+        // are found by the next look.
         let data = self.data_within(parcel, at, at + buf.len() as u64)?;
         let (time, looks) = (self.files.time(), self.files.totals().looks());
         let counts = open.counts();
@@ -134,12 +135,12 @@ impl Drain {
         Ok(n)
     }
 
-    /// Of a file whose backing file others have changed: whether only they did. It may have been written
-    /// past us, but nothing moved its time, and all of it is what the store held before: then it is clean,
-    /// and of a version that is gone.
+    /// For a file whose backing file others have changed: whether only they have changed it. The
+    /// file may have been written past the daemon, but its mtime has not moved and all its bytes
+    /// are what the store held before: then it is clean, and of a version that is gone.
     pub(super) fn only_theirs(&self, parcel: &Parcel) -> bool {
         let Some(open) = parcel.digests.as_ref().filter(|open| open.counts()) else { return false };
-        // The shadow when the flight began, of one that is written past us.
+        // The shadow at the beginning of the flight, if the file is written past the daemon.
         let seen = parcel.unseen;
         let unmoved = |inner: &Inner| match inner.unseen().zip(seen) {
             Some((unseen, seen)) => {
@@ -163,7 +164,7 @@ impl Drain {
         }
         let base = inner.state.base();
         if let Some(seen) = seen.filter(|_| inner.state.is_unseen()) {
-            // Who has it open may have the old bytes until he writes.
+            // A program that has the file open may have the old bytes until it writes.
             inner.live().outdate();
             self.files.rests_untouched(&mut inner, seen);
             self.files.close_table_unchanged(open);
@@ -188,7 +189,7 @@ impl Drain {
         true
     }
 
-    /// Whether all of it is what the store held when the flight began.
+    /// Whether all dirty bytes are what the store held when the flight began.
     fn is_held(&self, parcel: &Parcel, open: &OpenTable) -> Result<bool> {
         let mut buf = vec![0; LOOK as usize];
         for &(start, end) in &parcel.dirty {
@@ -243,7 +244,7 @@ impl Drain {
         Ok(())
     }
 
-    /// Makes holes where the store holds anything else.
+    /// Makes holes where the store holds anything but zeros.
     fn compare_hole(
         &self,
         parcel: &Parcel,
@@ -256,11 +257,11 @@ impl Drain {
             return self.copy_hole(parcel, target, start, end);
         }
         let zeros = open.digest_of_zeros(BLOCK);
-        // Made at the end, each as long as it is: by how fast that goes flights are measured.
+        // The holes are made at the end, each in full length: the pace of that sizes later flights.
         let mut ways = Vec::new();
         let mut at = start;
         while at < end {
-            // Much of a long hole may be of no page of digests.
+            // Most of a long hole may have no page of digests.
             let noted = if long { open.next_noted(at / BLOCK).unwrap_or(u64::MAX) } else { 0 };
             let from = noted.saturating_mul(BLOCK).min(end);
             if from > at {

@@ -1,11 +1,11 @@
 //! The middle of a flight: opens the backing files and copies runs to them, many at once.
 //!
-//! A large file is cut into pieces that are copied in parallel; once the last of them has ended the
-//! file is finished, or cleaned up after if nobody waits any more (W2).
+//! A large file is cut into pieces that are copied in parallel; once the last piece has ended the
+//! file is finished, or, if no caller waits any more, cleaned up (W2).
 //!
-//! Only copies count against `flush-depth`. A small file needs four calls at the backing store (to
-//! open it, to write, for its times, for what it is then), of which one moves bytes: the others have
-//! threads of their own, or a store with latency would be idle for most of the time.
+//! Only copies count against `flush-depth`. A small file needs four calls to the backing store
+//! (open, write, set times, stat), of which one moves bytes: the others have threads of their own,
+//! or a store with latency would be idle most of the time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -21,21 +21,20 @@ use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel};
 use crate::files::digests::OpenTable;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// Bytes moved by one call: large enough for a network file system's largest request.
+/// Bytes moved by one call: as many as the largest request of a network file system.
 const COPY_BUFFER: usize = 1 << 20;
 
-/// So many calls that move no bytes may be in flight for each copy that may: a small file needs three
-/// of them, and its copy takes longer than one where copies keep the store busy.
+/// The number of calls that move no bytes which may be in flight for each copy. A small file needs
+/// three of them, and its copy takes longer than one such call where copies keep the store busy.
 pub(crate) const ERRANDS_PER_COPY: usize = 2;
 
-/// What is copied together.
+/// Files that are copied together.
 struct Batch {
     latch: Latch,
-    /// Its files that nobody has begun to open.
+    /// The files that are not being opened yet.
     unopened: Mutex<VecDeque<(usize, Arc<Parcel>)>>,
-    /// The pieces of its files that were opened, by the file's place in the batch and by offset:
-    /// many are copied at once, but in this order, so that a disk's head is not sent from file to
-    /// file.
+    /// The pieces of the opened files, by the file's place in the batch and by offset: many are
+    /// copied at once, but in this order, so that a disk's head does not go from file to file.
     waiting: Mutex<BTreeMap<(usize, u64), Piece>>,
 }
 
@@ -43,7 +42,7 @@ struct Piece {
     parcel: Arc<Parcel>,
     target: Arc<dyn BackingFile>,
     end: u64,
-    /// Of its file.
+    /// Whether it is the first piece of its file.
     first: bool,
 }
 
@@ -54,7 +53,7 @@ impl Batch {
 }
 
 impl Drain {
-    /// Step 2: all parcels, at most `flush_depth` copies at once.
+    /// Step 2: copies all parcels, at most `flush_depth` at once.
     pub(crate) fn copy_all(
         self: &Arc<Self>,
         parcels: &[(usize, Arc<Parcel>)],
@@ -64,8 +63,8 @@ impl Drain {
         let unopened = Mutex::new(Rank::Batch, parcels.iter().cloned().collect());
         let batch =
             Arc::new(Batch { latch, unopened, waiting: Mutex::new(Rank::Batch, BTreeMap::new()) });
-        // What others do to a file between the look at it and its copy nobody notices: few are
-        // opened ahead.
+        // A change by another program between the look at a file and its copy is not seen, so few
+        // files are opened ahead.
         for _ in 0..self.files.tune(|t| t.flush_depth as usize) * ERRANDS_PER_COPY {
             self.open_another(&batch);
         }
@@ -83,7 +82,7 @@ impl Drain {
                     .iter()
                     .filter(|(_, parcel)| parcel.is(COPYING))
                     .for_each(|(_, parcel)| stop(parcel));
-                // The threads that copy may be busy for long with what others flush.
+                // The threads that copy may be busy for long with other flushes.
                 while self.copy_next(&batch) {}
             }
         };
@@ -102,7 +101,7 @@ impl Drain {
         }
     }
 
-    /// Opens a file and has it copied.
+    /// Opens a file and queues its pieces for copying.
     fn start_copy(self: &Arc<Self>, at: usize, parcel: &Arc<Parcel>, batch: &Arc<Batch>) {
         let wanted = parcel.is_wanted();
         let pieces = if wanted { self.hand_out(at, parcel, batch) } else { Ok(0) };
@@ -115,7 +114,7 @@ impl Drain {
         }
         for _ in 0..pieces {
             let (drain, batch) = (self.clone(), batch.clone());
-            // None is left for it once the batch was cancelled.
+            // `copy_next` finds no piece once the batch was cancelled.
             self.flushes.run(move || _ = drain.copy_next(&batch));
         }
         if parcel.end_piece() {
@@ -123,10 +122,10 @@ impl Drain {
         }
     }
 
-    /// Opens the target and hands out its pieces; returns how many.
+    /// Opens the target and queues its pieces; returns how many.
     fn hand_out(&self, at: usize, parcel: &Arc<Parcel>, batch: &Batch) -> Result<usize> {
         let target = self.open_target(parcel)?;
-        // To open it, an ordinary user may have changed its mode for a moment.
+        // An ordinary user may have changed the file's mode for a moment to open it.
         if !self.home.is_privileged() {
             parcel.file.lock().live().disown_answers();
         }
@@ -142,7 +141,7 @@ impl Drain {
         Ok(count)
     }
 
-    /// Copies one piece of the batch, the first that nobody has taken; `false` if there is none.
+    /// Copies the first piece of the batch that is not taken; `false` if no piece is left.
     fn copy_next(self: &Arc<Self>, batch: &Arc<Batch>) -> bool {
         let first = batch.waiting().pop_first();
         let Some(((_, start), piece)) = first else { return false };
@@ -174,12 +173,12 @@ impl Drain {
         }
     }
 
-    /// The backing file, opened for writing, if it is still the one we know (S8).
+    /// Opens the backing file for writing, if it is still the known one (S8).
     fn open_target(&self, parcel: &Parcel) -> Result<Arc<dyn BackingFile>> {
         let mut last: Option<PathBuf> = None;
         for _ in 0..4 {
             let Some(path) = parcel.file.path() else {
-                // Its known names are gone, but it may have others: by descriptor, then.
+                // All known names are gone, but the file may have others: use the descriptor.
                 let held = parcel.file.lock().live().target.clone();
                 return held.ok_or_else(|| Error::os(libc::ESTALE, "the file has no known name"));
             };
@@ -190,8 +189,8 @@ impl Drain {
                 parcel.touched.store(true, SeqCst);
             }
             let opened = self.call_home(|| {
-                // An ordinary user opens his own 0444 file by way of a chmod, which moves its
-                // ctime: look before.
+                // To open a 0444 file of its own an ordinary user goes by way of a chmod, which
+                // moves the ctime: look at the file before.
                 let before = if self.home.is_privileged() {
                     None
                 } else {
@@ -206,7 +205,7 @@ impl Drain {
                     let known = (&parcel.base, parcel.mtime);
                     let died =
                         differs && self.files.died_meanwhile(parcel.seen, known, &attr.version());
-                    // It may be of others all the same.
+                    // The version may be that of another program's write all the same.
                     parcel.digests.iter().filter(|_| died).for_each(OpenTable::distrust);
                     let changed = differs && !died;
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
@@ -227,8 +226,8 @@ impl Drain {
         Err(self.conflict(parcel, "the backing file was replaced or deleted"))
     }
 
-    /// Whether something else than the file with this key has its name, or nothing: what cannot be
-    /// opened may be a link or a directory by now, or lie below one.
+    /// Whether the path leads to another file than the one with this key, or to none: a path that
+    /// cannot be opened may be a link or a directory by now, or lie below one.
     fn is_elsewhere(&self, path: &Path, key: FileKey) -> bool {
         match self.call_home(|| self.home.backing().stat(path)) {
             Ok(attr) => attr.key != key,
@@ -236,7 +235,7 @@ impl Drain {
         }
     }
 
-    /// Attributes may have changed through us since the capture: look at the base again.
+    /// Looks at the base again: attributes may have changed through the daemon since the capture.
     fn moved_by_us(&self, parcel: &Parcel, found: &Version) -> bool {
         let inner = parcel.file.lock();
         inner.state.base() == *found
@@ -244,7 +243,7 @@ impl Drain {
 
     fn conflict(&self, parcel: &Parcel, why: &str) -> Error {
         let mut inner = parcel.file.lock();
-        // A rename or unlink of ours may be on its way: then it is no conflict.
+        // A rename or unlink through the daemon may be under way: then there is no conflict.
         if inner.in_use().is_some_and(|live| live.unlinked) {
             return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
         }
@@ -254,9 +253,9 @@ impl Drain {
                 self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushFailed { base });
             parcel.digests.iter().for_each(|open| self.files.close_table_unchanged(open));
         }
-        // Several changes of ours may have come between the look at the backing file and here.
+        // Several changes through the daemon may have come since the look at the backing file.
         let changed = inner.moved_since(parcel.seen);
-        // Who began to rename it before anything of it was cached is known to the table alone.
+        // A rename that began before any byte of the file was cached is known to the table alone.
         if changed || self.files.is_leaving(parcel.file.key, None) {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");
         }
@@ -279,7 +278,7 @@ impl Drain {
         }
     }
 
-    /// Copies data, and makes holes where the shadow has holes.
+    /// Copies data, and makes holes where the shadow file has holes.
     fn copy_range(
         &self,
         parcel: &Parcel,
@@ -322,18 +321,18 @@ impl Drain {
         Ok(())
     }
 
-    /// Size and times, once all pieces are there.
+    /// Sets size and times, once all pieces are copied.
     fn finish_copy(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
         let same = (parcel.target_size(), parcel.mtime) == (parcel.base.size, parcel.base.mtime);
         let compared = parcel.digests.is_some() && !parcel.resumed;
         if compared && same && !parcel.touched.load(SeqCst) {
-            return Ok(()); // It is there already.
+            return Ok(()); // The store has the bytes, the size and the time already.
         }
         parcel.touched.store(true, SeqCst);
         self.call_home(|| {
             let end = parcel.target_size();
             let known = if parcel.resumed { None } else { Some(parcel.base.size) };
-            // What was a hole when it was compared may be data by now.
+            // A hole that was compared may be data by now.
             let copied = parcel.digests.is_none();
             let reached = copied && parcel.captured.last().is_some_and(|run| run.1 == end);
             if known != Some(end)
@@ -350,7 +349,7 @@ impl Drain {
         Ok(())
     }
 
-    /// Whether the copy itself has made the file as long as it is to be.
+    /// Whether the copy itself has extended the file to its full size.
     fn ends_in_data(&self, parcel: &Parcel, end: u64) -> bool {
         let last = end.saturating_sub(1);
         matches!(parcel.shadow.next_data(last), Ok(Some((start, _))) if start <= last)

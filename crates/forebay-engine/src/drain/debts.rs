@@ -1,7 +1,7 @@
-//! What the drain owes: of each order that it carries out until a deadline, what was dirty when the
-//! order was given, less what has reached the backing store since.
+//! The debts of the drain: for each order with a deadline, the bytes that were dirty when the order
+//! was given, less those that have reached the backing store since.
 //!
-//! By ranges, not by the times of dirty bytes: those are the wall clock's, which may be set back.
+//! Debts are ranges, not times: dirty bytes have the wall clock's times, and that clock may be set back.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,15 @@ impl Default for Debts {
 #[derive(Default)]
 struct DebtTable {
     last_order: u64,
-    /// By file and order.
+    /// Debts by file and order.
     entries: BTreeMap<(FileId, u64), Debt>,
 }
 
 struct Debt {
     left: Ranges,
-    /// A flight was on that may have begun before.
+    /// Whether a flight was under way that may have begun before the order.
     outrun: bool,
-    /// One has landed since, and with it what is not in ranges.
+    /// Whether a flight that began later has landed: it also settles changes that are not in ranges.
     landed: bool,
 }
 
@@ -38,14 +38,14 @@ impl Debts {
         self.0.lock()
     }
 
-    /// A new order.
+    /// Returns the number of a new order.
     pub fn begin(&self) -> u64 {
         let mut table = self.table();
         table.last_order += 1;
         table.last_order
     }
 
-    /// Takes down what one order owes of a file, under the file's lock.
+    /// Records the bytes of a file that one order owes, under the file's lock.
     pub fn incur(&self, order: u64, file: FileId, inner: &Inner, runs: &[(u64, u64)]) {
         let mut left = Ranges::None;
         runs.iter().for_each(|&(start, end)| left.set(start, end, State::Dirty));
@@ -54,14 +54,14 @@ impl Debts {
         self.table().entries.insert((file, order), debt);
     }
 
-    /// A flight of the file has landed: `copied` is on the backing store as it was when the flight
-    /// began, `rewritten` is what was written since.
+    /// Pays with a flight of the file that has landed: `copied` is on the backing store as of the
+    /// beginning of the flight, `rewritten` was written since.
     pub fn pay(&self, file: FileId, copied: &[(u64, u64)], rewritten: &Ranges) {
         let mut table = self.table();
         for (_, debt) in table.entries.range_mut((file, 0)..=(file, u64::MAX)) {
             for &(start, end) in copied {
                 match debt.outrun {
-                    // What was written to it may be owed: it came before the order.
+                    // A rewritten byte may be owed: the write may have come before the order.
                     true => rewritten
                         .gaps(start, end)
                         .into_iter()
@@ -74,7 +74,7 @@ impl Debts {
         }
     }
 
-    /// Whether nothing that was owed is dirty any more.
+    /// Whether no byte that was owed is dirty any more.
     pub fn are_paid(&self, order: u64, file: FileId, inner: &Inner) -> bool {
         let table = self.table();
         let Some(debt) = table.entries.get(&(file, order)) else { return true };
@@ -103,7 +103,7 @@ mod tests {
         let bed = bed("debts-clock");
         let hour = Duration::from_secs(3600);
         {
-            // As if it were written, and an hour taken back then; and the drain leaves it alone.
+            // As if the clock had gone back an hour after the write; and the drain leaves the file alone.
             let mut inner = bed.file.lock();
             let since = bed.engine.files.time().ms() + hour.as_millis() as u64;
             bed.engine.files.commit(&bed.file, &mut inner, Change::Aged { since }).unwrap();

@@ -1,5 +1,5 @@
-//! What the drain takes next: gathers what is dirty, the oldest first, and has it picked and
-//! sorted. Large files go in parts, small ones whole.
+//! Gathers the next dirty files for the drain, the oldest first, and has them picked and sorted.
+//! Large files go in parts, small ones whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::drain::ages::{goes_whole, is_flushable, weighed};
 use crate::drain::parcel::{Pick, Take};
 use crate::files::file::{File, Inner};
 
-/// Files in one batch, and so per sync of the backing store.
+/// Files in one batch, and with it per sync of the backing store.
 const BATCH_FILES: usize = 512;
 
-/// As many batches' worth of bytes are looked at, so that there is something to sort and to leave.
+/// Bytes that are gathered, in batches: more than one batch, to have a choice when sorting.
 const LOOK_BATCHES: u64 = 4;
 
 struct Candidate {
@@ -26,7 +26,7 @@ struct Candidate {
 }
 
 impl Drain {
-    /// The next batch.
+    /// Returns the next batch.
     pub(crate) fn due(&self, decision: &Decision) -> Vec<Pick> {
         let tunables = self.files.tunables();
         let marks = tunables.marks(self.files.level().tier_bytes);
@@ -60,7 +60,7 @@ impl Drain {
         let by_age = matches!(decision.term, Term::Age | Term::Idle);
         let mut bytes = 0;
         let mut candidates = Vec::new();
-        // The queue's lock comes after a file's.
+        // The lock of the queue comes after a file's.
         let files = self.files.dirty().older(now, until);
         for file in files {
             let instant = self.files.time().now();

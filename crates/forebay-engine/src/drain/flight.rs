@@ -1,5 +1,5 @@
-//! One file on its way to the backing store: from the capture of what is dirty to what the copy
-//! means. The invariants W1 to W4 are in [`crate::drain::flush`].
+//! The flight of one file to the backing store, from the capture of its dirty bytes to their
+//! settling. The invariants W1 to W4 are in [`crate::drain::flush`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -25,16 +25,16 @@ use crate::files::unseen::{Copied, Doubt};
 use crate::tier::media::MediaFile;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// Syncing files one by one is cheaper than the whole tier up to about this many.
+/// Up to about this many files, syncing each costs less than syncing the whole tier.
 const SYNC_EACH_MAX: usize = 16;
 
-/// How long the end of a flight waits for changes of names and attributes through us.
+/// How long the end of a flight waits for changes of names and attributes through the daemon.
 const CHANGES_MAX: Duration = Duration::from_secs(5);
 
-/// Who has not synced a file for so long is not expected to.
+/// A file that was not synced for so long is not expected to be synced again.
 const SYNCED_LATELY: Duration = Duration::from_secs(60);
 
-/// After so long what a file keeps is let go of; what is still in use is soon kept anew.
+/// The time after which a file's kept bytes become clean; bytes still in use are soon kept anew.
 const KEPT_MAX: Duration = Duration::from_secs(600);
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -44,13 +44,13 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// Why a flight failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// The backing store had no room for it.
+    /// The backing store had no room for the file.
     NoRoom,
     Other,
 }
 
 impl Drain {
-    /// Captures what is dirty. `Ok(None)`: nothing is. EBUSY: another flight is on (W2).
+    /// Captures the dirty bytes. `Ok(None)`: no byte is dirty. EBUSY: another flight is under way (W2).
     pub(crate) fn begin_flight(
         &self,
         file: &Arc<File>,
@@ -67,13 +67,13 @@ impl Drain {
         if inner.state.conflict().stands() {
             return Err(Error::new(Kind::Conflict, inner.state.conflict().why()));
         }
-        // Else what others did to it meanwhile would be a conflict.
+        // Without this check a change of the backing file by another program would be a conflict.
         if inner.state.is_unseen() && !inner.state.flush_is_open() {
             if let Some(now) = self.files.untouched(&mut inner) {
                 self.files.rests_untouched(&mut inner, now);
                 return Ok(None);
             }
-            // All of it is what the store held, as a look has found.
+            // A look has found that all bytes are what the store held.
             if inner.live().stale && !may_have_changed(&inner, self.files.time().now()) {
                 return Ok(None);
             }
@@ -87,13 +87,13 @@ impl Drain {
         let dirty = inner.state.dirty(size);
         let Portion { captured, data, upto } = match (unseen, take) {
             (Some(_), _) => Portion::whole(dirty.clone()),
-            // Little of it is copied, most likely.
+            // Little of a file in doubt is copied, most likely.
             (None, _) if inner.doubt().is_some() => Portion::dense(dirty.clone(), DOUBT_BYTES),
             (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
         inner.live().begin_flight();
-        // Of one that is held others' writes are to be written over.
+        // A flush of a held file is to overwrite what others wrote to the backing file.
         let resumed = inner.state.flush_is_open() || inner.state.is_held();
         let digests = self.files.open_table(file, &mut inner, size, resumed);
         Ok(Some(Arc::new(Parcel {
@@ -123,7 +123,7 @@ impl Drain {
         })))
     }
 
-    /// What a flight takes of what is `wanted`.
+    /// Returns the portion of `wanted` that one flight takes.
     fn portion(&self, inner: &Inner, shadow: &dyn MediaFile, wanted: Vec<(u64, u64)>) -> Portion {
         let has_holes = inner.dirty_charged() < inner.state.dirty_bytes();
         if !has_holes || sum(&wanted) <= FLIGHT_BYTES {
@@ -135,14 +135,15 @@ impl Drain {
         };
         let holes = self.holes.flight_bytes();
         let found = Portion::sparse(&wanted, |at| shadow.next_data(at), free_from, holes);
-        // Whatever is wrong with the shadow, the copy finds it, and says so.
+        // If the shadow file is damaged, the copy finds and reports that.
         self.files.note_tier(found).unwrap_or_else(|_| Portion::dense(wanted, FLIGHT_BYTES))
     }
 
-    /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
-    /// here: the flush goes on.
+    /// Step 1 (W4). If the tier cannot sync, the flush goes on: the bytes are safer on the backing
+    /// store.
     pub(crate) fn make_durable(&self, parcels: &[(usize, Arc<Parcel>)]) {
-        // Even where all is known to be durable: it may have been overwritten since.
+        // The tier is synced even where all bytes are known to be durable: they may have been
+        // overwritten since.
         let media = self.files.media();
         let together =
             parcels.len() > SYNC_EACH_MAX && self.files.note_tier(media.sync_all()).is_ok();
@@ -168,10 +169,10 @@ impl Drain {
                 parcel.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             if synced.is_err() && inner.state.is_held() {
-                // It has to be flushed again later, from what is durable here.
+                // A held file has to be flushed again later, from bytes that are durable here.
                 parcel.fail(Error::os(libc::EIO, "the fast tier could not be synced"));
             }
-            // What differs from the store may be what was written, or what was there before.
+            // Bytes that differ from the store's may be new writes, or old content.
             if inner.state.conflict().stands() {
                 parcel.fail(Error::new(Kind::Conflict, inner.state.conflict().why()));
             }
@@ -182,8 +183,8 @@ impl Drain {
         let _ = self.files.note_tier(self.files.index().sync());
     }
 
-    /// Before the first byte goes home partners have what is to go, and that it goes: they can bring it
-    /// there if we die half way.
+    /// Sends partners the bytes of the flush, and that it begins, before the first byte reaches the
+    /// backing store: they can finish it if this member dies half way.
     pub(crate) fn tell_partners(self: &Arc<Self>, parcels: &[(usize, Arc<Parcel>)]) {
         if !self.files.copying().is_wanted() {
             return;
@@ -219,7 +220,7 @@ impl Drain {
         let sync = move || drain.call_home(|| drain.home.backing().sync_files(&targets));
         let limit = self.files.tune(|t| t.backing_timeout);
         let health = self.home.health();
-        // A sync may rightly take long: it ends with an answer, or the store counts as away.
+        // A sync may rightly take long: it ends with an answer, or when the store counts as away.
         let outcome =
             self.errand(sync, || health.has_stalled_call(limit * 4) || !health.is_available());
         if let Some(Ok(())) = &outcome {
@@ -237,8 +238,8 @@ impl Drain {
         }
     }
 
-    /// Does what may hang in the store on a thread of its own; `None` if it is given up, as it is at the end of
-    /// the mount.
+    /// Runs work that may hang in the store on a thread of its own; `None` if it is given up, as at
+    /// the end of the mount.
     pub(crate) fn errand<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -255,7 +256,7 @@ impl Drain {
         done.lock().take()
     }
 
-    /// Step 4 for all, in parallel: each asks the backing store for its new version.
+    /// Step 4 for all files, in parallel: each asks the backing store for its new version.
     pub(crate) fn end_all(self: &Arc<Self>, parcels: &[(usize, Arc<Parcel>)]) -> Vec<Outcome> {
         let latch = Arc::new(Latch::new(parcels.len()));
         let results: Arc<Mutex<Vec<Option<Outcome>>>> =
@@ -279,7 +280,7 @@ impl Drain {
     /// Step 4.
     fn end_flight(self: &Arc<Self>, parcel: &Arc<Parcel>) -> Outcome {
         if parcel.is(ABANDONED) {
-            // Its last copy still hangs; it keeps the flight (W2) and cleans up when it returns.
+            // The last copy still hangs: it keeps the flight (W2) and cleans up when it returns.
             return Outcome::Failed(Error::new(
                 Kind::TimedOut,
                 "the backing store did not answer in time",
@@ -288,7 +289,7 @@ impl Drain {
         if !parcel.has_failed() {
             match self.land(parcel) {
                 Ok(()) => {
-                    // What cannot be said now is said later.
+                    // If partners cannot be told now, they are told later.
                     let _ = self.outbox.forget(&parcel.file, Lasting::No);
                     return Outcome::Flushed(parcel.flown());
                 }
@@ -296,7 +297,7 @@ impl Drain {
             }
         }
         let error = self.land_failed(parcel);
-        // Its last name went during the flight: nobody is owed its bytes.
+        // If the last name went during the flight, nobody is owed the bytes.
         let inner = parcel.file.lock();
         if inner.gone() || inner.in_use().is_some_and(|live| live.unlinked) {
             return Outcome::Nothing;
@@ -320,7 +321,7 @@ impl Drain {
         }
         let unsent = !parcel.touched.load(SeqCst);
         let base = match unsent && !is_still(parcel, &inner, &found) {
-            // All was there already: what others wrote since is found by the next look at the version.
+            // If all bytes were on the store already, the next look at the version finds others' changes since.
             true => inner.state.base(),
             false => found.version(),
         };
@@ -332,7 +333,7 @@ impl Drain {
         self.settle(parcel, &mut inner, &rewritten, looked, base, told)?;
         if let Some(open) = &parcel.digests {
             self.files.note_look(&mut inner, open, parcel.moved());
-            // Who wrote to it besides has left nobody knows what.
+            // Another program that has written to the file has left unknown content.
             let made = (parcel.target_size(), parcel.mtime) == (found.size, found.mtime);
             if kept_time && (made || base == parcel.base) {
                 self.files.close_table(open, &base);
@@ -351,17 +352,18 @@ impl Drain {
         Ok(())
     }
 
-    /// Of a flight that finds the backing file to be what neither it nor anything else of ours has made (S8).
+    /// Declares a conflict after a flight: the backing file is as neither the flight nor another
+    /// change of the daemon has made it (S8).
     fn written_by_others(&self, file: &Arc<File>, inner: &mut Inner, base: Version) -> Error {
         let why = "somebody else wrote to the backing file during the flush";
-        // What was fetched before is of a version that is gone.
+        // Bytes that were fetched before are of a version that is gone.
         inner.note_base();
         let _ = self.files.commit_anyway(file, inner, Change::FlushFailed { base });
         self.files.declare_conflict(file, inner, why);
         Error::new(Kind::Conflict, why)
     }
 
-    /// Records that what was copied, and not rewritten meanwhile, is on the backing store (S6).
+    /// Records that bytes which were copied, and not rewritten meanwhile, are on the backing store (S6).
     fn settle(
         &self,
         parcel: &Parcel,
@@ -375,7 +377,7 @@ impl Drain {
         let told = told.filter(|_| inner.state.mtime() == parcel.mtime);
         let mtime = told.unwrap_or(inner.state.mtime());
         let uncut = !inner.changed(parcel.seen, What::Size);
-        // Still open to writers we do not see, all of it stays dirty, from now.
+        // A file that is still open for writing past the daemon stays dirty as a whole, from now on.
         let still = parcel.unseen.filter(|_| inner.state.is_unseen());
         let unseen = still.is_some();
         let settled = Settled {
@@ -394,12 +396,12 @@ impl Drain {
         }
         if let Some(at) = still {
             let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
-            // What a sync has not written out may change without a further sign.
+            // Bytes that a sync failed to write out may change without another sign.
             let synced = !inner.state.is_unsynced();
             if let Some(unseen) = inner.live().unseen_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.outlives_close && self.files.media().is_memory();
-                // A write moves the time when it begins: what it brings after the look a second one finds. Without
-                // digests that would be a copy of all of it; there the last flush does.
+                // A write moves the time at its beginning: a second look finds the bytes that came after the
+                // first. Without digests a second look would copy the whole file; there the last flush does it.
                 let same = unseen.copied.as_ref().filter(|was| was.at == at && parcel.moved() == 0);
                 let to_come = |from: &Instant| self.files.time().now() < *from;
                 let still = same.and_then(|was| was.doubted_from).filter(to_come);
@@ -410,8 +412,8 @@ impl Drain {
             }
             return Ok(());
         }
-        // Who wrote past us and closed it while it was copied has left what nobody has looked at yet. So has a
-        // flight that took a part.
+        // A writer past the daemon that closed the file during the copy has left bytes that no look
+        // has covered. So has a flight that took a part.
         let left = parcel.upto != u64::MAX || rewritten.gaps(0, inner.state.size()).is_empty();
         inner.doubt_it(inner.doubt().filter(|_| left).map(|it| Doubt {
             dirty: it.dirty.saturating_sub(parcel.moved()),
@@ -419,12 +421,12 @@ impl Drain {
             ..it
         }));
         self.restamp(parcel, inner, rewritten);
-        // Of a write behind others nobody has told the evictor. Large holes need not go.
+        // A write into a dirty hole was not announced to the evictor. Large holes need not be.
         self.files.admit(file, parcel.data.iter().copied());
         Ok(())
     }
 
-    /// Whether what has been flushed is kept; what is kept for too long is let go of.
+    /// Whether flushed bytes are kept; bytes that were kept for too long become clean.
     fn keeps_flushed(&self, file: &File, inner: &mut Inner, now: Instant) -> Result<bool> {
         if inner.state.is_held() {
             return Ok(true);
@@ -437,9 +439,9 @@ impl Drain {
         Ok(keeps)
     }
 
-    /// Looks at the backing file while no change of names or attributes through us is under way:
-    /// what such a change leaves behind would be taken for somebody else's by the next flush, and
-    /// a time it sets would be lost. Of one that takes too long the file is flushed again later.
+    /// Looks at the backing file while no change of names or attributes through the daemon is under
+    /// way: the next flush would take the result of such a change for another program's, and a time
+    /// that it sets would be lost. If a change takes too long, the file is flushed again later.
     fn look_undisturbed<'a, T>(
         &self,
         parcel: &'a Parcel,
@@ -463,7 +465,7 @@ impl Drain {
         Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
     }
 
-    /// A large file is as old now as the oldest of what is left, and waits in the queue accordingly.
+    /// Makes a large file as old as the oldest of its remaining dirty parts, and queues it accordingly.
     fn restamp(&self, parcel: &Parcel, inner: &mut Inner, rewritten: &Ranges) {
         inner.settle_stamps(&parcel.captured, rewritten, parcel.began_ms);
         if goes_whole(inner) {
@@ -502,7 +504,7 @@ impl Drain {
         error.context(path.display())
     }
 
-    /// The drain tries a file again after a while, each time a longer one.
+    /// Makes the drain try a file again after a pause that grows with each failure.
     pub(crate) fn pause_after(&self, inner: &mut Inner, error: &Error) {
         let count = inner.trouble().map_or(1, |t| t.count.saturating_add(1));
         if error.kind() != Kind::Conflict && count == 1 {
@@ -514,9 +516,9 @@ impl Drain {
         inner.note_trouble(Some(Trouble { error: error.to_string(), count, retry_at }));
     }
 
-    /// Takes over what a failed flight has made of the backing file, so that what others do to it
-    /// until the next one is noticed, as is what they have done meanwhile (S8). If that cannot be seen, it counts
-    /// as unknown, as after a crash. Returns why it failed, then.
+    /// Takes over the state of the backing file after a failed flight, so that changes by others
+    /// meanwhile, and before the next flight, are noticed (S8). If the state cannot be read, it
+    /// counts as unknown, as after a crash. Also returns the flight's error, or a conflict.
     fn look_at_failed<'a>(
         &self,
         parcel: &'a Parcel,
@@ -554,7 +556,8 @@ impl Drain {
         (inner, error)
     }
 
-    /// What a failed flight has left of the backing file, once what found no room was given back (H2).
+    /// Returns the state in which a failed flight has left the backing file, after a flight without
+    /// room has given its room back (H2).
     fn left_by<'a>(
         &self,
         parcel: &'a Parcel,
@@ -572,7 +575,7 @@ impl Drain {
             if gives_back {
                 give_room_back(parcel, &*target)?;
             }
-            // What is taken over must still be so after a loss of power there.
+            // The state that is taken over must outlast a loss of power there.
             let synced = target.sync().is_ok();
             let (found, kept_time) = look_after(&*target, parcel, times)?;
             Ok(Left { found, kept_time, synced })
@@ -581,18 +584,18 @@ impl Drain {
     }
 }
 
-/// What a failed flight has left of the backing file.
+/// The state in which a failed flight has left the backing file.
 struct Left {
     found: Attr,
     kept_time: bool,
     synced: bool,
 }
 
-/// The time that a flight tells the store.
+/// Whether the times that a flight sets on the store still count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Times {
     Count,
-    /// Another was set through us since the capture.
+    /// Another time was set through the daemon since the capture.
     AreOld,
 }
 
@@ -600,7 +603,7 @@ fn times_of(parcel: &Parcel, inner: &Inner) -> Times {
     if inner.changed(parcel.seen, What::Time) { Times::AreOld } else { Times::Count }
 }
 
-/// Cuts a file to what it was before a flight that found no room (H2), unless it is longer than
+/// Cuts a file to its size before a flight that found no room (H2), unless it is longer than
 /// the flight may have made it.
 fn give_room_back(parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
     let found = target.stat()?.size;
@@ -611,9 +614,9 @@ fn give_room_back(parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
     Ok(())
 }
 
-/// Whether what has been flushed of a file is kept: programs have it open and sync it, so they will
-/// again, and each sync of a byte that was flushed meanwhile would cost a record and its own sync.
-/// Kept bytes are flushed once more after a loss of power, so they are let go of from time to time.
+/// Whether the flushed bytes of a file are kept. They are if programs have it open and sync it: they
+/// will again, and each sync of a byte that was flushed meanwhile would cost a record and a sync of its
+/// own. Kept bytes are flushed once more after a loss of power, so from time to time they become clean.
 ///
 /// Also returns whether it is time for that.
 fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
@@ -625,8 +628,8 @@ fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
     (keeps, old)
 }
 
-/// Whether the backing file is what the flight has made it. What was cut off here under the copy may be missing
-/// there, and a time that was set is another.
+/// Whether the backing file is as the flight has left it. Bytes that were cut off here during the
+/// copy may be missing there, and a time that was set here differs.
 fn is_ours(parcel: &Parcel, inner: &mut Inner, found: &Attr, kept_time: bool) -> bool {
     let made = parcel.target_size();
     let flight = inner.live().flight.as_ref().expect("W2: a flight ends once");
@@ -638,13 +641,13 @@ fn is_ours(parcel: &Parcel, inner: &mut Inner, found: &Attr, kept_time: bool) ->
     sized && (found.mtime == parcel.mtime || !kept_time || is_old)
 }
 
-/// Whether it is what is known, of a flight that had nothing to send.
+/// Whether the backing file is as known, after a flight that had nothing to send.
 fn is_still(parcel: &Parcel, inner: &Inner, found: &Attr) -> bool {
     let (base, times) = (inner.state.base(), times_of(parcel, inner));
     found.size == base.size && (found.mtime == base.mtime || times == Times::AreOld)
 }
 
-/// Whether it is what a flight that failed may have made it. What is held is written over all the same.
+/// Whether the backing file is as a failed flight may have left it. A held file is overwritten all the same.
 fn may_be_ours(parcel: &Parcel, inner: &mut Inner, left: &Left) -> bool {
     match parcel.made.is_whole() {
         _ if inner.state.is_held() || parcel.is_blind() => true,
@@ -653,7 +656,7 @@ fn may_be_ours(parcel: &Parcel, inner: &mut Inner, left: &Left) -> bool {
     }
 }
 
-/// What of `copied` was not rewritten.
+/// The parts of `copied` that were not rewritten.
 fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
     match rewritten {
         Ranges::None => copied.into(),
@@ -661,27 +664,27 @@ fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
     }
 }
 
-/// Since when what a flight leaves behind is dirty: only what was rewritten, or also what waits.
+/// The time since when the rest after a flight is dirty: only rewritten bytes, or also bytes that wait.
 fn left_since(parcel: &Parcel, inner: &Inner) -> u64 {
     let whole = parcel.captured.len() == parcel.dirty.len()
         && parcel.captured.last() == parcel.dirty.last();
     if whole { parcel.began_ms } else { inner.state.dirty_since() }
 }
 
-/// The backing file after its flush, and whether the store keeps the time it is told. Some do not
-/// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
+/// Returns the backing file's attributes after its flush, and whether the store keeps the mtime that it is
+/// told. Some stores do not (object stores, some FUSE file systems): there only the size shows a foreign write.
 ///
-/// A time that was set through us since the capture is not to be set back to what it was: that would be taken
-/// for somebody else's change, once the file is clean.
+/// A time that was set through the daemon since the capture must not be set back: once the file is clean, that
+/// would be taken for another program's change.
 fn look_after(target: &dyn BackingFile, parcel: &Parcel, times: Times) -> Result<(Attr, bool)> {
     let found = target.stat()?;
-    // The time of what somebody else has written meanwhile is his.
+    // A time that differs may be that of another program's write.
     if found.mtime == parcel.mtime || times == Times::AreOld || !parcel.made.is_whole() {
         return Ok((found, true));
     }
     target.set_times(None, Some(parcel.mtime))?;
     let again = target.stat()?;
-    // Told again it is as it should be: somebody had changed it since we told it first.
+    // If the store keeps the time now, another program had changed it since it was set first.
     Ok(if again.mtime == parcel.mtime { (found, true) } else { (again, false) })
 }
 
@@ -701,7 +704,7 @@ mod tests {
         change(bed, inner, Change::Marked { marks, age });
     }
 
-    /// Who does not sync any more keeps nothing; who does starts anew from time to time.
+    /// A file that is not synced any more keeps nothing; one that is synced begins anew from time to time.
     #[test]
     fn what_is_kept_is_let_go_of_in_time() {
         let bed = bed("flight-kept");
@@ -733,8 +736,8 @@ mod tests {
         assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
     }
 
-    /// What a sync makes durable beside dirty bytes is kept only where it is the backing store's for
-    /// all we know.
+    /// Clean bytes that a sync makes durable beside dirty ones are kept only if they are the
+    /// backing store's for all that is known.
     // S-8
     #[test]
     fn nothing_is_kept_beside_a_sync_of_a_file_that_others_may_have_changed() {

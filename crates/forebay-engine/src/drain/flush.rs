@@ -1,9 +1,9 @@
-//! The drain: copies dirty bytes to the backing store and settles what that means.
+//! The drain: copies dirty bytes to the backing store and settles the files.
 //!
-//! A batch of files goes through four steps, each for all of them before the next: (1) what is
-//! dirty is captured and made durable in the tier, and the index says that a flush is under way;
+//! A batch of files goes through four steps, each for all files before the next: (1) the dirty
+//! bytes are captured and made durable in the tier, and the index says that a flush is under way;
 //! (2) the runs are copied, many at once; (3) the backing store is synced once; (4) each file is
-//! settled: clean is what was copied and not rewritten meanwhile (S6).
+//! settled: bytes that were copied and not rewritten meanwhile are clean (S6).
 //!
 //! Invariants:
 //! - W1: a byte becomes clean only if it was not written since its copy began, and after the
@@ -31,26 +31,26 @@ use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
 use crate::failpoint;
 use crate::files::file::File;
 
-/// Who waits for somebody else's flight looks this often whether that is still worth it.
+/// How often a caller that waits for another thread's flight checks whether to go on waiting.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
-/// The drain looks this often by itself.
+/// How often the drain looks for work by itself.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Files asked what stands in their way, when none can be taken: ten times a second.
+/// The number of files that are examined for obstacles when none can be taken, ten times a second.
 const ASKED_MAX: usize = 64;
 
-/// What is left of an order for a file.
+/// The rest of an order for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     Nothing,
     Some,
-    /// All that was to be taken: it is tried again after a pause.
+    /// All of the part: it is tried again after a pause.
     Disturbed,
 }
 
 impl Drain {
-    /// The drain's thread: flushes what is due, rests.
+    /// The drain's thread: flushes due files, and rests.
     pub(crate) fn drain_loop(self: &Arc<Self>) {
         while !self.files.is_stopping() {
             if !self.drain_once() {
@@ -71,7 +71,7 @@ impl Drain {
         if self.suspended.stands() {
             return self.is_stuck(Some("suspended"));
         }
-        // Who waits for a flush does it himself.
+        // A caller that waits for a flush flushes by itself.
         if decision.term == Term::Demand {
             return self.is_stuck(None);
         }
@@ -97,8 +97,8 @@ impl Drain {
         false
     }
 
-    /// What stands in the way of the oldest file; `free` if nothing does of one of those that are
-    /// at least so old.
+    /// Returns the obstacle of the oldest file; `free` if one of the files of at least this age has
+    /// none.
     fn why_nothing_can_be_taken(
         &self,
         from_age: Duration,
@@ -106,7 +106,7 @@ impl Drain {
     ) -> Option<&'static str> {
         let ms = self.files.time().ms();
         let until = ms.saturating_sub(from_age.as_millis() as u64);
-        // The queue's lock comes after a file's.
+        // The lock of the queue comes after a file's.
         let oldest = self.files.dirty().oldest(ms, until, ASKED_MAX);
         let now = self.files.time().now();
         let obstacle = |file: &Arc<File>| {
@@ -127,7 +127,7 @@ impl Drain {
         self.lag_us.store(lag, Relaxed);
     }
 
-    /// Flushes what the backing store has room for.
+    /// Flushes the files that the backing store has room for.
     pub(crate) fn fly(
         self: &Arc<Self>,
         picks: &[Pick],
@@ -154,7 +154,7 @@ impl Drain {
         outcomes
     }
 
-    /// The four steps.
+    /// The four steps of a flush.
     fn fly_within(
         self: &Arc<Self>,
         room: &Room,
@@ -207,22 +207,23 @@ impl Drain {
         outcomes
     }
 
-    /// The batch is over, whatever became of it.
+    /// Settles the sums of a batch that has ended, well or not.
     fn settle_sums_of(&self, parcels: &[(usize, Arc<Parcel>)], flying: u64) {
         let copied: u64 = parcels.iter().map(|(_, parcel)| parcel.copied.swap(0, Relaxed)).sum();
         let unsettled = &self.unsettled;
         let _ = unsettled.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_sub(copied)));
-        // What a copy that was given up still adds must not stay for ever.
+        // An abandoned copy may still add bytes, which must not stay in the sum for ever.
         if self.flushing_bytes.fetch_sub(flying, Relaxed) == flying {
             unsettled.store(0, Relaxed);
         }
     }
 
-    /// Flushes one file and waits until what was dirty at the call is on the backing store and
-    /// synced there (S5).
+    /// Flushes one file and waits until the bytes that were dirty at the call are on the backing
+    /// store and synced there (S5).
     pub fn flush_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         let _waits = self.valve.demand();
-        // Who goes on writing must not keep us here: what was dirty at the call is owed.
+        // A writer that goes on must not prolong the call: only bytes that were dirty at its
+        // beginning are owed.
         let mut owed = Owed::of(file.clone(), &file.lock());
         let cancelled = &|| false;
         loop {
@@ -237,11 +238,11 @@ impl Drain {
         }
     }
 
-    /// What is left of an order for a file after a flight that was to take `part` of it.
+    /// Returns the rest of an order for a file after a flight that was to take `part` of it.
     ///
     /// # Errors
     ///
-    /// Why the rest cannot be flushed; Interrupted if it was cancelled.
+    /// The reason why the rest cannot be flushed; Interrupted if the order was cancelled.
     pub(crate) fn go_on(
         &self,
         owed: &mut Owed,
@@ -252,7 +253,8 @@ impl Drain {
         match outcome {
             Outcome::Flushed(flown) => {
                 owed.take_off(part, flown);
-                // One flight takes all of a file that is written past us, and it never becomes clean.
+                // One flight takes all of a file that is written past the daemon, and such a file
+                // never becomes clean.
                 let paid = owed.is_paid() || (flown.unseen && owed.is_unseen());
                 Ok(if paid { Left::Nothing } else { Left::Some })
             }
@@ -268,8 +270,8 @@ impl Drain {
         }
     }
 
-    /// Waits until the flight that is on, if any, has ended. However long the user's caps make it
-    /// take: only a store that does not answer keeps it from its end.
+    /// Waits until the flight that is under way, if any, has ended, however long the user's caps
+    /// make it take: only a store that does not answer keeps it from its end.
     pub(crate) fn wait_for_flight(&self, file: &File) -> Result<()> {
         self.wait_for_flight_unless(file, &|| false)
     }

@@ -1,4 +1,4 @@
-//! The governor's hands: measures ten times a second, asks it, and sets valve and gate as it says.
+//! The governor's hands: measure ten times a second, ask the governor, and set valve and gate accordingly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,20 +18,19 @@ use crate::files::file::File;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A writer that waits for room does not wait for the next tick, but neither does each of many
-/// cause one.
+/// A writer that waits for room causes a tick at once; many such writers cause one in this time.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// Files looked at for their ages, the oldest first; all others count as old as the next one.
+/// Files that are looked at for their ages, the oldest first; all others count as old as the next one.
 const LOOK_MAX: usize = 4096;
 
 /// A look at the ages takes at most this part of the time.
 const LOOK_SHARE: u32 = 50;
 
-/// A writer that waits looks this often whether it still has to.
+/// How often a waiting writer checks whether it still has to wait.
 const NAP: Duration = Duration::from_millis(10);
 
-/// How long a flight under way still takes of what the drain could do, when it is to rest.
+/// When the drain is to rest, a flight under way gets one of this many parts of the service rate.
 const REST_PARTS: f64 = 8.0;
 
 impl Drain {
@@ -44,14 +43,14 @@ impl Drain {
         }
     }
 
-    /// One look, one decision. The first is made before anything is served, or the user's caps would
-    /// not hold until the governor's thread has its turn.
+    /// Makes one look and one decision. The first is made before anything is served, or the user's
+    /// caps would not hold until the governor's thread has its turn.
     pub(crate) fn govern(&self) {
         let tunables = self.files.tunables();
         self.look_at_ages(&tunables);
         let decision = self.decide(&tunables);
         let pace = match decision.limit {
-            // Copies under way are to find out by themselves.
+            // Copies under way find out by themselves that the store is away.
             Limit::BackingAway => f64::INFINITY,
             _ if decision.pace == 0.0 => decision.outlook.service_rate / REST_PARTS,
             _ => decision.pace,
@@ -108,7 +107,7 @@ impl Drain {
             minute: local_minute(self.files.time().ms()),
         };
         let decision = self.governor.lock().tick(&sample, tunables);
-        // Who waits, for a flush or for room, is served all the same.
+        // Callers that wait, for a flush or for room, are served all the same.
         let awaited = sample.demands > 0
             || sample.urgent == Urgent::Yes
             || sample.drain_by.is_some()
@@ -119,13 +118,14 @@ impl Drain {
         }
     }
 
-    /// Bytes that programs wrote into the tier.
+    /// Returns the bytes that programs wrote into the tier.
     fn written_here(&self) -> u64 {
         let around = self.files.counters().write_around_bytes.load(Relaxed);
         self.files.counters().write_bytes.load(Relaxed).saturating_sub(around)
     }
 
-    /// What left the tier unflushed (truncated, unlinked) lowers the sum and has not arrived.
+    /// Counts arrivals. Bytes that leave the tier unflushed (truncated, unlinked) lower the sum and
+    /// are no arrivals.
     fn note_arrivals(&self, ages: &mut Ages) {
         let flushed = self.files.counters().flushed_bytes.load(Relaxed);
         let sum = self.files.totals().dirty() + flushed;
@@ -133,20 +133,20 @@ impl Drain {
         ages.sum = sum;
     }
 
-    /// Brings everything that is dirty, and becomes so, to the backing store by `deadline`, at an
-    /// even rate. `None` takes that back; reaching it does too.
+    /// Flushes everything that is dirty, and becomes dirty, by `deadline`, at an even rate. `None`
+    /// withdraws the deadline; reaching it does too.
     pub fn drain_by(&self, deadline: Option<Instant>) {
         *self.deadline.lock() = deadline;
         self.files.nudge();
     }
 
-    /// The same, unless everything is to be there sooner already.
+    /// The same, unless an earlier deadline is set already.
     pub(crate) fn drain_by_at_latest(&self, by: Instant) {
         let mut deadline = self.deadline.lock();
         *deadline = Some(deadline.map_or(by, |sooner| sooner.min(by)));
     }
 
-    /// Takes that back; who still needs a deadline sets his again.
+    /// Withdraws the deadline `by`; an order that still needs one sets its own again.
     pub(crate) fn end_drain_by(&self, by: Instant) {
         let mut deadline = self.deadline.lock();
         deadline.take_if(|at| *at == by);
@@ -161,7 +161,7 @@ impl Drain {
         Some(left)
     }
 
-    /// Dirty bytes by age, cumulative, as the drain last saw them.
+    /// Returns the dirty bytes by age, cumulative, as of the drain's last look.
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
         let ages = self.ages.lock();
         let Cohorts { here, flying, hot } = ages.cohorts(self.files.time().ms(), self.unsettled());
@@ -175,14 +175,14 @@ impl Drain {
         bounds.map(|up_to_secs| AgeBucket { up_to_secs, bytes: younger(up_to_secs) }).collect()
     }
 
-    /// Whether all that could be taken was rewritten a moment ago.
+    /// Whether all dirty bytes that could be taken were rewritten a moment ago.
     pub(crate) fn all_settles(&self) -> bool {
         let ages = self.ages.lock();
         let cohorts = ages.cohorts(self.files.time().ms(), 0);
         cohorts.here.is_empty() && !cohorts.hot.is_empty()
     }
 
-    /// Looks at files without the lock that who asks for their ages waits for.
+    /// Looks at files without the lock for which a caller that reads their ages waits.
     fn look_at_ages(&self, tunables: &Tunables) {
         let began = self.files.time().now();
         if self.ages.lock().look_again.is_some_and(|at| began < at) {
@@ -222,7 +222,7 @@ impl Drain {
             Some(self.files.time().now() + self.files.time().since(began) * LOOK_SHARE);
     }
 
-    /// The files that have been dirty longest, and since when the next one has.
+    /// Returns the files that have been dirty longest, and since when the next one has been dirty.
     fn oldest_files(&self) -> (Vec<(u64, Arc<File>)>, Option<u64>) {
         let now = self.files.time().ms();
         let queue = self.files.dirty();
@@ -232,7 +232,7 @@ impl Drain {
         (files, entries.next().map(|(since, _)| since))
     }
 
-    /// Waits as the dirty level demands (S9).
+    /// Makes a writer wait as the dirty level demands (S9).
     pub fn slow_down(&self, len: u64) {
         let gate: Gate = self.decision.read().gate;
         let dirty = self.files.totals().dirty().saturating_sub(self.unsettled());
@@ -255,7 +255,7 @@ impl Drain {
         );
     }
 
-    /// How long a write of `len` waits in all, as the level is now.
+    /// Returns how long a write of `len` waits in all, at the present level.
     fn still_to_wait(&self, len: u64, writers: u32) -> Duration {
         let gate: Gate = self.decision.read().gate;
         let dirty = self.files.totals().dirty().saturating_sub(self.unsettled());
@@ -263,7 +263,7 @@ impl Drain {
     }
 }
 
-/// The minute of the local day.
+/// Returns the minute of the local day.
 fn local_minute(now_ms: u64) -> u16 {
     let now = (now_ms / 1000) as libc::time_t;
     // SAFETY: localtime_r fills the zeroed struct, which has no invariants; both pointers live.

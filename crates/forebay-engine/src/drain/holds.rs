@@ -1,4 +1,4 @@
-//! Files that the drain leaves alone, since an order publishes them last.
+//! Files that the drain leaves alone because an order publishes them last.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use forebay_base::glob::Pattern;
 use crate::files::file::Inner;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// Keeps the drain away from the files an order publishes last, while it lives.
+/// Keeps the drain from the files that an order publishes last, until it is dropped.
 pub struct Hold {
     pub(crate) holds: Arc<Holds>,
     pub(crate) id: u64,
@@ -26,7 +26,7 @@ impl Default for Holds {
 #[derive(Default)]
 pub(crate) struct HoldTable {
     pub last_id: u64,
-    /// Looked at without the lock.
+    /// The entries, which are examined without the lock.
     pub entries: Arc<Vec<(u64, Vec<PathBuf>, Pattern)>>,
 }
 

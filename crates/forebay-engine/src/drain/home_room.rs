@@ -1,10 +1,10 @@
-//! Room on the backing store: what is left there once everything is there that is dirty here, and
-//! which files may begin where it does not do for all.
+//! Room on the backing store: how much is left once all dirty bytes of this tier are flushed, and
+//! which files may begin where not all fit.
 //!
 //! Invariants:
-//! - H1: where not all fits, the oldest files that fit go home whole, and no other is begun: of
-//!   five files in five parts nobody has any.
-//! - H2: who found no room gives back what he took of it.
+//! - H1: where not all files fit, the oldest that fit are flushed whole, and no other file is
+//!   begun: five files in five parts would be of use to nobody.
+//! - H2: a flight that finds no room gives back the room that it took.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ use crate::files::file::{File, Inner};
 use crate::time::Time;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// For so long the store is believed to have about as much room as it said.
+/// How long the store's last answer about its room is believed.
 pub(crate) const BELIEVED: Duration = Duration::from_secs(10);
 
-/// For so long after the store refused a file, others of the same owner go one by one: it has quotas
-/// that it tells nobody of, and what the next has room for cannot be known.
+/// How long after the store refused a file the files of the same owner go one by one: the store has
+/// quotas that it does not tell, so whether the next file fits cannot be known.
 const DOUBTED: Duration = Duration::from_secs(60);
 
-/// What is known of the store's room.
+/// The known facts about the store's room.
 pub(crate) struct HomeRoom {
     pub time: Time,
     pub said: Mutex<Option<Said>>,
-    /// Owners of files that were refused lately.
+    /// Owners of files that were refused lately, and when.
     pub refused: Mutex<HashMap<u32, Instant>>,
-    /// Held by who flushes one of theirs.
+    /// Held during the flush of a file of such an owner.
     pub turn: Mutex<()>,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct HomeRoom {
 pub(crate) struct Said {
     pub at: Instant,
     pub free: u64,
-    /// Bytes that had been copied there by then.
+    /// Bytes that had been copied to the store by then.
     pub copied: u64,
 }
 
-/// Who may begin.
+/// The files that may begin.
 pub(crate) enum Room {
     Enough,
     Short(HashSet<FileId>),
@@ -77,7 +77,7 @@ impl HomeRoom {
         *self.said.lock() = None;
     }
 
-    /// Waits until no other of the file's owner is on its way, if one was refused lately.
+    /// Waits until no other file of the same owner is being flushed, if one was refused lately.
     pub fn turn_of(&self, file: &File) -> Option<MutexGuard<'_, ()>> {
         self.is_doubted(file).then(|| self.turn.lock())
     }
@@ -92,7 +92,7 @@ impl HomeRoom {
     }
 }
 
-/// The places of those that may go together, and of those that go one by one, the oldest first.
+/// Returns the places of the picks that may go together, and of those that go one by one, the oldest first.
 pub(crate) fn split(room: &HomeRoom, picks: &[Pick]) -> (Vec<usize>, Vec<usize>) {
     let doubted = |at: &usize| room.is_doubted(&picks[*at].0);
     let (mut alone, together): (Vec<usize>, Vec<usize>) = (0..picks.len()).partition(doubted);

@@ -1,10 +1,10 @@
-//! Flushing on request: what is dirty at one moment goes to the backing store and is synced there.
+//! Flushing on request: bytes that are dirty at one moment are copied to the backing store and synced there.
 //!
 //! Invariants:
-//! - O1: what is owed is what was dirty when the order was given. Who goes on writing neither
-//!   lengthens it nor pushes out of its place what was dirty before.
+//! - O1: an order owes the bytes that were dirty when it was given. A writer that goes on neither
+//!   lengthens it nor displaces bytes that were dirty before.
 //! - O2: files that are to come last begin when all others have ended well, and not at all
-//!   otherwise; the drain leaves them alone until then, and every other order that does not name
+//!   otherwise. The drain leaves them alone until then, and every other order that does not name
 //!   them puts them last, too.
 
 use std::collections::BTreeSet;
@@ -27,32 +27,32 @@ use crate::drain::{Drain, PAUSE};
 use crate::files::file::{File, Inner};
 use forebay_base::lock::{Mutex, Rank};
 
-/// So long who ordered a flush waits for the flushed files to be closed.
+/// How long an order waits at its end for the flushed files to be closed.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 
-/// What to flush, and how.
+/// The scope of a flush, and its manner.
 #[derive(Debug, Clone, Default)]
 pub struct Order {
-    /// Files at or below one of these; all if there is none.
+    /// The files at or below one of these paths; all files if the list is empty.
     pub scope: Vec<PathBuf>,
-    /// Files that are published when all others are on the backing store.
+    /// Files that are published once all others are on the backing store.
     pub last: Option<Pattern>,
-    /// The drain is to be done by then, at an even rate; what it has not done is flushed then.
+    /// The drain is to be done by then, at an even rate; the order flushes the rest then.
     pub by: Option<Instant>,
 }
 
-/// How many files one batch takes.
+/// The number of files in one batch.
 const BATCH_FILES: usize = 64;
 
-/// And about how many bytes: the sync of the backing store behind each batch is part of the pace
-/// that who waits is told, and what no sync has reached is of all batches together.
+/// The bytes of one batch, about. The sync of the backing store after each batch is part of the
+/// pace that a waiting caller is told, and unsynced bytes are of all batches together.
 const BATCH_BYTES: u64 = (256 << 20) / BATCHES as u64;
 
-/// So many batches are under way at once: one is copied while the tier is synced for the next and
-/// the backing store for the last.
+/// The number of batches at once: one is copied while the tier is synced for the next and the
+/// backing store for the last.
 const BATCHES: usize = 3;
 
-/// How often an order that leaves the work to the drain looks how far it is.
+/// How often an order that leaves the work to the drain checks its progress.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Order {
@@ -65,14 +65,14 @@ impl Order {
         self.last.as_ref().is_some_and(fits)
     }
 
-    /// Whether it asks for this very file, and not for a directory it is in.
+    /// Whether the order names this very file, and not only a directory above it.
     fn names(&self, inner: &Inner) -> bool {
         self.scope.iter().any(|path| inner.state.paths.has(path))
     }
 }
 
 impl Drain {
-    /// Keeps the drain away from files below `scope` that match `last`.
+    /// Keeps the drain from files below `scope` that match `last`.
     pub fn hold(&self, scope: &[PathBuf], last: &Pattern) -> Hold {
         let holds = self.holds.clone();
         let mut table = holds.table();
@@ -83,21 +83,21 @@ impl Drain {
         Hold { holds, id }
     }
 
-    /// The holds of this moment, to last beyond the orders they are of.
+    /// Copies the present holds, to last beyond their orders.
     pub fn keep_holds(&self) -> Vec<Hold> {
         let entries = self.holds.table().entries.clone();
         entries.iter().map(|(_, scope, last)| self.hold(scope, last)).collect()
     }
 
-    /// Brings everything below `scope` that is dirty now to the backing store, synced there (S5).
-    /// What could not be flushed stays dirty and is in the report.
+    /// Flushes everything below `scope` that is dirty now, and syncs it on the backing store (S5).
+    /// Bytes that could not be flushed stay dirty and are in the report.
     pub fn flush(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
         self.execute(&Order::of(scope), progress)
     }
 
-    /// Brings what is dirty now and part of the order to the backing store, synced there (S5).
+    /// Flushes everything that is dirty now and part of the order, and syncs it on the backing store (S5).
     pub fn execute(self: &Arc<Self>, order: &Order, progress: &Progress) -> Report {
-        // What is not written past us any more can become clean.
+        // A file that is not written past the daemon any more can become clean.
         self.passed.end_lingering();
         let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
         let found = self.search(&order.scope, progress);
@@ -118,15 +118,16 @@ impl Drain {
                 last.drain(..).for_each(|owed| held_back(&owed, failed, progress, &mut report));
             }
         }
-        // Else a power loss could bring back the record of older durable bytes, to be flushed over
-        // these (S5).
+        // Without this sync a power loss could bring back the record of older durable bytes, and a
+        // flush of them would overwrite these (S5).
         let _ = self.files.note_tier(self.files.index().sync());
-        // A program that was flushed cannot be run on the store while it is open for writing.
+        // A program that was flushed cannot be executed on the store while it is open for writing.
         self.home.reaper().rest(CLOSING_MAX);
         report
     }
 
-    /// What is dirty now, `found` included, and of that what comes last.
+    /// Returns the files that are dirty now, those in `found` included: those that come first, and
+    /// those that come last.
     fn owed(&self, order: &Order, found: Vec<Arc<File>>) -> (Vec<Owed>, Vec<Owed>) {
         let (mut others, mut last) = (Vec::new(), Vec::new());
         let mut files = self.files.select_dirty(&order.scope);
@@ -146,7 +147,7 @@ impl Drain {
         (others, last)
     }
 
-    /// Waits for the drain to do the work until `by`, and takes off what it did.
+    /// Waits for the drain to do the work until `by`, and takes off the files that it finished.
     fn leave_to_drain(
         &self,
         owed: &mut Vec<Owed>,
@@ -182,7 +183,7 @@ impl Drain {
         report.cancelled |= progress.is_cancelled();
     }
 
-    /// Flushes now, at all the speed there is.
+    /// Flushes now, at full speed.
     fn hurry(self: &Arc<Self>, owed: Vec<Owed>, progress: &Progress, report: &mut Report) {
         let _demand = self.valve.demand();
         let batches = Mutex::new(Rank::Orders, batches(owed));
@@ -198,7 +199,7 @@ impl Drain {
         };
         let others = BATCHES.min(batches.lock().len()).saturating_sub(1);
         std::thread::scope(|scope| {
-            // With fewer threads than wished it takes longer.
+            // If threads cannot be started the work takes longer.
             let time = &self.files.time();
             let spawn = |_| {
                 let part = time.part();
@@ -217,7 +218,7 @@ impl Drain {
         });
     }
 
-    /// One flight of each file; returns those of which more is owed.
+    /// Runs one flight of each file; returns the files of which more is owed.
     fn round(
         self: &Arc<Self>,
         batch: Vec<Owed>,
@@ -259,7 +260,7 @@ impl Drain {
     }
 }
 
-/// In their order.
+/// Returns the files in batches, in their order.
 fn batches(owed: Vec<Owed>) -> std::vec::IntoIter<Vec<Owed>> {
     let mut batches: Vec<Vec<Owed>> = Vec::new();
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! What was dirty of a file when an order was given.
+//! The bytes of a file that were dirty when an order was given.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,17 +11,17 @@ use crate::files::file::{File, Inner, failure};
 /// Bytes of one file that were dirty when the order was given.
 pub(crate) struct Owed {
     pub file: Arc<File>,
-    /// What is left of them.
+    /// The ranges that are left of them.
     pub runs: Vec<(u64, u64)>,
     pub bytes: u64,
-    /// Of `bytes`, what progress shows as done.
+    /// The part of `bytes` that progress shows as done.
     pub credited: u64,
     pub copied: u64,
-    /// Flights of it that came to nothing because it was changed under them.
+    /// Flights of the file that came to nothing because it was changed under them.
     disturbed: u32,
 }
 
-/// As many runs are offered to a flight as it can take pages.
+/// The number of runs that a flight is offered: as many as it can take pages.
 pub(crate) const PART_RUNS: usize = (FLIGHT_BYTES / 4096) as usize;
 
 impl Owed {
@@ -34,7 +34,7 @@ impl Owed {
         self.file.lock().state.is_unseen()
     }
 
-    /// What the next flight is to take; it may leave some of it.
+    /// Returns the runs that the next flight is to take; it may leave some of them.
     pub fn next_part(&self) -> Vec<(u64, u64)> {
         self.runs[..self.runs.len().min(PART_RUNS)].to_vec()
     }
@@ -43,7 +43,7 @@ impl Owed {
         self.runs.is_empty()
     }
 
-    /// Takes the part that was copied, the first one, off what is owed, as far as it was.
+    /// Takes `part`, the first part, off what is owed, as far as it was copied.
     pub fn take_off(&mut self, part: &[(u64, u64)], flown: Flown) {
         self.copied += flown.bytes;
         let Some(end) = part.last().map(|run| run.1.min(flown.upto)) else { return };
@@ -53,7 +53,7 @@ impl Owed {
         }
     }
 
-    /// It was changed under a flight. Returns how often by now.
+    /// Counts that the file was changed under a flight; returns the new count.
     pub fn disturb(&mut self) -> u32 {
         self.disturbed += 1;
         self.disturbed

@@ -1,4 +1,4 @@
-//! One file on its way, and what becomes of it.
+//! The parcel: one file that is being flushed, and its outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -15,36 +15,36 @@ use crate::tier::media::{MediaFile, MediaStat};
 use crate::time::Time;
 use forebay_base::lock::{Condvar, Mutex, Rank};
 
-/// What of a file to flush.
+/// The part of a file to flush.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Take {
     All,
-    /// These ranges, in order; what of them is dirty then.
+    /// The dirty bytes within these ranges, which are in order.
     Runs(Vec<(u64, u64)>),
 }
 
-/// A file, and what of it.
+/// A file, and the part of it.
 pub(crate) type Pick = (Arc<File>, Take);
 
-/// One file on its way.
+/// One file that is being flushed.
 pub(crate) struct Parcel {
     pub file: Arc<File>,
     pub shadow: Arc<dyn MediaFile>,
     pub captured: Vec<(u64, u64)>,
-    /// What of it is not known to be a hole.
+    /// The captured ranges that are not known to be holes.
     pub data: Vec<(u64, u64)>,
-    /// What was wanted beyond is left for the next.
+    /// The end of this flight: wanted bytes beyond it are left for the next.
     pub upto: u64,
-    /// A stretch of the shadow without holes that was found: nobody takes any of that out while it flies.
+    /// A stretch of the shadow without holes, as found: nothing is punched out of it during the flight.
     pub found: Mutex<(u64, u64)>,
-    /// All that is dirty, of which `captured` is a part: made durable as a whole (W4).
+    /// All dirty ranges, of which `captured` is a part: they are made durable as a whole (W4).
     pub dirty: Vec<(u64, u64)>,
     pub size: u64,
     pub mtime: Timestamp,
     pub base: Version,
-    /// An earlier flush did not end: the backing file's version proves nothing.
+    /// Whether an earlier flush did not end: the backing file's version proves nothing then.
     pub resumed: bool,
-    /// The shadow at the capture, of a file that is written past us.
+    /// The shadow file at the capture, if the file is written past the daemon.
     pub unseen: Option<MediaStat>,
     /// The file's clock at the capture.
     pub seen: Look,
@@ -52,28 +52,28 @@ pub(crate) struct Parcel {
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,
     pub phase: AtomicU8,
-    /// The backing file may not be what it was.
+    /// Whether the flight may have changed the backing file.
     pub touched: AtomicBool,
-    /// What is there of it then.
+    /// The changes that the flight has made there.
     pub made: Made,
-    /// What the backing store holds: only what is different is copied.
+    /// The digests of what the backing store holds: only blocks that differ are copied.
     pub digests: Option<OpenTable>,
-    /// Bytes copied of a flight that has not ended.
+    /// Bytes copied by a flight that has not ended.
     pub copied: AtomicU64,
-    /// Counts the copied bytes for who watches.
+    /// Counts the copied bytes for a caller that watches.
     pub meter: Option<Arc<Meter>>,
-    /// When it was captured, in milliseconds since the epoch.
+    /// The time of the capture, in milliseconds since the epoch.
     pub began_ms: u64,
 }
 
-/// What the copy has made of the backing file so far.
+/// The changes that a copy has made to the backing file so far.
 #[derive(Default)]
 pub(crate) struct Made {
-    /// It wrote nothing beyond.
+    /// The end of the copy's writes.
     reached: AtomicU64,
-    /// It may have given it its size.
+    /// Whether the copy may have set the file's size.
     sized: AtomicBool,
-    /// All is there, and its size and time were told.
+    /// Whether all bytes are there, and size and time were set.
     whole: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ impl Made {
         self.whole.load(SeqCst)
     }
 
-    /// It was cut to what it was.
+    /// Notes that the file was cut to its old size.
     pub(crate) fn note_given_back(&self) {
         self.reached.store(0, SeqCst);
         self.sized.store(false, SeqCst);
@@ -102,33 +102,33 @@ impl Made {
     }
 }
 
-/// Whose the end of a flight is: the waiter's once the copies have ended, the last copy's once
-/// the waiter has given up. Only one of the two moves out of `COPYING` succeeds.
+/// The phases say which thread ends a flight: the waiting caller once the copies have ended, the
+/// last copy once the caller has given up. Only one of the two moves out of `COPYING` succeeds.
 pub(crate) const COPYING: u8 = 0;
 
 pub(crate) const COPIED: u8 = 1;
 
 pub(crate) const ABANDONED: u8 = 2;
 
-/// What became of one file of a batch.
+/// The outcome for one file of a batch.
 pub(crate) enum Outcome {
     Flushed(Flown),
-    /// Nothing was dirty, or what was is on its way already.
+    /// No byte was dirty, or the dirty bytes are being flushed already.
     Nothing,
-    /// Another flight is on.
+    /// Another flight is under way.
     Busy,
-    /// The file was changed through us in a way that makes the copy worth nothing; none is on now.
+    /// The file was changed through the daemon in a way that voids the copy; no flight is under way now.
     Disturbed(Error),
     Failed(Error),
 }
 
-/// What a flight has brought home.
+/// The result of a flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flown {
     pub bytes: u64,
-    /// What was wanted up to there.
+    /// The end of the wanted bytes that the flight took.
     pub upto: u64,
-    /// It was written past us when the flight began.
+    /// Whether the file was written past the daemon when the flight began.
     pub unseen: bool,
 }
 
@@ -151,7 +151,7 @@ impl Latch {
         }
     }
 
-    /// Waits until all are done, or `give_up` says so.
+    /// Waits until all are done, or `give_up` returns true.
     pub(crate) fn wait(&self, time: &Time, give_up: impl Fn() -> bool) -> bool {
         let mut left = self.left.lock();
         while *left > 0 {
@@ -165,7 +165,7 @@ impl Latch {
 }
 
 impl Parcel {
-    /// As [`MediaFile::next_data`], of which each call may look at all pages up to the next hole.
+    /// Like [`MediaFile::next_data`], of which each call may look at all pages up to the next hole.
     pub(crate) fn next_data(&self, at: u64) -> std::io::Result<Option<(u64, u64)>> {
         let (start, end) = *self.found.lock();
         if (start..end).contains(&at) {
@@ -184,12 +184,12 @@ impl Parcel {
         self.phase.load(SeqCst) == phase
     }
 
-    /// One piece is copied, or the target opened; returns whether it was the last.
+    /// Notes that a piece is copied, or the target opened; returns whether that was the last.
     pub(crate) fn end_piece(&self) -> bool {
         self.pieces.fetch_sub(1, SeqCst) == 1
     }
 
-    /// What there is to copy, as far as is known.
+    /// Returns the number of bytes to copy, as far as known.
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = sum(&self.data);
         match self.unseen {
@@ -198,7 +198,7 @@ impl Parcel {
         }
     }
 
-    /// What it has brought to the backing store.
+    /// Returns the number of bytes that the flight has copied to the backing store.
     pub(crate) fn moved(&self) -> u64 {
         match self.digests {
             Some(_) => self.copied.load(SeqCst),
@@ -210,8 +210,8 @@ impl Parcel {
         Flown { bytes: self.moved(), upto: self.upto, unseen: self.unseen.is_some() }
     }
 
-    /// The size the backing file is to have after this flight: the file's, unless dirty bytes are
-    /// left for the next; then nothing beyond what was copied, which would be zeros.
+    /// Returns the size that the backing file is to have after this flight: the file's, unless
+    /// dirty bytes are left for the next; then not beyond the copied bytes, which would be zeros.
     pub(crate) fn target_size(&self) -> u64 {
         match self.captured.last().map(|run| run.1) == self.dirty.last().map(|run| run.1) {
             true => self.size,
@@ -222,12 +222,13 @@ impl Parcel {
         }
     }
 
-    /// Without digests what is written past us is copied as a whole, again and again.
+    /// Whether the copy is blind: without digests a file that is written past the daemon is copied
+    /// as a whole, again and again.
     pub(crate) fn is_blind(&self) -> bool {
         self.unseen.is_some() && self.digests.as_ref().is_none_or(|open| !open.counts())
     }
 
-    /// Whether a copy that was broken off may have left a backing file of this size.
+    /// Whether a copy that was broken off may have left the backing file with this size.
     pub(crate) fn may_have_left(&self, size: u64) -> bool {
         let (old, reached) = (self.base.size, self.made.reached.load(SeqCst));
         let told = self.made.sized.load(SeqCst) && size == self.target_size();
@@ -238,7 +239,7 @@ impl Parcel {
         self.error.lock().get_or_insert(error);
     }
 
-    /// Whether what is copied of it still counts.
+    /// Whether a copy of the file still counts.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.is(ABANDONED) && !self.has_failed()
     }
@@ -248,7 +249,7 @@ impl Parcel {
     }
 }
 
-/// Joins neighbors, whatever their durability.
+/// Joins adjacent runs, whatever their durability.
 fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut merged: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
     for (start, end) in runs {
@@ -264,7 +265,7 @@ pub(crate) fn sum(runs: &[(u64, u64)]) -> u64 {
     runs.iter().map(|(start, end)| end - start).sum()
 }
 
-/// What is in both.
+/// Returns the ranges that are in both.
 pub(crate) fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut from = 0;

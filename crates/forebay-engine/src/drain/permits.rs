@@ -1,4 +1,4 @@
-//! Who may begin where the backing store is short of room.
+//! The files that may be flushed where the backing store is short of room.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::drain::home_room::{BELIEVED, Room, Said};
 use crate::files::file::File;
 
 impl Drain {
-    /// What the backing store says of its space, less what the dirty files here will take of it.
+    /// Returns the backing store's space, less the growth that the dirty files here will take.
     pub fn statfs(&self) -> Result<StatFs> {
         let said = self.names.ask(|b| b.statfs())?;
         let owed = self.owed_growth().div_ceil(u64::from(said.frsize).max(1));
@@ -20,26 +20,26 @@ impl Drain {
         Ok(StatFs { bfree: less(said.bfree), bavail: less(said.bavail), ..said })
     }
 
-    /// Whether the backing store, as far as it can be asked, will have room for so much more.
+    /// Whether the backing store, as far as it can be asked, will have room for `bytes` more.
     pub(crate) fn has_room_at_home(&self, bytes: u64) -> bool {
         let said = self.names.ask(|b| b.statfs()).ok();
         let free = said.and_then(|said| self.free_of(&said));
         free.is_none_or(|free| free >= self.owed_growth().saturating_add(bytes))
     }
 
-    /// What of the growth of dirty files has not been copied.
+    /// Returns the part of the growth of dirty files that has not been copied.
     fn owed_growth(&self) -> u64 {
         let growth = self.files.totals().growth();
         growth.saturating_sub(self.unsettled.load(Relaxed))
     }
 
-    /// For us; `None` where the store tells nothing.
+    /// Returns the bytes free for this user; `None` where the store does not tell.
     fn free_of(&self, said: &StatFs) -> Option<u64> {
         let blocks = if self.home.is_privileged() { said.bfree } else { said.bavail };
         (said.blocks > 0).then(|| blocks.saturating_mul(u64::from(said.frsize)))
     }
 
-    /// Who of all that is dirty may begin now. Asks the store only where it may matter.
+    /// Returns which of the dirty files may begin now. Asks the store only where the answer may matter.
     pub(crate) fn room_for_flights(self: &Arc<Self>) -> Room {
         let copied = self.files.landings().copied();
         let owed = self.owed_growth();
@@ -66,9 +66,9 @@ impl Drain {
         said.flatten().and_then(|said| self.free_of(&said))
     }
 
-    /// The oldest files that fit, whole (H1).
+    /// Returns the oldest files that fit whole (H1).
     fn granted(&self, mut free: u64) -> HashSet<FileId> {
-        // The queue's lock comes after a file's.
+        // The lock of the queue comes after a file's.
         let now = self.files.time().ms();
         let oldest_first = self.files.dirty().older(now, u64::MAX);
         let mut granted = HashSet::new();

@@ -1,4 +1,4 @@
-//! What copies do to a backing file: they write bytes and make holes, let through by the valve.
+//! Writes and holes that copies make in a backing file, each let through by the valve.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -12,12 +12,13 @@ use crate::drain::valve::Pass;
 use crate::tier::media::torn;
 
 impl Drain {
-    /// Waits until a copy of so many bytes may begin.
+    /// Waits until a copy of `bytes` may begin.
     pub(super) fn pass(&self, parcel: &Parcel, bytes: u64) -> Result<Pass<'_>> {
         self.valve.pass(bytes, || parcel.is_wanted()).ok_or_else(given_up)
     }
 
-    /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
+    /// Makes a hole in the backing file. Beyond its old end it has nothing to overwrite: setting
+    /// the size will do.
     pub(super) fn copy_hole(
         &self,
         parcel: &Parcel,
@@ -48,8 +49,8 @@ impl Drain {
         Ok(())
     }
 
-    /// Of a shadow that is shorter than what was to be copied: truncated meanwhile, which is on record as
-    /// rewritten.
+    /// For a shadow file that is shorter than the range to copy: a truncate in the meantime is
+    /// fine, since it is on record as a rewrite.
     pub(super) fn may_be_cut(&self, parcel: &Parcel) -> Result<()> {
         let cut = parcel.file.lock().changed(parcel.seen, What::Size);
         if cut { Ok(()) } else { self.files.note_tier(Err(torn())) }
@@ -85,7 +86,7 @@ impl Drain {
     }
 }
 
-/// How much of what was to be written is there: others may have written at the same place.
+/// Returns how many of the bytes to write are there already: others may have written at the same place.
 fn common_start(target: &dyn BackingFile, bytes: &[u8], at: u64) -> Result<u64> {
     let mut found = vec![0; bytes.len()];
     let n = target.read_at(&mut found, at)?;

@@ -1,5 +1,5 @@
-//! Names within the scope of an order that only the store knows: others have linked a dirty file there, or
-//! have moved it, or a directory that it is in.
+//! The search for names within the scope of an order that only the store knows: others have linked
+//! a dirty file there, or have moved the file, or a directory above it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use crate::files::file::File;
 struct Search<'a> {
     drain: &'a Drain,
     progress: &'a Progress,
-    /// Dirty files that are known by no name within the scope, as far as they are not found.
+    /// Dirty files without a known name within the scope that are not found yet.
     beside: BTreeMap<FileKey, Arc<File>>,
     found: Vec<Arc<File>>,
     /// Directories that are still to be listed.
     dirs: Vec<PathBuf>,
-    /// The store has not told all.
+    /// Whether the store has not told everything.
     is_partial: bool,
 }
 
 impl Drain {
-    /// The dirty files that the store has at or below `scope` and that are known by other names alone, and
-    /// those of which it cannot be told. Nothing is asked while there is none that is not known there.
+    /// Returns the dirty files that the store has at or below `scope` although only other names of them are
+    /// known, and those for which that cannot be told. If no dirty file has such names, the store is not asked.
     pub(crate) fn search(&self, scope: &[PathBuf], progress: &Progress) -> Vec<Arc<File>> {
         let beside = self.files.dirty_beside(scope).into_iter().map(|file| (file.key, file));
         let mut search = Search {
@@ -43,8 +43,8 @@ impl Drain {
 }
 
 impl Search<'_> {
-    /// Not many more directories are listed than there are files to be found, unless one of these has names
-    /// that are not known.
+    /// Looks for all files. It lists not many more directories than there are files to be found,
+    /// unless one of these has unknown names.
     fn look_for_all(&mut self, scope: &[PathBuf]) {
         for path in scope {
             if self.beside.is_empty() {
@@ -59,12 +59,12 @@ impl Search<'_> {
             self.list(usize::MAX);
             let is_partial = self.is_partial;
             let rest = std::mem::take(&mut self.beside).into_values();
-            // Lists tell other numbers of what is nested.
+            // A listing has other inode numbers for entries that are nested mounts.
             self.found.extend(rest.filter(|file| is_partial || is_nested(file)));
         }
     }
 
-    /// A file that is found is known by that name from here on: its flush goes there.
+    /// Looks at a path. A file that is found is known by that name from here on: its flush goes there.
     fn look_at(&mut self, path: &Path) {
         let seen = Look::now();
         match self.drain.names.ask(|b| b.stat(path)) {
@@ -79,7 +79,7 @@ impl Search<'_> {
         }
     }
 
-    /// Lists at most so many directories.
+    /// Lists at most `count` directories.
     fn list(&mut self, count: usize) {
         for _ in 0..count {
             if self.beside.is_empty() || self.progress.is_cancelled() {
@@ -104,13 +104,13 @@ impl Search<'_> {
         }
     }
 
-    /// What is nowhere has nothing below it.
+    /// Notes an error of the store; a path that does not exist has nothing below it.
     fn note(&mut self, error: &Error) {
         let is_nowhere = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|it| error.is(*it));
         self.is_partial |= !is_nowhere;
     }
 
-    /// Leaves out the files that have no name but those that are known. One that is at work is not waited for.
+    /// Leaves out the files whose names are all known. It does not wait for a file whose lock is held.
     fn leave_out_known(&mut self) {
         let (names, progress) = (&self.drain.names, self.progress);
         self.beside.retain(|key, file| {

@@ -1,4 +1,4 @@
-//! Keeping the drain from the backing store: of who may not be the owner of its files any more.
+//! Keeping the drain from the backing store, on a member that may not own its files any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forebay_backing::Result;
 use crate::drain::Drain;
 use crate::drain::away::kept_away;
 
-/// While one lives, the drain begins no call to the backing store.
+/// The drain begins no call to the backing store until this is dropped.
 #[must_use]
 pub struct Suspension(Arc<Drain>);
 
@@ -19,7 +19,7 @@ impl Drain {
         self.home.health().quietly_unless(refused, work)
     }
 
-    /// Waits while it is; `false` if that is given up.
+    /// Waits during a suspension; `false` if the wait is given up.
     pub(crate) fn is_let_home(&self, cancelled: &dyn Fn() -> bool) -> bool {
         let began = self.files.time().now();
         let patience = self.files.tune(|t| t.backing_timeout);
@@ -33,15 +33,15 @@ impl Drain {
         true
     }
 
-    /// Keeps the drain from the backing store until the guard is dropped: flushes that are on are broken
-    /// off before their next call, and no other begins.
+    /// Keeps the drain from the backing store until the guard is dropped: flushes under way are
+    /// broken off before their next call, and no other begins.
     pub fn suspend(self: &Arc<Self>) -> Suspension {
         self.suspended.begin();
         Suspension(self.clone())
     }
 
-    /// Waits until no call to the backing store is outstanding, of the drain or of anybody else; `false`
-    /// if that takes longer than `patience`.
+    /// Waits until no call to the backing store is outstanding, the drain's or another; `false` if
+    /// that takes longer than `patience`.
     pub fn idle(&self, patience: Duration) -> bool {
         let began = self.files.time().now();
         while self.home.health().is_called() {

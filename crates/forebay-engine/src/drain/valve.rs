@@ -1,7 +1,7 @@
-//! What every copy to the backing store passes: the governor's pace and depth, and the user's caps.
+//! The valve that every copy to the backing store passes: the governor's pace and depth, and the user's caps.
 //!
-//! While somebody waits for a flush the governor's pace and depth are lifted for all copies, so
-//! that nobody waits behind a drain that takes its time; the user's caps hold always.
+//! While a caller waits for a flush the governor's pace and depth are lifted for all copies, so that
+//! the caller does not wait behind a slow drain; the user's caps hold always.
 
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,9 @@ struct Flow {
     ops: Bucket,
     queue: Queue,
     demands: u32,
-    /// Somebody who waits watches the clock.
+    /// Whether one of the waiting threads watches the clock.
     led: bool,
-    /// Somebody waited for the pace, or copied without, since the last look.
+    /// Whether a copy waited for the pace, or was made without waiting, since the last call of `busy`.
     paced: bool,
     copied: bool,
 }
@@ -34,15 +34,15 @@ struct Flow {
 /// One copy under way.
 pub(crate) struct Pass<'a>(&'a Valve, Option<Place>);
 
-/// Somebody waits for a flush.
+/// Lifts the governor's pace while a caller waits for a flush.
 pub(crate) struct Demanded<'a>(&'a Valve);
 
-/// What the valve is set to.
+/// The setting of the valve.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     /// Bytes per second.
     pub pace: f64,
-    /// Copies at once; of small ones more.
+    /// Copies at once; of small copies more.
     pub depth: u32,
     pub depth_max: u32,
     /// The user's caps; 0 is none.
@@ -50,7 +50,7 @@ pub(crate) struct Setting {
     pub ops_max: u64,
 }
 
-/// Nobody sleeps longer without looking whether its copy is still wanted.
+/// How long a thread sleeps at most before it checks whether its copy is still wanted.
 const NAP: Duration = Duration::from_millis(100);
 
 impl Valve {
@@ -90,7 +90,7 @@ impl Valve {
         self.changed.notify_all();
     }
 
-    /// What held copies up since the last call.
+    /// Returns the cause that held copies up since the last call.
     pub fn busy(&self) -> Busy {
         let mut flow = self.flow();
         let (paced, copied) = (flow.paced, flow.copied || !flow.queue.is_empty());
@@ -112,7 +112,7 @@ impl Valve {
         self.flow().demands
     }
 
-    /// The bytes one call may move, at most `largest`.
+    /// Returns the bytes that one call may move, at most `largest`.
     pub fn chunk(&self, largest: u64) -> u64 {
         let flow = self.flow();
         let capped = flow.cap.chunk(largest);
@@ -130,7 +130,7 @@ impl Valve {
             }
             let now = self.time.since(self.epoch);
             let Some(wait) = flow.wait(now) else { break (flow, true) };
-            // One watches the clock for all, or all would wake up for every copy that may go.
+            // One thread watches the clock for all, or all would wake up for every copy that may begin.
             leads |= !std::mem::replace(&mut flow.led, true);
             let nap = if leads { wait.min(NAP) } else { NAP };
             drop(self.time.wait(&self.changed, flow, nap));
@@ -138,7 +138,7 @@ impl Valve {
         flow.led &= !leads;
         let pass = passes.then(|| Pass(self, Some(flow.take(bytes))));
         drop(flow);
-        // The next one may go as well, or watches the clock from now on.
+        // The next thread may pass as well, or watches the clock from now on.
         self.changed.notify_one();
         pass
     }
@@ -152,9 +152,9 @@ impl Flow {
             return capped;
         }
         let paced = self.pace.wait(now).max(capped);
-        // Who goes ahead of the pace is held up by it, and not by the store.
+        // A copy that goes ahead of the pace is held up by the pace, and not by the store.
         self.paced |= paced.is_some() || self.pace.is_in_debt();
-        // Who waits for depth is woken by the end of a copy.
+        // A thread that waits for depth is woken by the end of a copy.
         paced.or((!self.queue.has_room()).then_some(NAP))
     }
 
@@ -226,7 +226,7 @@ mod tests {
             assert!(secs >= 0.9, "20 MB at 20 MB/s in {secs} s");
             secs
         };
-        // The best of a few, since a busy machine delays any single one.
+        // The best of a few rounds counts: a busy machine delays any single one.
         let best = (0..10).map(|_| together()).find(|secs| *secs < 2.0);
         assert!(best.is_some(), "20 MB at 20 MB/s, ten times in 2 s or more");
     }

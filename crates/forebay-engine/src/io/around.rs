@@ -1,18 +1,18 @@
-//! Requests that go around the tier: which ones, and how they stay in step with those that do not.
+//! Requests that go around the tier: which ones do, and how they stay in step with requests that use the tier.
 //!
-//! Reads go around where the bytes are absent and are not to be kept: present bytes always win.
-//! Writes go around because the policy, a rule or a long stream asks for it, and only while
-//! nothing of the file is dirty, being flushed, or written or read past us:
+//! A read goes around where bytes are absent and are not to be kept: present bytes always win. A
+//! write goes around because the policy, a rule or a long stream asks for it, and only while no
+//! byte of the file is dirty, being flushed, or read or written past the daemon:
 //!
-//! - R1: while a change around the tier is under way nothing of the file becomes dirty, and none
-//!   begins while something is. So the backing file never changes under a flush because of us, and
-//!   an older byte never lands on a newer one.
-//! - R2: after such changes the backing file is looked at again before anything becomes dirty: the
-//!   next flush compares it with what it is then.
-//! - R3: what is cached of a range is thrown away before and after it is written around the tier;
-//!   a fill that read the old bytes does not land.
-//! - R4: what goes by the file's end, or moves it, is alone: what comes home cut at the end makes no file longer
-//!   that is truncated meanwhile. Who has to wait for that has his turn in the order of coming.
+//! - R1: while a change around the tier is under way no byte of the file becomes dirty, and no such
+//!   change begins while a byte is dirty. So the daemon never changes the backing file under a
+//!   flush, and an older byte never lands on a newer one.
+//! - R2: after such changes the backing file is looked at again before any byte becomes dirty: the
+//!   next flush compares the file with that look.
+//! - R3: cached bytes of a range are thrown away before and after the range is written around the
+//!   tier; a fill that read the old bytes does not land.
+//! - R4: a change that depends on the file's end, or moves it, is made alone: no change that was cut at the end
+//!   lengthens a file that is truncated meanwhile. Waiting changes get their turns in the order of arrival.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,24 +33,24 @@ use crate::requester;
 use crate::tier::media::is_alone;
 use forebay_base::lock::MutexGuard;
 
-/// Who waits for a turn looks so often whether anybody still wants the answer.
+/// How often a thread that waits for a turn checks whether its caller still wants the answer.
 const TURN: Duration = Duration::from_millis(50);
 
-/// One change around the tier is waited for at least so long, and as long as a call of the store may take.
+/// The least patience with one change around the tier; a call of the store may take longer.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Which bytes of a file are changed.
+/// The bytes of a file that a change covers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Span {
     At(u64, u64),
-    /// The same, but for what lies behind where the file ends once nobody moves that.
+    /// The same range, cut at the file's end, as it is once no other change moves it.
     Within(u64, u64),
-    /// So many from where the file ends once nobody moves that.
+    /// This many bytes from the file's end on, as it is once no other change moves it.
     End(u64),
 }
 
 impl Span {
-    /// From where to where, in a file of this size; the former is not less where there is nothing.
+    /// Returns start and end in a file of this size; an empty span has a start that is not below its end.
     pub fn at(self, size: u64) -> (u64, u64) {
         match self {
             Span::At(start, end) => (start, end),
@@ -59,7 +59,7 @@ impl Span {
         }
     }
 
-    /// The same of a file as it is now, which is asked only where its end counts.
+    /// The same for the file's present size, which is read only where the end counts.
     pub fn of(self, file: &File) -> (u64, u64) {
         match self {
             Span::At(start, end) => (start, end),
@@ -75,7 +75,7 @@ impl Span {
     }
 }
 
-/// A change of the backing file around the tier, under way. Who comes back to the tier after it looks
+/// A change of the backing file around the tier, under way. The next use of the tier after it looks
 /// at the backing file again (R2).
 struct GoingAround<'a> {
     io: &'a Io,
@@ -84,7 +84,7 @@ struct GoingAround<'a> {
 }
 
 impl GoingAround<'_> {
-    /// The size has been changed with it.
+    /// Notes that the change has changed the size.
     fn resized(&self, size: impl FnOnce(u64) -> u64) {
         let mut inner = self.file.lock();
         let change = Change::WentAround { size: size(inner.state.size()) };
@@ -92,10 +92,10 @@ impl GoingAround<'_> {
     }
 }
 
-/// How long a turn is waited for: as long as the turns of others go on.
+/// The patience of a thread that waits for a turn: as long as other threads' turns go on.
 struct Patience<'a> {
     io: &'a Io,
-    /// Whose turn was next when somebody looked last.
+    /// The turn that was next at the last look.
     first: Option<u64>,
     since: Instant,
 }
@@ -121,7 +121,7 @@ impl Drop for GoingAround<'_> {
     fn drop(&mut self) {
         self.io.note_unsynced(self.file.key);
         let mut inner = self.file.lock();
-        // A look at the backing file from before says nothing of what it is now.
+        // An earlier look at the backing file says nothing about its present state.
         inner.note_base();
         inner.live().end_around();
         self.file.changed().notify_all();
@@ -130,7 +130,7 @@ impl Drop for GoingAround<'_> {
 }
 
 impl Io {
-    /// How many bytes behind a read of `[start, end)` may be kept, or why not even its own.
+    /// Returns how many bytes behind a read of `[start, end)` may be kept, or why not even those read.
     pub(crate) fn keeps(
         &self,
         file: &File,
@@ -144,12 +144,12 @@ impl Io {
             Admit::Allow => {}
         }
         let ahead = self.note_read(file, start, end)?;
-        // Not so far ahead that it evicts what it has not read yet.
+        // The limit on read-ahead keeps it from evicting bytes that it fetched and nobody has read yet.
         let quota = admission.rule.as_ref().and_then(|active| active.rule.quota);
         Ok(ahead.min(quota.map_or(u64::MAX, |quota| quota / 2)))
     }
 
-    /// Sees whether a read belongs to a stream that is too long to be kept.
+    /// Notes a read, and checks whether it belongs to a stream that is too long to be kept.
     pub(crate) fn note_read(
         &self,
         file: &File,
@@ -174,8 +174,8 @@ impl Io {
         }
     }
 
-    /// Writes around the tier if the write is to go there and may, and returns where that ended; `None`: the tier
-    /// takes it.
+    /// Writes around the tier if the write is to go there and may, and returns where it ended;
+    /// `None`: the tier takes it.
     pub(crate) fn wrote_around(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -193,7 +193,7 @@ impl Io {
         let Some(change) = self.begin_around(file, why, end, span.end())? else { return Ok(None) };
         let (start, end) = span.of(file);
         if start >= end {
-            return Ok(Some(start)); // It was cut meanwhile.
+            return Ok(Some(start)); // The file was truncated meanwhile.
         }
         let data = &data[..(end - start) as usize];
         self.replace(file, start, end, || change.backing.write_at(data, start))?;
@@ -214,7 +214,7 @@ impl Io {
 
     fn write_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
         match why {
-            // A full tier makes writers wait, and the policy is one for writes.
+            // A full tier makes writers wait, and write-around is a policy for writes.
             Why::Policy | Why::Full => &self.files.counters().write_bypass_policy,
             Why::Rule | Why::Quota => &self.files.counters().write_bypass_rule,
             Why::Stream => &self.files.counters().write_bypass_sequential,
@@ -231,7 +231,7 @@ impl Io {
         }
     }
 
-    /// Changes the size around the tier if it may; `false`: the tier does it.
+    /// Changes the size around the tier if it may; `false`: the tier has to do it.
     pub(crate) fn resized_around(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -251,7 +251,7 @@ impl Io {
         Ok(true)
     }
 
-    /// `fallocate` around the tier if it may; `false`: the tier does it.
+    /// Does an `fallocate` around the tier if it may; `false`: the tier has to do it.
     pub(crate) fn allocated_around(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -266,7 +266,7 @@ impl Io {
             Allocate::Extend if end > file.lock().size() => {
                 self.resized_around(file, admission, Resize::Grow, end)
             }
-            // A reservation is a courtesy, and the backing store is not asked for any.
+            // A reservation is optional, and the backing store is not asked for one.
             _ => Ok(true),
         }
     }
@@ -286,12 +286,13 @@ impl Io {
         Ok(true)
     }
 
-    /// Claims the file for a change around the tier (R1); `None` if the tier has to take it. The beginning of a stream, and what is dirty of a file beyond its
-    /// quota or in a detached tier, is flushed first.
+    /// Claims the file for a change around the tier (R1); `None` if the tier has to take the
+    /// change. Dirty bytes from the beginning of a stream, of a file beyond its quota, or in a
+    /// detached tier are flushed first.
     ///
-    /// That earlier bytes of the file (or of one with its key that is forgotten) were flushed is
-    /// made durable before: a loss of power must not bring back the record of a flush under way,
-    /// which would be done again over what went around (S3).
+    /// Before that, the flushes of earlier bytes of the file (or of a forgotten one with its key)
+    /// are made durable on record: a loss of power must not bring back the record of a flush under
+    /// way, which would be repeated over the bytes that went around (S3).
     fn begin_around<'a>(
         self: &'a Arc<Self>,
         file: &'a Arc<File>,
@@ -305,7 +306,7 @@ impl Io {
             }
             return Ok(None);
         }
-        // Who took the file over would write over it what was flushed before.
+        // A member that took the file over would write flushed bytes over the change.
         self.outbox.forget(file, Lasting::Yes)?;
         if may_go_around(&mut file.lock()) {
             let backing = self.files.writable_backing(file)?;
@@ -332,15 +333,15 @@ impl Io {
         Ok(None)
     }
 
-    /// Locks a file once no change around the tier is under way beside which another may not be made (R4), and none that
-    /// came before waits for that.
+    /// Locks a file once no change around the tier is under way that excludes another one (R4), and
+    /// no earlier change waits.
     fn lock_beside<'a>(&self, file: &'a Arc<File>, end: End) -> Result<MutexGuard<'a, Inner>> {
         let number = file.lock().live().wait_around(end);
         let waited = self.wait_for_turn(file, number, end);
         self.end_wait(file, Some(number), waited)
     }
 
-    /// Who waited under a number waits no longer, with the file's lock or without.
+    /// Ends a wait under `number`, whether or not the wait got the file's lock.
     fn end_wait<'a>(
         &self,
         file: &'a Arc<File>,
@@ -394,7 +395,7 @@ impl Io {
         }
     }
 
-    /// Flushes what is dirty of a file that a write is to go around; `false` if it stays dirty.
+    /// Flushes the dirty bytes of a file that a write is to go around; `false` if some stay dirty.
     fn is_clean_now(self: &Arc<Self>, file: &Arc<File>) -> bool {
         let (dirty, hopeless) = {
             let inner = file.lock();
@@ -403,12 +404,12 @@ impl Io {
         !dirty || (!hopeless && self.drain.flush_file(file).is_ok())
     }
 
-    /// The stream stays in the tier; it is asked again after as many bytes as it took to notice.
+    /// Keeps a stream in the tier; it is considered again after as many bytes as it took to notice it.
     fn decline(&self, file: &File, end: u64) {
         self.around.writes.lock().restart(file.id, end);
     }
 
-    /// Changes a range of the backing file; what is cached of it goes (R3).
+    /// Changes a range of the backing file, and throws away its cached bytes (R3).
     pub(crate) fn replace(
         &self,
         file: &Arc<File>,
@@ -443,14 +444,14 @@ impl Io {
         Ok(())
     }
 
-    /// Locks a file of which bytes of a range are about to become dirty (R1, R2), once no fill lands there.
+    /// Locks a file in which bytes of a range are about to become dirty (R1, R2), once no fill lands there.
     pub(crate) fn lock_for_tier<'a>(
         &self,
         file: &'a Arc<File>,
         (start, end): (u64, u64),
     ) -> Result<MutexGuard<'a, Inner>> {
         let lands = |inner: &mut Inner| {
-            // Who writes behind the end makes zeros of what lies before.
+            // A write behind the end makes zeros of the range between.
             let start = start.min(inner.size());
             let fills = inner.in_use().map_or(&[][..], |live| &live.fills);
             fills.iter().any(|fetch| fetch.lands && fetch.overlaps(start, end))
@@ -465,7 +466,7 @@ impl Io {
                     requester::check()?;
                     return Ok(inner);
                 }
-                // Those who come later to change it around the tier wait.
+                // Later changes around the tier wait for this one.
                 number.get_or_insert_with(|| inner.live().wait_around(End::Counts));
                 self.come_back(file, inner)?;
             } else {
@@ -477,7 +478,7 @@ impl Io {
         self.end_wait(file, number, waited)
     }
 
-    /// Waits for changes around the tier to end, then takes over what the backing file is now.
+    /// Waits for changes around the tier to end, then takes over the backing file's attributes.
     fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         let seen = inner.look();
         let is_quiet = seen.is_quiet() && !inner.state.paths.is_moving();
@@ -487,7 +488,7 @@ impl Io {
             return Ok(());
         }
         if live.unlinked {
-            live.forget_around(); // Nothing of it is ever flushed.
+            live.forget_around(); // No byte of an unlinked file is ever flushed.
             return Ok(());
         }
         let held = live.target.clone().or_else(|| live.backing.clone());
@@ -512,7 +513,7 @@ impl Io {
         }
     }
 
-    /// Syncs what was written around the tier, whoever wrote it.
+    /// Syncs bytes that were written around the tier, by any program.
     pub(crate) fn sync_around(&self, file: &Arc<File>) -> Result<()> {
         let (known, more) = {
             let unsynced = self.around.unsynced.lock();
@@ -522,7 +523,7 @@ impl Io {
             return Ok(());
         }
         self.sync_target(file)?;
-        // Only now: who syncs at the same time must not take it for done.
+        // Only now: a concurrent sync must not count the file as synced before.
         let mut unsynced = self.around.unsynced.lock();
         if known.is_some() && unsynced.keys.get(&file.key).copied() == known {
             unsynced.keys.remove(&file.key);
@@ -537,21 +538,21 @@ impl Io {
             live.unlinked && live.target.is_none()
         };
         if gone {
-            return Ok(()); // Nobody can find it again.
+            return Ok(()); // Nobody can find the file again.
         }
         let backing = self.files.writable_backing(file)?;
         let synced = self.home.health().call(|| backing.sync());
         if synced.is_err() {
-            // The store tells of a failure once, and all openers share this descriptor of it.
+            // The store reports a failure once, and all openers share this descriptor of the file.
             self.files.note_failed_sync(file);
         }
         synced
     }
 
-    /// What fsync means for a handle.
+    /// Returns the policy by which an fsync of a handle works.
     pub(crate) fn sync_way(&self, admission: &Admission) -> WritePolicy {
         match self.writes_around(admission) {
-            // What is kept is made durable where it is.
+            // Dirty bytes that are kept in a detached tier are made durable there.
             Some(Why::Detached) if self.files.attachment() == Attachment::DetachedKeepDirty => {
                 WritePolicy::WriteBack
             }
@@ -560,17 +561,17 @@ impl Io {
         }
     }
 
-    /// Whether close of a handle has something to wait for: its dirty bytes are to be on the
-    /// backing store by then.
+    /// Whether the close of a handle has to wait until the file's dirty bytes are on the backing
+    /// store.
     pub fn flushes_at_close(&self, admission: &Admission) -> bool {
         self.sync_way(admission) != WritePolicy::WriteBack
     }
 
-    /// A descriptor was closed.
+    /// Called when a descriptor is closed.
     pub fn closing(self: &Arc<Self>, file: &Arc<File>, admission: &Admission) -> Result<()> {
         let inner = file.lock();
         let dirty = inner.state.is_dirty() && inner.in_use().is_none_or(|live| !live.unlinked);
-        // Without a known name only the descriptor leads home.
+        // The backing file of a file without a known name can be reached by its descriptor alone.
         let nameless = inner.state.paths.is_empty();
         drop(inner);
         match dirty && (nameless || self.flushes_at_close(admission)) {

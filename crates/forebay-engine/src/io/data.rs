@@ -21,25 +21,25 @@ use crate::room::space::Patience;
 use crate::tier::media::{MediaFile, torn};
 use forebay_base::lock::MutexGuard;
 
-/// Who reads around the tier what others write around it all the time gives up after so many tries.
+/// Tries of a read around the tier in a range that others write around the tier all the time.
 const AROUND_TRIES: u32 = 64;
 
-/// Clean bytes behind a write that are recorded as dirty with it. Who syncs after every write and
-/// goes on where he was, as a database does with its log, would need a record, and its sync, for
-/// each; so he needs one for so many bytes. They are flushed once more than they had to be.
+/// Clean bytes behind a write that are recorded as dirty with it. A program that syncs after every write
+/// and goes on at the same place, as a database does with its log, would need a record, and its sync, for
+/// each write; this way it needs one for this many bytes. They are flushed once more than necessary.
 const AHEAD: u64 = 256 << 10;
 
-/// Changes these bytes of a shadow, from one place to another.
+/// Changes the bytes of a shadow file from the first offset to the second.
 type Act<'a> = dyn Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()> + 'a;
 
 impl Io {
-    /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
-    /// are absent are fetched, and stay if the tier has room.
+    /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Absent bytes
+    /// are fetched, and stay if the tier has room.
     pub fn read(self: &Arc<Self>, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_in(&Admission::default(), file, offset, buf)
     }
 
-    /// As [`Io::read`], for a handle with rules of its own.
+    /// Like [`Io::read`], for a handle with rules of its own.
     pub fn read_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -66,7 +66,7 @@ impl Io {
         let keeps = self.keeps(file, admission, offset, offset + buf.len() as u64);
         let mut past = Why::Full;
         let mut done = 0;
-        // Eviction may take a range between its fill and our read of it; it cannot go on for long.
+        // Eviction may take a range between its fill and this read of it, but not for long.
         for turn in 0..16 {
             let at = offset + done as u64;
             let mut inner = file.lock();
@@ -90,7 +90,7 @@ impl Io {
             let refused = match keeps {
                 Ok(_) => match self.fill(file, gap, end)? {
                     Filled::Bytes(fetched, refused) => {
-                        // What lies behind the gap may be newer in the tier.
+                        // Bytes behind the gap may be newer in the tier.
                         if gap.0 == at {
                             let part = fetched.part(at, gap.1);
                             buf[done..done + part.len()].copy_from_slice(part);
@@ -115,7 +115,7 @@ impl Io {
         self.read_around(file, at, &mut buf[done..]).map(|n| done + n)
     }
 
-    /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
+    /// Reads if the whole range is in the tier; `None` if the backing store would have to be asked.
     pub fn read_cached(
         self: &Arc<Self>,
         admission: &Admission,
@@ -128,7 +128,7 @@ impl Io {
         self.read_if_cached(admission, file, range, read)
     }
 
-    /// As [`Io::read_cached`], and puts the bytes behind those that are in `out`.
+    /// Like [`Io::read_cached`], but appends the bytes to `out`.
     pub fn read_cached_onto(
         self: &Arc<Self>,
         admission: &Admission,
@@ -189,20 +189,20 @@ impl Io {
         file.heat().add(n as u64, self.files.uptime().as_secs());
         add(&self.files.counters().read_bytes, n as u64);
         match offset + n as u64 == end || end > file.lock().size() {
-            // Who reads while another truncates gets what was there before or what is now.
+            // A read beside a truncate gets the old bytes or the new ones.
             true => Ok(n),
             false => self.files.note_tier(Err(torn())),
         }
     }
 
-    /// Bytes were read as they came from the store.
+    /// Notes that bytes were read as they came from the store.
     fn note_fetched(&self, file: &Arc<File>, offset: u64, len: u64) {
         self.note_use(file, &mut file.lock(), offset, len);
         file.heat().add(len, self.files.uptime().as_secs());
         add(&self.files.counters().read_bytes, len);
     }
 
-    /// For eviction. Who reads on within a unit uses it once.
+    /// Notes a use for eviction. Sequential reads within a unit count as one use.
     fn note_use(&self, file: &File, inner: &mut Inner, offset: u64, len: u64) {
         let unit = self.files.grain().unit();
         let goes_on = inner.live().read_on(offset, len);
@@ -214,14 +214,14 @@ impl Io {
         units.for_each(|unit| file.hit_unit(self.files.uses(), unit));
     }
 
-    /// Reads without caching: the tier has no room. The present bytes win over the fetched ones.
+    /// Reads without caching: the tier has no room. Present bytes win over fetched ones.
     fn read_around(&self, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         for _ in 0..3 {
             if let Some(n) = self.try_read_around(file, offset, buf)? {
                 return Ok(n);
             }
         }
-        // Eviction goes on and on: it leaves this file alone while I/O on it is in flight.
+        // Eviction goes on and on, but leaves this file alone while I/O on it is under way.
         let _work = self.files.work_on(file, file.lock(), Meanwhile::Refused);
         for _ in 0..AROUND_TRIES {
             if let Some(n) = self.try_read_around(file, offset, buf)? {
@@ -231,8 +231,8 @@ impl Io {
         Err(Error::os(libc::EIO, "the file was replaced while it was read"))
     }
 
-    /// `None` if cached bytes of the range were thrown away meanwhile: dirty ones may have been
-    /// flushed after the backing store was read, and evicted before the tier was.
+    /// Returns `None` if cached bytes of the range were thrown away meanwhile: dirty ones may have
+    /// been flushed after the backing store was read, and evicted before the tier was.
     fn try_read_around(
         &self,
         file: &Arc<File>,
@@ -255,10 +255,10 @@ impl Io {
         if inner.changed(mark, What::Bytes(offset, end)) {
             return Ok(None);
         }
-        // What was cut off here meanwhile is gone because of us.
+        // Bytes that were truncated here meanwhile are gone because of the daemon.
         let last = end.min(inner.size());
         match inner.state.first_gap((offset + n as u64).min(last), last) {
-            // A change of ours that goes around the tier is ending.
+            // A change of the daemon's around the tier is ending.
             Some((start, _)) if inner.live().around.is_under_way() => {
                 return Ok(Some((start - offset) as usize));
             }
@@ -287,7 +287,7 @@ impl Io {
         self.write_in(&Admission::default(), file, offset, data)
     }
 
-    /// As [`Io::write`], for a handle with rules of its own.
+    /// Like [`Io::write`], for a handle with rules of its own.
     pub fn write_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -299,7 +299,7 @@ impl Io {
         self.write_span(admission, file, Span::At(offset, end), data).map(drop)
     }
 
-    /// As [`Io::write_in`], but for what lies behind the file's end by then: the file gets no longer.
+    /// Like [`Io::write_in`], but cut at the file's end: the file does not grow.
     pub fn overwrite_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -312,7 +312,7 @@ impl Io {
         self.write_span(admission, file, span, &data[..len as usize])
     }
 
-    /// Writes all of `data` at the end of the file, wherever that is by then, and returns where it ends.
+    /// Writes all of `data` at the end of the file, as it is by then, and returns where the data ends.
     pub fn append_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -322,7 +322,7 @@ impl Io {
         self.write_span(admission, file, Span::End(data.len() as u64), data)
     }
 
-    /// Writes `data` there, and returns where that ends.
+    /// Writes `data` to `span`, and returns where it ends.
     fn write_span(
         self: &Arc<Self>,
         admission: &Admission,
@@ -339,7 +339,7 @@ impl Io {
         self.refuse_beyond(file, start.saturating_add(len))?;
         add(&self.files.counters().write_requests, 1);
         let result = self.write_as(admission, file, span, data);
-        // One that failed found no place.
+        // A write that failed counts as a miss.
         let served = result.as_ref().map_or(Served::Miss, |(served, _)| *served);
         self.files.counters().note_write(served);
         admission.note_write(served, if result.is_ok() { len } else { 0 });
@@ -374,8 +374,8 @@ impl Io {
         add(&self.files.counters().write_bytes, len);
     }
 
-    /// Changes these bytes of the shadow with `act`, which is told which they are by then, and records it, making room
-    /// while the tier is full. Returns where the change ended.
+    /// Changes the bytes of `span` in the shadow with `act`, which gets their final range, and
+    /// records the change; makes room while the tier is full. Returns where the change ended.
     fn change(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -405,13 +405,13 @@ impl Io {
         let mut inner = self.lock_for_tier(file, landing)?;
         let (start, end) = span.at(inner.size());
         if start >= end {
-            return Ok((inner.before(start, start), start)); // It was cut meanwhile.
+            return Ok((inner.before(start, start), start)); // The file was truncated meanwhile.
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time().ms();
         let before = inner.before(start, end);
         if inner.state.is_unseen() {
-            // One that fails may have written a part.
+            // A write that fails may have written a part.
             inner.note_rewritten(start, end);
             self.files.note_tier(act(&*shadow, (start, end)))?;
             return Ok((before, end));
@@ -425,7 +425,7 @@ impl Io {
         failpoint::pass("write.marked");
         inner.note_rewritten(start, end);
         if let Err(error) = act(&*shadow, (start, end)) {
-            // What a part of it left beyond the end must not be there when the file grows.
+            // Bytes of a failed write beyond the end must not show when the file grows.
             if end > inner.state.size() {
                 let _ = shadow.set_len(inner.state.size());
             }
@@ -448,13 +448,13 @@ impl Io {
             self.files.admit(file, [(start, end)]);
             self.files.account(file, &mut inner);
         } else if inner.charged() + HOLES_MIN <= inner.state.present_bytes() {
-            // It may fill what was a dirty hole.
+            // The write may have filled a dirty hole.
             self.files.account(file, &mut inner);
         }
         Ok((before, end))
     }
 
-    /// Records what is about to be overwritten.
+    /// Records ranges that are about to be overwritten.
     fn mark_before(
         &self,
         file: &File,
@@ -466,18 +466,18 @@ impl Io {
         let age = inner.state.age_at(now_ms);
         self.files.commit(file, inner, Change::Marked { marks: marks.into(), age })?;
         if marks.iter().all(|mark| mark.state == Some(State::Durable)) {
-            // Of what was kept the older record says as much, to who comes after a loss of power.
+            // For kept bytes the older record is as good for recovery after a loss of power.
             inner.live().needs_logged(logged);
         }
         Ok(())
     }
 
-    /// Changes the size.
+    /// Changes the size of a file.
     pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
         self.set_len_in(&Admission::default(), file, size)
     }
 
-    /// As [`Io::set_len`], for a handle with rules of its own.
+    /// Like [`Io::set_len`], for a handle with rules of its own.
     pub fn set_len_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -511,10 +511,10 @@ impl Io {
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         if size > old {
-            // The tier may not take a file so large: then it stays as it is.
+            // If the tier does not take a file so large, the file stays as it is.
             self.files.note_tier(shadow.set_len(size))?;
         }
-        // What a sync under way has sealed is durable soon (Z3).
+        // Bytes that a sync under way has sealed are durable soon (Z3).
         let durable = inner.state.durable_size().max(self.files.sealed_to(&inner));
         let cuts_durable = durable.is_some_and(|durable| size < durable);
         let unseen = inner.state.is_unseen();
@@ -522,21 +522,22 @@ impl Io {
         let (mtime, age) = (self.files.time().stamp(), inner.state.age_at(self.files.time().ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
         if let Err(error) = resized {
-            // What is longer than its record says is cut by who opens it next. Past us, somebody
-            // may have written beyond.
+            // A shadow that is longer than its record is cut at its next opening. If the file is
+            // written past the daemon, a program may have written beyond.
             if size > old && !unseen {
                 let _ = shadow.set_len(old);
             }
             return Err(error);
         }
-        // Whatever becomes of the cut: it is on record.
+        // The cut is on record, whether or not it succeeds below.
         inner.note_rewritten(old.min(size), u64::MAX);
         let cut = || {
             if cuts_durable {
-                // Else a power loss could bring back the record of durable bytes without the bytes.
+                // Without this sync a power loss could bring back the record of durable bytes
+                // without the bytes.
                 self.files.note_tier(self.files.index().sync())?;
             } else if size < old {
-                // Nor may it take away the record of a flush that made them clean.
+                // Nor may a power loss take away the record of a flush that made the bytes clean.
                 self.files.note_tier(self.files.index().sync_to(inner.settled_seq()))?;
             }
             failpoint::pass("truncate.logged");
@@ -544,7 +545,7 @@ impl Io {
         };
         let cut = cut();
         if cut.is_err() {
-            // It is on record; who opens the shadow next cuts it.
+            // The cut is on record: the next opening of the shadow makes it.
             inner.live().close_shadow();
         }
         failpoint::pass("truncate.done");
@@ -564,7 +565,7 @@ impl Io {
         self.allocate_in(&Admission::default(), file, how, offset, len)
     }
 
-    /// As [`Io::allocate`], for a handle with rules of its own.
+    /// Like [`Io::allocate`], for a handle with rules of its own.
     pub fn allocate_in(
         self: &Arc<Self>,
         admission: &Admission,
@@ -603,7 +604,7 @@ impl Io {
         }
     }
 
-    /// Where the file ends by the time that it is zeroed the zeros do.
+    /// Zeroes `span`, no further than to the file's end at that time.
     fn zero(self: &Arc<Self>, file: &Arc<File>, span: Span) -> Result<()> {
         let act = |shadow: &dyn MediaFile, (start, end)| make_hole(shadow, start, end - start);
         self.change(file, span, 0, act).map(drop)
@@ -614,15 +615,16 @@ impl Io {
         if more == 0 {
             return Ok(());
         }
-        // The store is asked with the file unlocked: whoever makes it longer meanwhile loses nothing by that.
+        // The store is asked with the file unlocked: if another thread extends the file meanwhile,
+        // nothing is lost.
         match self.drain.has_room_at_home(more) {
             true => self.resize(admission, file, Resize::Grow, end),
             false => Err(Error::os(libc::ENOSPC, "the backing store has no room for it")),
         }
     }
 
-    /// Reserving is a courtesy: in the tier, for bytes that will be written there. It takes nobody's
-    /// place; who writes where nothing is reserved waits for room as every writer does (S9).
+    /// Reserves space in the tier for bytes that will be written there. A reservation is optional:
+    /// it evicts nothing, and a write to unreserved space waits for room like every write (S9).
     pub(crate) fn reserve(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<()> {
         let mut inner = file.lock();
         let end = (offset + len).min(inner.size());
@@ -639,8 +641,8 @@ impl Io {
         }
     }
 
-    /// The next stretch of data at or after `offset`, as SEEK_DATA and SEEK_HOLE want to know. A
-    /// file that is not complete counts as data from end to end.
+    /// Returns the next stretch of data at or after `offset`, for SEEK_DATA and SEEK_HOLE. A file
+    /// that is not complete counts as data from end to end.
     pub fn next_data(&self, file: &Arc<File>, offset: u64) -> Result<Option<(u64, u64)>> {
         let mut inner = file.lock();
         let size = inner.size();
@@ -654,7 +656,7 @@ impl Io {
         self.files.note_tier(shadow.next_data(offset))
     }
 
-    /// A device is full at its end. What was taken beyond it could never be flushed.
+    /// Refuses writes beyond the end of a device, which is full there: such bytes could never be flushed.
     fn refuse_beyond(&self, file: &File, end: u64) -> Result<()> {
         match self.home.backing().sizes() == Sizes::Fixed && end > file.lock().size() {
             true => Err(Error::os(libc::ENOSPC, "writing beyond the end of the device or image")),
@@ -667,11 +669,11 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Mark> {
     let live = inner.live();
     live.note_written_to(end);
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
-    // Where somebody else's bytes may lie behind, they are not ours to write.
+    // Where another program's bytes may lie behind, the daemon must not write them back.
     let alone = live.flight.is_none() && !live.stale;
     let goes_on =
         goes_on && alone && !inner.state.flush_is_open() && !inner.state.conflict().stands();
-    // Nothing that needs no record itself is worth one.
+    // A write that needs no record itself gets none for bytes ahead.
     if !goes_on || inner.state.in_state(State::Clean, start, end).is_empty() {
         return None;
     }

@@ -1,14 +1,14 @@
-//! Bringing absent bytes in from the backing store: on a miss, ahead of a sequential reader, and
-//! on request.
+//! Fetching absent bytes from the backing store: on a miss, ahead of a sequential reader, and on
+//! request.
 //!
 //! Invariants:
-//! - L1: a byte is fetched once: who needs a range that is on its way waits for it.
+//! - L1: a byte is fetched once: a reader that needs a range which is being fetched waits for it.
 //! - L2: a fill only lands on bytes that are still absent, and only if nothing was thrown away
 //!   since it began ([`What::Bytes`]): it never overwrites a newer byte, and never revives an old one.
-//! - L3: it lands without the file's lock, so who changes bytes there waits until it has
-//!   ([`Io::lock_for_tier`]).
-//! - L4: who waits for a range reads what was fetched, if that is of a version that was the file's when
-//!   they came; they do not wait for the tier.
+//! - L3: a fill lands without the file's lock; a change of bytes in its range waits until it has
+//!   landed ([`Io::lock_for_tier`]).
+//! - L4: a reader that waits for a range gets the bytes as fetched, if they are of a version that
+//!   was the file's when they came; it does not wait for the tier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,30 +26,30 @@ use crate::files::live::Stream;
 use crate::io::{Io, Why};
 use crate::tier::media::MediaFile;
 
-/// A sequential fill, and a piece of a prefetch: long enough to hide a few milliseconds of
-/// latency behind its transfer, short enough to serve the first reader soon.
+/// The size of a sequential fill, and of a piece of a prefetch: long enough to hide a few
+/// milliseconds of latency behind its transfer, short enough to serve the first reader soon.
 pub(crate) const CHUNK: u64 = 1 << 20;
 
-/// Holes are looked for in pieces of this size, and what is written to a file system on a disk is.
+/// The unit in which holes are detected, and in which a file system on a disk is written.
 const GRAIN: usize = 64 << 10;
 
-/// A random fill. At 16 KiB a store of 5 ms and 100 MB/s answers as many requests as at 4 KiB.
+/// The size of a random fill. At 16 KiB a store of 5 ms and 100 MB/s answers as many requests as at 4 KiB.
 const RANDOM: u64 = 16 << 10;
 
-/// The window of a stream that has just been recognized. It is twice what was read in order then:
-/// who reads small pieces and stops soon has little fetched in vain.
+/// The window of a stream that has just been recognized. It is twice the bytes read in order until
+/// then: a reader that reads small pieces and stops soon causes few useless fetches.
 const WINDOW_MIN: u64 = 512 << 10;
 
-/// How far off the expected offset a read still counts as the stream: the kernel's own read-ahead
-/// arrives out of order, and so does what programs read with a queue: by a few reads.
+/// How far off the expected offset a read still counts as part of the stream: reads of the kernel's
+/// read-ahead, and of a program with a queue, arrive out of order by a few reads.
 const SLACK: u64 = 512 << 10;
 
 const SLACK_READS: u64 = 8;
 
-/// So much read in order is a stream.
+/// Bytes read in order that make a stream.
 const STREAM_MIN: u64 = 128 << 10;
 
-/// Where fetched bytes are from.
+/// The origin of fetched bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Store,
@@ -67,7 +67,7 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Whether the bytes are being put into the tier.
+    /// Notes whether the bytes are being put into the tier.
     fn lands(&self, inner: &mut Inner, lands: bool) {
         inner.live().note_landing(&self.said, lands);
         if !lands {
@@ -86,17 +86,17 @@ impl Drop for Filling<'_> {
     }
 }
 
-/// What a fill came to.
+/// The result of a fill.
 pub(crate) enum Filled {
-    /// What the store has. The tier has it too by now, or is about to, unless it says why not.
+    /// The store's bytes. The tier has them too by now, or is about to, unless a reason is given.
     Bytes(Arc<Fetched>, Option<Why>),
-    /// The tier does not take it, and the store was not asked.
+    /// The tier does not take the bytes, and the store was not asked.
     Refused(Why),
-    /// Others had it under way, or it has changed: look again.
+    /// Another thread had the range under way, or the file has changed: the caller looks again.
     Again,
 }
 
-/// Whether a fill goes on.
+/// The next step of a fill.
 enum Turn<'a> {
     Mine(Filling<'a>),
     Theirs(Arc<Fetched>),
@@ -104,8 +104,8 @@ enum Turn<'a> {
 }
 
 impl Io {
-    /// Sees whether reads are sequential, and asks for what comes next if they are: at most
-    /// `ahead` bytes.
+    /// Notes a read, and if reads are sequential requests the bytes that come next: at most
+    /// `ahead`.
     pub(crate) fn note_stream(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -156,7 +156,7 @@ impl Io {
             let unit = if inner.live().stream.window > 0 { CHUNK } else { RANDOM };
             let start = gap.0 / unit * unit;
             let end = want_end.next_multiple_of(unit).min(gap.0 / CHUNK * CHUNK + CHUNK).min(size);
-            // Only the gap itself: what lies before it is there already.
+            // Only the gap itself is fetched: the bytes before it are in the tier.
             let around = inner.state.gaps(start, end.max(gap.0 + 1).min(size));
             match around.into_iter().find(|&(a, b)| a <= gap.0 && gap.0 < b) {
                 Some(found) => found,
@@ -166,8 +166,8 @@ impl Io {
         self.fill_exactly(file, (start, end), Some(gap.0))
     }
 
-    /// Fetches a range, at most [`CHUNK`] and within the file, or waits for who is at it: for the byte at
-    /// `first`, or else until it is in the tier.
+    /// Fetches a range, at most [`CHUNK`] and within the file, or waits for the thread that fetches
+    /// it: for the byte at `first`, or else until the range is in the tier.
     pub(crate) fn fill_exactly(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -201,8 +201,8 @@ impl Io {
         Ok(Filled::Bytes(fetched, refused))
     }
 
-    /// Announces a fill. If one that overlaps is in flight (L1), waits for it: for its bytes, if it began when
-    /// the file's were what they are now.
+    /// Announces a fill. If an overlapping one is in flight (L1), waits for it: for its bytes, if
+    /// it began when the file had its present content.
     fn begin_fill<'a>(
         &'a self,
         file: &'a Arc<File>,
@@ -212,20 +212,20 @@ impl Io {
         let deadline = self.files.time().now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
         if inner.gone() {
-            return Ok(Turn::Again); // Nobody has it open: it was read ahead.
+            return Ok(Turn::Again); // No handle has the file open: this was read-ahead.
         }
         let overlaps =
             |inner: &mut Inner| inner.live().fills.iter().any(|fetch| fetch.overlaps(start, end));
         if !overlaps(&mut inner) {
             if inner.state.first_gap(start, end) != Some((start, end)) {
-                return Ok(Turn::Again); // It has landed since the caller looked.
+                return Ok(Turn::Again); // The range has landed since the caller looked.
             }
             let (seen, said) = (inner.look(), Arc::<Said>::default());
             let range = (start, end);
             inner.live().begin_fill(Fetch { range, seen, lands: false, said: said.clone() });
             return Ok(Turn::Mine(Filling { io: self, file, range, seen, said }));
         }
-        // One byte of progress is enough: the caller looks again for what is still missing.
+        // One byte of progress is enough: the caller looks again for the rest.
         let moment = Duration::from_millis(200);
         let fills = &inner.live().fills;
         let has = |first: u64| fills.iter().find(|fetch| fetch.overlaps(first, first + 1));
@@ -249,7 +249,7 @@ impl Io {
         Ok(Turn::Again)
     }
 
-    /// `None` if the bytes were cut off through us meanwhile.
+    /// Fetches bytes; `None` if they were cut off through the daemon meanwhile.
     fn fetch(
         &self,
         file: &Arc<File>,
@@ -278,9 +278,9 @@ impl Io {
         Ok(Some((fetched, Source::Store)))
     }
 
-    /// Puts fetched bytes where the file is still absent (L2), without the file's lock: nobody waits for that
-    /// but who changes bytes there. Data first, record after: a crash between leaves bytes that do not count.
-    /// Returns why the tier does not take them, if so.
+    /// Puts fetched bytes where the file is still absent (L2), without the file's lock: only a
+    /// change of those bytes waits for that. Data first, record after: a crash between leaves bytes
+    /// that do not count. Returns the reason if the tier does not take them.
     fn land_fill(
         &self,
         file: &Arc<File>,
@@ -302,7 +302,7 @@ impl Io {
             return Ok(None);
         }
         let shadow = match self.files.shadow(file, &mut inner) {
-            // The tier takes no file so large, or no more: its bytes are served without being kept.
+            // If the tier takes no file so large, or no more bytes, these are served without being kept.
             Err(e) if e.is(libc::EFBIG) || e.is(libc::ENOSPC) => return Ok(Some(Why::Full)),
             shadow => shadow?,
         };
@@ -315,11 +315,11 @@ impl Io {
         filling.lands(&mut inner, false);
         let size = inner.state.size();
         if size < end && !inner.state.is_unseen() {
-            // It was found to be shorter meanwhile: what was put behind the end must not show when it grows.
+            // The file was found to be shorter meanwhile: bytes behind its end must not show when it grows.
             self.files.note_tier(shadow.set_len(size))?;
         }
         if inner.state.is_dirty() {
-            // The shadow's mtime is the file's own after a crash; a fill must not move it.
+            // After a crash the shadow's mtime is the file's own; a fill must not move it.
             let _ = shadow.set_mtime(inner.state.mtime());
         }
         match put {
@@ -329,7 +329,7 @@ impl Io {
         if !self.files.is_attached() {
             return Ok(Some(Why::Detached));
         }
-        // What was put there, and nothing beside it.
+        // The record covers the bytes that were put there, and nothing beside them.
         let gaps: Vec<_> = gaps.into_iter().flat_map(|gap| absent(&inner, gap)).collect();
         if gaps.is_empty() {
             return Ok(None);
@@ -349,8 +349,8 @@ impl Io {
 /// Writes fetched bytes, and holes where they are zeros: a sparse file stays sparse. The hole is
 /// punched, since a fill that died before its record may have left bytes there.
 ///
-/// In pieces of `grain` also where there are none: ext4 takes a folio of the page cache as large as the write
-/// (Linux 6.16 and later), and later looks at all its blocks for every page that is written there.
+/// Data is written in pieces of `grain` even without holes: ext4 takes a folio of the page cache as large as
+/// the write (Linux 6.16 and later), and later looks at all its blocks for every page that is written there.
 fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64, grain: usize) -> std::io::Result<()> {
     let is_hole = |part: &&[u8]| bytes.len() >= GRAIN && is_zero(part);
     let parts: Vec<&[u8]> = bytes.chunks(GRAIN).collect();
@@ -372,8 +372,8 @@ fn write_in(shadow: &dyn MediaFile, bytes: &[u8], at: u64, grain: usize) -> std:
     pieces.try_for_each(|(at, piece)| shadow.write_at(piece, at))
 }
 
-/// Makes zeros of a range that is about to be recorded. A hole at the end needs the length that shows
-/// it, or the shadow would be shorter than its record: the file may have grown around the tier.
+/// Zeroes a range that is about to be recorded. A hole at the end needs the length that shows it,
+/// or the shadow would be shorter than its record: the file may have grown around the tier.
 pub(crate) fn make_hole(shadow: &dyn MediaFile, offset: u64, len: u64) -> std::io::Result<()> {
     shadow.punch(offset, len)?;
     match shadow.size()? < offset + len {
@@ -383,11 +383,11 @@ pub(crate) fn make_hole(shadow: &dyn MediaFile, offset: u64, len: u64) -> std::i
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Most data differs in its first bytes. What equals itself one byte further on has one value.
+    // Most data differs in its first bytes. Bytes that equal themselves shifted by one have one value.
     bytes.iter().take(16).all(|b| *b == 0) && bytes.get(1..) == bytes.get(..bytes.len() - 1)
 }
 
-/// A stream after one more read, and what is worth asking for ahead of the next.
+/// Updates a stream by one more read, and returns the range to request ahead of the next.
 fn goes_on(
     stream: &mut Stream,
     (start, end): (u64, u64),
@@ -397,12 +397,13 @@ fn goes_on(
     let len = end - start;
     let goes_on = start.abs_diff(stream.next) <= (len * SLACK_READS).min(SLACK);
     if !goes_on || (start == 0 && stream.next > 2 * SLACK) {
-        // Who begins at the beginning goes on; a database that reads a few neighbors does not.
+        // A reader that begins at offset 0 is likely to go on; a database that reads a few adjacent
+        // blocks is not.
         let window = if start == 0 { WINDOW_MIN.min(max) } else { 0 };
         *stream = Stream { next: end, run: len, window, asked: end };
         return None;
     }
-    // Reading the same again leads nowhere, and who skips as much as he reads wants no neighbors.
+    // Repeated reads do not advance a stream, and a reader that skips as much as it reads wants no read-ahead.
     let skipped = start.saturating_sub(stream.next);
     stream.run = stream.run.saturating_sub(skipped) + end.saturating_sub(stream.next).min(len);
     stream.next = stream.next.max(end);
@@ -411,7 +412,7 @@ fn goes_on(
     }
     stream.window = (stream.run * 2).clamp(WINDOW_MIN, max.max(WINDOW_MIN)).min(max);
     let until = (stream.next + stream.window).min(size);
-    // Ask in whole chunks, and only once half a window is used up: fewer, larger requests.
+    // Request whole chunks, and only once half a window is used up: fewer, larger requests.
     let from = stream.asked.max(end).next_multiple_of(CHUNK);
     if until <= from || (until - from < CHUNK.max(stream.window / 4) && until < size) {
         return None;

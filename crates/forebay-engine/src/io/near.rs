@@ -1,4 +1,4 @@
-//! Bytes of the store that another mount of it has read already, or reads for all.
+//! Bytes of the store from another mount of it, which has read them already, or reads them for all mounts.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -15,8 +15,8 @@ thread_local! {
     static ASKS_NOBODY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whoever was asked reads the store itself: two that take each other for the one who reads a part would
-/// wait for each other.
+/// Runs `work` for a neighbour with reads of the store alone: two mounts that take each other for
+/// the reader of a part would wait for each other.
 fn asking_nobody<T>(work: impl FnOnce() -> T) -> T {
     struct Before(bool);
     impl Drop for Before {
@@ -29,7 +29,7 @@ fn asking_nobody<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl Io {
-    /// Whether a neighbour had the bytes that are to be fetched.
+    /// Whether a neighbour had the bytes; they are in `bytes` then.
     pub(crate) fn fetch_near(&self, file: &Arc<File>, start: u64, bytes: &mut [u8]) -> bool {
         let Near(Some(neighbours)) = &self.files.config().near else { return false };
         if ASKS_NOBODY.get() {
@@ -38,7 +38,7 @@ impl Io {
         let (version, path) = {
             let inner = file.lock();
             let state = &inner.state;
-            // A flush has begun to change the store: no version says what is there.
+            // A flush has begun to change the store: no version describes its content.
             if state.flush_is_open() || state.conflict().stands() {
                 return false;
             }
@@ -47,13 +47,13 @@ impl Io {
         path.is_some_and(|path| neighbours.read(&version, &path, start, bytes))
     }
 
-    /// Reads for a neighbour, into this mount's tier too if it has room. Returns the bytes read, fewer than
-    /// asked for at the end of the file.
+    /// Reads for a neighbour, also into this mount's tier if it has room. Returns the bytes read,
+    /// fewer than asked for at the end of the file.
     ///
     /// # Errors
     ///
-    /// ESTALE if what this mount knows of the file is another version, or newer than the store's; what the
-    /// store says.
+    /// ESTALE if this mount knows another version of the file, or has a newer one than the store;
+    /// else the store's errors.
     pub fn read_for_neighbour(
         self: &Arc<Self>,
         version: &Version,
@@ -71,7 +71,7 @@ impl Io {
             let inner = file.lock();
             inner.state.covers(offset, (offset + buf.len() as u64).min(inner.state.size()))
         };
-        // What is here was looked at by whoever asks, and needs no look at the store.
+        // The caller has compared the version with the store, so cached bytes need no look at the store.
         let file = match known.filter(covers) {
             Some(file) => self.files.open(&file, file.lock()),
             None => self.open_to_read(path, Some(version.key))?,
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(gave, data.len() as u64, "the store gave it once");
     }
 
-    /// The neighbour has newer bytes: they are not the version that was asked for.
+    /// The neighbour has newer bytes, which are not the version that was asked for.
     // S-25
     #[test]
     fn a_neighbour_with_another_version_refuses() {

@@ -1,4 +1,4 @@
-//! Files that programs open.
+//! Opening files for programs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::files::live::Asked;
 use crate::files::open::OpenFile;
 use crate::io::Io;
 
-/// What the backing store told of a file, and the file if it was opened for that.
+/// The backing store's attributes of a file, and the file if it was opened for that.
 type Looked = (Attr, Option<Arc<dyn BackingFile>>);
 
-/// What a program will do with the handle that it asks for.
+/// The use that a program will make of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Reads,
@@ -23,7 +23,7 @@ enum Next {
 }
 
 impl Io {
-    /// Finds the file or begins to know it, and opens it.
+    /// Finds the file in the table, or adds it, and opens it.
     pub(crate) fn enter(&self, path: &Path, attr: &Attr) -> OpenFile {
         loop {
             let file = self.files.find(attr.key).unwrap_or_else(|| self.files.insert(path, attr));
@@ -34,14 +34,14 @@ impl Io {
                 return self.files.open(&file, inner);
             }
             drop(inner);
-            // It was forgotten between the two looks, or is just being so; begin again.
+            // The file was forgotten between the two looks, or is just being forgotten: begin again.
             std::thread::yield_now();
         }
     }
 
-    /// Takes its key from a file that is gone: somebody else has removed it, and the store has given
-    /// its number, which tells no generations, to the file with `attr` that was just created. What
-    /// is dirty of the old one is still found by its id.
+    /// Takes the key from a file that is gone: another program has removed it, and the store, whose
+    /// keys have no generations, has given its number to the just created file with `attr`. Dirty
+    /// bytes of the old file are still found by its id.
     fn supersede(&self, attr: &Attr) {
         self.files.give_up_buried(attr);
         let is_older = |file: &Arc<File>| file.lock().state.base().ctime < attr.ctime;
@@ -49,14 +49,14 @@ impl Io {
         self.files.forget_key(&old);
     }
 
-    /// Opens the file at `path`: compares what is cached with the backing store (S1).
-    /// `known` is the key the caller last saw at
-    /// `path`: what is in the tier under it goes on working while the store is away (S10).
+    /// Opens the file at `path`: compares its cached bytes with the backing store (S1). `known` is
+    /// the key that the caller last saw at `path`: the file's bytes in the tier can be used while
+    /// the store is away (S10).
     pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<OpenFile> {
         self.open_for(path, known, Next::Anything)
     }
 
-    /// As [`Io::open`], for a program that only reads.
+    /// Like [`Io::open`], for a program that only reads.
     pub fn open_to_read(&self, path: &Path, known: Option<FileKey>) -> Result<OpenFile> {
         self.open_for(path, known, Next::Reads)
     }
@@ -84,7 +84,7 @@ impl Io {
                 let has_moved = |inner: &Inner| {
                     inner.state.base() != attr.version() && inner.changed(before, What::Base)
                 };
-                // It may even have been known, flushed and forgotten since we looked.
+                // The file may even have been known, flushed and forgotten since the look.
                 if has_moved(&file.lock()) || self.files.was_forgotten(file.key, before) {
                     seen = Look::now();
                     match self.home.health().call(|| self.home.backing().stat(path)) {
@@ -107,7 +107,7 @@ impl Io {
         }
     }
 
-    /// Attributes of `path`. Where a read will need the backing file, it is opened in the same call.
+    /// Returns attributes of `path`. Where a read will need the backing file, the same call opens it.
     fn look_at(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<Looked> {
         let is_complete = |file: Arc<File>| {
             let inner = file.lock();
@@ -121,7 +121,7 @@ impl Io {
                 return Ok((attr, Some(backing)));
             }
         }
-        // What cannot be opened says why when it is read.
+        // If the file cannot be opened, a later read reports why.
         self.home.health().call(|| self.home.backing().stat(path)).map(|attr| (attr, None))
     }
 
@@ -132,19 +132,19 @@ impl Io {
         known.and_then(|key| self.open_cached(key)).ok_or(error)
     }
 
-    /// Opens a file of which something is cached, without asking the backing store.
+    /// Opens a file with cached bytes without asking the backing store.
     pub fn open_cached(&self, key: FileKey) -> Option<OpenFile> {
         let file = self.files.find(key)?;
         let mut inner = Glance::new(self.files.time()).at(&file)?;
         let _ = self.files.prove_locked(&file, &mut inner);
         if inner.gone() {
-            return None; // Nothing of it is cached.
+            return None; // No byte of it is cached.
         }
         Some(self.files.open(&file, inner))
     }
 
-    /// Whether the file may be believed without asking: nobody else can have a newer byte than a
-    /// wholly dirty file has, and a recent look may be good enough.
+    /// Whether the file may be used without asking the store: no other program can have a newer
+    /// byte than a wholly dirty file has, and a recent look may be good enough.
     fn is_fresh(&self, file: &File) -> bool {
         let ttl = self.files.tune(|t| t.revalidate);
         let inner = file.lock();
@@ -156,7 +156,7 @@ impl Io {
                     .is_some_and(|at| self.files.time().since(at) < ttl))
     }
 
-    /// Takes a file that the caller has just created through [`Engine::backing`].
+    /// Opens a file that the caller has just created on the backing store.
     pub(crate) fn created(&self, path: &Path, attr: &Attr) -> OpenFile {
         self.supersede(attr);
         self.names.note_made(path, attr);
@@ -167,11 +167,11 @@ impl Io {
         file
     }
 
-    /// A name that goes while we open it: the bytes must be within reach without it, and what is
-    /// written must not be for a name that is gone. `seen` is from before we looked, if the file may
-    /// have been unknown to who took it away.
+    /// Handles a name that is unlinked while its file is being opened: the bytes must stay readable
+    /// without the name, and writes must not be for a name that is gone. `seen` is from before the
+    /// look, if the file may have been unknown to the thread that removed the name.
     pub(crate) fn hold_if_leaving(&self, file: OpenFile, seen: Option<Look>) -> Result<OpenFile> {
-        // Who found it in the table counted it as open after it was looked for.
+        // A thread that found the file in the table counted it as open after it was looked up.
         let leaving = self.files.is_leaving(file.key, seen) || file.lock().live().unlinked;
         let Some(error) = leaving.then(|| self.files.keep_readable(&file).err()).flatten() else {
             return Ok(file);

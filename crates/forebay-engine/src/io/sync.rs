@@ -1,4 +1,4 @@
-//! Making what was written survive the loss of power: the shadow first, then its record.
+//! Making written bytes survive the loss of power: the shadow file first, then its record.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::files::syncing::refuse_after_failure;
 use crate::io::Io;
 use forebay_base::lock::MutexGuard;
 
-/// A sync that the size changes under is tried so often before it keeps everybody else out.
+/// Tries of a sync under which the size changes, before it keeps every other thread out.
 const SYNC_TRIES: u32 = 8;
 
 impl Io {
-    /// Makes every byte written so far survive the loss of power (S3): the shadow first, then the
-    /// record that says so.
+    /// Makes every byte written so far survive the loss of power (S3): the shadow file first, then
+    /// the record that says so.
     pub fn sync(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         self.sync_by(&Admission::default(), file)
     }
 
-    /// As [`Io::sync`], for a handle with rules of its own.
+    /// Like [`Io::sync`], for a handle with rules of its own.
     ///
     /// # Errors
     ///
-    /// EIO also if an earlier sync on the backing store has failed for another handle: bytes of this one, which
-    /// were written around the tier, may be lost with it. Each handle is told once.
+    /// EIO also if an earlier sync on the backing store has failed for another handle: bytes of this
+    /// handle that were written around the tier may be lost with it. Each handle gets the error once.
     pub fn sync_in(self: &Arc<Self>, admission: &Admission, file: &OpenFile) -> Result<()> {
         let synced = self.sync_by(admission, file);
         match file.hears_of_failed_sync() && synced.is_ok() {
@@ -45,7 +45,7 @@ impl Io {
 
     fn sync_by(self: &Arc<Self>, admission: &Admission, file: &Arc<File>) -> Result<()> {
         match self.sync_way(admission) {
-            // Once the tier has failed to make it durable only the store can.
+            // Once the tier has failed to make the bytes durable, only the store can.
             WritePolicy::WriteBack if file.lock().state.is_unsynced() => {
                 self.sync_around(file)?;
                 self.drain.flush_file(file)?;
@@ -62,7 +62,7 @@ impl Io {
             }
         }
         add(&self.files.counters().syncs, 1);
-        // Partners make it durable while we do.
+        // Partners make the bytes durable at the same time.
         let telling = self.outbox.begin(file);
         let synced = self.sync_here(file);
         failpoint::pass("sync.marked");
@@ -70,10 +70,10 @@ impl Io {
         synced.and(told).and_then(|()| self.outbox.has_enough(file))
     }
 
-    /// Makes it durable in the tier.
+    /// Makes the file durable in the tier.
     pub(crate) fn sync_here(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        // A truncation that falls into a sync makes it say nothing; where the size changes all the
-        // time it has to wait. So does an eviction, once.
+        // A truncate during a sync voids the sync; where the size changes all the time the truncate
+        // has to wait. The same holds for an eviction, once.
         let mut evictions = Meanwhile::Allowed;
         let mut synced = false;
         for _ in 0..SYNC_TRIES {
@@ -86,7 +86,7 @@ impl Io {
         if !synced {
             self.sync_alone(file)?;
         }
-        // What was recorded since of others is theirs to sync.
+        // Records of other files that came since are left to their own syncs.
         let logged = {
             let inner = file.lock();
             let logged = inner.in_use().and_then(|live| live.logged_seq);
@@ -97,8 +97,8 @@ impl Io {
         )
     }
 
-    /// One sync; `false` if the size changed meanwhile, or what it was for is gone, so that it proves
-    /// nothing.
+    /// Makes one sync; `false` if it proves nothing, since the size changed meanwhile or synced
+    /// bytes are gone.
     pub(crate) fn try_sync(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -134,7 +134,7 @@ impl Io {
         let mut inner = file.lock();
         let seal = synced.as_ref().ok().copied().flatten();
         let synced = self.files.note_shadow_sync(file, &mut inner, synced.map(drop));
-        // What was flushed, evicted and written again since is not what was synced.
+        // Bytes that were flushed, evicted and written again since are not the synced ones.
         let went = |&(start, end): &(u64, u64)| inner.changed(seen, What::Bytes(start, end));
         let gone = evictions == Meanwhile::Allowed && ranges.iter().any(went);
         let record =
@@ -149,7 +149,7 @@ impl Io {
         recorded
     }
 
-    /// One sync while nothing of the file changes.
+    /// Makes one sync while the file's lock keeps every change out.
     fn sync_alone(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
@@ -166,7 +166,7 @@ impl Io {
         self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen).map(drop)
     }
 
-    /// It was flushed: the record that says so must not be lost, or recovery would take an older durable
+    /// Syncs the record that the file was flushed: without it recovery would take an older durable
     /// state for the newest.
     fn sync_settled(&self, inner: MutexGuard<'_, Inner>) -> Result<()> {
         let seq = inner.settled_seq();

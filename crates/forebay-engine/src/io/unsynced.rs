@@ -1,4 +1,4 @@
-//! What is kept of requests that go around the tier: streams, and files not synced since.
+//! The state that requests around the tier need: streams, and files not synced since.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use forebay_backing::FileKey;
 use crate::core::streams::Streams;
 use forebay_base::lock::{Mutex, Rank};
 
-/// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
-/// may be one.
+/// The number of files with unsynced bytes written around the tier that are remembered; beyond it
+/// any file may be one.
 pub(crate) const UNSYNCED_MAX: usize = 65_536;
 
 pub(crate) struct Around {
@@ -29,9 +29,9 @@ impl Default for Around {
 
 #[derive(Default)]
 pub(crate) struct Unsynced {
-    /// With the number of the last write.
+    /// The files, each with the number of its last write.
     pub keys: HashMap<FileKey, u64>,
     pub last: u64,
-    /// There were more: any file may be one.
+    /// Whether there were more files: any file may be one then.
     pub more: bool,
 }

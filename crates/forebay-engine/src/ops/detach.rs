@@ -1,14 +1,14 @@
-//! Taking the tier out of the way of a mount that goes on serving, and putting it back.
+//! Detaching the tier from a mount that goes on serving, and attaching it again.
 //!
-//! While the tier is detached everything goes around it, whatever the policy and the rules say. It
-//! is nothing but a word that all ways into the tier look at, a flush, and an eviction of all there
-//! is; so a crash in the middle of it is a crash in the middle of these.
+//! While the tier is detached every request goes around it, whatever the policy and the rules say.
+//! A detach is a flag that all ways into the tier look at, a flush, and an eviction of everything;
+//! so a crash in the middle of a detach is a crash in the middle of these.
 //!
-//! - D1: a fill lands, and a program goes past us as the first one, only while the tier is attached,
-//!   judged under the file's lock. So a file that was found without clean bytes after the word was
-//!   given stays so.
-//! - D2: what became dirty on a way that was taken before the word was given is flushed and evicted
-//!   when it is found.
+//! - D1: a fill lands, and a first program goes past the daemon, only while the tier is attached,
+//!   judged under the file's lock. So a file that was found without clean bytes after the flag was
+//!   set stays so.
+//! - D2: bytes that became dirty on a way that was taken before the flag was set are flushed and
+//!   evicted when they are found.
 //! - D3: dirty bytes that are kept stay the newest: the file is written in the tier until they are
 //!   flushed.
 
@@ -19,7 +19,7 @@ use crate::core::config::{Attachment, KeepDirty};
 use crate::core::report::{Progress, Report};
 use crate::ops::Ops;
 
-/// How often a detach looks whether what stood in its way has gone.
+/// How often a detach checks whether its obstacles have gone.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 impl Ops {
@@ -28,17 +28,17 @@ impl Ops {
         self.files.nudge();
     }
 
-    /// Lets the tier take part again: from the next request on, by the policy and the rules.
+    /// Attaches the tier: from the next request on the policy and the rules decide again.
     pub fn attach(&self) {
         self.set_attachment(Attachment::Attached);
     }
 
-    /// Detaches the tier: from the next request on everything goes around it, and when this returns
-    /// without failures no data is in it, or, if dirty bytes are kept, none that is clean. Waits
-    /// for programs that have files open past us or without a name.
+    /// Detaches the tier: from the next request on everything goes around it. When this returns
+    /// without failures no data is in the tier, or, if dirty bytes are kept, no clean data. Waits
+    /// for programs that have files open past the daemon or without a name.
     ///
-    /// If it is cancelled or a flush fails, all is as it was, but for what was flushed and evicted;
-    /// the report says what was in the way.
+    /// If it is cancelled or a flush fails, the tier is attached as before, without the bytes that
+    /// were flushed and evicted; the report names the obstacles.
     pub fn detach(self: &Arc<Self>, keep: KeepDirty, progress: &Progress) -> Report {
         let before = self.files.attachment();
         self.set_attachment(match keep {
@@ -54,7 +54,7 @@ impl Ops {
                 break;
             }
             let mut left = self.room.evict_all(keep);
-            // Who writes past us makes all of his file dirty again and again.
+            // A writer past the daemon makes all of its file dirty again and again.
             while !left.is_empty() && self.files.totals().writers() > 0 {
                 if progress.is_cancelled() {
                     break;

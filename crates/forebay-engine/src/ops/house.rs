@@ -1,4 +1,4 @@
-//! The threads that keep house, and the end of their work.
+//! The threads that keep house, and the end of the engine's work.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::files::file::{Beside, File, Inner, failure};
 use crate::ops::Ops;
 use crate::ops::operate::THREADS_MAX;
 
-/// What a sync of the tier is for, of one file.
+/// The unsynced ranges of one file before a sync of the tier.
 struct Unsynced {
     size: u64,
     ranges: Vec<(u64, u64)>,
@@ -28,13 +28,13 @@ impl Unsynced {
     }
 }
 
-/// How long a file without a name waits for who looked it up before.
+/// How long a file without a name is kept for a request that looked it up before.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 impl Ops {
-    /// Ends the engine's work: flushes (unless told to keep what is dirty) until `deadline`, stops
-    /// the background threads, and makes the tier durable. What stays dirty is found again at the
-    /// next start, also of the machine; what could not be made so durable is in the report as [`PERISHABLE`].
+    /// Ends the engine's work: flushes (unless told to keep dirty bytes) until `deadline`, stops the background
+    /// threads, and makes the tier durable. Bytes that stay dirty are found again at the next start, also of
+    /// the machine; bytes that could not be made so durable are in the report as [`PERISHABLE`].
     pub fn shutdown(
         self: &Arc<Self>,
         keep: KeepDirty,
@@ -57,7 +57,7 @@ impl Ops {
         report.failures.extend(self.keep_durably());
         let seq = self.files.index().seq();
         let durable = self.files.media().sync_all();
-        // Who writes past us goes on without us: what he writes is not known to be durable.
+        // Writers past the daemon go on after its end: their bytes are not known to be durable.
         if quiet && durable.is_ok() && writing.is_empty() {
             let next_id = self.files.next_id();
             if let Err(e) =
@@ -69,8 +69,8 @@ impl Ops {
         report
     }
 
-    /// Makes durable what stays dirty, and the record that says so: whether the tier can be marked as left in
-    /// order depends on others, such as a thread that hangs in the store. Returns what it could not.
+    /// Makes the remaining dirty bytes durable, and their record: the tier may not get marked as cleanly
+    /// shut down, for example if a thread hangs in the store. Returns the files for which this failed.
     fn keep_durably(&self) -> Vec<Failure> {
         let dirty = self.files.select_dirty(&[]);
         let before: Vec<_> = dirty.iter().map(|file| Unsynced::of(&mut file.lock())).collect();
@@ -95,7 +95,8 @@ impl Ops {
         failures
     }
 
-    /// Records that all the tier was synced since a look at the file; `false` if that does not say all of it.
+    /// Records that the whole tier was synced since `before`; `false` if that sync does not cover
+    /// all of the file.
     fn is_kept(&self, file: &Arc<File>, before: Unsynced) -> bool {
         let mut inner = file.lock();
         let is_told = !inner.state.is_unseen() && !inner.state.is_unsynced();
@@ -110,8 +111,8 @@ impl Ops {
                 .unwrap_or(false)
     }
 
-    /// What the store is not asked again after the next start. Not for longer than other threads are
-    /// waited for.
+    /// Has the names on the store synced, so that the next start need not ask the store about them.
+    /// Takes no longer than the wait for other threads.
     fn sync_names_at_end(self: &Arc<Self>) {
         if !self.home.health().is_available() {
             return;
@@ -123,7 +124,7 @@ impl Ops {
         }
     }
 
-    /// A mapping that ends during a flush leaves bytes that may be newer: they go with another one.
+    /// Flushes all, and once more if a mapping ended during the flush: it may have left newer bytes.
     fn flush_all_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {
         let mut report = Report::default();
         loop {
@@ -154,7 +155,7 @@ impl Ops {
         })
     }
 
-    /// Waits for the background threads a while; one that hangs in the backing store is left.
+    /// Waits a while for the background threads; one that hangs in the backing store is left behind.
     fn join_threads(&self) -> bool {
         let threads = std::mem::take(&mut *self.threads.lock());
         let deadline = self.files.time().now() + THREADS_MAX;
@@ -189,7 +190,7 @@ impl Ops {
         Ok(())
     }
 
-    /// The thread for everything that has to be looked at from time to time.
+    /// The thread for all periodic work.
     fn keep_house(self: Arc<Self>) {
         let (probing, settling) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let mut last_compaction = self.files.time().now();
@@ -222,8 +223,8 @@ impl Ops {
             } else if self.names.owes_names() {
                 self.names.sync_names_soon();
             }
-            // Else a loss of power would bring back a flush that was over, to be done again over what
-            // others have written since.
+            // Without this sync a loss of power would bring back a flush that had ended, to be
+            // repeated over bytes that others have written since.
             if !self.files.index().has_settled() && !settling.swap(true, Relaxed) {
                 self.sync_what_settled(settling.clone());
             }
@@ -231,8 +232,8 @@ impl Ops {
         }
     }
 
-    /// Not by who keeps house: the tier may have much else to write first. If it fails, whoever has to rely on the
-    /// log is told.
+    /// Syncs on another thread than this one: the tier may have much else to write first. If the
+    /// sync fails, the next caller that relies on the log gets the error.
     fn sync_what_settled(self: &Arc<Self>, settling: Arc<AtomicBool>) {
         let engine = self.clone();
         self.home.errands().run(move || {
@@ -241,7 +242,7 @@ impl Ops {
         });
     }
 
-    /// Partners are told what they may forget, by who does not keep house: they may not answer.
+    /// Tells partners what they may forget, on another thread: partners may not answer.
     fn tend_copies(self: &Arc<Self>) {
         self.copies.tend();
         if self.outbox.has_over() {
@@ -270,7 +271,7 @@ impl Ops {
         let _ = std::thread::Builder::new().name("fb-probe".into()).spawn(ask);
     }
 
-    /// Forgets the pauses after failed flushes.
+    /// Ends the pauses after failed flushes.
     fn retry_now(&self) {
         let now = self.files.time().ms();
         let dirty = self.files.dirty().older(now, u64::MAX);

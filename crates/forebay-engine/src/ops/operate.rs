@@ -1,4 +1,4 @@
-//! What an operator asks for, beside flushing: evict, pin, purge, change tunables, shut down.
+//! Operations for operators beside flushing: evict, pin, purge, change tunables, shut down.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use forebay_base::lock::MutexGuard;
 
 const LINK: &str = "it is a symbolic link, or behind one: name what it points to";
 
-/// So long a shutdown waits for the background threads, and for files of the backing store to be
+/// How long a shutdown waits for the background threads, and for files of the backing store to be
 /// closed.
 pub(crate) const THREADS_MAX: Duration = Duration::from_secs(5);
 
 impl Ops {
-    /// Which of the paths name nothing that could be meant: neither a cached file nor a directory
-    /// of one nor anything on the backing store, or only a link to it. Where the backing store does
-    /// not answer, nothing is said.
+    /// Returns the paths that name nothing useful: no cached file, no directory of one and nothing
+    /// on the backing store, or only a link there. While the backing store does not answer, no path
+    /// is reported.
     pub fn missing(&self, scope: &[PathBuf]) -> Vec<Failure> {
         scope.iter().filter_map(|path| self.why_missing(path)).collect()
     }
@@ -42,8 +42,8 @@ impl Ops {
         Some(Failure { path: path.to_path_buf(), state: "missing", error: why.into() })
     }
 
-    /// Takes clean bytes out of the tier. Dirty, pinned and open files stay; a file that was named
-    /// and stays is in the report.
+    /// Evicts clean bytes. Dirty, pinned and open files stay; a file that was named and stays is in
+    /// the report.
     pub fn evict(&self, scope: &[PathBuf], progress: &Progress) -> Report {
         let mut report = Report::default();
         let files = self.files.select(scope);
@@ -79,7 +79,7 @@ impl Ops {
         report
     }
 
-    /// Marks cached files so that they are not evicted, or takes the mark away.
+    /// Marks cached files so that they are not evicted, or removes the mark.
     pub fn set_pinned(&self, scope: &[PathBuf], pinned: bool) -> Report {
         let mut report = Report::default();
         for file in self.files.select(scope) {
@@ -95,7 +95,7 @@ impl Ops {
         report
     }
 
-    /// Returns what it holds of the tier; `None` if there was nothing to change.
+    /// Returns the file's bytes in the tier; `None` if the mark was as wanted already.
     pub(crate) fn pin_file(&self, file: &Arc<File>, pinned: bool) -> Result<Option<u64>> {
         let mut inner = file.lock();
         let bytes = inner.charged();
@@ -104,7 +104,7 @@ impl Ops {
         changed.map(|changed| changed.then_some(bytes))
     }
 
-    /// Throws cached bytes away, dirty ones too. Only the operator asks for this (S7).
+    /// Throws cached bytes away, dirty ones too. Only an operator asks for this (S7).
     pub fn purge(&self, scope: &[PathBuf]) -> Report {
         let mut report = Report::default();
         for file in self.files.select(scope) {
@@ -126,12 +126,12 @@ impl Ops {
         self.purge_locked(file, file.lock(), now)
     }
 
-    /// What the backing store says of the file's name, if it has one.
+    /// Returns the backing store's attributes of the file's name, if it has one.
     pub(crate) fn attr_now(&self, file: &File) -> Option<Result<Attr>> {
         file.path().map(|path| self.names.ask(|b| b.stat(&path)))
     }
 
-    /// `now` is from [`Ops::attr_now`]. Ends the caller's lock.
+    /// Purges a locked file; `now` is from [`Ops::attr_now`]. Ends the caller's lock.
     pub(crate) fn purge_locked(
         &self,
         file: &Arc<File>,
@@ -162,7 +162,7 @@ impl Ops {
         let (base, owner) = (attr.version(), Owner::of(&attr));
         self.files.commit(file, &mut inner, Change::Emptied { base, owner, pinned: false })?;
         inner.note_base();
-        // A loss of power must not bring dirty bytes back when they are holes.
+        // After a loss of power dirty bytes must not come back as holes.
         self.files.note_tier(self.files.index().sync())?;
         inner.note_gone(0, u64::MAX);
         let shadow = self.files.shadow(file, &mut inner)?;
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// However many clean files there are, a flush looks at none.
+    /// However many clean files exist, a flush looks at none of them.
     // S-5
     #[test]
     fn an_order_for_all_looks_at_nothing_clean() {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(order.join().unwrap(), 1);
     }
 
-    /// Whoever asks for one path gets an answer while a file beside it is at work.
+    /// An order for one path is answered while a file beside it is locked.
     // S-5 S-10
     #[test]
     fn an_order_for_one_path_looks_at_nothing_beside_it() {

@@ -1,10 +1,10 @@
-//! Fetching on request, with progress, until files are complete; and pinning what was fetched.
+//! Fetching on request, with progress, until files are complete; and pinning the fetched files.
 //!
 //! Invariants:
-//! - G1: what a job has fetched is not evicted before the job has ended: it never makes room for the
-//!   job's own other files.
-//! - G2: a job fetches no file that would not fit beside those before it and what cannot go.
-//! - G3: what is reported as fetched is in the tier at the moment of the report.
+//! - G1: bytes that a job has fetched are not evicted before the job ends: they never make room for
+//!   the job's own other files.
+//! - G2: a job fetches no file that does not fit beside those before it and the bytes that cannot be evicted.
+//! - G3: a file that is reported as fetched is in the tier at the moment of the report.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::io::fill::{CHUNK, Filled};
 use crate::ops::Ops;
 use forebay_base::lock::{Mutex, Rank};
 
-/// The tier counts what it holds in blocks, which are as large as this on most file systems.
+/// The tier counts in blocks, which have this size on most file systems.
 const BLOCK: u64 = 4096;
 
 const LESS: &str = "enlarge it with `forebay set MOUNTPOINT tier-size=SIZE`, or prefetch less";
@@ -35,11 +35,11 @@ const DETACHED: &str = "the fast tier is detached: `forebay attach` it first";
 
 const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefetch less";
 
-/// What becomes of files that are fetched.
+/// The aim of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
     Fetched,
-    /// All of them, or none: a tier that is full of pins would have no room for writers.
+    /// All of them pinned, or none: a tier full of pins would have no room for writers.
     Pinned,
 }
 
@@ -48,36 +48,36 @@ enum Fetch {
     Piece(Arc<Large>, u64, u64),
 }
 
-/// A file that is to be fetched.
+/// A file to fetch.
 struct Found {
     path: PathBuf,
     key: FileKey,
-    /// So many bytes it takes in the tier at least: its holes take none.
+    /// The bytes that the file takes in the tier at least: its holes take none.
     least: u64,
 }
 
-/// A large file being fetched in pieces: how many are left, and the first error. Its last piece closes
-/// it, fetched or not.
+/// A large file being fetched in pieces: the number of pieces left, and the first error. The last
+/// piece closes the file, fetched or not.
 struct Large {
     open: Opened,
     path: PathBuf,
     left: Mutex<(usize, Option<Error>)>,
 }
 
-/// A file that is open, and nothing of which is evicted (G1).
+/// An open file of which no byte is evicted (G1).
 struct Opened {
     file: OpenFile,
     stay: Stay,
 }
 
-/// One call: what is left to be fetched, and what came of the rest.
+/// One call: the files left to fetch, and the report on the others.
 struct Fetching<'a> {
     queue: Mutex<VecDeque<Fetch>>,
     progress: &'a Progress,
     report: Mutex<Report>,
-    /// Something found no room, so that the rest is not tried.
+    /// Whether a file found no room, so that the rest is not tried.
     full: AtomicBool,
-    /// What was found complete.
+    /// The files that were found complete.
     here: Mutex<Vec<Stay>>,
 }
 
@@ -87,8 +87,8 @@ impl Ops {
         self.fetch_all(scope, progress, Aim::Fetched)
     }
 
-    /// The same, and pins them. If they do not fit, or if it is cancelled, it pins none that was not pinned
-    /// before.
+    /// The same, and pins the files. If they do not fit, or if it is cancelled, it pins none that
+    /// was not pinned before.
     pub fn pin(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
         self.fetch_all(scope, progress, Aim::Pinned)
     }
@@ -127,8 +127,8 @@ impl Ops {
         self.conclude(fetching, aim)
     }
 
-    /// Tells what came of it. What is left over, if it was cancelled, is closed, which is no work under a
-    /// lock.
+    /// Reports the results. It drops the rest of a cancelled job first, which closes files and must
+    /// not be done under a lock.
     fn conclude(&self, fetching: Fetching<'_>, aim: Aim) -> Report {
         let Fetching { queue, progress, report, full, here } = fetching;
         drop(queue.into_inner());
@@ -196,8 +196,8 @@ impl Ops {
         }
     }
 
-    /// Takes what has no room from what is to be fetched (G2), file by file in their order, or all of it if it
-    /// is to be pinned: to find out by fetching takes long, and evicts what others use.
+    /// Removes files without room from `todo` (G2), in their order, or all of them if they are to
+    /// be pinned: finding that out by fetching takes long, and evicts other programs' bytes.
     fn refuse_too_much(
         &self,
         fetching: &Fetching<'_>,
@@ -276,7 +276,7 @@ impl Ops {
         }
     }
 
-    /// Fetches a small file, or hands out the pieces of a large one. Returns a file that was found
+    /// Fetches a small file, or queues the pieces of a large one. Returns a file that was found
     /// complete.
     fn prefetch_file(
         self: &Arc<Self>,
@@ -343,21 +343,21 @@ impl Ops {
             };
             match self.io.fill_exactly(file, (from, to), None)? {
                 Filled::Again | Filled::Bytes(_, None) => {}
-                // Others may have taken what was made for it.
+                // Other programs may have taken the room that was made for the piece.
                 Filled::Refused(Why::Full) if self.room.insist(to - from) => {}
                 Filled::Bytes(_, Some(why)) | Filled::Refused(why) => return Err(refused(why)),
             }
             at = from;
         }
-        // Cancelled, it has come as far as the first gap.
+        // A cancelled fetch has come as far as the first gap.
         let gap = file.lock().state.first_gap(start, end);
         let reached = gap.map_or(end, |(from, _)| from);
         progress.done_bytes.fetch_add(reached - start, Relaxed);
         Ok(())
     }
 
-    /// Complete, and still of the version that is on the backing store. What is not complete had to make
-    /// room: it does not fit.
+    /// Checks that a file is complete, and still of the version on the backing store. An incomplete
+    /// file had to make room: it does not fit.
     fn verify(&self, open: &Opened, path: &Path) -> Result<Stay> {
         let attr = self.names.ask(|b| b.stat(path))?;
         let inner = open.file.lock();
@@ -373,8 +373,8 @@ impl Ops {
     }
 }
 
-/// What files take in the tier beside what stays there in any case. What has two names, or was named
-/// twice, counts once.
+/// The room that files take in the tier beside the bytes that stay in any case. A file with two
+/// names, or named twice, counts once.
 struct Needs<'a> {
     files: &'a Files,
     seen: HashSet<FileKey>,

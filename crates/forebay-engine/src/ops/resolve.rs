@@ -19,30 +19,30 @@ use crate::tier::media::{MediaFile, torn};
 /// Which side of a conflict wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Our dirty bytes are flushed over what is there.
+    /// The dirty bytes here are flushed over the store's file.
     Ours,
-    /// Our dirty bytes are thrown away.
+    /// The dirty bytes here are thrown away.
     Theirs,
-    /// Ours are saved beside the file, under a name that says so.
+    /// The version here is saved beside the file, under a name that says so.
     Both,
 }
 
-/// A file that is written while it is saved is saved again, so many times in all.
+/// The number of saves: a file that is written while it is saved is saved again.
 const SAVES_MAX: u32 = 4;
 
-/// A file that is read as a whole: as long as this lives nothing of it leaves the tier, no flush of
-/// it begins, and what is written to it is noted.
+/// A file that is read as a whole: until this is dropped no byte of it leaves the tier, no flush of
+/// it begins, and writes to it are noted.
 struct Still<'a> {
     ops: &'a Ops,
     file: &'a Arc<File>,
-    /// A flight alone would let clean bytes go.
+    /// A flight alone would let clean bytes be evicted.
     reads: Option<AtWork<'a>>,
 }
 
-/// A file as it is to be written elsewhere.
+/// A file to be written elsewhere.
 struct Whole {
     shadow: Arc<dyn MediaFile>,
-    /// What is absent, and the backing file to fetch it from.
+    /// Absent ranges, and the backing file to fetch them from.
     gaps: Vec<(u64, u64)>,
     theirs: Option<Arc<dyn BackingFile>>,
     size: u64,
@@ -50,17 +50,17 @@ struct Whole {
 }
 
 impl Still<'_> {
-    /// Throws the file away if it is as it was when this began; else it stays, and `false`.
+    /// Throws the file away if it has not changed since this began; else keeps it and returns `false`.
     fn purge_unchanged(mut self) -> Result<bool> {
         let (ops, file) = (self.ops, self.file);
         let now = ops.attr_now(file);
         let mut inner = file.lock();
         let flight = inner.live().flight.as_ref().expect("W2: ended by this alone");
         if *flight.written() != Ranges::None {
-            drop(inner); // Which the end of this needs.
+            drop(inner); // Dropping `self` needs the lock.
             return Ok(false);
         }
-        // Under the same lock: a write between would be in neither place.
+        // Under the same lock: a write in between would be lost in both places.
         self.let_go(&mut inner);
         self.reads.take().expect("taken here alone").end(&mut inner);
         std::mem::forget(self);
@@ -113,7 +113,7 @@ impl Ops {
         })
     }
 
-    /// A free name beside `path` that says whose it is.
+    /// Returns a free name beside `path` that says whose version it is.
     pub(crate) fn beside(&self, path: &Path, whose: &str) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         (1..)
@@ -130,13 +130,13 @@ impl Ops {
                     return Err(too_short());
                 }
                 inner.note_base();
-                // Clean bytes are of the version that programs here have read, which is gone from
-                // the store: with the dirty ones they are ours, and go there with them.
+                // Clean bytes are of the version that programs here have read, which is gone from the
+                // store: with the dirty ones they make up the version here, and are flushed with them.
                 let clean = inner.state.clean(0, u64::MAX);
                 let now_ms = self.files.time().ms();
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
-                // What can be read here counts, whatever it was: it goes home as it is.
+                // The content that can be read here counts, whatever it was: it is flushed as it is.
                 inner.doubt_it(None);
                 for (start, end) in clean {
                     inner.touch(start, end, now_ms);
@@ -145,7 +145,7 @@ impl Ops {
                 drop(inner);
                 self.drain.flush_file(file)
             }
-            // Written beside the foreign file and renamed over: either is there whole.
+            // Written beside the foreign file and renamed over it: at any moment one of them is there whole.
             Ok(theirs) => {
                 let beside = self.beside(path, "ours");
                 self.save(file, &beside, || {
@@ -160,7 +160,7 @@ impl Ops {
         }
     }
 
-    /// No file can be renamed over a directory, and what is in it is not ours to remove.
+    /// Moves a directory aside: no file can be renamed over it, and its content is not the daemon's to remove.
     fn move_aside(&self, path: &Path) -> Result<()> {
         let aside = self.beside(path, "theirs");
         self.names.ask(|b| b.rename(path, &aside, RenameMode::NoReplace))?;
@@ -168,12 +168,12 @@ impl Ops {
         Ok(())
     }
 
-    /// Writes our version to `to`, a name that is free on the backing store, has `place` bring it
-    /// to its place, and throws it away here.
+    /// Writes the version here to `to`, a name that is free on the backing store, calls `place` to bring
+    /// it to its place, and throws it away here.
     ///
     /// # Errors
     ///
-    /// EBUSY if programs write to it all the time: what is in neither place must not be.
+    /// EBUSY if programs write to the file all the time: no byte may be missing in both places.
     fn save(&self, file: &Arc<File>, to: &Path, place: impl Fn() -> Result<()>) -> Result<()> {
         for _ in 0..SAVES_MAX {
             let still = self.hold_still(file)?;
@@ -185,7 +185,7 @@ impl Ops {
             if matches!(done, Ok(true)) {
                 return Ok(());
             }
-            // What is not the last word must not lie there as if it were.
+            // A version that is not the last must not stay under that name.
             if self.names.ask(|b| b.stat(to)).is_ok_and(|attr| attr.key == key) {
                 self.names.ask(|b| b.unlink(to))?;
             }
@@ -194,7 +194,7 @@ impl Ops {
         Err(Error::os(libc::EBUSY, "programs write to it all the time: close it first"))
     }
 
-    /// Waits for the flight that is on, if any.
+    /// Holds the file still, after the flight that is under way, if any.
     fn hold_still<'a>(&'a self, file: &'a Arc<File>) -> Result<Still<'a>> {
         for _ in 0..SAVES_MAX {
             let mut inner = file.lock();
@@ -209,8 +209,8 @@ impl Ops {
         Err(Error::os(libc::EBUSY, "it is being flushed all the time"))
     }
 
-    /// Writes the file as programs see it to `to`, a name that is free there. Returns the key of
-    /// what was made.
+    /// Writes the file as programs see it to `to`, a name that is free on the store. Returns the
+    /// key of the new file.
     fn export_file(&self, still: &Still<'_>, to: &Path) -> Result<FileKey> {
         let file = still.file;
         let (owner, size, mtime, shadow, gaps) = {
@@ -230,7 +230,7 @@ impl Ops {
         let (target, made) = self.home.backing().create(to, &new)?;
         let whole = Whole { shadow, theirs, gaps, size, mtime };
         if let Err(error) = self.copy_whole(&whole, &*target) {
-            // A part of it must not lie there as if it were the file.
+            // A part of the file must not stay under that name.
             let _ = self.home.backing().unlink(to);
             return Err(error);
         }
@@ -265,7 +265,7 @@ fn are_gaps(gaps: &[(u64, u64)], start: u64, end: u64) -> bool {
     start >= end || reached >= end
 }
 
-/// Fetches what is absent of `[at, at + buf.len())` into `buf`.
+/// Fetches the absent parts of `[at, at + buf.len())` into `buf`.
 fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile) -> Result<()> {
     let end = at + buf.len() as u64;
     for &(a, b) in gaps {
@@ -281,7 +281,7 @@ fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile)
     Ok(())
 }
 
-/// Whether a file of `size` has not all that is absent here.
+/// Whether a file of `size` lacks some of the bytes that are absent here.
 fn ends_behind(gaps: &[(u64, u64)], size: u64) -> bool {
     gaps.last().is_some_and(|gap| gap.1 > size)
 }

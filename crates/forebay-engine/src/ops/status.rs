@@ -1,4 +1,4 @@
-//! What the engine tells of itself: listing, status, statistics.
+//! The engine's reports on itself: listing, status, statistics.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::ops::Ops;
 use crate::tier::dir::shadow_name;
 
 impl Ops {
-    /// The cached files at or below `prefix`, in the order of their paths.
+    /// Returns the cached files at or below `prefix`, in the order of their paths.
     ///
     /// # Errors
     ///
-    /// EBUSY if one is at work for so long that nothing can be said of it.
+    /// EBUSY if a file stays locked for so long that its state cannot be read.
     pub fn list(&self, prefix: &Path) -> Result<Vec<FileInfo>> {
         let (mut glance, mut infos) = (Glance::new(self.files.time()), Vec::new());
         for file in self.files.candidates(&[prefix.into()]) {
@@ -69,7 +69,7 @@ impl Ops {
                 None => status.busy_files += 1,
             }
         }
-        // It waits for whoever settles it, and nobody can say how long.
+        // A conflict waits for an operator to settle it, and nobody can say how long.
         if status.conflicted_files > 0 {
             status.clean_in_secs = None;
             if status.conflicted_files == status.dirty_files {
@@ -118,7 +118,7 @@ impl Ops {
         }
     }
 
-    /// The files that requests moved most bytes of lately, the busiest first.
+    /// Returns the files of which requests moved most bytes lately, the busiest first.
     pub fn busiest(&self, count: usize) -> Vec<BusyFile> {
         let now = self.files.uptime().as_secs();
         let mut busy: Vec<(u64, Arc<File>)> =

@@ -1,10 +1,10 @@
-//! Files that change owners among the members of a store: taken over from one that is dead, or found to
-//! be taken over by who comes back.
+//! Files that change owners among the members of a store: taken over from a dead member, or found
+//! to be taken over by a member that comes back.
 //!
-//! A file that was taken over is *held*. Its former home may have been stopped in the middle of a flush,
-//! and its bytes may arrive later. So what is flushed of a held file is kept, another version of its
-//! backing file is no conflict, and once the former home is known to have stopped all of it is flushed
-//! again.
+//! A file that was taken over is *held*. Its former home may have been stopped in the middle of a
+//! flush, and bytes of that flush may arrive later. So flushed bytes of a held file are kept,
+//! another version of its backing file is no conflict, and once the former home is known to have
+//! stopped the whole file is flushed again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,14 +38,14 @@ fn is_none(error: &Error) -> bool {
 }
 
 impl Ops {
-    /// Makes the copy of a home's file a file of our own, durably here and at our own partners. It is not
-    /// flushed, and not found by its name, until [`Ops::hold_taken`]: its home may be back. One that was
-    /// adopted before is left as it is, unless there is a copy that its home has made since: that counts.
+    /// Makes the copy of a home's file a file of this member, durably here and at this member's partners. The
+    /// file is not flushed, and not found by its name, until [`Ops::hold_taken`]: its home may be back. A file
+    /// that was adopted before is left as it is, unless its home has made a newer copy since: then that counts.
     ///
     /// # Errors
     ///
-    /// ENOENT if there is no copy; EBUSY if the file is dirty here otherwise; those of partners: then it is
-    /// durable here alone.
+    /// ENOENT if there is no copy; EBUSY if the file is dirty here otherwise; those of partners:
+    /// then the file is durable here alone.
     pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
         let is_newer =
             |taken: &Arc<File>| self.copies.id(home, file).is_some_and(|id| id != taken.id);
@@ -77,14 +77,14 @@ impl Ops {
         self.copies.give(home, file, take)?.ok_or_else(missing)
     }
 
-    /// The file that was adopted under this key, whether it is ours already or not: the last one, if an older one
-    /// is left.
+    /// Returns the file that was adopted under this key, found by its name already or not: the last
+    /// one, if an older one is left.
     fn adopted(&self, key: FileKey) -> Option<Arc<File>> {
         let is_held = |file: &Arc<File>| file.lock().state.is_held();
         self.aside(key).or_else(|| self.files.find(key).filter(is_held))
     }
 
-    /// The file that was adopted under this key and is not ours yet.
+    /// Returns the file that was adopted under this key and cannot be found by its name yet.
     fn aside(&self, key: FileKey) -> Option<Arc<File>> {
         self.in_conflict(key, Conflict::Adopted)
     }
@@ -94,14 +94,16 @@ impl Ops {
         self.files.all_with_key(key).into_iter().find(is_it)
     }
 
-    /// The number of the claim that a file was taken over under, if it may be one that is not ours yet.
+    /// Returns the number of the claim under which a file was taken over, if the takeover may not
+    /// be complete yet.
     pub fn adopted_under(&self, key: FileKey) -> Option<u64> {
         let is_it = |file: &Arc<File>| file.lock().state.conflict().stands();
         let file = self.aside(key).or_else(|| self.files.find(key).filter(is_it))?;
         file.lock().state.held_under()
     }
 
-    /// Of names some of which it may have had, or was about to get.
+    /// Moves the right name to the front: the file may have lost some of the names, or may not have
+    /// got them yet.
     fn right_name_first(&self, file: FileKey, mut names: Vec<PathBuf>) -> Vec<PathBuf> {
         let is_its =
             |name: &PathBuf| self.names.ask(|b| b.stat(name)).is_ok_and(|attr| attr.key == file);
@@ -112,7 +114,7 @@ impl Ops {
         names
     }
 
-    /// The shadow file `id`, which has the bytes of a copy, is that of a file of ours from here on.
+    /// Makes the shadow file `id`, which has the bytes of a copy, the shadow of a file of this member.
     fn take(
         &self,
         id: FileId,
@@ -158,8 +160,8 @@ impl Ops {
         Ok(file)
     }
 
-    /// What is known of a file that is clean here gives way to what a copy has of it. Who has it open
-    /// goes on with what he has.
+    /// Replaces the known state of a file that is clean here by that of a copy. A program that has
+    /// the file open goes on with its old bytes.
     fn give_way(&self, known: &Arc<File>) -> Result<()> {
         let mut inner = known.lock();
         if inner.is_idle() {
@@ -175,11 +177,12 @@ impl Ops {
         Ok(())
     }
 
-    /// Drops a file that was adopted, whatever is dirty of it: its home is back.
+    /// Drops a file that was adopted, with its dirty bytes: its home is back.
     ///
     /// # Errors
     ///
-    /// Those of the tier, and of a flush of it that does not end. Then it is as before, to be tried again.
+    /// Those of the tier, and of a flush of the file that does not end. Then the file is as before,
+    /// and the call may be repeated.
     pub fn disown(&self, file: FileKey) -> Result<()> {
         while let Some(taken) = self.adopted(file) {
             self.drop_taken(&taken)?;
@@ -187,7 +190,7 @@ impl Ops {
         Ok(())
     }
 
-    /// The same with one such file. The store is not asked: whatever it has by that name is not ours.
+    /// The same for one such file. The store is not asked: its file of that name is not this member's.
     fn drop_taken(&self, file: &Arc<File>) -> Result<()> {
         self.drain.wait_for_flight(file)?;
         let mut inner = self.outbox.wait_for_round(file);
@@ -202,9 +205,9 @@ impl Ops {
         self.files.note_tier(self.files.index().sync())
     }
 
-    /// The file is ours from here on: one that was adopted is found by its name, and flushed. What is flushed
-    /// of it stays, to be flushed again: its former home may still write to the backing file. It is not at
-    /// rest until [`Ops::settle_taken`]. Durable on return.
+    /// Makes the file this member's own: an adopted one is found by its name from here on, and
+    /// flushed. Flushed bytes are kept, to be flushed again: the former home may still write to the
+    /// backing file. The file stays held until [`Ops::settle_taken`]. Durable on return.
     pub fn hold_taken(&self, key: FileKey) -> Result<()> {
         let Some(file) = self.adopted(key).or_else(|| self.files.find(key)) else { return Ok(()) };
         {
@@ -227,17 +230,17 @@ impl Ops {
         Ok(())
     }
 
-    /// The former home writes no more: flushes again what was flushed meanwhile, and what is dirty
-    /// besides, and lets go.
+    /// Settles a held file once its former home writes no more: flushes again the bytes that were
+    /// flushed meanwhile, and the other dirty ones, and ends the hold.
     ///
     /// # Errors
     ///
-    /// Those of a flush; then the file is held still.
+    /// Those of a flush; then the file stays held.
     pub fn settle_taken(&self, file: FileKey) -> Result<()> {
         let Some(file) = self.files.find(file) else { return Ok(()) };
         self.drain.wait_for_flight(&file)?;
         let found = match self.attr_now(&file).transpose() {
-            // The flush says so.
+            // The flush reports that.
             Err(e) if is_none(&e) => None,
             found => found?,
         };
@@ -246,9 +249,9 @@ impl Ops {
             if !inner.state.is_held() {
                 return Ok(());
             }
-            // All of it, and not only if the version is another: what the former home wrote between our
-            // copy and the times that we set then cannot be seen. Another file by that name is found by
-            // the flush.
+            // All bytes are flushed again, not only if the version differs: a write of the former
+            // home between this member's copy and its setting of the times cannot be seen. If
+            // another file has the name, the flush finds that.
             let now_ms = self.files.time().ms();
             let base = inner.state.base();
             let base = found.filter(|it| it.key == file.key).map_or(base, |it| it.version());
@@ -268,19 +271,20 @@ impl Ops {
         self.files.let_go(&file, &mut inner)?;
         self.files.retire(&file, inner);
         self.files.note_tier(self.files.index().sync())?;
-        // What cannot be said now is said later.
+        // If partners cannot be told now, they are told later.
         let _ = self.outbox.forget(&file, Lasting::No);
         Ok(())
     }
 
-    /// Another member took the file over while we were away: it is not flushed any more, and who opens it
-    /// by its name finds the other member's. What was adopted and is not ours is dropped. Durable on return.
+    /// Handles a file that another member took over while this one was away: it is not flushed any
+    /// more, and an open by its name finds the other member's file. An adopted file that was never
+    /// completed is dropped. Durable on return.
     pub fn supersede(&self, file: FileKey) -> Result<()> {
         let Some(file) = self.adopted(file).or_else(|| self.files.find(file)) else {
             return Ok(());
         };
         if file.lock().state.conflict() == Conflict::Adopted {
-            // It never was ours.
+            // The takeover was never completed.
             return self.drop_taken(&file);
         }
         let mut inner = file.lock();
@@ -301,7 +305,7 @@ impl Ops {
         self.files.note_tier(self.files.index().sync())
     }
 
-    /// The files that are superseded and wait for a comparison, or for a decision.
+    /// Returns the superseded files that wait for a comparison, or for a decision.
     pub fn superseded(&self) -> Vec<SupersededFile> {
         let files = self.files.all_files();
         let superseded = files.iter().filter_map(|file| {
@@ -316,9 +320,9 @@ impl Ops {
         superseded.collect()
     }
 
-    /// Compares a superseded file with what it is now, of `size` bytes that `read` reads as
-    /// [`Io::read`](crate::Io::read) does. The same: what is here is dropped, and `true`. Else it stays in
-    /// conflict, for `resolve`.
+    /// Compares a superseded file with its present content on the other member, of `size` bytes
+    /// that `read` reads like [`Io::read`](crate::Io::read). If they are equal, the file here is
+    /// dropped, and `true` is returned. Else it stays in conflict, for `resolve`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The rules in force: whom they match at open, what their files take, when they end.
+//! The rules in force: the opens that they match, the room that their files take, and when they end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,17 +9,17 @@ use crate::core::rules::{Active, Admission, Origin, ProcId, Process, Quota, Rule
 use crate::files::file::{File, Inner};
 use crate::room::Room;
 
-/// At most so many: each open of a file tries them in order.
+/// The maximum number of rules: each open of a file tries them in order.
 const RULES_MAX: usize = 256;
 
-/// What a rule gives up beyond what is needed, so that it is not asked for every request: one part
-/// in so many of its quota.
+/// The extra that a rule evicts, as a part of its quota, so that it does not evict for every
+/// request.
 const QUOTA_STEP_PARTS: u64 = 32;
 
-/// As far up as a process is traced.
+/// How many ancestors of a process are examined at most.
 const LINE_MAX: usize = 64;
 
-/// What `/proc/PID/stat` says of a process that has not ended.
+/// The facts that `/proc/PID/stat` has about a process that has not ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     id: ProcId,
@@ -31,12 +31,12 @@ impl Found {
         Found::parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name, in parentheses, may hold anything; what follows the last one is in fields: the
-    /// third of all is the state, the fourth the parent, the 20th the threads, the 22nd the start.
+    /// Parses the line. The name, in parentheses, may hold anything; after the last parenthesis come fields:
+    /// the third of all is the state, the fourth the parent, the 20th the threads, the 22nd the start.
     fn parse(pid: u32, stat: &str) -> Option<Found> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
-        // A first thread that has ended looks like a process that has, but for the others.
+        // A first thread that has ended looks like an ended process, but for the number of threads.
         if matches!(*fields.first()?, "Z" | "X") && number(20)? <= 1 {
             return None;
         }
@@ -46,12 +46,12 @@ impl Found {
 }
 
 impl Room {
-    /// The rules in their order, with what they were asked and what their files take.
+    /// Returns the rules in their order, with their requests and the room of their files.
     pub fn rules(&self) -> Vec<RuleUse> {
         self.rules.list().iter().map(|active| active.usage()).collect()
     }
 
-    /// Adds a rule behind all others.
+    /// Adds a rule at the end of the list.
     pub fn add_rule(&self, rule: Rule) -> Result<()> {
         let usage =
             |reason: String| Error::new(Kind::Usage, format!("rule {}: {reason}", rule.name));
@@ -91,14 +91,14 @@ impl Room {
         Ok(())
     }
 
-    /// What a rule says of a path, asked for by somebody.
+    /// Returns the rule that would apply to a path opened by `who`.
     pub fn try_rules(&self, path: &std::path::Path, size: u64, who: Origin) -> Option<Rule> {
         let list = self.rules.list();
         let process = look_up(&list, who.pid);
         first(&list, path, size, Some((who, &process))).map(|active| active.rule.clone())
     }
 
-    /// Decides for a handle that has just been opened. It holds until the handle is closed.
+    /// Decides for a handle that has just been opened. The decision holds until the handle is closed.
     pub fn admission_of(&self, file: &Arc<File>, who: Origin) -> Admission {
         let list = self.rules.list();
         if list.is_empty() {
@@ -114,7 +114,7 @@ impl Room {
         admission
     }
 
-    /// Gives files whose rule is gone, or that have none, the first that asks for nobody.
+    /// Gives each file whose rule is gone, or that has none, the first rule that matches without a process.
     fn assign_all(&self) {
         let list = self.rules.list();
         for file in self.files.all_files() {
@@ -143,8 +143,8 @@ impl Room {
         }
     }
 
-    /// Whether `len` new bytes of the file are within the quota of its rule, which gives up clean
-    /// bytes of its own for them.
+    /// Whether `len` new bytes of the file are within the quota of its rule. The rule evicts clean
+    /// bytes of its own files for them.
     pub(crate) fn has_quota_for(&self, file: &File, len: u64) -> bool {
         let Some(rule) = file.lock().rule().cloned() else { return true };
         let Some(quota) = rule.rule.quota else { return true };
@@ -155,8 +155,8 @@ impl Room {
         rule.excess(len) == 0
     }
 
-    /// Whether a write has no place within the quota of a rule. What is in the tier already is
-    /// written there.
+    /// Whether a write does not fit into the quota of a rule. Bytes that are in the tier already
+    /// are written there.
     pub(crate) fn is_over_quota(
         &self,
         file: &File,
@@ -185,13 +185,13 @@ fn assign(inner: &mut Inner, rule: Option<Arc<Active>>) {
     inner.follow(rule);
 }
 
-/// Looks a process up if one of the rules asks for it.
+/// Looks a process up if one of the rules matches processes.
 fn look_up(list: &[Arc<Active>], pid: u32) -> Process {
     let mut process = Process::default();
     if pid == 0 || !list.iter().any(|active| active.asks_process()) {
         return process;
     }
-    // The kernel names the thread that asks.
+    // The kernel names the calling thread.
     let mut at = leader(pid).unwrap_or(pid);
     while at > 0 && process.line.len() < LINE_MAX {
         let Some(found) = Found::read(at) else { break };

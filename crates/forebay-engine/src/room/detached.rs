@@ -1,4 +1,4 @@
-//! What leaves a tier that is detached. The rules D1 to D3 are in `ops/detach.rs`.
+//! Emptying a tier that is detached. The rules D1 to D3 are in `ops/detach.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::core::report::Failure;
 use crate::files::file::{File, Inner, failure};
 use crate::room::Room;
 
-/// As many files in its way are named.
+/// The number of obstructing files that are named.
 const NAMED_MAX: usize = 100;
 
 impl Room {
-    /// Evicts what came into a detached tier after all (D2).
+    /// Evicts bytes that came into a detached tier after all (D2).
     pub(crate) fn keep_empty(&self) {
         if !self.files.is_attached() && !self.is_empty() {
             self.evict_all(KeepDirty::Yes);
@@ -25,8 +25,8 @@ impl Room {
         self.files.totals().used() == 0
     }
 
-    /// Takes out all that is clean, pinned or not. Returns what does not let itself be taken out,
-    /// and what is dirty if that is not kept.
+    /// Evicts all clean bytes, pinned or not. Returns the files that cannot be evicted, and the
+    /// dirty ones if they are not kept.
     pub(crate) fn evict_all(&self, keep: KeepDirty) -> Vec<Failure> {
         let mut left = Vec::new();
         let mut named_bytes = 0;

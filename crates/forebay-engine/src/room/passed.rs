@@ -1,4 +1,4 @@
-//! Files that programs read and write past us, by the kernel's passthrough.
+//! Files that programs read and write past the daemon, by the kernel's passthrough.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,25 +22,25 @@ use forebay_base::lock::{Mutex, Rank};
 
 pub struct Passed {
     files: Arc<Files>,
-    /// Files whose writers nobody tells us of: those of an earlier daemon, and mappings.
+    /// Files with writers whose end the kernel does not report: those of an earlier daemon, and mappings.
     lingering: Mutex<Vec<Arc<File>>>,
     ready: Ready,
     sluice: Arc<Sluice>,
 }
 
-/// Which files may be written past us.
+/// The condition under which a file may be written past the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// Any that is complete.
+    /// The file is complete.
     All,
-    /// One of which a loss of power leaves all that is here (R1).
+    /// All bytes of the file are durable here (R1).
     AllDurable,
 }
 
 impl Passed {
     pub(crate) fn new(files: Arc<Files>, room: Arc<Room>) -> Passed {
         let sluice = Arc::new(Sluice::new(files.clone(), room.clone()));
-        // Tried before any shadow is asked about.
+        // The medium tries a lease now, before one of a shadow is needed.
         files.media().grants_leases();
         let lingering = Mutex::new(Rank::Unseen, Default::default());
         let ready = Ready::new(files.clone(), room);
@@ -48,12 +48,13 @@ impl Passed {
     }
 }
 
-/// A program that has a file open past us, until this is dropped: not under the file's lock.
+/// A program that has a file open past the daemon, until this is dropped. Not to be dropped under
+/// the file's lock.
 pub struct Past {
     passed: Arc<Passed>,
     file: Arc<File>,
     shadow: Arc<dyn MediaFile>,
-    /// `None`: it has ended.
+    /// `None` once it has ended.
     way: Option<Way>,
 }
 
@@ -68,21 +69,21 @@ impl Past {
         self.way == Some(Way::Writes)
     }
 
-    /// The kernel told of no close, but that it asks no more: the program may have the file open still.
+    /// Notes that the kernel reported no close, but will ask no more: the program may still have the file open.
     pub fn may_go_on(&self) {
         if let Some(unseen) = self.file.lock().live().unseen_mut() {
             unseen.may_outlive_close(true);
         }
     }
 
-    /// What the program has in place of the file.
+    /// Returns the shadow file that the program has open.
     pub fn shadow(&self) -> &dyn MediaFile {
         &*self.shadow
     }
 }
 
 impl Past {
-    /// Ends it, and says whether what was written is on record.
+    /// Ends the program's access; an error says that its writes are not on record.
     pub fn end(mut self) -> Result<()> {
         self.finish()
     }
@@ -110,28 +111,28 @@ impl Passed {
         Past { passed: self.clone(), file: file.clone(), shadow, way: Some(way) }
     }
 
-    /// Whether attributes of the file may change without anybody telling us: it is written past us,
-    /// and may be mapped. Also `true` of a file that is just at work.
+    /// Whether attributes of the file may change without a report: it is written past the daemon,
+    /// and may be mapped. Also `true` for a file whose lock is held.
     pub fn moves_unseen(&self, key: FileKey) -> bool {
         let Some(file) = self.files.find(key) else { return false };
         let Some(inner) = file.try_lock() else { return true };
-        // With the last descriptor gone, a mapping is left.
+        // If no descriptor is left, a mapping is.
         let is_mapped =
             |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.outlives_close);
         let maps = |live: &Live| is_mapped(live) || !live.is_open();
         inner.state.is_unseen() && inner.in_use().is_some_and(maps)
     }
 
-    /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
-    /// wholly dirty until this ends. `None` if it is not complete (any more): its
-    /// holes would count as data; nor while partners get copies of what is written. `maps`: the writer may map the file, and so write to it after he
-    /// has closed it.
+    /// Begins writing past the daemon: the kernel will write the shadow. The file counts as wholly
+    /// dirty until this ends. `None` if the file is not complete (any more), since its holes would
+    /// count as data, and while partners get copies of writes. `maps`: the writer may map the file,
+    /// and so write to it after its close.
     pub fn write(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
         self.begin(file, maps, Needs::All)
     }
 
-    /// Makes a complete file ready to be written past us (R1), which takes a flush of the device if it
-    /// was not so before. Returns whether it is; if not, who writes it has to be seen.
+    /// Makes a complete file ready to be written past the daemon (R1), which takes a flush of the device if it
+    /// was not ready before. Returns whether it is ready; if not, its writers have to go through the daemon.
     ///
     /// # Errors
     ///
@@ -140,7 +141,7 @@ impl Passed {
         self.ready.make(file)
     }
 
-    /// The same of a file that [`Passed::make_ready`] has made ready, and that still is (R1).
+    /// The same for a file that [`Passed::make_ready`] has made ready, and that still is (R1).
     pub fn write_ready(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
         self.begin(file, maps, Needs::AllDurable)
     }
@@ -156,8 +157,7 @@ impl Passed {
         if !inner.state.is_complete() || moved || copied || !self.files.may_pass(&inner) {
             return Ok(None);
         }
-        // Nothing was written to a shadow that is made here; until something is, its mtime does
-        // not count.
+        // A shadow that is made here has no bytes yet; until it has, its mtime does not count.
         let fresh = !inner.state.has_bytes() && inner.shadow_stat().is_none();
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
         let mut seen = None;
@@ -174,11 +174,11 @@ impl Passed {
                 allocated: seen.allocated,
                 unmoved: before.is_none_or(|before| before.unmoved),
             });
-            // Nobody may write what no record speaks of.
+            // No program may write bytes that no record covers.
             let age = inner.state.age_at(self.files.time().ms());
             let is_home = before.is_none() && !inner.state.is_dirty_besides();
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
-            // A flush that is on does not know what of it he writes.
+            // A flush under way does not know which bytes the program writes.
             inner.note_rewritten(0, u64::MAX);
             let now = self.files.time().now();
             let copied = seen.filter(|_| is_home).and_then(|seen| self.files.home_as(seen));
@@ -196,8 +196,8 @@ impl Passed {
         Ok(Some(self.past(file, shadow, Way::Writes)))
     }
 
-    /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping
-    /// is left the writer goes on, until [`Passed::end_lingering`] finds that it is gone.
+    /// Ends one unseen writer; after the last one the shadow's content is the file's. If a mapping is
+    /// left the writer counts on, until [`Passed::end_lingering`] finds that the mapping is gone.
     fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
@@ -227,17 +227,17 @@ impl Passed {
                 self.files.note_tier(stat)?
             }
         };
-        // So does emptiness: a mapping of a tmpfs file moves no time, but nothing empty is mapped.
+        // Emptiness proves it, too: a mapping of a tmpfs file moves no time, but an empty file is not mapped.
         let is_empty = |from: MediaStat| from.len == 0 && from.mtime == stat.mtime;
         let empty = stat.len == 0 && unseen.from.is_some_and(is_empty);
         let unwritten = self.files.proves_untouched(&unseen, &stat)
             || unseen.doubt.is_none() && empty && !inner.state.is_dirty_besides();
-        // What a flush that failed has left of the store is for the next one to see to.
+        // The rest of a failed flush on the store is left to the next flush.
         let untouched = unwritten && !inner.state.flush_is_open();
         if untouched {
-            // Lost, recovery finds an empty file that may be dirty, which is harmless.
+            // If this record is lost, recovery finds an empty file that may be dirty, which is harmless.
             let _ = self.files.commit_at_close(file, &mut inner, Change::Untouched);
-            // Else a loss of power would make dirty what nobody has written.
+            // Without this a loss of power would make bytes dirty that no program has written.
             let _ = self.files.let_go_of(file, &mut inner, 0, u64::MAX);
             self.files.account(file, &mut inner);
             return Ok(());
@@ -257,7 +257,7 @@ impl Passed {
         absorbed
     }
 
-    /// Whether no program has the shadow open or mapped any more. The kernel tells us of a close a
+    /// Whether no program has the shadow open or mapped any more. The kernel reports a close a
     /// moment before it has closed the shadow.
     fn is_closed(&self, file: &Arc<File>, inner: &mut Inner) -> Result<bool> {
         let shadow = self.files.shadow_unwritten(file, inner)?;
@@ -268,7 +268,7 @@ impl Passed {
         Ok(is_alone(&*shadow) || alone() || alone())
     }
 
-    /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.
+    /// Pins the shadow of a complete file for reading past the daemon; `None` if it is not complete.
     pub fn read(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Past>> {
         let mut inner = file.lock();
         // Old bytes are served on only beside a program that has them already.
@@ -286,15 +286,14 @@ impl Passed {
         Ok(Some(self.past(file, shadow, Way::Reads)))
     }
 
-    /// Counts a program that still writes to a shadow file as a writer of its own: descriptors
-    /// that were passed through outlive the mount they came from, and what they write is
-    /// acknowledged (S2).
+    /// Counts a program that still writes to a shadow file as a writer: descriptors that were
+    /// passed through outlive their mount, and writes through them are acknowledged (S2).
     pub(crate) fn adopt_writer(&self, id: FileId) -> Result<()> {
         let Some(file) = self.files.by_id(id) else { return Ok(()) };
         let mut inner = file.lock();
         let shadow = self.files.shadow(&file, &mut inner)?;
         let now = self.files.time().now();
-        // Each is found once, before anybody else can write it.
+        // Each such file is found once, before any other program can write it.
         let mut unseen = Unseen::begin(now, None);
         unseen.may_outlive_close(true);
         inner.live().begin_unseen(unseen);
@@ -309,13 +308,13 @@ impl Passed {
         Ok(())
     }
 
-    /// How many writers there are that nobody tells us of.
+    /// Returns the number of writers whose end the kernel does not report.
     pub(crate) fn lingering_count(&self) -> usize {
         self.lingering.lock().len()
     }
 
-    /// Ends the writers that nobody tells us of: those of an earlier daemon, and mappings of closed
-    /// files.
+    /// Ends writers whose end the kernel does not report: those of an earlier daemon, and mappings
+    /// of closed files.
     pub(crate) fn end_lingering(&self) {
         let lingering = self.lingering.lock().clone();
         for file in lingering {
@@ -338,7 +337,7 @@ impl Passed {
         }
     }
 
-    /// Looks whether those who write past us have to wait.
+    /// Checks whether writers past the daemon have to wait.
     pub(crate) fn tend_sluice(&self) {
         self.sluice.tend();
     }
@@ -347,7 +346,7 @@ impl Passed {
         self.sluice.measure_all();
     }
 
-    /// Whether one more program may write past us now.
+    /// Whether one more program may write past the daemon now.
     pub fn may_write_unseen(&self) -> bool {
         let writers = self.files.totals().writers();
         if writers > 0 && self.files.totals().pace().is_older(self.files.time().now(), LOOK_MIN) {

@@ -1,14 +1,14 @@
-//! Which complete files may be written past us, and what was written then: found by content, when they
-//! are flushed.
+//! Complete files that may be written past the daemon. A later flush finds the written blocks by
+//! content.
 //!
-//! - R1: before a clean file is written past us all of its shadow is durable, and so is the record that
-//!   says so with its length. From then on a loss of power leaves each block as it was or newer, also what
-//!   was synced by calls that nobody tells us of.
+//! - R1: before a clean file is written past the daemon all of its shadow is durable, and so is the
+//!   record of that, with its length. From then on a loss of power leaves each block as it was or
+//!   newer, also blocks that were synced by calls which the daemon does not see.
 //! - R4: nothing was written if the time of the shadow's last change is that of a look from before the
-//!   first writer; but for a mapping of a tier in memory, which moves none. Whatever else was, or may have
-//!   been, written is dirty as a whole until it was compared with what the store holds.
-//! - R5: what is compared in all within the longest rest between two looks takes a tenth of the time; beyond that
-//!   only files of which much was copied before.
+//!   first writer, except by a mapping on a tier in memory, which moves no time. All other bytes that
+//!   were, or may have been, written are dirty as a whole until they are compared with the store's.
+//! - R5: comparing all files once within the longest rest between two looks takes a tenth of the
+//!   time; beyond that only files of which much was copied before are made ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::room::Room;
 use crate::tier::media::MediaFile;
 use forebay_base::lock::MutexGuard;
 
-/// So much is synced while a program waits.
+/// The most unsynced bytes that are synced while a program waits.
 const UNSYNCED_MAX: u64 = 64 << 20;
 
-/// A program waits so long for another that has the file made ready: after that the daemon serves it.
+/// How long a program waits for another thread that makes the file ready: then the daemon serves it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Ready {
@@ -41,7 +41,7 @@ pub(super) struct Ready {
 struct Turn<'a>(&'a File);
 
 impl<'a> Turn<'a> {
-    /// `None`: another has it.
+    /// Takes the turn; `None` if another thread has it.
     fn take(file: &'a File, inner: &mut Inner) -> Option<Turn<'a>> {
         inner.live().begin_readying().then(|| Turn(file))
     }
@@ -59,9 +59,9 @@ impl Ready {
         Ready { files, room }
     }
 
-    /// Makes a complete file ready (R1), if it may be; one thread at a time, or the record of the next would
-    /// be one that is not durable yet when the first opens the file. Whoever calls holds nothing that others need:
-    /// the tier may take its time.
+    /// Makes a complete file ready (R1), if it may be. One thread at a time does so, or the record
+    /// of the second would not be durable yet when the first opens the file. The caller must hold
+    /// nothing that other threads need: the tier may take its time.
     pub fn make(&self, file: &Arc<File>) -> Result<bool> {
         let sought = |inner: &mut Inner| inner.live().readiness == Readiness::Sought;
         let (mut inner, _) =
@@ -96,7 +96,7 @@ impl Ready {
         if !self.has_place(file, &mut inner, &*shadow)? {
             return Ok(false);
         }
-        // Who opens it is not to wait for a large fill to reach the device: that has begun now.
+        // An open does not wait for a large fill to reach the device: the sync of the fill begins now.
         if !self.files.media().is_memory() && shadow.unsynced() > UNSYNCED_MAX {
             shadow.begin_sync();
             return Ok(false);
@@ -115,7 +115,7 @@ impl Ready {
         if inner.changed(seen, What::Size) || !self.may_be_ready(&mut inner) {
             return Ok(false);
         }
-        // What was thrown away meanwhile and fetched again was not synced.
+        // Bytes that were thrown away meanwhile and fetched again were not synced.
         let went = |&&(start, end): &&(u64, u64)| !inner.changed(seen, What::Bytes(start, end));
         let still = clean.iter().filter(went);
         let still = still.flat_map(|&(a, b)| inner.state.in_state(State::Clean, a, b));
@@ -133,7 +133,7 @@ impl Ready {
         Ok(self.is_ready(&mut inner))
     }
 
-    /// Whether all of a file and the record of that are durable.
+    /// Whether all bytes of a file, and the record of that, are durable.
     pub fn is_ready(&self, inner: &mut Inner) -> bool {
         let outlasts = inner.state.outlasts_power() && self.may_be_ready(inner);
         let live = inner.live();
@@ -153,8 +153,8 @@ impl Ready {
         sound && ours && here && passes && !copied && !broken_off
     }
 
-    /// Whether it can be written everywhere without asking for room: holes are given some, and where what
-    /// is overwritten takes room anew there is as much left.
+    /// Whether the whole file can be written without asking for room: holes get room here, and
+    /// where an overwrite takes new room as much is free.
     fn has_place(
         &self,
         file: &Arc<File>,
@@ -170,7 +170,7 @@ impl Ready {
         if holes == 0 {
             return Ok(true);
         }
-        // Of one that is mostly holes they are worth more than the speed.
+        // A file that is mostly holes keeps them: they are worth more than the speed.
         if holes > spare || holes > stat.allocated || shadow.reserve(0, size).is_err() {
             return Ok(false);
         }
@@ -178,7 +178,7 @@ impl Ready {
         Ok(true)
     }
 
-    /// Whether its bytes may be compared once in `max-age` besides those of the others (R5).
+    /// Whether the file's bytes may be compared once in `max-age` besides those of other files (R5).
     fn may_be_compared(&self, inner: &mut Inner) -> bool {
         let rest = Totals::rest_max(self.files.tune(|t| t.max_age));
         let budget = self.files.totals().looks().bytes_within(self.files.time(), rest);
@@ -190,10 +190,10 @@ impl Ready {
         worth || self.files.totals().doubted().saturating_add(inner.state.size()) <= budget
     }
 
-    /// The shadow's time is the file's own while its bytes are.
+    /// Sets the shadow's mtime to the file's, while its bytes are the file's.
     pub fn set_time(&self, inner: &Inner, shadow: &dyn MediaFile) -> Result<()> {
         let mtime = inner.state.mtime();
-        // The same again would be a change.
+        // Setting the same time again would count as a change.
         match self.files.note_tier(shadow.stat())?.mtime == mtime {
             true => Ok(()),
             false => self.files.note_tier(shadow.set_mtime(mtime)),
@@ -207,7 +207,8 @@ mod tests {
 
     use crate::files::unseen::Looks;
 
-    /// Who appends a line to a large file now and then is not to have all of it compared each time.
+    /// A program that appends a line to a large file now and then must not cause a comparison of
+    /// all of it each time.
     #[test]
     fn after_a_long_look_a_file_rests_for_ten_times_as_long() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));

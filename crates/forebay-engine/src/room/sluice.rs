@@ -1,16 +1,16 @@
-//! Holds up programs that write past us while the tier has no room for more: the kernel asks before
-//! each of their accesses, and whoever would make a shadow grow waits until there is room.
+//! Holds up programs that write past the daemon while the tier has no room for more: the kernel asks
+//! before each of their accesses, and a program that would make a shadow grow waits until there is room.
 //!
-//! While there is much room nobody asks and it costs nothing; a thread of its own answers otherwise. A small
-//! tier is full in a moment: another one looks there every few milliseconds while anybody writes past us.
-//! On a tier whose file system does not ask, writers past us are bounded by how they are let in alone
-//! ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
+//! While there is much room the kernel does not ask, and the sluice costs nothing; otherwise a thread of its
+//! own answers. A small tier is full in a moment: while any program writes past the daemon another thread
+//! looks at such a tier every few milliseconds. On a tier whose file system does not ask, writers past the
+//! daemon are bounded by their admission alone ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
 //!
 //! Invariants:
-//! - W1: who waits is answered: the questions go with the thread, and with them what the kernel waits
-//!   for.
-//! - W2: who waits for room that nothing can make is let go on, one file at a time, so that it can be
-//!   closed and flushed: programs that wait for each other would wait for ever otherwise.
+//! - W1: every waiting program is answered: the gate goes with its thread, and with the gate the
+//!   kernel's questions.
+//! - W2: programs that wait for room which nothing can make are let go on, one file at a time, so that
+//!   the file can be closed and flushed: programs that wait for each other would wait for ever otherwise.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,27 +32,27 @@ use crate::tier::gate::{Asked, Gate, Growth};
 use crate::tier::media::{MediaFile, Open};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// The kernel opens a shadow soon after we have answered the open; then its mark has done its work.
-/// Marks are taken away together, since each would cost the writer of a small file as much as to set it.
+/// The kernel opens a shadow soon after the daemon has answered the open; after that its mark is not needed.
+/// Marks are removed together, since each removal would cost the writer of a small file as much as setting it.
 const READY_FOR: Duration = Duration::from_millis(500);
 
-/// Who waits is looked at so often, and with nobody waiting whether anybody has to.
+/// How often waiting programs are checked, and, if none waits, whether one has to.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 
-/// With nobody writing past us for so long, the thread that looks often ends.
+/// The thread that looks often ends after so long without a write past the daemon.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// So many wait here, each with a descriptor; what else is asked waits in the kernel.
+/// The number of programs that wait here, each with a descriptor; more questions wait in the kernel.
 const WAITING_MAX: usize = 256;
 
-/// Who was let go on has written by then, or will write nothing any more.
+/// By then a program that was let go on has written, or will not write any more.
 const GRANTED_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Sluice {
     files: Arc<Files>,
     room: Arc<Room>,
-    /// Found out when somebody wants to know.
+    /// The bound on writers, found out at the first use.
     bound: OnceLock<Bound>,
     state: Mutex<State>,
 }
@@ -61,19 +61,19 @@ struct State {
     /// `None` where the kernel does not ask.
     ready: Option<Ready>,
     watched: HashMap<FileId, Watched>,
-    /// Asks, while the sluice is shut.
+    /// The gate that asks, while the sluice is shut.
     shut: Option<Gate>,
-    /// A thread looks at all that are watched, often.
+    /// Whether a thread looks at all watched files, often.
     looks: bool,
 }
 
-/// Keeps the kernel ready to ask about those who open a shadow now.
+/// Keeps the kernel ready to ask about programs that are just opening a shadow.
 struct Ready {
     gate: Gate,
     since: Instant,
-    /// Whether anything was marked since then.
+    /// Whether a shadow was marked since then.
     marked: bool,
-    /// What was marked before that.
+    /// The gate with the marks from before `since`.
     before: Option<Gate>,
 }
 
@@ -82,25 +82,25 @@ struct Watched {
     shadow: Arc<dyn MediaFile>,
 }
 
-/// What waits for an answer.
+/// A question of the kernel that waits for its answer.
 struct Waiting {
     asked: Asked,
     ino: u64,
     since: Instant,
 }
 
-/// All that wait, the longest first, and what is known of room for them.
+/// All waiting questions, the oldest first, and the known facts about room for them.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
     granted: Vec<Granted>,
     turns: Turns,
-    /// What all that is written past us took, and when that was measured.
+    /// The bytes of all files written past the daemon, and the time of that measurement.
     unseen: u64,
     measured: Option<Instant>,
 }
 
-/// What was let go on and is not measured yet.
+/// Growth that was granted and is not measured yet.
 struct Granted {
     ino: u64,
     growth: Growth,
@@ -115,7 +115,7 @@ impl Sluice {
         Sluice { files, room, bound: OnceLock::new(), state: Mutex::new(Rank::Unseen, state) }
     }
 
-    /// What bounds those who write to the tier past us.
+    /// Returns the bound on programs that write to the tier past the daemon.
     pub fn bound(&self) -> Bound {
         *self.bound.get_or_init(|| match self.try_to_ask() {
             Ok(()) => Bound::Asked,
@@ -136,7 +136,7 @@ impl Sluice {
         asks
     }
 
-    /// One more program is about to have the shadow open for writing. Its file's lock is held.
+    /// Watches a shadow that one more program is about to have open for writing. Its file's lock is held.
     pub fn watch(self: &Arc<Self>, file: &Arc<File>, shadow: &Arc<dyn MediaFile>) {
         let Some(fd) = shadow.as_fd() else { return };
         let shuts = self.is_to_be_shut();
@@ -145,7 +145,7 @@ impl Sluice {
         ready.marked = true;
         if let Err(error) = ready.gate.keep_ready(fd) {
             tracing::debug!(%error, "nobody asks before this file is written past the daemon");
-            // Of most errors the next file has the same.
+            // Most errors will be the same for the next file.
             if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC)) {
                 state.ready = None;
             }
@@ -163,7 +163,7 @@ impl Sluice {
         }
     }
 
-    /// Nobody writes to the file past us any more.
+    /// Ends the watch of a file that no program writes past the daemon any more.
     pub fn leave(&self, id: FileId) {
         let mut state = self.state.lock();
         let Some(gone) = state.watched.remove(&id) else { return };
@@ -172,7 +172,7 @@ impl Sluice {
         }
     }
 
-    /// From time to time.
+    /// Renews marks and shuts the sluice if necessary; called from time to time.
     pub fn tend(self: &Arc<Self>) {
         let (shuts, now) = (self.is_to_be_shut(), self.files.time().now());
         let mut state = self.state.lock();
@@ -182,7 +182,7 @@ impl Sluice {
         } else {
             drop(state);
         }
-        // Not under the lock: the kernel looks at each of its marks.
+        // Not dropped under the lock: the kernel goes through each of its marks.
         drop(over);
     }
 
@@ -190,7 +190,7 @@ impl Sluice {
         self.files.totals().writers() > 0 && policy::holds_writers(self.files.level())
     }
 
-    /// Has the kernel ask about everybody who writes past us, and answers.
+    /// Makes the kernel ask about every program that writes past the daemon, and answers.
     fn shut(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.shut.is_some() || state.watched.is_empty() {
             return;
@@ -211,7 +211,7 @@ impl Sluice {
         state.shut = Some(gate);
     }
 
-    /// On a thread of its own, if there may be one more.
+    /// Starts `work` on a thread of its own; `false` if the thread cannot be started.
     fn start(self: &Arc<Self>, work: impl FnOnce(&Arc<Sluice>) + Send + 'static) -> bool {
         let (sluice, part) = (self.clone(), self.files.time().part());
         let work = move || {
@@ -221,7 +221,7 @@ impl Sluice {
         std::thread::Builder::new().name("fb-sluice".into()).spawn(work).is_ok()
     }
 
-    /// Until nobody has written past us for a while.
+    /// Looks until no program has written past the daemon for a while.
     fn look_often(self: &Arc<Self>) {
         let mut busy_at = self.files.time().now();
         while !self.files.is_stopping() {
@@ -241,10 +241,10 @@ impl Sluice {
         }
     }
 
-    /// Brings the sums of all that is written past us up to date, and how fast it grows.
+    /// Updates the sums of all files written past the daemon, and the pace at which they grow.
     pub fn measure_all(&self) {
         for file in self.files.totals().unseen() {
-            // Who measures stands behind nobody: the next look is soon.
+            // A measurement does not wait for a lock: the next look is soon.
             if let Some(mut inner) = file.try_lock()
                 && inner.state.is_unseen()
             {
@@ -282,7 +282,7 @@ impl Sluice {
         Ok(())
     }
 
-    /// Lets everybody go on for whom there is room, one after the other, and whose turn it is.
+    /// Lets the waiting programs go on for which there is room, in order, and the one whose turn it is.
     fn let_go(&self, queue: &mut Queue) {
         let now = self.files.time().now();
         if queue.measured.is_none_or(|at| now - at >= LOOK_AGAIN) {
@@ -295,7 +295,7 @@ impl Sluice {
         waiting.retain(|at| {
             let Ok(Some(growth)) = at.asked.growth() else { return false };
             let needs = on_its_way + growth.bytes;
-            // Nothing is evicted for what will never fit.
+            // Nothing is evicted for growth that will never fit.
             is_full |= needs > limit || !self.room.has_room_for(needs);
             if !is_full {
                 on_its_way = needs;
@@ -329,8 +329,8 @@ impl Sluice {
         }
     }
 
-    /// Brings the sums up to date, and forgets what was granted and is in them. Returns what all that
-    /// is written past us takes.
+    /// Updates the sums, and forgets granted growth that they include. Returns the bytes of all
+    /// files written past the daemon.
     fn measure(&self, granted: &mut Vec<Granted>) -> u64 {
         let (now, mut all, mut ends) = (self.files.time().now(), 0, HashMap::new());
         for (file, shadow) in self.watched() {
@@ -361,7 +361,7 @@ impl Sluice {
 }
 
 impl Ready {
-    /// Returns the marks that have done their work.
+    /// Returns the gate whose marks are not needed any more.
     fn renew(&mut self, now: Instant) -> Option<Gate> {
         if now - self.since < READY_FOR {
             return None;
@@ -384,7 +384,7 @@ impl Drop for Opens<'_> {
     }
 }
 
-/// A mark that cannot be set or taken away holds nobody up.
+/// Logs a mark that cannot be set or removed; it holds nothing up.
 fn note(done: io::Result<()>) {
     if let Err(error) = done {
         tracing::debug!(%error, "marking a shadow file that is written past the daemon");

@@ -20,27 +20,27 @@ use crate::room::{InVain, Room};
 use crate::tier::media::is_alone;
 use forebay_base::lock::MutexGuard;
 
-/// So many files whose lock was held are waited for.
+/// The number of files with a held lock that an eviction waits for.
 const EVICT_BUSY: usize = 4;
 
-/// What eviction frees beyond the mark, so that it does not run for every write.
+/// The share that eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
 
-/// After everything was offered and nothing could go, it is offered again for a fill when a batch of
-/// the drain has landed, or when so much time has passed.
+/// After an eviction that could free nothing, a fill tries again when a batch of the drain has
+/// landed, or when so much time has passed.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// So long a job tries to make room for one piece.
+/// How long a job tries to make room for one piece.
 const INSIST_MAX: Duration = Duration::from_secs(2);
 
-/// Whether a file stood against an eviction only for being at work.
+/// Whether a file could not be evicted only because it was in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tried {
     Idle,
     Busy,
 }
 
-/// A writer's wait for room: as long as the drain makes progress, and a while beyond.
+/// The patience of a writer that waits for room: as long as the drain makes progress, and a while beyond.
 pub(crate) struct Patience<'a> {
     room: &'a Room,
     progress: u64,
@@ -54,7 +54,7 @@ impl<'a> Patience<'a> {
 
     /// Waits a moment for the drain.
     pub fn wait(&mut self) -> Result<()> {
-        // Who has been answered waits for nothing.
+        // A caller that has been answered need not wait.
         requester::check()?;
         self.room.wait_for_drain();
         let progress = self.room.progress();
@@ -73,12 +73,12 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Eviction keeps what is used of `limit` below this.
+/// Returns the mark below which eviction keeps the used bytes of `limit`.
 fn used_mark(limit: u64, used_high: u8) -> u64 {
     limit / 100 * u64::from(used_high)
 }
 
-/// Whether it was opened by this rule last.
+/// Whether the file's last open matched this rule.
 fn is_of(inner: &Inner, rule: &Arc<Active>) -> bool {
     inner.rule().is_some_and(|active| Arc::ptr_eq(active, rule))
 }
@@ -88,7 +88,7 @@ impl Room {
         self.files.landings().progress()
     }
 
-    /// What may be taken without anything being evicted or any writer slowed down for it.
+    /// Returns the bytes that may be taken without an eviction and without slowing a writer down.
     pub(crate) fn spare_bytes(&self) -> u64 {
         let limit = self.files.totals().limit();
         let (used_high, hard) = self.files.tune(|t| (t.used_high, t.marks(limit).hard));
@@ -97,20 +97,20 @@ impl Room {
         unused.min(hard.saturating_sub(self.files.totals().dirty()))
     }
 
-    /// So much can be fetched and kept: below the mark that is evicted to, beside what stays.
+    /// Returns the bytes that can be fetched and kept: those below the eviction mark, less those that stay.
     pub(crate) fn room_to_fetch(&self) -> u64 {
         let mark = used_mark(self.files.totals().limit(), self.files.tune(|t| t.used_high));
         let staying: u64 = self.files.all_files().iter().map(|file| file.lock().staying()).sum();
         mark.saturating_sub(staying).saturating_sub(self.files.totals().copies())
     }
 
-    /// Whether a fill of `len` may land, evicting others for it.
+    /// Whether a fill of `len` may land, if necessary after an eviction.
     pub(crate) fn has_room_for(&self, len: u64) -> bool {
         self.files.free_bytes() >= len || (!self.is_in_vain() && self.evicted_for(len))
     }
 
-    /// Makes room for what has been found to fit: others may take what is made, and a file that is at work
-    /// gives its bytes up a moment later.
+    /// Makes room for bytes that were found to fit: other programs may take the room, and a file in
+    /// use gives its bytes up a moment later.
     pub(crate) fn insist(&self, len: u64) -> bool {
         let began = self.files.time().now();
         while !self.evicted_for(len) {
@@ -127,12 +127,12 @@ impl Room {
         self.files.free_bytes() >= len
     }
 
-    /// Batches of the drain that have landed.
+    /// Returns the number of batches of the drain that have landed.
     fn landed(&self) -> u64 {
         self.files.landings().landed()
     }
 
-    /// Whether nothing could go a moment ago.
+    /// Whether an eviction freed nothing a moment ago.
     fn is_in_vain(&self) -> bool {
         let last = *self.in_vain.lock();
         last.is_some_and(|last| {
@@ -149,7 +149,7 @@ impl Room {
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
         let mut patience = Patience::new(self);
         while self.files.free_bytes() < len {
-            // Before anybody has to make way for what will never fit.
+            // Checked before anything is evicted: a write larger than the tier will never fit.
             if len > self.files.totals().limit() {
                 return Err(patience.lost());
             }
@@ -161,8 +161,8 @@ impl Room {
         Ok(())
     }
 
-    /// Makes room for a copy of another member's file, which waits for nobody: there are others who may
-    /// keep it.
+    /// Makes room for a copy of another member's file, without waiting: other members may keep the
+    /// copy.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl Room {
         }
     }
 
-    /// The medium itself said that it is full: believe it over our sums.
+    /// Handles a medium that says that it is full: its word counts over the sums.
     pub(crate) fn tier_is_full(&self, need: u64) {
         self.files.measure();
         self.evict_bytes(need.max(UNIT_MAX));
@@ -197,8 +197,8 @@ impl Room {
         self.evict_to(self.files.totals().limit(), self.files.tune(|t| t.used_high));
     }
 
-    /// Evicts what is too much for new settings before they are in force: the governor flushes for
-    /// a tier that is too full, which one whose clean bytes are just about to go is not.
+    /// Evicts the excess over new settings before they are in force: the governor would flush for a
+    /// tier that seems too full, although clean bytes are about to go.
     pub(crate) fn evict_for(&self, next: &Tunables) {
         if let Some(limit) = self.files.limit_of(next.tier_size) {
             self.evict_to(limit, next.used_high);
@@ -213,7 +213,7 @@ impl Room {
         }
     }
 
-    /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
+    /// Frees at least `bytes` of clean ranges, if the tier has as many. Returns the number freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
         let _one_at_a_time = self.evicting.lock();
         let landed = self.landed();
@@ -221,7 +221,7 @@ impl Room {
         let mut busy = Vec::new();
         let mut freed = self.evict_idle(bytes, &mut busy, &tried);
         for file in busy {
-            // A writer is not to wait for the drain because somebody just looked at the file.
+            // A writer should not wait for the drain because another thread just looked at the file.
             if freed < bytes {
                 freed += self.evict_busy(bytes - freed, &file);
             }
@@ -233,8 +233,7 @@ impl Room {
         freed
     }
 
-    /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
-    /// somebody has.
+    /// Frees units without waiting for a file's lock. Files whose lock is held are added to `busy`.
     fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>, tried: &Cell<Tried>) -> u64 {
         let files = &self.files;
         let hits = |unit: Unit| {
@@ -283,8 +282,8 @@ impl Room {
         freed
     }
 
-    /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
-    /// there are so many. Returns what was freed.
+    /// Frees clean ranges of the rule's files, the oldest first: `bytes` if there are as many.
+    /// Returns the number freed.
     pub(crate) fn evict_own(&self, rule: &Arc<Active>, bytes: u64) -> u64 {
         if !rule.may_give(self.files.time().ms()) {
             return 0;
@@ -307,8 +306,8 @@ impl Room {
         freed
     }
 
-    /// The first units of the rule's files that have so many clean bytes, as far as they can be looked
-    /// at now.
+    /// Returns the first units of the rule's files that have `bytes` clean bytes together, as far
+    /// as their locks are free.
     fn own_units(&self, rule: &Arc<Active>, bytes: u64) -> Vec<Unit> {
         let mut clean = 0;
         self.files.evictor().those(|unit| {
@@ -326,7 +325,7 @@ impl Room {
         })
     }
 
-    /// Frees a unit of the rule's files if nobody has the file's lock.
+    /// Frees a unit of the rule's files if the file's lock is free.
     fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> u64 {
         let settle = |answer| self.files.evictor().settle_in_place(unit, answer);
         let Some(file) = self.files.by_id(unit.id()) else { return settle(Answer::Unknown) };
@@ -338,7 +337,7 @@ impl Room {
         settle(answer)
     }
 
-    /// Lets go of the lock when the file is forgotten with the unit.
+    /// Evicts a unit; drops the lock if the file is forgotten with it.
     fn evict_locked(
         &self,
         file: &Arc<File>,
@@ -355,7 +354,7 @@ impl Room {
         let (start, end) = self.files.grain().range(unit);
         match self.evict_range(file, inner, start, end) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
-            // What is dirty of it now will be clean without being announced again.
+            // Dirty bytes of the unit become clean later without being announced again.
             Ok(freed) if !inner.state.present(start, end).is_empty() => Answer::Partly(freed),
             Ok(freed) => {
                 if inner.is_forgettable() {
@@ -378,8 +377,8 @@ impl Room {
         start: u64,
         end: u64,
     ) -> Result<u64> {
-        // It goes as a whole, and only its live part says so: whoever evicts may have found it
-        // before.
+        // An unlinked file goes as a whole, and only its live part says so: eviction may have found the
+        // file before.
         let leaves = inner.gone() || inner.in_use().is_some_and(|live| live.unlinked);
         if leaves || inner.state.is_held() {
             return Ok(0);
@@ -390,14 +389,14 @@ impl Room {
         }
         let freed = clean.iter().map(|(start, end)| end - start).sum();
         self.files.prove_locked(file, inner)?;
-        // A shadow that goes as a whole stays for who has mapped it.
+        // A shadow that goes as a whole stays for programs that have mapped it.
         let kept = inner.state.is_dirty() || inner.state.is_pinned() || !inner.is_idle();
         let whole = !kept && freed == inner.state.present_bytes();
         if !whole && !is_alone(&*self.files.shadow(file, inner)?) {
             return Ok(0);
         }
-        // After a power loss the record of a flush must not be lost while its bytes are punched. One
-        // record, and one sync of it, serves several units.
+        // After a power loss the record of a flush must not be lost while its bytes are punched.
+        // One record, and one sync of it, serves several units.
         let stretch = (8 * self.files.grain().unit()).min(UNIT_MAX);
         let let_go_to = end.checked_next_multiple_of(stretch).unwrap_or(end);
         self.files.let_go_of(file, inner, start / stretch * stretch, let_go_to)?;
@@ -406,9 +405,9 @@ impl Room {
         let age = inner.state.age_at(0);
         self.files.commit(file, inner, Change::Marked { marks, age })?;
         failpoint::pass("evict.logged");
-        // Before the first is punched: it may be the last.
+        // Noted before the first punch: if a punch fails, no code below runs.
         inner.note_gone(start, end);
-        // Of a file that is forgotten next the shadow goes as a whole.
+        // If the file is forgotten next, its shadow goes as a whole.
         if !inner.is_forgettable() {
             let shadow = self.files.shadow(file, inner)?;
             for &(start, end) in &clean {
@@ -418,7 +417,7 @@ impl Room {
                 }
             }
             if inner.state.is_dirty() {
-                // After a crash the shadow's is the file's own.
+                // After a crash the shadow's mtime is the file's own.
                 let _ = shadow.set_mtime(inner.state.mtime());
             }
         }
@@ -445,8 +444,8 @@ mod tests {
     use crate::bed::bed;
     use crate::tier::dir::shadow_name;
 
-    /// Who evicts may have found a file before its last name went: its shadow and what it is charged
-    /// for must go all the same.
+    /// Eviction may have found a file before its last name went: the shadow and its charge must go
+    /// all the same.
     // S-9
     #[test]
     fn a_file_that_is_unlinked_while_others_are_evicted_leaves_nothing_behind() {

@@ -1,4 +1,4 @@
-//! What programs ask of attributes: the store's, with what is newer here.
+//! Attributes for programs: the store's, with newer values from here.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU64;
@@ -17,26 +17,26 @@ use crate::requester;
 use crate::verbs::Verbs;
 use forebay_base::lock::MutexGuard;
 
-/// The extended attribute after which the kernel asks at writes.
+/// The extended attribute that the kernel reads at writes.
 pub(crate) const CAPABILITY: &str = "security.capability";
 
-/// How often attributes are asked for that change beneath.
+/// How often attributes that keep changing are read again.
 pub(crate) const LOOKS: u32 = 100;
 
-/// What a front-end decides by.
+/// The facts by which a front-end decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     pub size: u64,
     pub complete: bool,
     pub wholly_dirty: bool,
-    /// The mode has a set-user-id or set-group-id bit, which a write must take away.
+    /// Whether the mode has a set-user-id or set-group-id bit, which a write must take away.
     pub set_id: bool,
-    /// Differs whenever the bytes may differ. `None` while somebody may write past us: a store into
-    /// a mapping moves no time on some file systems, and nobody sees it.
+    /// Differs whenever the bytes may differ. `None` while a program may write past the daemon: a
+    /// store into a mapping moves no time on some file systems, and the daemon does not see it.
     pub fingerprint: Option<NonZeroU64>,
 }
 
-/// What the backing store said of a name, and when it was asked.
+/// The backing store's attributes of a name, and when the store was asked.
 #[derive(Debug, Clone, Copy)]
 pub struct DatedAttr {
     attr: Attr,
@@ -44,35 +44,35 @@ pub struct DatedAttr {
 }
 
 impl DatedAttr {
-    /// What the store answered to a change that was begun at `asked`.
+    /// The store's answer to a change that was begun at `asked`.
     pub fn by(asked: Asked, attr: Attr) -> DatedAttr {
         DatedAttr { attr, asked }
     }
 
-    /// A moment before the store was asked: what it says is no older.
+    /// Returns a moment before the store was asked: the answer is no older.
     pub fn at(&self) -> Instant {
         self.asked.at
     }
 
-    /// As the store said it, without what is newer here.
+    /// Returns the store's attributes, without newer values from here.
     pub fn attr(&self) -> &Attr {
         &self.attr
     }
 
-    /// The same answer with other attributes, which whoever changes them knows.
+    /// Returns the same answer with other attributes, known to the caller that changes them.
     #[must_use]
     pub fn with(self, attr: Attr) -> DatedAttr {
         DatedAttr { attr, ..self }
     }
 
-    /// The same answer as if it were older.
+    /// Returns the same answer with an older time.
     #[must_use]
     pub fn since(self, at: Instant) -> DatedAttr {
         DatedAttr { asked: Asked { at, ..self.asked }, ..self }
     }
 }
 
-/// Whether an answer of the store has just come, or is one from before.
+/// Whether an answer of the store has just come, or is an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     Now,
@@ -80,16 +80,16 @@ enum Heard {
 }
 
 impl Verbs {
-    /// Attributes of `path`, with what we know better.
+    /// Returns the attributes of `path`, with newer values from here.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
         self.look(path).map(|(attr, _)| attr)
     }
 
-    /// The same, with the answer of the store that they go by.
+    /// The same, with the store's answer that they are based on.
     pub fn look(&self, path: &Path) -> Result<(Attr, DatedAttr)> {
         let mut told = self.ask(path)?;
         for _ in 0..LOOKS {
-            // What is dirty may have been flushed since the answer: then it is out of date.
+            // Dirty bytes may have been flushed since the answer: then it is out of date.
             if let Some(attr) = self.newest(&told, Heard::Now) {
                 return Ok((attr, told));
             }
@@ -107,32 +107,32 @@ impl Verbs {
         self.names.ask(|b| b.stat(path)).map(|attr| DatedAttr { attr, asked })
     }
 
-    /// A moment before the backing store is asked.
+    /// Returns a moment before the backing store is asked.
     pub fn asking(&self) -> Asked {
         Asked::at(self.files.time().now())
     }
 
-    /// What the store says of `path`, for somebody who may want to know it soon.
+    /// Asks the store about `path` in advance, for a program that may need the answer soon.
     pub fn foresee(&self, path: &Path) -> Result<DatedAttr> {
         let asked = self.asking();
         let attr = self.home.health().quietly(|| self.home.backing().stat(path))?;
         Ok(DatedAttr { attr, asked })
     }
 
-    /// The same with the names of its extended attributes.
+    /// The same, with the names of the extended attributes.
     pub fn foresee_all(&self, path: &Path) -> Result<(DatedAttr, Vec<OsString>)> {
         let asked = self.asking();
         let all = self.home.health().quietly(|| self.home.backing().stat_all(path));
         all.map(|(attr, names)| (DatedAttr { attr, asked }, names))
     }
 
-    /// What is in a directory, for somebody who may want to know it soon.
+    /// Lists a directory in advance, for a program that may need the list soon.
     pub fn foresee_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
         self.home.health().quietly(|| self.home.backing().read_dir(path))
     }
 
-    /// Attributes by an earlier answer of the store, with what we know better. `None` if the store says
-    /// something else by now because of us.
+    /// Returns attributes by an earlier answer of the store, with newer values from here. `None` if
+    /// the daemon has made that answer invalid since.
     pub fn recall(&self, told: &DatedAttr) -> Option<Attr> {
         self.newest(told, Heard::Before)
     }
@@ -153,7 +153,7 @@ impl Verbs {
             return None;
         }
         let look = inner.look();
-        // Nothing has come from us since the file is known, and then it was what the answer says.
+        // The daemon has changed nothing since the file became known, and the answer was valid then.
         let holds = look.is_untouched() && inner.state.base() == attr.version();
         let asked = if holds { Asked { look, ..asked } } else { asked };
         note_seen(&mut inner, asked, &attr);
@@ -161,9 +161,9 @@ impl Verbs {
         Some(attr)
     }
 
-    /// Attributes of an open file as the backing store told them within `ttl`, with what we know
-    /// better; `None` if it has to be asked. Databases ask for the size all the time: shortly
-    /// before the answer expires it is asked for again, so that nobody waits for it.
+    /// Returns the attributes of an open file as the backing store gave them within `ttl`, with newer
+    /// values from here; `None` if the store has to be asked. Databases read the size all the time:
+    /// shortly before the answer expires the store is asked again, so that no program waits for it.
     pub fn stat_recent(self: &Arc<Self>, file: &Arc<File>, ttl: Duration) -> Option<Attr> {
         let mut inner = file.lock();
         let now = self.files.time().now();
@@ -185,12 +185,12 @@ impl Verbs {
         asked.is_some_and(|at| now.saturating_duration_since(at) < ttl)
     }
 
-    /// What to remember of an open file before the backing store is asked about it.
+    /// Returns the state of an open file before the backing store is asked about it.
     pub fn before_asking(&self, file: &File) -> Asked {
         Asked { look: file.lock().look(), at: self.files.time().now() }
     }
 
-    /// Keeps in mind that an open file had no `security.capability` when that was asked.
+    /// Remembers that an open file had no `security.capability` at `asked`.
     pub fn note_no_capability(&self, file: &File, asked: Asked) {
         let mut inner = file.lock();
         let holds = !inner.changed(asked.look, What::Home);
@@ -205,7 +205,7 @@ impl Verbs {
         let path = inner.state.paths.first();
         let seen = inner.in_use_mut().and_then(|live| live.seen_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
-        // What a batch waits for goes first.
+        // Calls that a batch waits for go first.
         if self.home.errands().queued() > 0 {
             return;
         }
@@ -241,19 +241,19 @@ impl Verbs {
         file.lock().state.owner().mode & 0o6000 != 0
     }
 
-    /// Whether a file that is open past us was written since it was given one of them.
+    /// Whether a file that is open past the daemon was written since its mode got one of these bits.
     pub fn is_written_over_set_id(&self, file: &File) -> bool {
         file.lock().is_written_over_set_id()
     }
 
-    /// Attributes of a cached file from memory, while the backing store is away.
+    /// Returns attributes of a cached file from memory, while the backing store is away.
     pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
         let file = self.files.find(key)?;
         let inner = Glance::new(self.files.time()).at(&file)?;
         Some(cached_attr(key, &inner))
     }
 
-    /// Attributes of an open file, whatever became of its name.
+    /// Returns attributes of an open file, even if its name is gone.
     pub fn stat_open(&self, file: &File) -> Attr {
         let inner = file.lock();
         let mut attr = cached_attr(file.key, &inner);
@@ -263,7 +263,7 @@ impl Verbs {
         attr
     }
 
-    /// What a front-end must know to decide how to serve an open file.
+    /// Returns the facts by which a front-end decides how to serve an open file.
     pub fn facts(&self, file: &File) -> Facts {
         let inner = file.lock();
         let stale = inner.in_use().is_some_and(|live| live.stale);
@@ -286,7 +286,7 @@ impl Verbs {
         self.files.note_tier(self.files.index().sync_names())
     }
 
-    /// Changes attributes on the backing store, and what we keep of them.
+    /// Changes attributes on the backing store, and the known values here.
     pub fn set_attr(&self, at: Named<'_>, set: &SetAttr) -> Result<Attr> {
         self.files.refuse_read_only()?;
         let (file, asked) = (self.files.find(at.key), self.asking());
@@ -294,7 +294,7 @@ impl Verbs {
             self.flush_before_rights(file.as_ref())?;
         }
         let mut set = *set;
-        // Whether somebody else than the owner may set it to now the store decides.
+        // The store decides whether a user other than the owner may set the time to now.
         let is_dirty = || file.as_ref().is_some_and(|file| file.lock().state.is_dirty());
         if matches!(set.mtime, Some(SetTime::Now)) && self.home.is_privileged() && is_dirty() {
             set.mtime = Some(SetTime::At(self.files.time().stamp()));
@@ -317,7 +317,7 @@ impl Verbs {
                 inner.note_set_id();
             }
             if set.mtime.is_some() {
-                // Else, after a loss of power, the new time could be taken for somebody else's.
+                // Without this, after a loss of power, the new time could be taken for another program's.
                 self.files.let_go(file, &mut inner)?;
                 ahead = self.set_ahead(file, &mut inner, set)?;
             }
@@ -328,11 +328,11 @@ impl Verbs {
             let _ = self.names.set_time(file, &mut file.lock(), before);
         }
         let mut attr = done?;
-        // Opened meanwhile, or closed and opened anew, it is another to us.
+        // A file that was opened meanwhile, or closed and opened anew, has another entry in the table.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
         if let Some(file) = found {
             let mut inner = file.lock();
-            // Of such a one a flush may have landed already: what it found is newer.
+            // A flush of such a file may have landed already: the attributes that it found are newer.
             if held != Some(file.id) && inner.state.base().ctime > attr.ctime {
                 self.names.overlay_with(&file, &inner, &mut attr);
                 return Ok(attr);
@@ -345,15 +345,15 @@ impl Verbs {
             let (told, look) = (attr, inner.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
-            // The answer to a change is an answer like any other.
+            // The answer to a change counts like any other answer.
             changing.end_told(look, |inner| note_set(inner, asked.at, &told, before));
             self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
     }
 
-    /// A dirty file has the time that is about to be set on the store: after a crash one that is found there is
-    /// ours, then. Returns the one that it had.
+    /// Gives a dirty file the time that is about to be set on the store: if recovery after a crash
+    /// finds that time there, it is known to be the daemon's. Returns the previous time.
     fn set_ahead(
         &self,
         file: &Arc<File>,
@@ -371,8 +371,9 @@ impl Verbs {
         Ok(Some(before))
     }
 
-    /// The store takes set-user-id, set-group-id and capabilities away when a file is written (`file_remove_privs` in
-    /// Linux, fs/inode.c), but for set-id bits if root writes. What was written before they are given goes home first.
+    /// Flushes dirty bytes before rights are set. The store takes set-user-id, set-group-id and
+    /// capabilities away when a file is written (`file_remove_privs` in Linux, fs/inode.c), except
+    /// set-id bits if root writes.
     fn flush_before_rights(&self, file: Option<&Arc<File>>) -> Result<()> {
         match file.filter(|file| file.lock().state.is_dirty()) {
             Some(file) => self.drain.flush_file(file),
@@ -380,9 +381,9 @@ impl Verbs {
         }
     }
 
-    /// Compares what is here with the store as an open does: the change of names or attributes that comes
-    /// moves the ctime, or the time, which alone may tell that others were there (S1, S8). A size tells it
-    /// afterwards, too, so of what was empty nobody asks.
+    /// Compares a cached file with the store as an open does, before a change of names or
+    /// attributes: that moves the ctime, or the mtime, and these alone may show a change by others
+    /// (S1, S8). A size shows it afterwards, too, so an empty file is not compared.
     pub(super) fn compare(&self, file: &Arc<File>, at: Named<'_>) {
         let seen = {
             let inner = file.lock();
@@ -398,7 +399,7 @@ impl Verbs {
         }
     }
 
-    /// Sets the time of what is not flushed yet: it goes home with the bytes.
+    /// Sets the time of bytes that are not flushed yet: the flush sets it on the store.
     fn set_mtime(
         &self,
         file: &Arc<File>,
@@ -416,8 +417,8 @@ impl Verbs {
         Ok(attr)
     }
 
-    /// The attributes of an open file that this mount has just made, as told within `ttl`, if they are
-    /// already what they are to be: then the store need not be asked.
+    /// Returns the attributes of an open file that this mount has just made, as known within `ttl`,
+    /// if they already have the values of `set`: then the store need not be asked.
     pub fn is_set(&self, file: &Arc<File>, set: &SetAttr, ttl: Duration) -> Option<Attr> {
         let inner = file.lock();
         let seen = recent(&inner, self.files.time().now(), ttl)?;
@@ -484,13 +485,13 @@ impl Verbs {
     }
 }
 
-/// The time that is to be set if it is of bytes that are to be flushed: no flush has begun that would set
-/// another, and nothing else is to be set.
+/// Returns the time to set if it belongs to bytes that are still to be flushed: no flush has begun
+/// that would set another time, and nothing else is to be set.
 fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
     let live = inner.in_use()?;
     let is_alone = set.mode.is_none() && set.uid.is_none() && set.gid.is_none();
     let is_ours = inner.state.is_dirty()
-        // What is empty is not flushed.
+        // An empty file is not flushed.
         && inner.size() > 0
         && !inner.state.is_held()
         && !inner.state.conflict().stands()
@@ -504,8 +505,8 @@ fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
     }
 }
 
-/// Keeps what the store said of an open file when attributes were set. That gives no file a capability, and
-/// what was made here was made here still: `before`.
+/// Keeps the store's answer about an open file when attributes were set. That gives the file no
+/// capability, and a file that was made here still counts as such: `before`.
 fn note_set(inner: &mut Inner, at: Instant, told: &Attr, before: (Option<Instant>, bool)) {
     let asked = Asked { at, look: inner.look() };
     note_seen(inner, asked, told);
@@ -522,7 +523,7 @@ pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZ
     NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN)
 }
 
-/// What the store said within `ttl`, unless something has changed there because of us.
+/// Returns the store's answer within `ttl`, unless the daemon has changed the file there since.
 pub(crate) fn recent(inner: &Inner, now: Instant, ttl: Duration) -> Option<&Seen> {
     let live = inner.in_use().filter(|live| live.around == Around::None)?;
     let recent = |seen: &&Seen| now.saturating_duration_since(seen.asked.at) < ttl;

@@ -1,8 +1,8 @@
-//! Changes of names and attributes: done on the backing store at once, followed here.
+//! Changes of names and attributes: made on the backing store at once, and followed here.
 //!
-//! Every change of names goes into the journal of names ([`crate::core::journal`]): one that concerns a
+//! Every change of names goes into the journal of names ([`crate::core::journal`]): a change of a
 //! file with a record before the store is asked, so that after a crash in the middle recovery can
-//! ask the store whether it happened; any other once it was made.
+//! ask the store whether it happened; any other change once it was made.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Verbs {
         Ok(attr)
     }
 
-    /// Takes in other names of a file, which a front-end has seen.
+    /// Adds other names of a file that a front-end has seen.
     pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
         let Some(file) = self.files.find(key) else { return };
         let mut inner = file.lock();
@@ -59,15 +59,15 @@ impl Verbs {
         });
     }
 
-    /// Removes a name. Dirty bytes go with the last name; if other names are left that we do not
-    /// know, the bytes go to the backing store first.
+    /// Removes a name. Dirty bytes go with the last name; if a file has other names that are not
+    /// known here, its bytes are flushed first.
     pub fn unlink(self: &Arc<Self>, at: Named<'_>) -> Result<()> {
         self.files.refuse_read_only()?;
         let _leaving = self.files.take_name(at.key);
         let Some(file) = self.files.find(at.key) else {
             self.names.alter(|b| b.unlink(at.path))?;
             self.names.note_name(unlinked(at), None);
-            // Somebody may have opened it meanwhile.
+            // A program may have opened the file meanwhile.
             return self
                 .files
                 .find(at.key)
@@ -93,29 +93,29 @@ impl Verbs {
         let left = other.and_then(|other| self.names.ask(|b| b.stat(&other)).ok());
         let left = left.filter(|left| left.key == at.key).map_or(known, |left| left.ctime);
         match announced {
-            // Before the record goes.
+            // The journal entry ends before the file's record goes.
             Some(n) => self.names.conclude(n, Some(left), std::iter::once(&file), None)?,
             None => self.names.note_name(unlinked(at), Some(left)),
         }
-        // Closed and opened anew meanwhile, it is another to us.
+        // A file that was closed and opened anew meanwhile has another entry in the table.
         let file = self.files.find(at.key).unwrap_or(file);
         self.names.lost_name(&file, at.path)?;
         self.outbox.tell_if_copied(&file)
     }
 
-    /// Before a name of a file goes: who has it open can read it later, and what is dirty of one that has names
-    /// unknown here is flushed.
+    /// Prepares for the loss of a name: a program that has the file open can read it later, and
+    /// dirty bytes of a file with unknown names are flushed.
     ///
     /// # Errors
     ///
-    /// ESTALE if the file is dirty or open, and others have taken the name from it: who asks looks again.
+    /// ESTALE if the file is dirty or open, and others have taken the name from it: the caller looks again.
     fn part_with(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
         self.rescue_links(file, at)?;
         self.compare_others(file, at);
         let is_gone = |error: &Error| error.is(libc::ENOENT) || error.is(libc::ESTALE);
         let mut kept = self.files.keep_readable(file);
         if kept.as_ref().is_err_and(is_gone) {
-            // It was looked for by another of its names, perhaps.
+            // The file may have been looked for by another of its names.
             self.prove_name(file, at)?;
             kept = self.files.keep_readable(file);
         }
@@ -125,7 +125,7 @@ impl Verbs {
         }
     }
 
-    /// Flushes a dirty file that has more names than we know before one of ours goes.
+    /// Flushes a dirty file with unknown names before a known one goes.
     fn rescue_links(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
         if !file.lock().state.is_dirty() {
             return Ok(());
@@ -139,7 +139,7 @@ impl Verbs {
         if links > 1 && others == 0 { self.drain.flush_file(file) } else { Ok(()) }
     }
 
-    /// How many names the file has, if this is one of them: then it is the one that is trusted most.
+    /// Returns the number of the file's names, if `at` is one of them, and makes that one the file's first.
     fn prove_name(&self, file: &File, at: Named<'_>) -> Result<u32> {
         let taken = || {
             let what = format!("{} is not the name of that file any more", at.path.display());
@@ -157,14 +157,14 @@ impl Verbs {
         }
     }
 
-    /// [`Verbs::compare`] of a file that one of its names is about to leave, if others of them stay.
+    /// Does [`Verbs::compare`] for a file that one of its names is about to leave, if others stay.
     fn compare_others(&self, file: &Arc<File>, at: Named<'_>) {
         if file.lock().state.paths.len() > 1 {
             self.compare(file, at);
         }
     }
 
-    /// Renames `from` to `to`, replacing `over` if something was there.
+    /// Renames `from` to `to`, replacing `over` if that file has the name `to`.
     pub fn rename(
         self: &Arc<Self>,
         from: Named<'_>,
@@ -176,8 +176,8 @@ impl Verbs {
         self.rename_by(from, to, over, mode, make)
     }
 
-    /// The same where `make` makes the rename on the store, in one step and of these files, or says that it
-    /// was not made.
+    /// The same where `make` makes the rename on the store, in one step and of these files, or
+    /// returns an error if it was not made.
     pub fn rename_by(
         self: &Arc<Self>,
         from: Named<'_>,
@@ -190,7 +190,7 @@ impl Verbs {
         let exchange = mode == RenameMode::Exchange;
         let moved = self.cached(from);
         let back = over.filter(|_| exchange).and_then(|over| self.cached(over));
-        // Two names of one file: POSIX says that nothing happens.
+        // Both are names of one file: POSIX says that nothing happens.
         if over.is_some_and(|over| over.key == from.key) {
             return self.names.alter(|b| b.rename(from.path, to, mode));
         }
@@ -243,13 +243,13 @@ impl Verbs {
         }
         self.follow_rename(moved.as_ref(), from.path, to)?;
         self.follow_rename(back.as_ref(), to, from.path)?;
-        // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
-        // it was not known at all.
+        // Files are looked up once more: a file that was closed and opened anew meanwhile has
+        // another entry in the table, or the file was not known before.
         let anew = |key: FileKey, known: &Option<Arc<File>>| {
             let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
             self.files.find(key).filter(|anew| !is_known(anew))
         };
-        // These may have their new names already.
+        // These files may have their new names already.
         self.follow_rename(anew(from.key, &moved).as_ref(), from.path, to)?;
         if let (true, Some(over)) = (exchange, over) {
             self.follow_rename(anew(over.key, &back).as_ref(), to, from.path)?;
@@ -262,7 +262,7 @@ impl Verbs {
             Some(n) => self.names.conclude(n, at, moved.iter().chain(&back), way)?,
             None => self.names.note_name(op, at),
         }
-        // Not before: of what had the name its bytes count until another is on record for it.
+        // Not before: the replaced file's bytes count until another file is on record for the name.
         if let Some(file) = lost.and_then(|over| self.files.find(over.key)).or(replaced) {
             self.names.lost_name(&file, to)?;
             self.outbox.tell_if_copied(&file)?;
@@ -270,7 +270,7 @@ impl Verbs {
         self.tell_renamed(moved.iter().chain(&back), moves_dirs.then_some([from.path, to]))
     }
 
-    /// Partners are told the names that count now, before the rename is answered.
+    /// Tells partners the names that count now, before the rename is answered.
     fn tell_renamed<'a>(
         &self,
         mut files: impl Iterator<Item = &'a Arc<File>>,
@@ -291,7 +291,7 @@ impl Verbs {
         let tree = self.files.tree();
         inner.rename(file.id, |paths| {
             paths.change(tree, |path| (path == from).then(|| to.to_path_buf()));
-            // Somebody else may have renamed it before: `from` was none of the names that are known.
+            // Another program may have renamed the file before: `from` was none of the known names.
             paths.learn_first(tree, to);
         });
         if inner.recorded() { self.files.put(file, &mut inner) } else { Ok(()) }
@@ -329,8 +329,8 @@ mod tests {
 
     use super::*;
 
-    /// The announcement of a directory's rename is durable before the store is asked if a file below
-    /// could come back under its old name, and costs no sync of the log if none could.
+    /// The announcement of a directory's rename is durable before the store is asked if a file
+    /// below could come back under its old name; if none could, it costs no sync of the log.
     // S-3
     #[test]
     fn a_directory_waits_for_the_log_only_with_something_durable_below() {

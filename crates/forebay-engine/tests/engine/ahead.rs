@@ -1,4 +1,4 @@
-//! What partners are told before anybody syncs: what becomes of it, whatever happens in between.
+//! Bytes that partners get before a program syncs them, whatever happens in between.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn config() -> Config {
     Config { ahead_from: STEP, ..Config::default() }
 }
 
-/// One whose files are told of ahead once [`STEP`] is new.
+/// A pair whose files go ahead once [`STEP`] bytes are new.
 fn pair() -> Pair {
     pair_with(&CrashMedia::default(), config())
 }
@@ -30,7 +30,7 @@ fn write(pair: &Pair, file: &OpenFile, from: u64, steps: u64, byte: u8) {
     }
 }
 
-/// Writes so many steps of a file from an offset, each of which partners have before the next if it is new there.
+/// Writes `steps` steps of a file from an offset; partners have each before the next, if it is new there.
 fn write_ahead(pair: &Pair, file: &OpenFile, from: u64, steps: u64, byte: u8) {
     for step in 0..steps {
         write(pair, file, from + step * STEP, 1, byte);
@@ -41,7 +41,7 @@ fn write_ahead(pair: &Pair, file: &OpenFile, from: u64, steps: u64, byte: u8) {
     }
 }
 
-/// A sync sends only what is left, and again what was written again.
+/// A sync sends only bytes that are left, and again bytes that were written again.
 #[test]
 fn a_sync_sends_what_was_not_sent_ahead() {
     let pair = pair();
@@ -58,7 +58,7 @@ fn a_sync_sends_what_was_not_sent_ahead() {
     assert!(read(&pair.keeper, "f") == read(&pair.home, "f"));
 }
 
-/// What is less than that, and what nobody would take, is sent by the sync.
+/// Fewer bytes than a step, and bytes that partners would not take, are sent by the sync.
 #[test]
 fn little_is_not_sent_ahead_nor_is_what_nobody_takes() {
     let pair = pair();
@@ -72,7 +72,7 @@ fn little_is_not_sent_ahead_nor_is_what_nobody_takes() {
     drop(file);
 }
 
-/// A partner that loses its power, or dies, once it was told has what it was told.
+/// A partner that loses its power, or dies, keeps the bytes that it has acknowledged.
 #[test]
 fn what_went_ahead_counts_once_a_partner_has_it_durably() {
     for loses_power in [false, true] {
@@ -98,7 +98,7 @@ fn what_went_ahead_counts_once_a_partner_has_it_durably() {
     }
 }
 
-/// A partner that begins anew in the middle of what goes ahead has half of it: nobody is told that it has all.
+/// A partner that restarts in the middle of a round ahead has half of it: no caller is told that it has all.
 #[test]
 fn a_partner_that_lost_some_of_what_went_ahead_acknowledges_nothing() {
     let pair = pair();
@@ -119,7 +119,7 @@ fn a_partner_that_lost_some_of_what_went_ahead_acknowledges_nothing() {
     within("it goes ahead", || pair.way.sent.lock().unwrap().len() > 1);
     let owed = || pair.home.outbox.behind().behind.iter().map(|it| it.bytes).sum::<u64>();
     within("it is refused", || owed() == 3 << 20);
-    // The sync begins another, with all of them.
+    // The sync begins another round, with all of them.
     pair.home.io.sync(&file).unwrap();
     let again = pair.way.partners.lock().unwrap()[0].clone();
     pair.way.cut();
@@ -128,7 +128,8 @@ fn a_partner_that_lost_some_of_what_went_ahead_acknowledges_nothing() {
     abandon(again);
 }
 
-/// What was told of a file that is cut then does not come back, whether it grows again or not.
+/// Bytes of a file that went ahead, and were then cut off, do not come back, whether the file grows
+/// again or not.
 #[test]
 fn what_is_cut_after_it_went_ahead_is_not_there() {
     for (synced, grows) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -150,8 +151,8 @@ fn what_is_cut_after_it_went_ahead_is_not_there() {
     }
 }
 
-/// A home whose process dies before anybody has synced a file goes on with what its partners have of it: they are told
-/// of its names.
+/// A home whose process dies before a file was synced goes on with the copies that its partners
+/// have of it: they are told of its names.
 // S-25
 #[test]
 fn what_went_ahead_of_a_home_that_begins_anew_is_told_of_still() {

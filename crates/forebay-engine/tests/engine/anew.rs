@@ -1,4 +1,4 @@
-//! Names that the backing store has forgotten with the power, and recovery makes again.
+//! Names that the backing store has lost with the power, and recovery makes again.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ fn lay(store: &MemStore, path: &str, value: u8) -> Attr {
     store.stat(Path::new(path)).expect("just made")
 }
 
-/// A file that was written and synced, closed.
+/// Makes a file that was written, synced and closed.
 fn synced(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     let (file, attr) = engine.verbs.create(Path::new(path), &NEW).expect("no such file yet");
     engine.io.write(&file, 0, &[value; LEN]).expect("room");
@@ -42,20 +42,20 @@ fn sync(engine: &Arc<Engine>, path: &str) {
     drop(file);
 }
 
-/// The engine does nothing more to the medium that is returned: not even what its end would, which tells the store to
-/// sync names, and forgets them.
+/// Returns the medium as the power goes: even the engine's end, which has names on the store synced
+/// and then retires them, does not reach it.
 fn lose_power(engine: Arc<Engine>, media: &CrashMedia) -> CrashMedia {
     let left = CrashMedia::on(media.snapshot());
     abandon(engine);
     left
 }
 
-/// What may be left of the tier after a loss of power.
+/// Returns the possible states of the tier after a loss of power.
 fn cut(media: &CrashMedia) -> Vec<Disk> {
     media.snapshot().crash_images(&mut Rng::new(7), 8)
 }
 
-/// Everything is under its name, here and after a flush on the store, and nothing else is.
+/// Every file is under its name, here and after a flush on the store, and no other file is.
 fn assert_home(disk: Disk, tree: Tree, boot: &str, want: &[(&str, u8)]) {
     let store = MemStore::on(tree);
     let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()), boot).expect("sound");
@@ -73,7 +73,7 @@ fn assert_home(disk: Disk, tree: Tree, boot: &str, want: &[(&str, u8)]) {
     assert_eq!(files.len(), want.len(), "{:?}", files.keys());
 }
 
-/// A tier on which `tmp` was written, synced and renamed over `f`, and the store before that.
+/// Returns a tier on which `tmp` was written, synced and renamed over `f`, and the store before that.
 fn replaced() -> (CrashMedia, Tree) {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let old = lay(&store, "f", b'O');
@@ -134,7 +134,7 @@ fn a_death_while_names_are_made_again_loses_none() {
         let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
         let (backing, hook) = Hook::on(store.clone());
         let (seen, from) = (died.clone(), media.clone());
-        // Each call to the store is a moment to die.
+        // The process may die at each call to the store.
         hook.set(move |_| {
             let disk = from.snapshot().process_crash_image();
             seen.lock().expect("no panic inside").push((disk, store.snapshot()));
@@ -171,7 +171,7 @@ fn a_directory_that_was_renamed_is_made_again_for_what_was_synced() {
     }
 }
 
-/// Only the rename is forgotten; then somebody else takes the new name.
+/// Only the rename is lost; then another program takes the new name.
 // S-8
 #[test]
 fn a_forgotten_rename_takes_no_newer_files_place() {
@@ -220,7 +220,7 @@ fn touch_first_page(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     engine.verbs.stat(Path::new(path)).expect("it is there")
 }
 
-/// The store has lost no byte of what it held before.
+/// The store has lost no byte that it held before.
 fn assert_none_replaced(media: &CrashMedia, tree: &Tree, marks: &[u8]) {
     for disk in cut(media) {
         let store = MemStore::on(tree.clone());
@@ -293,7 +293,7 @@ fn a_file_does_not_replace_what_was_moved_out_of_its_way() {
     assert_none_replaced(&media, &tree, b"ON");
 }
 
-/// `n` times, a new file was written, synced and renamed over `f`.
+/// Returns a tier on which `n` times a new file was written, synced and renamed over `f`.
 fn replaced_so_often(n: u8) -> (CrashMedia, Tree) {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let (f, mut old) = (Path::new("f"), lay(&store, "f", b'O'));
@@ -333,7 +333,7 @@ fn a_second_loss_of_power_takes_away_no_name_made_again() {
     }
 }
 
-/// Both files are renamed again, whichever was known first.
+/// Both files are renamed again, in either order of their ids.
 // S-3
 #[test]
 fn a_chain_of_renames_is_made_again_from_its_end() {
@@ -381,7 +381,7 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
             return;
         }
         *seen = Some(store.snapshot());
-        // What is written meanwhile stays dirty.
+        // Bytes that are written meanwhile stay dirty.
         of.io.write(&held, 0, &[b'B'; LEN]).expect("room");
         let from = named(Path::new("a"), &attr);
         of.verbs.rename(from, Path::new("b"), None, RenameMode::Replace).expect("it is there");
@@ -396,7 +396,7 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
     }
 }
 
-/// The store fails while recovery looks what has the name.
+/// The store fails while recovery looks up which file has the name.
 // S-4
 #[test]
 fn a_name_that_cannot_be_looked_at_is_not_replaced() {
@@ -433,7 +433,7 @@ fn a_name_that_cannot_be_looked_at_is_not_replaced() {
     }
 }
 
-/// The power goes while a rename is half on record and not on the store at all.
+/// The power goes while half of a rename is on record, and nothing of it is on the store.
 // S-3
 #[test]
 fn a_rename_that_was_cut_off_loses_nothing_synced_of_what_it_was_to_replace() {
@@ -501,7 +501,7 @@ fn two_files_that_changed_places_do_so_again() {
     }
 }
 
-/// A file of the store, all of it written anew and synced, closed.
+/// Writes all of a file of the store anew, syncs and closes it.
 fn synced_over(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     let file = engine.io.open(Path::new(path), None).expect("it is there");
     engine.io.write(&file, 0, &[value; LEN]).expect("room");
@@ -510,7 +510,7 @@ fn synced_over(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     engine.verbs.stat(Path::new(path)).expect("it is there")
 }
 
-/// One of two that were exchanged went on to another name, whichever was known first.
+/// One of two exchanged files then gets another name, in either order of their ids.
 // S-3
 #[test]
 fn a_file_that_went_on_after_an_exchange_does_so_again() {
@@ -538,7 +538,7 @@ fn a_file_that_went_on_after_an_exchange_does_so_again() {
     }
 }
 
-/// The daemon dies between a rename and the record of it, and later the power goes.
+/// The daemon dies between a rename and its record, and later the power goes.
 // S-3
 #[test]
 fn a_rename_that_recovery_found_done_is_made_again() {

@@ -22,7 +22,7 @@ const BLOCK: usize = 4096;
 fn who_reads_around_is_not_disturbed_by_writes_around_of_other_ranges() {
     let store = MemStore::new();
     let (backing, hook) = Hook::on(store);
-    // No room for a byte: all reads go around.
+    // The tier has no room for a byte: all reads go around it.
     let tunables =
         Tunables { policy: WritePolicy::WriteAround, tier_size: Some(1), ..Tunables::default() };
     let media = Arc::new(CrashMedia::default());
@@ -49,7 +49,7 @@ fn who_reads_around_is_not_disturbed_by_writes_around_of_other_ranges() {
     abandon(engine);
 }
 
-/// The shadow is as long as the file was when it was opened; the end of what grew is a hole.
+/// The shadow is as long as the file was when it was opened; the file's later growth is a hole.
 // S-1 S-14
 #[test]
 fn what_grew_around_the_tier_reads_as_zeros() {
@@ -67,7 +67,7 @@ fn what_grew_around_the_tier_reads_as_zeros() {
         assert!(buf[..BLOCK] == [b'A'; BLOCK] && buf[BLOCK..].iter().all(|byte| *byte == 0));
     }
     assert_eq!(engine.ops.stats().counters["tier_errors"], 0);
-    // A hole that is made in the tier, beyond the end of the shadow.
+    // A hole made in the tier, beyond the end of the shadow.
     engine.ops.evict(&[], &Default::default());
     engine.io.set_len(&file, 200 * BLOCK as u64).expect("a store that works");
     let back = Tunables { policy: WritePolicy::WriteBack, ..engine.files.tunables() };
@@ -80,13 +80,13 @@ fn what_grew_around_the_tier_reads_as_zeros() {
 
 type Change = fn(&Engine, &Arc<File>);
 
-/// While a change of the file is on its way to the store around the tier, another one is asked for; how long the file is
-/// then, and what is in it.
+/// Asks for another change while a change of the file is on its way to the store around the tier.
+/// Returns the file's content afterwards.
 fn beside(change: Change, verb: Verb, other: Change) -> Vec<u8> {
     beside_of(change, verb, other).0
 }
 
-/// Also says up to where the store was asked for zeros.
+/// Also returns up to where the store was asked for zeros.
 fn beside_of(change: Change, verb: Verb, other: Change) -> (Vec<u8>, u64) {
     let store = MemStore::new();
     let (backing, hook) = Hook::on(store.clone());
@@ -104,7 +104,7 @@ fn beside_of(change: Change, verb: Verb, other: Change) -> (Vec<u8>, u64) {
         }
         let (engine, file) = (asks.clone(), target.clone());
         let thread = thread::spawn(move || other(&engine, &file));
-        // As far as it comes: it may wait for what is under way.
+        // The other change gets as far as it can: it may wait for the one under way.
         let began = Instant::now();
         while !thread.is_finished() && began.elapsed() < Duration::from_millis(300) {
             thread::sleep(Duration::from_millis(1));
@@ -186,13 +186,13 @@ fn writes(engine: &Engine, file: &Arc<File>) {
     engine.io.write(file, 0, b"new").expect("a store that works");
 }
 
-/// By a program whose writes a rule keeps out of the tier.
+/// Writes as a program whose writes a rule keeps out of the tier.
 fn denied(engine: &Engine, file: &Arc<File>) {
     let admission = Admission { write: Admit::Deny, ..Admission::default() };
     engine.io.write_in(&admission, file, 0, b"new").expect("a store that works");
 }
 
-/// How long `other` takes while programs change the file without a pause.
+/// Returns how long `other` takes while programs change the file without a pause.
 fn behind(policy: WritePolicy, stream: Change, other: Change) -> Duration {
     let backing = Wrapped::new(Arc::new(MemStore::new()), Arc::new(Slow));
     let tunables = Tunables { policy, ..Tunables::default() };
@@ -225,8 +225,8 @@ fn behind(policy: WritePolicy, stream: Change, other: Change) -> Duration {
     took
 }
 
-/// Neither those that go by the file's end nor those that do not keep the others out for ever, nor both a write to the
-/// tier.
+/// Changes that depend on the file's end and those that do not never keep each other out for ever,
+/// and together they do not keep out a write to the tier.
 // S-14
 #[test]
 fn changes_around_the_tier_have_their_turns_whatever_others_do() {

@@ -1,4 +1,4 @@
-//! Detaching the tier under programs that go on, and attaching it again.
+//! Detaching the tier under running programs, and attaching it again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
 
-/// An engine over a store with a file `old` of 4 MiB.
+/// Starts an engine over a store with a file `old` of 4 MiB.
 fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<CrashMedia>, MemStore) {
     let (media, store) = (Arc::new(CrashMedia::default()), MemStore::new());
     let (file, _) = store.create(Path::new("old"), &NEW).expect("an empty store");
@@ -70,7 +70,7 @@ fn a_detached_tier_holds_nothing_and_takes_nothing() {
     detach(&engine, KeepDirty::No);
     assert_eq!((engine.ops.status().used_bytes, engine.ops.status().dirty_files), (0, 0));
     assert_eq!(on_store(&store, "new"), vec![2; 3 * MIB as usize]);
-    // The handle from before goes on, as new ones do, and the store has it at once.
+    // The old handle goes on like a new one, and its writes reach the store at once.
     engine.io.write(&file, MIB, &[3; 100]).expect("the store takes it");
     assert_eq!(on_store(&store, "new")[MIB as usize..][..100], [3; 100]);
     engine.io.set_len(&file, 2 * MIB).expect("the store takes it");
@@ -83,7 +83,7 @@ fn a_detached_tier_holds_nothing_and_takes_nothing() {
     assert_eq!(engine.ops.status().used_bytes, 0);
     assert!(counter(&engine, "read_bypass_detached") > 0);
     assert!(counter(&engine, "write_bypass_detached") > 0);
-    // And back: reads stay, writes wait.
+    // Attached again: read bytes stay in the tier, and writes wait there.
     engine.ops.attach();
     engine.io.write(&file, 0, &[4; 100]).expect("room");
     assert_eq!(on_store(&store, "new")[..100], [2; 100]);
@@ -96,7 +96,7 @@ fn a_detached_tier_holds_nothing_and_takes_nothing() {
     abandon(engine);
 }
 
-/// The drain would flush these at once: they are old, and the level is above its mark.
+/// The drain would flush these bytes at once: they are old, and the level is above its mark.
 #[test]
 fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     let _time = simulated();
@@ -107,7 +107,7 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     detach(&first, KeepDirty::Yes);
     first.ops.set_tunables(Tunables { tier_size: Some(12 * MIB), ..eager.clone() }).expect("valid");
     assert_eq!(first.ops.status().used_bytes, 8 * MIB, "the clean ones are gone");
-    // Written where it is kept; another file goes around.
+    // A write of the kept file goes to the tier; one of another file goes around it.
     first.io.write(&file, 0, &[5; 10]).expect("over what is there");
     first.io.sync(&file).expect("the tier syncs");
     let other = new_file(&first, "other", 1);
@@ -120,7 +120,7 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     assert_eq!(counter(&first, "flushed_bytes"), 0);
     assert_eq!(on_store(&store, "new").len(), 0);
 
-    // The process ends without a word: what the medium holds is what the next one finds.
+    // The process ends abruptly: the next one finds the medium as it is.
     let image = Arc::new(CrashMedia::on(media.snapshot()));
     abandon(first);
     let second = again(&image, &store, eager, Attachment::DetachedKeepDirty);
@@ -135,8 +135,8 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     abandon(second);
 }
 
-/// Readers and writers that never rest neither keep a detach from ending nor bring anything into
-/// the tier afterwards.
+/// Readers and writers that never rest neither keep a detach from ending nor bring bytes into the
+/// tier afterwards.
 #[test]
 fn a_detach_ends_under_load_and_nothing_comes_in_behind_it() {
     let (engine, _, store) = engine(Tunables::default());
@@ -169,8 +169,8 @@ fn a_detach_ends_under_load_and_nothing_comes_in_behind_it() {
             while turns.load(Relaxed) < seen + 50 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // One write may have been on its way into the tier. What was being fetched is thrown
-            // away again.
+            // One write may have been on its way into the tier. Bytes that were being fetched are
+            // thrown away again.
             within("nothing comes in", || engine.ops.status().used_bytes <= 4096);
             engine.ops.attach();
         }

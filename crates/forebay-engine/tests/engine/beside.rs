@@ -1,4 +1,4 @@
-//! Others move, link or replace a file on the store while bytes of it are dirty here.
+//! Other programs move, link or replace a file on the store while bytes of it are dirty here.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::MemStore;
 const OURS: &[u8] = b"acknowledged";
 const THEIRS: &[u8] = b"theirs";
 
-/// Counts what is asked of names. What is called `unreadable` cannot be listed.
+/// Counts the questions about names. A directory called `unreadable` cannot be listed.
 #[derive(Default)]
 struct Asked {
     stats: AtomicU64,
@@ -45,7 +45,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// On a store with these directories, and `f` in the first of them.
+    /// Starts on a store with these directories, and `f` in the first of them.
     fn new(dirs: &[&str]) -> Bed {
         let store = MemStore::new();
         for dir in dirs {
@@ -91,19 +91,19 @@ impl Bed {
         self.engine.verbs.rename(named(from, &moved), over, goes, RenameMode::Replace)
     }
 
-    /// Flushes what is at or below the path, without a failure. How many files that were.
+    /// Flushes the files at or below the path, without a failure. Returns their number.
     fn flush(&self, path: &str) -> u64 {
         let report = self.engine.drain.flush(&[PathBuf::from(path)], &Progress::default());
         assert!(report.failures.is_empty(), "{path}: {report:?}");
         report.files
     }
 
-    /// What the store has there.
+    /// Returns the content of a file on the store.
     fn there(&self, path: &str) -> Option<Vec<u8>> {
         self.store.snapshot().files().remove(Path::new(path))
     }
 
-    /// What was asked of names since it was asked last.
+    /// Returns the number of questions about names since the last call.
     fn asked(&self) -> [u64; 2] {
         [&self.asked.stats, &self.asked.lists].map(|count| count.swap(0, Relaxed))
     }
@@ -115,8 +115,8 @@ impl Drop for Bed {
     }
 }
 
-/// Others have rotated the file away. Method: its name is to go in each way, whether or not they have put
-/// another in its place.
+/// Another program has rotated the file away. Method: its name is to go in each way, whether or not
+/// another file has it by then.
 // S-7
 #[test]
 fn a_name_that_is_another_files_by_now_takes_no_dirty_bytes_along() {
@@ -157,7 +157,7 @@ fn what_is_written_to_an_open_file_after_others_have_moved_it_is_kept() {
     assert_eq!(bed.engine.ops.status().dirty_files, 1);
 }
 
-/// Its first name is not there any more, and that is not the one that goes.
+/// The file's first name does not exist any more, and is not the one that goes.
 // S-7
 #[test]
 fn an_open_file_stays_readable_without_a_name_whatever_became_of_another() {
@@ -207,7 +207,7 @@ fn a_flush_finds_what_is_in_a_directory_that_others_have_moved() {
     }
 }
 
-/// What cannot be told counts as being there.
+/// A file that cannot be looked for counts as being in the scope.
 // S-5
 #[test]
 fn a_flush_of_what_cannot_be_listed_leaves_out_nothing_that_might_be_in_it() {
@@ -221,8 +221,8 @@ fn a_flush_of_what_cannot_be_listed_leaves_out_nothing_that_might_be_in_it() {
     assert_eq!(bed.engine.ops.status().dirty_files, 1);
 }
 
-/// Method: `e` has 20 directories; the number of files that are dirty outside is what a search there costs, but
-/// while one of them has a name that is not known.
+/// Method: `e` has 20 directories; a search there costs as many questions as files are dirty
+/// outside, unless one of these has an unknown name.
 // S-5
 #[test]
 fn a_flush_asks_for_names_only_while_something_dirty_might_have_others() {

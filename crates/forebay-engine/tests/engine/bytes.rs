@@ -7,7 +7,7 @@ const PAGE: u64 = 4096;
 
 #[derive(Clone, Default)]
 pub struct Bytes {
-    /// By number. Where there is none is a hole.
+    /// Pages by number. A missing page is a hole.
     pages: BTreeMap<u64, Arc<[u8; PAGE as usize]>>,
     len: u64,
 }
@@ -75,7 +75,7 @@ impl Bytes {
         }
     }
 
-    /// The next stretch that is no hole.
+    /// Returns the next stretch that is no hole.
     pub fn next_data(&self, offset: u64) -> Option<(u64, u64)> {
         let mut pages = self.pages.range(offset / PAGE..).map(|(page, _)| *page);
         let first = pages.next()?;
@@ -86,7 +86,7 @@ impl Bytes {
     }
 }
 
-/// Whether they read alike.
+/// Whether both read alike.
 impl PartialEq for Bytes {
     fn eq(&self, other: &Bytes) -> bool {
         let zeros = Arc::new([0; PAGE as usize]);

@@ -1,4 +1,4 @@
-//! Files of the backing store are closed when nobody needs them any more, and it may hang in that.
+//! Files of the backing store are closed once they are not needed any more, and the close may hang.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -14,7 +14,7 @@ use crate::store::MemStore;
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// An engine on a store with the files `slow` and `other`, of which `slow` hangs in its close.
+/// Starts an engine on a store with the files `slow` and `other`, of which `slow` hangs in its close.
 fn bed(name: &str) -> (Arc<Engine>, FaultHandle) {
     let store = MemStore::new();
     for path in ["slow", "other"] {
@@ -31,7 +31,7 @@ fn bed(name: &str) -> (Arc<Engine>, FaultHandle) {
     (engine, faults)
 }
 
-/// Runs it in a thread that is left behind if it hangs.
+/// Runs `work` in a thread that is left behind if it hangs.
 #[track_caller]
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, end) = mpsc::channel();
@@ -60,7 +60,7 @@ fn a_store_that_hangs_in_close_takes_nothing_with_it() {
         let known = engine.ops.list(Path::new(path)).expect("nobody holds it");
         assert_eq!(known.len(), 1, "{path}");
     }
-    // What is cached is served, the file itself too.
+    // Cached files are served, the hanging one too.
     for (path, key) in keys {
         let cached = engine.clone();
         let served = in_time("opening it", move || {
@@ -79,8 +79,8 @@ fn a_store_that_hangs_in_close_takes_nothing_with_it() {
     abandon(engine);
 }
 
-/// A flush closes what it has written to; nobody waits for that without end, and nothing of the
-/// file is held.
+/// A flush closes the files that it has written; no caller waits for that without end, and no byte
+/// of the file is lost.
 // S-5 S-10
 #[test]
 fn a_flush_and_a_shutdown_end_though_a_close_hangs() {

@@ -1,5 +1,5 @@
-//! Files that are compared with what the backing store holds when they are flushed, by digests of their
-//! blocks: those that programs write past us.
+//! Files written past the daemon: a flush compares them with the backing store's content, by
+//! digests of their blocks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,7 +26,7 @@ pub use bed::{BLOCK, BOOT, Bed, bytes, with};
 
 mod bed;
 
-/// A file that stays open past us is copied once, and after that what differs.
+/// A file that stays open past the daemon is copied once, and after that only blocks that differ.
 // S-6
 #[test]
 fn a_second_flush_copies_what_was_written_since_the_first() {
@@ -48,7 +48,8 @@ fn a_second_flush_copies_what_was_written_since_the_first() {
     assert!(!bed.is_dirty(), "that was the last look");
 }
 
-/// What was fetched is known: of a hundred blocks the one that was written past us is copied.
+/// Digests of fetched blocks are known: of a hundred blocks only the one that was written past the
+/// daemon is copied.
 // S-6
 #[test]
 fn of_a_complete_file_what_was_written_past_us_is_copied_and_nothing_else() {
@@ -59,7 +60,7 @@ fn of_a_complete_file_what_was_written_past_us_is_copied_and_nothing_else() {
     assert_eq!(bed.flush(&file), BLOCK as u64);
     assert!(file_of(&bed.store, "f") == with(bytes(100), 41 * BLOCK + 7, b'!'));
     assert!(!bed.is_dirty());
-    // Grown, and cut.
+    // The file grows, and is cut.
     let past = bed.pass(&file);
     past.shadow().write_at(b"more", 100 * BLOCK as u64 + 9).expect("memory");
     past.end().expect("a tier that works");
@@ -87,14 +88,14 @@ fn what_was_only_opened_is_not_dirty_and_asks_for_no_copy() {
     assert_eq!(bed.flush(&file), 0);
     let after = bed.engine.verbs.stat(Path::new("f")).expect("it is there").version();
     assert_eq!(before, after, "the store was not touched");
-    // A bit of it goes bad: nobody wrote it, and it does not go home.
+    // A bit of the shadow goes bad: no program wrote it, and it is not flushed.
     let shadow = shadow_in(&bed.media);
     shadow.write_at(&[0xEE], 5).expect("memory");
     bed.pass(&file).end().expect("a tier that works");
     assert!(!bed.is_dirty());
     bed.engine.drain.flush(&[], &Progress::default());
     assert!(file_of(&bed.store, "f") == bytes(10));
-    // Others change it: that is no conflict.
+    // Others change the file: that is no conflict.
     bed.pass(&file).end().expect("a tier that works");
     let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
     theirs.write_at(b"theirs", 0).expect("memory");
@@ -104,7 +105,8 @@ fn what_was_only_opened_is_not_dirty_and_asks_for_no_copy() {
     assert_eq!(counter(&bed.engine, "conflicts"), 0);
 }
 
-/// Who opens it to write, and writes nothing, makes no conflict of what others do meanwhile, or have done.
+/// A program that opens a file to write, and writes nothing, makes no conflict with others'
+/// changes, during its use or before.
 // S-1 S-8
 #[test]
 fn who_writes_nothing_is_in_no_conflict_with_others() {
@@ -115,7 +117,7 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
         let reads = || bed.engine.passed.read(&file).expect("a tier that works").expect("complete");
         let reader = beside_reader.then(reads);
         let writer = match &reader {
-            // He comes to bytes that are known to be old.
+            // The writer begins on bytes that are known to be old.
             Some(_) => {
                 theirs.write_at(b"theirs", 0).expect("memory");
                 drop(bed.open("f"));
@@ -137,7 +139,7 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
         assert_eq!(counter(&bed.engine, "conflicts"), 0, "beside a reader: {beside_reader}");
         assert!(!bed.is_dirty());
     }
-    // But who does write is.
+    // A program that does write makes a conflict.
     let bed = Bed::new();
     let file = bed.cached("f", 10);
     let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
@@ -151,7 +153,7 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
     assert!(read_all(&bed.engine, Path::new("f")).expect("it is there").starts_with(b"ours"));
 }
 
-/// The same of a file that was just made, and of one that is written past us beside a reader, ready or not.
+/// The same for a file that was just made, and for one written past the daemon beside a reader, ready or not.
 // S-1 S-8
 #[test]
 fn who_has_written_nothing_yet_is_in_no_conflict_with_others() {
@@ -176,7 +178,7 @@ fn who_has_written_nothing_yet_is_in_no_conflict_with_others() {
     }
 }
 
-/// A store that fails in the middle of a flush makes nobody copy what it has already.
+/// After a store's failure in the middle of a flush, bytes that the store has already are not copied again.
 // S-6
 #[test]
 fn what_a_failed_flush_has_not_sent_is_not_sent_by_the_next() {
@@ -193,7 +195,7 @@ fn what_a_failed_flush_has_not_sent_is_not_sent_by_the_next() {
     assert_eq!(bed.flush(&file), BLOCK as u64);
 }
 
-/// The shadow file of the only file.
+/// Returns the shadow file of the only file.
 pub fn shadow_in(media: &CrashMedia) -> Arc<dyn forebay_engine::media::MediaFile> {
     let dirs = (0..256).map(|n| format!("shadow/{n:02x}"));
     let name = dirs.flat_map(|dir| {
@@ -217,7 +219,7 @@ fn old_bytes_that_are_written_again_after_a_flush_was_killed_are_copied_again() 
         abandon(bed.engine);
         let store = MemStore::on(tree.clone());
         assert_eq!(file_of(&store, "f")[0], b'y', "the copy was made");
-        // The same boot, and another one.
+        // The same boot of the machine, and another one.
         let images = disk.crash_images(&mut Rng::new(3), 20).into_iter().map(|it| (it, "cut"));
         let all: Vec<_> = images.chain([(disk.process_crash_image(), BOOT)]).collect();
         assert!(all.len() > 2, "nothing was unsynced");
@@ -236,8 +238,8 @@ fn old_bytes_that_are_written_again_after_a_flush_was_killed_are_copied_again() 
     }
 }
 
-/// R1: what was written past us and synced without a word to us is there after a loss of power; what was
-/// not is old or new, block by block, and never zeros.
+/// R1: bytes that were written past the daemon, and synced without the daemon's knowledge, are
+/// there after a loss of power; other blocks are old or new, and never zeros.
 // S-3 S-4
 #[test]
 fn a_loss_of_power_leaves_what_a_mapping_has_synced() {
@@ -270,7 +272,7 @@ fn a_loss_of_power_leaves_what_a_mapping_has_synced() {
     }
 }
 
-/// The same where the daemon died in between: the next one has written nothing of it home yet.
+/// The same where the daemon died in between: the next one has not flushed any of the bytes yet.
 // S-2 S-3
 #[test]
 fn a_loss_of_power_after_a_kill_leaves_what_was_synced_before_it() {
@@ -297,8 +299,8 @@ fn a_loss_of_power_after_a_kill_leaves_what_was_synced_before_it() {
     }
 }
 
-/// The daemon dies with a writer: all of the file is compared, and over a version that others have changed
-/// meanwhile nothing is copied.
+/// The daemon dies with a writer: all of the file is compared, and if others have changed the file
+/// meanwhile nothing is copied over their version.
 // S-2 S-8
 #[test]
 fn after_a_kill_what_was_written_unseen_is_found_and_not_copied_over_others() {
@@ -336,8 +338,8 @@ fn after_a_kill_what_was_written_unseen_is_found_and_not_copied_over_others() {
     }
 }
 
-/// What is written through us is noted as unknown where it fills no block, and no digest survives a change
-/// around the tier; a change of names or attributes is none.
+/// A write through the daemon makes a block unknown if it does not fill it, and no digest survives
+/// a change around the tier; a change of names or attributes leaves digests.
 // S-6 S-14
 #[test]
 fn a_digest_is_of_what_the_store_holds() {
@@ -358,7 +360,7 @@ fn a_digest_is_of_what_the_store_holds() {
     assert!(file_of(&bed.store, "f") == want);
 }
 
-/// What nobody has noted is learnt from what is clean here.
+/// Digests that were never noted are learnt from clean bytes here.
 // S-6
 #[test]
 fn what_was_flushed_in_small_parts_is_learnt_before_it_is_written_past_us() {
@@ -374,7 +376,7 @@ fn what_was_flushed_in_small_parts_is_learnt_before_it_is_written_past_us() {
     assert!(file_of(&bed.store, "f") == with(want, 4 * BLOCK, b'?'));
 }
 
-/// A size that comes back brings no old byte back.
+/// A size that comes back brings back no old byte.
 // S-1 S-6
 #[test]
 fn a_file_that_is_cut_and_grows_back_past_us_has_zeros() {
@@ -396,7 +398,7 @@ fn a_file_that_is_cut_and_grows_back_past_us_has_zeros() {
     assert!(file_of(&bed.store, "f") == with(want, 9 * BLOCK, b'.'));
 }
 
-/// R3: what a program writes into a block that was read, and is not copied yet, is found by the next look.
+/// R3: a write of a program into a block that was read, and is not copied yet, is found by the next look.
 // S-6
 #[test]
 fn what_is_written_between_look_and_copy_is_found() {
@@ -418,7 +420,8 @@ fn what_is_written_between_look_and_copy_is_found() {
     Arc::into_inner(past).expect("one is left").end().expect("a tier that works");
 }
 
-/// Others write to the backing file while ours is compared and copied: nobody's bytes are lost.
+/// Others write to the backing file while the file here is compared and copied: no bytes are lost
+/// on either side.
 // S-8
 #[test]
 fn others_who_write_during_a_look_make_a_conflict() {
@@ -442,7 +445,7 @@ fn others_who_write_during_a_look_make_a_conflict() {
     past.end().expect("a tier that works");
 }
 
-/// Nothing of a file goes from the tier between its first writer past us and the last look at it.
+/// No byte of a file is evicted between its first writer past the daemon and the last look at it.
 // S-9
 #[test]
 fn what_is_in_doubt_is_not_evicted_and_not_counted_as_dirty() {
@@ -464,7 +467,7 @@ fn what_is_in_doubt_is_not_evicted_and_not_counted_as_dirty() {
     assert!(found == with(bytes(100), 0, b'!'));
 }
 
-/// Holes stay holes, and what replaces one is copied.
+/// Holes stay holes, and data that replaces one is copied.
 // S-6
 #[test]
 fn holes_are_compared_too() {
@@ -487,8 +490,8 @@ fn holes_are_compared_too() {
     assert_eq!(bed.flush(&file), blocks, "all holes are known");
 }
 
-/// R4: a file of a real file system, its times included: opened and not written it is clean, written it is not,
-/// also if its time was set back.
+/// R4, on a real file system with its times: a file that is opened and not written is clean, a
+/// written one is not, even if its time was set back.
 // S-6
 #[test]
 fn times_tell_of_each_write() {
@@ -521,8 +524,8 @@ fn times_tell_of_each_write() {
     engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
 }
 
-/// Programs that open one complete file at the same moment all have it past us: one that the daemon served
-/// would keep all later ones there, as long as it has the file open.
+/// Programs that open one complete file at the same moment all have it past the daemon: one that
+/// the daemon served would keep all later ones there, as long as it has the file open.
 #[test]
 fn all_who_open_a_file_at_once_have_it_past_us() {
     const PROGRAMS: usize = 4;
@@ -560,7 +563,8 @@ fn all_who_open_a_file_at_once_have_it_past_us() {
     engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
 }
 
-/// Who opens a file that another has made ready for long is served by the daemon, and the other has it past us in the end.
+/// An open of a file that another thread takes long to make ready is served by the daemon, and the
+/// other open has it past the daemon in the end.
 // S-10
 #[test]
 fn who_waits_for_a_file_to_be_made_ready_does_not_wait_for_ever() {
@@ -585,7 +589,7 @@ fn who_waits_for_a_file_to_be_made_ready_does_not_wait_for_ever() {
     assert!(bed.engine.passed.write_ready(&file, false).expect("room").is_some());
 }
 
-/// A time that is set through us does not make others' bytes ours.
+/// Setting a time through the daemon does not turn others' bytes into bytes of this mount.
 // S-1 S-8
 #[test]
 fn a_time_that_is_set_hides_no_change_of_others() {
@@ -615,8 +619,8 @@ fn a_time_that_is_set_hides_no_change_of_others() {
     }
 }
 
-/// After the daemon's death a change of names or attributes of ours may have moved the store's ctime. Or others
-/// have written to the file, and set its time back: digests are not of what they wrote.
+/// After the daemon's death a change of names or attributes by it may have moved the store's ctime, or
+/// others may have written to the file, and set its time back: digests are not those of their bytes.
 // S-2 S-8
 #[test]
 fn after_a_kill_digests_are_not_of_a_version_that_is_let_pass() {
@@ -639,7 +643,7 @@ fn after_a_kill_digests_are_not_of_a_version_that_is_let_pass() {
     assert!(file_of(&bed.store, "f") == with(bytes(4), 0, 9), "all of ours, or nothing");
 }
 
-/// A write that is under way moves the shadow's time when it begins; its bytes may come behind the look.
+/// A write under way moves the shadow's time at its beginning; its bytes may come after the look.
 // S-5
 #[test]
 fn bytes_that_come_behind_a_look_are_found_by_the_next() {
@@ -657,7 +661,7 @@ fn bytes_that_come_behind_a_look_are_found_by_the_next() {
     past.end().expect("a tier that works");
 }
 
-/// R5: the store has nothing to do, and there is always something to look at.
+/// R5: the store has nothing to do, and some file can always be looked at.
 // S-5
 #[test]
 fn what_is_written_past_us_all_the_time_is_looked_at_by_its_age() {
@@ -682,7 +686,8 @@ fn what_is_written_past_us_all_the_time_is_looked_at_by_its_age() {
     assert!(time().since(closed) < Duration::from_secs(10), "nothing to wait for");
 }
 
-/// Of a file without digests a second look would be a second copy: once it was copied it rests until it is written.
+/// In a file without digests a second look would be a second copy: once copied, the file rests
+/// until it is written.
 // S-5
 #[test]
 fn what_is_open_and_not_written_any_more_is_not_copied_again() {

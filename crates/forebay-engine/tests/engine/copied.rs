@@ -1,5 +1,5 @@
-//! What a home tells those who keep copies of its files, what they make of it, and who owns a file when
-//! its home is back.
+//! The messages of a home to the members that keep copies of its files, their effect there, and who
+//! owns a file when its home is back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -20,10 +20,10 @@ use crate::start::{
 };
 use crate::store::MemStore;
 
-/// The home of a pair, by its first process and the first fill.
+/// The home of a pair, with its first process and the first fill.
 const FIRST: Teller<'static> = Teller { home: HOME, epoch: 1, fill: 1 };
 
-/// A home, one who keeps its copies, and the store that both have.
+/// A home, a member that keeps its copies, and the store of both.
 pub struct Pair {
     pub store: MemStore,
     pub hook: Arc<Hook>,
@@ -56,7 +56,7 @@ pub fn pair() -> Pair {
     pair_with(&CrashMedia::default(), Config::default())
 }
 
-/// A pair whose home is on this medium.
+/// Makes a pair whose home is on this medium.
 pub fn pair_with(at_home: &CrashMedia, config: Config) -> Pair {
     let (store, media) = (MemStore::new(), CrashMedia::default());
     let keeper = partner_on(&media, store.clone(), "boot-p").unwrap();
@@ -68,7 +68,7 @@ pub fn pair_with(at_home: &CrashMedia, config: Config) -> Pair {
 }
 
 impl Pair {
-    /// A file at the home with these bytes.
+    /// Makes a file at the home with these bytes.
     pub fn make(&self, name: &str, bytes: &[u8]) -> OpenFile {
         let (file, _) = self.home.verbs.create(Path::new(name), &NEW).unwrap();
         self.home.io.write(&file, 0, bytes).unwrap();
@@ -80,7 +80,7 @@ impl Pair {
         assert!(report.failures.is_empty(), "{:?}", report.failures);
     }
 
-    /// What is kept for the home: path and bytes.
+    /// Returns the copies for the home: path and bytes.
     pub fn kept(&self) -> Vec<(String, u64)> {
         let list = self.keeper.copies.list(HOME);
         list.iter().map(|copy| (copy.path.display().to_string(), copy.bytes)).collect()
@@ -103,7 +103,7 @@ pub fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
     store.snapshot().files()[Path::new(name)].clone()
 }
 
-/// Neither waits for the other one's end: each waits here until the other one has begun.
+/// The sync here and that of the partner each wait until the other has begun.
 #[test]
 fn a_sync_here_and_that_of_partners_run_at_once() {
     let media = CrashMedia::default();
@@ -124,7 +124,7 @@ fn a_sync_here_and_that_of_partners_run_at_once() {
     assert_eq!(pair.kept(), [("f".into(), 9000)]);
 }
 
-/// A sync is answered once both are durable: what fails at either end fails.
+/// A sync is answered once both ends are durable: a failure at either end fails it.
 #[test]
 fn a_sync_that_fails_at_one_end_fails() {
     let media = CrashMedia::default();
@@ -138,9 +138,8 @@ fn a_sync_that_fails_at_one_end_fails() {
     pair.home.io.sync(&other).unwrap_err();
 }
 
-/// Partners have what was synced, and no more is sent than what is new, however many stretches the file
-/// has.
-/// Else it would acknowledge what nobody was sent, or wait for ever for a round that nobody ends.
+/// After a bug in one sync the next one neither acknowledges bytes that were never sent, nor waits
+/// for ever for a round that no thread ends.
 #[test]
 fn a_sync_after_one_that_met_a_bug_sends_all_of_it() {
     let pair = pair();
@@ -159,6 +158,7 @@ fn a_sync_after_one_that_met_a_bug_sends_all_of_it() {
     assert!(read(&pair.keeper, "f") == want, "the partner has what the first one was to send");
 }
 
+/// Partners have all synced bytes, and only new ones are sent, however many stretches the file has.
 #[test]
 fn a_sync_sends_what_partners_do_not_have() {
     let pair = pair();
@@ -194,8 +194,8 @@ fn a_sync_sends_what_partners_do_not_have() {
     assert!(seen(&pair.keeper) == ours);
 }
 
-/// What takes a name, a size or a mode is known to partners when it is answered; what is flushed, or
-/// removed, they forget, and their room is free again.
+/// Partners know a change of a name, a size or a mode when it is answered; files that are flushed,
+/// or removed, they forget, and free their room.
 #[test]
 fn partners_know_of_changes_when_they_are_answered() {
     let pair = pair();
@@ -234,15 +234,15 @@ fn partners_know_of_changes_when_they_are_answered() {
     within("the room is given back", || used() == before);
 }
 
-/// A flush that was cut half way is brought to its end by who takes over, and what the old home still
-/// wrote afterwards does not remain.
+/// The member that takes over ends a flush that was cut half way, and late writes of the old home
+/// do not remain.
 #[test]
 fn what_a_former_home_writes_late_does_not_remain() {
     for cut_at in [Verb::WriteAt, Verb::SyncFiles, Verb::FileStat] {
         let pair = pair();
         let file = pair.make("f", &[1; 60_000]);
         pair.flush();
-        // Of the second half nobody has synced anything: the flush has to.
+        // The second half was not synced by any program: the flush has to do it.
         pair.home.io.write(&file, 10_000, &[2; 20_000]).unwrap();
         pair.home.io.sync(&file).unwrap();
         pair.home.io.write(&file, 40_000, &[2; 30_000]).unwrap();
@@ -286,7 +286,7 @@ fn what_a_former_home_writes_late_does_not_remain() {
     }
 }
 
-/// A held file stays so, and what it has flushed is flushed again, whatever becomes of who took it over.
+/// A held file stays held, and its flushed bytes are flushed again, even if the member that took it over dies.
 #[test]
 fn a_file_is_held_across_the_death_of_who_took_it_over() {
     for (boot, power) in [("boot-p", false), ("boot-p2", true)] {
@@ -313,8 +313,8 @@ fn a_file_is_held_across_the_death_of_who_took_it_over() {
     }
 }
 
-/// Whenever who takes over dies in the middle, either the copy is there or the file; and whoever does it
-/// again has one of them.
+/// If the member that takes over dies in the middle, either the copy or the file is there, and a
+/// repeated adoption finds one of them.
 #[test]
 fn an_adoption_that_is_broken_off_can_be_done_again() {
     let pair = pair();
@@ -350,8 +350,8 @@ fn an_adoption_that_is_broken_off_can_be_done_again() {
     assert!(copies > 0 && files > 0, "{copies} copies, {files} files");
 }
 
-/// What is adopted is not flushed, and not what programs find, until it is ours; not after a restart
-/// either.
+/// An adopted file is not flushed, and not found by programs, until it is completely taken over;
+/// not after a restart either.
 #[test]
 fn what_is_adopted_rests_until_it_is_ours() {
     let pair = pair();
@@ -378,7 +378,8 @@ fn what_is_adopted_rests_until_it_is_ours() {
     abandon(again);
 }
 
-/// A home that is back keeps what is its own: who took it over drops it, and can take it over again.
+/// A home that is back keeps its own files: the member that took a file over drops it, and can take
+/// it over again.
 #[test]
 fn what_is_disowned_leaves_nothing_behind() {
     let pair = pair();
@@ -428,7 +429,7 @@ fn a_full_partner_acknowledges_nothing() {
         assert!(seen[..4000] == [1; 4000], "fault {n}");
         abandon(engine);
         if pair.home.io.sync(&file).is_err() {
-            // What its own sync said proves nothing any more.
+            // Success of a later sync of its own proves nothing any more.
             pair.way.fill_up(&pair.home, "p").unwrap();
         }
         pair.home.io.write(&file, 13_000 + n * 5000, &[2; 100]).unwrap();
@@ -438,7 +439,7 @@ fn a_full_partner_acknowledges_nothing() {
     assert_eq!(read(&pair.keeper, "f"), read(&pair.home, "f"));
 }
 
-/// Words that come late, or twice, change nothing.
+/// Messages that come late, or twice, change nothing.
 #[test]
 fn an_older_round_never_lands_on_a_newer_one() {
     let pair = pair();
@@ -471,8 +472,8 @@ fn an_older_round_never_lands_on_a_newer_one() {
     assert_eq!(read(&pair.keeper, "f"), read(&pair.home, "f"));
 }
 
-/// What is read of a file that is cut meanwhile may be zeros that nobody wrote: whenever the home dies, what
-/// partners have is the file from before or from after.
+/// Bytes that are read from a file that is cut meanwhile may be zeros that no program wrote:
+/// whenever the home dies, partners have the file from before the cut or from after it.
 #[test]
 fn a_file_that_is_cut_while_it_is_copied_is_never_half_of_each() {
     let pair = pair();
@@ -505,8 +506,8 @@ fn a_file_that_is_cut_while_it_is_copied_is_never_half_of_each() {
     assert_eq!(lens.last(), Some(&100), "{lens:?}");
 }
 
-/// Between the store's rename and its answer a file is found by its new name, that of a directory above it
-/// included.
+/// Between the store's rename and its answer a file is found by its new name, also if a directory
+/// above it was renamed.
 #[test]
 fn a_rename_that_dies_half_way_loses_no_copy() {
     let pair = pair();
@@ -536,7 +537,7 @@ fn a_rename_that_dies_half_way_loses_no_copy() {
     }
 }
 
-/// A partner that comes later has everything once it was filled, at the rate that is allowed, while
+/// A partner that comes later has everything once it was filled, at the configured rate, while
 /// programs go on.
 #[test]
 fn a_partner_is_filled_while_programs_go_on() {
@@ -574,7 +575,7 @@ fn a_partner_is_filled_while_programs_go_on() {
     pair.home.io.write(&file, 0, &[200; 10]).unwrap();
     pair.home.io.sync(&file).unwrap();
     assert_eq!(second.copies.list(HOME).len(), 7);
-    // Only the second one is left.
+    // Only the second partner is left.
     pair.way.cut();
     take_over(&second).unwrap();
     for n in 0..7 {
@@ -584,8 +585,8 @@ fn a_partner_is_filled_while_programs_go_on() {
     abandon(second);
 }
 
-/// While it is kept from the store the drain makes no call there, not even one that a flush under way had
-/// still to make; then it goes on.
+/// While it is suspended the drain makes no call to the store, not even one that a flush under way
+/// had still to make; then it goes on.
 #[test]
 fn a_drain_that_is_suspended_leaves_the_store_alone() {
     let pair = pair();
@@ -618,8 +619,8 @@ fn a_drain_that_is_suspended_leaves_the_store_alone() {
     assert_eq!(on_store(&pair.store, "f"), [1; 3 << 20]);
 }
 
-/// Who comes back does not flush what another one took over. The same bytes go; others stay aside, and
-/// programs see the file as it is.
+/// A member that comes back does not flush files that another one took over. Equal bytes are
+/// dropped; different ones stay aside, and programs see the file of the other member.
 #[test]
 fn what_is_superseded_is_not_flushed_and_stays_aside_if_it_differs() {
     let (store, media) = (MemStore::new(), CrashMedia::default());
@@ -675,8 +676,8 @@ fn what_is_superseded_is_not_flushed_and_stays_aside_if_it_differs() {
     abandon(home);
 }
 
-/// Nobody takes over what a home wrote around its tier: partners have forgotten, durably, what was there
-/// before.
+/// Nobody takes over bytes that a home wrote around its tier: partners have durably forgotten the
+/// earlier ones.
 #[test]
 fn partners_forget_durably_before_a_file_is_changed_around_the_tier() {
     let pair = pair();
@@ -692,7 +693,7 @@ fn partners_forget_durably_before_a_file_is_changed_around_the_tier() {
     abandon(keeper);
 }
 
-/// Who is cut off from his partners acknowledges no sync and flushes nothing.
+/// A member that is cut off from its partners acknowledges no sync and flushes nothing.
 #[test]
 fn without_partners_nothing_is_acknowledged_or_flushed() {
     let pair = pair();
@@ -702,14 +703,14 @@ fn without_partners_nothing_is_acknowledged_or_flushed() {
     let report = pair.home.drain.flush(&[], &Progress::default());
     assert_eq!(report.failures.len(), 1);
     assert_eq!(on_store(&pair.store, "f"), [0u8; 0]);
-    // Nobody is to have copies any more: as ever.
+    // Copies are not wanted any more: everything works as without partners.
     pair.way.wants.store(false, Relaxed);
     pair.home.io.sync(&file).unwrap();
     pair.flush();
     assert_eq!(on_store(&pair.store, "f"), [1; 5000]);
 }
 
-/// Too few partners are for a program to hear of that syncs; what is dirty is taken over, renamed and brought home.
+/// With too few partners syncs fail for programs; dirty files are still taken over, renamed and flushed.
 #[test]
 fn with_too_few_partners_a_sync_fails_and_a_flush_does_not() {
     let pair = pair();
@@ -724,7 +725,7 @@ fn with_too_few_partners_a_sync_fails_and_a_flush_does_not() {
     pair.flush();
     assert_eq!(on_store(&pair.store, "g"), [1; 4000]);
     pair.home.io.sync(&file).expect("it is on the store");
-    // Who takes over has too few himself.
+    // The member that takes over has too few partners itself.
     pair.home.io.write(&file, 0, &[2; 100]).unwrap();
     pair.home.io.sync(&file).unwrap_err();
     pair.way.cut();
@@ -736,13 +737,13 @@ fn with_too_few_partners_a_sync_fails_and_a_flush_does_not() {
     let report = pair.keeper.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     assert_eq!(on_store(&pair.store, "g"), read(&pair.keeper, "g"));
-    // Where partners are to have each write, that hears of it.
+    // Where partners are to have each write, a write fails.
     pair.keeper.files.begin_copies(way, CopiesAt::Write);
     let file = pair.keeper.io.open(Path::new("g"), None).unwrap();
     pair.keeper.io.write(&file, 0, &[3; 100]).unwrap_err();
 }
 
-/// A member without copies of anybody says so; words that are none are refused.
+/// A member without copies for the sender says so; malformed messages are refused.
 #[test]
 fn words_that_cannot_be_read_are_refused() {
     let pair = pair();

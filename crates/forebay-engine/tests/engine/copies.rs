@@ -1,10 +1,10 @@
-//! Copies that one member keeps for another: whatever the home has acknowledged as synced is found in
-//! them, whenever the home dies for good, and whatever happens to the one who keeps them.
+//! Copies that one member keeps for another: they have everything that the home has acknowledged as
+//! synced, whenever the home dies for good, and whatever happens to the member that keeps them.
 //!
-//! Two engines over one store, and no network: the home's words go to the other's copies at once. The
-//! workload of the power cuts runs at the home. Before changes of the store of copies, and of the home's tier,
-//! picked at random, everything but the home's tier is copied. Each such moment is one at which the home
-//! dies for good; the other one takes over, is read, flushes, and is compared.
+//! Two engines over one store, and no network: the home's messages reach the other engine at once.
+//! The workload of the power cuts runs at the home. Before changes of the store of copies, and of
+//! the home's tier, picked at random, everything but the home's tier is copied. At each such moment
+//! the home dies for good; the other engine takes over, is read, flushes, and is compared.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -27,42 +27,43 @@ pub const HOME: &str = "m/1";
 
 const BOOT: &str = "boot-p";
 
-/// Some of the writes of the workload.
+/// Smaller than some of the writes of the workload.
 const AHEAD_FROM: u64 = 4096;
 
 /// The way to partners, without a network.
 pub struct Way {
     pub partners: Mutex<Vec<Arc<Engine>>>,
-    /// Who is to be filled next.
+    /// The partner to be filled next.
     pub comes: Mutex<Option<Arc<Engine>>>,
     pub filling: Mutex<Vec<Arc<Engine>>>,
-    /// The home's process, and by which fill each partner has its copies: 0 is of an earlier process.
+    /// The home's process, and the fill by which each partner has its copies: 0 stands for that of
+    /// an earlier process.
     pub epoch: AtomicU64,
     fills: Mutex<Vec<(Arc<Engine>, u64)>>,
     pub wants: AtomicBool,
-    /// Nobody may acknowledge anything any more.
+    /// Whether the home is cut off: no partner may acknowledge anything.
     cut_off: AtomicBool,
-    /// There are fewer partners than are wanted, and a sync is to fail.
+    /// Whether there are fewer partners than are wanted, so that a sync is to fail.
     pub is_short: AtomicBool,
-    /// The next message meets a bug.
+    /// Whether the next message meets a bug.
     pub bug: AtomicBool,
     told: AtomicU64,
     bytes: AtomicU64,
     words: AtomicU64,
-    /// The last messages, for who sends them again.
+    /// The last messages, to be sent again.
     pub sent: Mutex<Vec<Message>>,
-    /// Words about all files.
+    /// Messages about all files.
     pub marks: Mutex<Vec<Vec<u8>>>,
-    /// How often the slowest was to be left.
+    /// How often the slowest partner was to be struck off.
     pub hurried: AtomicU64,
-    /// Done after each of them.
+    /// Called after each message.
     pub after: Mutex<Option<Act>>,
     is_acting: AtomicBool,
-    /// Of the test, whichever thread is asked.
+    /// The clock of the test, whichever thread reads it.
     clock: Time,
 }
 
-/// What is done after a message, by one thread at a time.
+/// An action after a message, run by one thread at a time.
 #[derive(Clone)]
 pub struct Act(Arc<Mutex<dyn FnMut() + Send>>);
 
@@ -103,8 +104,8 @@ impl Way {
         })
     }
 
-    /// It may take its time. Whoever has to wait for it does so by the same clock: the simulated one stands still for as
-    /// long as anybody waits for a lock.
+    /// Runs the action, which may take its time. A thread that waits for it uses the same clock:
+    /// the simulated one stands still while any thread waits for a lock.
     fn act(&self) {
         while self.is_acting.swap(true, Acquire) {
             self.clock.sleep(Duration::from_millis(1));
@@ -128,7 +129,7 @@ impl Way {
         Teller { home: HOME, epoch: self.epoch.load(Relaxed), fill }
     }
 
-    /// As a member does it: what the partner has goes, then it is sent all.
+    /// Fills a partner as a member does: its old copies are dropped, then it is sent everything.
     pub fn fill_up(&self, home: &Engine, partner: &str) -> Result<()> {
         self.announce(&self.one(partner))?;
         home.outbox.fill_partner(partner, &|| false)
@@ -145,14 +146,14 @@ impl Way {
         partner.copies.announce(by)
     }
 
-    /// The only partner has begun anew.
+    /// Replaces the only partner by its next process.
     pub fn restarted(&self, again: &Arc<Engine>) {
         let before = std::mem::replace(&mut *self.partners.lock().unwrap(), vec![again.clone()]);
         let fill = self.teller(&before[0]).fill;
         self.fills.lock().unwrap().push((again.clone(), fill));
     }
 
-    /// The home has begun anew, and its partners go on.
+    /// Begins another process of the home, with the same partners.
     pub fn follow(&self) {
         self.epoch.fetch_add(1, Relaxed);
         self.fills.lock().unwrap().clear();
@@ -249,7 +250,7 @@ pub fn partner_on(media: &CrashMedia, store: MemStore, boot: &str) -> Result<Arc
     start(Arc::new(media.clone()), Arc::new(store), boot, Config::default(), patient())
 }
 
-/// Everything but the home's tier at one moment.
+/// The state of everything but the home's tier at one moment.
 struct Moment {
     at: u64,
     disk: Disk,
@@ -309,7 +310,7 @@ impl Moment {
     }
 }
 
-/// The former home is known to have stopped.
+/// Settles all files, once the former home is known to have stopped.
 pub fn settle_all(engine: &Arc<Engine>, store: &MemStore) -> std::result::Result<(), String> {
     let keys: Vec<FileKey> = engine.files.known_below(Path::new(""));
     let is_conflict = |e: &Error| e.kind() == forebay_backing::Kind::Conflict;
@@ -336,7 +337,7 @@ fn run(
     at: CopiesAt,
     done: &mut Done,
 ) -> std::result::Result<(), String> {
-    // In half of them partners are told ahead of what is synced.
+    // For half of the seeds files go ahead of their syncs.
     let ahead_from = if seed % 2 == 1 { AHEAD_FROM } else { Config::default().ahead_from };
     let mut work = Workload::with(seed, None, Config { ahead_from, ..Config::default() });
     let media = CrashMedia::default();
@@ -362,7 +363,7 @@ fn run(
     done.moments += moments.len();
     let mut rng = Rng::new(seed ^ 0xc0b1);
     let checked = moments.iter().try_for_each(|moment| moment.check(&mut rng, done));
-    // Who kept them has lived through it all.
+    // The partner has lived through all of it.
     let lived = checked.and_then(|()| {
         let store = MemStore::on(store.snapshot());
         take_over(&keeper)?;
@@ -385,7 +386,8 @@ fn watch(work: &Workload, media: &CrashMedia, seed: u64) -> Arc<Mutex<Vec<Moment
             }
             next = Some(at + 1);
             let journal = journal.lock().unwrap();
-            // What is told meanwhile is not in the journal yet. Who is at that medium may wait for the journal.
+            // Messages under way are not in the journal yet. The thread at that medium may wait for
+            // the journal.
             let of_theirs = theirs.as_ref().map(CrashMedia::try_snapshot);
             let Some(disk) = of_theirs.unwrap_or_else(|| Some(disk.clone())) else { return };
             next = Some(at + 1 + rng.below(step));
@@ -406,7 +408,7 @@ fn seeds(some: std::ops::Range<u64>) -> Vec<u64> {
     }
 }
 
-/// Goal: what a home acknowledged as synced is there after its death. Method: above.
+/// Goal: everything that a home acknowledged as synced is there after its death. Method: above.
 #[test]
 fn no_death_of_a_home_loses_what_was_synced() {
     let (mut done, seeds) = (Done::default(), seeds(0..8));
@@ -421,7 +423,7 @@ fn no_death_of_a_home_loses_what_was_synced() {
     }
     println!("{done:?}");
     if one {
-        // What all of them do together is not what each does.
+        // The bounds below hold for all seeds together, not for each.
         return assert!(done.images > 0, "it died: {done:?}");
     }
     assert!(done.moments > 10 && done.images > 30, "it died: {done:?}");

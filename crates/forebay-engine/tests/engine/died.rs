@@ -1,4 +1,4 @@
-//! What a death in the middle of a change of names or attributes leaves, on the same boot.
+//! The state after a death in the middle of a change of names or attributes, on the same boot.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,7 +21,7 @@ fn serve(media: &CrashMedia, store: Arc<dyn BackingStore>) -> Arc<Engine> {
     start(media, store, BOOT, Config::default(), patient()).expect("a sound tier")
 }
 
-/// A dirty file, closed.
+/// Makes a dirty file, and closes it.
 fn dirty(engine: &Arc<Engine>, name: &str, value: u8) -> Attr {
     let (file, attr) = engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
     engine.io.write(&file, 0, &[value; LEN]).expect("room");
@@ -29,7 +29,7 @@ fn dirty(engine: &Arc<Engine>, name: &str, value: u8) -> Attr {
     attr
 }
 
-/// Flushes what an engine finds on a tier whose daemon died.
+/// Flushes the dirty files that an engine finds on a tier whose daemon died.
 fn recovered(disk: Disk, store: MemStore) -> Tree {
     let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
     assert!(engine.ops.status().dirty_files > 0, "nothing was dirty");
@@ -51,7 +51,7 @@ fn a_chmod_that_died_with_us_is_no_conflict() {
     dirty(&engine, "f", b'A');
     let disk = media.snapshot().process_crash_image();
     abandon(engine);
-    // It reached the store; the record of it never reached the tier.
+    // The chmod reached the store; its record never reached the tier.
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     let attr = store.set_attr(Path::new("f"), None, &set).expect("it is there");
     assert_eq!(attr.size, 0, "nothing was flushed yet");
@@ -59,14 +59,14 @@ fn a_chmod_that_died_with_us_is_no_conflict() {
     assert!(file_of(&tree, "f") == [b'A'; LEN]);
 }
 
-/// The same after a change that the store refuses.
+/// The same after a change that the store refused.
 // S-2 S-8
 #[test]
 fn a_chmod_that_died_with_us_is_no_conflict_after_a_change_that_failed() {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let engine = serve(&media, Arc::new(store.clone()));
     dirty(&engine, "f", b'A');
-    // Its name is durable on the store: recovery does not ask for it.
+    // The file's name is durable on the store: recovery does not ask for it.
     assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
     let file = engine.io.open(Path::new("f"), None).expect("it is there");
     engine.io.write(&file, 0, &[b'B'; LEN]).expect("room");
@@ -88,7 +88,7 @@ fn a_chmod_that_died_with_us_is_no_conflict_after_a_change_that_failed() {
     assert!(file_of(&store.snapshot(), "f") == [b'B'; LEN]);
 }
 
-/// The same where it is opened, and its mode set once more, before it is flushed.
+/// The same if the file is opened, and its mode set once more, before it is flushed.
 // S-2 S-8
 #[test]
 fn a_chmod_that_died_with_us_is_no_conflict_at_an_open() {
@@ -121,7 +121,7 @@ fn names_that_were_exchanged_when_we_died_are_not_exchanged_back() {
     let (a, b) = (dirty(&engine, "a", b'A'), dirty(&engine, "b", b'B'));
     let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
     let (seen, mut exchanged) = (died.clone(), false);
-    // Each call to the store after the exchange is a moment to die.
+    // The process may die at each call to the store after the exchange.
     hook.set(move |call| {
         if exchanged {
             let disk = media.snapshot().process_crash_image();
@@ -163,7 +163,7 @@ fn a_new_file_with_the_number_of_a_removed_one_is_empty() {
         engine.drain.flush_file(&file).expect("it is nobody else's");
         assert_eq!(file_of(&store.snapshot(), "new"), b"new");
         drop(file);
-        // What was dirty of the removed one is not forgotten.
+        // Dirty bytes of the removed file are not forgotten.
         assert_eq!(engine.ops.status().dirty_files, u64::from(keeps_dirty));
         store.free(Path::new("new"));
     }
@@ -186,7 +186,7 @@ fn directories_that_were_exchanged_when_we_died_are_not_exchanged_back() {
     hook.set_after(move |call| {
         set.fetch_or(call.verb == Verb::Rename, Relaxed);
     });
-    // Each change of the tier after the exchange is a moment to die.
+    // The process may die at each change of the tier after the exchange.
     media.set_hook(Some(Box::new(move |_, disk| {
         if is_set.load(Relaxed) {
             seen.lock()
@@ -205,8 +205,8 @@ fn directories_that_were_exchanged_when_we_died_are_not_exchanged_back() {
     }
 }
 
-/// Their side of a conflict is kept while a program has the file open, which goes on with it by its
-/// other name.
+/// The store's side of a conflict is kept while a program has the file open; the program goes on
+/// with the file's other name.
 // S-2 S-8
 #[test]
 fn a_file_that_was_given_up_for_theirs_keeps_its_other_names() {

@@ -1,4 +1,4 @@
-//! The governor at work in the engine: what reaches the backing store, when, and how fast.
+//! The governor at work in the engine: which bytes reach the backing store, when, and how fast.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -116,7 +116,7 @@ impl Layer for Gate {
     fn before(&self, call: &Call<'_>) -> Result<()> {
         if call.verb == Verb::WriteAt {
             let mut shut = self.shut.lock();
-            // Not longer at once: who was told that it is open has no time to be late for it.
+            // In short waits: a copy that was told that the gate is open must not be late for it.
             while *shut {
                 shut = self.time.wait(&self.opened, shut, MOMENT).0;
             }
@@ -184,8 +184,8 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
     abandon(engine);
 }
 
-/// Once all that is due is on its way, it goes on as fast as its age asks for, not at the eighth of
-/// the store's speed that is left to a flight at rest.
+/// Once all due bytes are being flushed, the flush goes on as fast as their age asks for, not at
+/// the eighth of the store's speed that is left to a flight at rest.
 ///
 /// Method: copies that stand still until they are late, and then have to be quick.
 #[test]
@@ -198,7 +198,7 @@ fn what_is_on_its_way_counts_for_its_age() {
     let tunables = Tunables { preset, max_age, backing_timeout, ..Tunables::default() };
     let (engine, file) = engine_over(store, 1 << 30, tunables);
     gate.shut(true);
-    // One write, and so one age: otherwise a flight might begin with the older part.
+    // One write has one age: otherwise a flight might begin with the older part.
     engine.io.write(&file, 0, &vec![1; (8 * MIB) as usize]).expect("room");
     within("a flight", || engine.ops.status().flushing_bytes > 0);
     assert_eq!(engine.ops.status().flushing_bytes, 8 * MIB);
@@ -215,7 +215,7 @@ fn what_is_on_its_way_counts_for_its_age() {
     abandon(engine);
 }
 
-/// Remembers which files are written to, in turn; all are open before the first is.
+/// Records the files that are written to, in order; all are open before the first write.
 #[derive(Default)]
 struct Course(Mutex<Vec<PathBuf>>);
 
@@ -258,7 +258,7 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
         assert_eq!(course.len() as u64, 2 * PIECES);
         course.windows(2).filter(|pair| pair[0] != pair[1]).count()
     });
-    // One that finds both files open has one hop, or three.
+    // A copy that finds both files open makes one hop, or three.
     let hops: Vec<usize> = hops.collect();
     assert!(hops.iter().any(|hops| *hops <= 8), "{hops:?}");
     drop(first);
@@ -266,7 +266,7 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
     abandon(engine);
 }
 
-/// A large file of which only the size is to be told is as old as any other.
+/// A large file of which only the size is to be flushed ages like any other.
 #[test]
 fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
     let _time = simulated();
@@ -284,7 +284,7 @@ fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
     abandon(engine);
 }
 
-/// What the drain waits for while nothing has failed.
+/// The drain's reasons to wait while nothing has failed.
 ///
 /// Method: a young file, seen at every look until it is clean; the same held for an order.
 #[test]
@@ -332,7 +332,7 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
 
     write(&engine, &file, 24, 2);
     limited_by("hold");
-    // Another preset, too, so that it shows when the governor has taken the cap into account.
+    // Another preset as well, to show when the governor has taken the cap into account.
     let (preset, max_age) = (Preset::Age, Duration::from_secs(3600));
     let capped = Tunables { tier_size: TIER, rate_max: 12 * MIB, preset, max_age, ..hold };
     engine.ops.set_tunables(capped).expect("valid");
@@ -347,7 +347,7 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     abandon(engine);
 }
 
-/// How many files were opened to be copied, and whether a copy waits.
+/// Counts files opened for copying, and makes copies wait.
 #[derive(Default)]
 struct Ahead {
     opened: AtomicUsize,
@@ -363,8 +363,8 @@ impl Layer for Ahead {
     }
 }
 
-/// While bytes are moved the next files are opened, or a store with latency would rest for most of
-/// the time; but only the next few, since nobody notices who changes a file between the two (S8).
+/// While bytes are copied the next files are opened, or a store with latency would rest most of the
+/// time; but only a few, since a change of a file between its open and its copy is not seen (S8).
 // S-8
 #[test]
 fn few_files_are_opened_ahead_of_their_copies() {

@@ -22,7 +22,7 @@ struct Stopped {
     engine: Arc<Engine>,
     store: Arc<MemStore>,
     file: OpenFile,
-    /// What the store has.
+    /// The store's content.
     bytes: Vec<u8>,
     reader: JoinHandle<Vec<u8>>,
     go: mpsc::Sender<()>,
@@ -43,7 +43,7 @@ fn stopped(name: &str) -> Stopped {
     stopped_at(name, LEN, 0)
 }
 
-/// The file has `len` bytes, of which [`LEN`] are read `at` an offset.
+/// Makes a file of `len` bytes, of which [`LEN`] are read `at` an offset.
 fn stopped_at(name: &str, len: usize, at: u64) -> Stopped {
     let store = Arc::new(MemStore::new());
     let mut rng = Rng::new(7);
@@ -94,7 +94,7 @@ impl Stopped {
         end
     }
 
-    /// What the file is on the store once all has ended.
+    /// Returns the file's content on the store once all has ended.
     fn end(self) -> Vec<u8> {
         drop(self.file);
         assert_eq!(self.engine.drain.flush(&[], &Progress::default()).failures.len(), 0);
@@ -103,7 +103,7 @@ impl Stopped {
     }
 }
 
-/// The tier gets a fetched range behind the backs of those who wait for it.
+/// A fetched range reaches the tier without delaying the readers that wait for it.
 #[test]
 fn who_waits_for_a_range_has_it_before_the_tier_has() {
     let stopped = stopped("early");
@@ -116,7 +116,7 @@ fn who_waits_for_a_range_has_it_before_the_tier_has() {
     assert!(stopped.end() == bytes);
 }
 
-/// Else bytes that were fetched would be put over those that were written since.
+/// Without this wait fetched bytes would overwrite those that were written since.
 // S-2
 #[test]
 fn who_writes_where_fetched_bytes_are_put_waits_for_that() {
@@ -133,7 +133,7 @@ fn who_writes_where_fetched_bytes_are_put_waits_for_that() {
     assert!(stopped.end() == want);
 }
 
-/// Else what is put behind the new end would show when the file grows.
+/// Without this wait bytes behind the new end would show when the file grows.
 // S-2
 #[test]
 fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
@@ -152,8 +152,8 @@ fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
     assert!(stopped.end() == want);
 }
 
-/// Others have made the file shorter, and an open has seen it, while what was fetched before is put into the tier:
-/// what lies behind the new end must not show when the file grows.
+/// Others have made the file shorter, and an open has seen that, while bytes that were fetched
+/// before are put into the tier: those behind the new end must not show when the file grows.
 // S-1 S-2
 #[test]
 fn what_lands_behind_an_end_that_others_have_moved_is_cut_off() {
@@ -190,7 +190,8 @@ enum Grows {
     ByLength,
 }
 
-/// What is put behind the end waits for nobody who writes past the daemon, so nobody may do so before.
+/// A write past the daemon would not wait for bytes that are put behind the end, so no program may
+/// write so before.
 // S-1 S-2
 #[test]
 fn nobody_goes_past_the_daemon_where_fetched_bytes_are_put() {
@@ -211,7 +212,7 @@ fn nobody_goes_past_the_daemon_where_fetched_bytes_are_put() {
     assert!(stopped.end() == bytes[..LEN]);
 }
 
-/// One worker: each piece finds room, since earlier pieces of the same file make it.
+/// With one worker each piece would find room, since earlier pieces of the same file make it.
 // S-9
 #[test]
 fn a_file_larger_than_the_tier_is_said_not_to_fit() {
@@ -232,7 +233,8 @@ fn a_file_larger_than_the_tier_is_said_not_to_fit() {
     abandon(engine);
 }
 
-/// What is answered without the store is what lies in the tier, all that was asked for, behind what was there before.
+/// A read without the store returns bytes of the tier only if it has the whole range, and appends
+/// them to the buffer.
 #[test]
 fn what_is_not_all_in_the_tier_is_put_behind_nothing() {
     let stopped = stopped_at("onto", 4 * LEN, 0);

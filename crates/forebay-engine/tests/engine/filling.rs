@@ -1,4 +1,4 @@
-//! How a partner comes to have all that was acknowledged, and what befalls it meanwhile.
+//! The fill of a partner with everything that was acknowledged, and what may happen meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::media::CrashMedia;
 use crate::start::{NEW, abandon, beside, named, patient, simulated, time, within};
 use crate::store::MemStore;
 
-/// One more partner, which is filled next.
+/// Starts one more partner, which is filled next.
 fn second(pair: &Pair) -> Arc<Engine> {
     let second = partner_on(&CrashMedia::default(), pair.store.clone(), "boot-q").unwrap();
     *pair.way.comes.lock().unwrap() = Some(second.clone());
     second
 }
 
-/// What a partner that is filled is told of a file counts for that one alone: the sync that made the file durable
-/// tells those in sync.
+/// A round to a partner that is being filled counts for that partner alone: the sync that made the
+/// file durable tells the others.
 // S-25
 #[test]
 fn what_a_fill_brings_one_partner_does_not_count_as_told_to_all() {
     let pair = pair();
-    // Durable here, and about to be told of.
+    // The file is durable here, and about to be told.
     pair.way.wants.store(false, Relaxed);
     let file = pair.make("f", &[1; 5000]);
     pair.home.io.sync(&file).unwrap();
@@ -41,7 +41,7 @@ fn what_a_fill_brings_one_partner_does_not_count_as_told_to_all() {
     abandon(second);
 }
 
-/// Has the keeper's process killed, and started again, after each message.
+/// Kills the keeper's process and starts it again after each message.
 fn restart_after_each(pair: &Pair) -> Arc<std::sync::Mutex<Vec<Arc<Engine>>>> {
     let (mut media, store, way) = (pair.media.clone(), pair.store.clone(), pair.way.clone());
     let lives: Arc<std::sync::Mutex<Vec<Arc<Engine>>>> = Arc::default();
@@ -55,8 +55,8 @@ fn restart_after_each(pair: &Pair) -> Arc<std::sync::Mutex<Vec<Arc<Engine>>>> {
     lives
 }
 
-/// A partner that was killed between two pieces of a round has not what the first ones brought, and does not
-/// take the rest for all of it.
+/// A partner that was killed between two pieces of a round lacks the first ones, and does not take
+/// the rest for the whole.
 // S-25
 #[test]
 fn a_partner_that_restarts_between_the_pieces_of_a_round_does_not_take_the_rest() {
@@ -76,7 +76,7 @@ fn a_partner_that_restarts_between_the_pieces_of_a_round_does_not_take_the_rest(
     lives.into_iter().for_each(abandon);
 }
 
-/// The same to one that is being filled: it does not come to have all.
+/// The same for a partner that is being filled: it does not count as filled.
 // S-25
 #[test]
 fn a_partner_that_restarts_during_its_fill_is_not_filled() {
@@ -94,8 +94,8 @@ fn a_partner_that_restarts_during_its_fill_is_not_filled() {
     lives.into_iter().for_each(abandon);
 }
 
-/// A home that begins anew goes on with those who have what it had acknowledged: they are told of names before a
-/// rename is answered, and what its process before said comes too late.
+/// A home that restarts goes on with the partners that have everything it had acknowledged: they are
+/// told of names before a rename is answered, and messages of its previous process come too late.
 // S-25
 #[test]
 fn a_home_that_begins_anew_goes_on_with_its_partners() {
@@ -146,8 +146,8 @@ fn a_home_that_begins_anew_goes_on_with_its_partners() {
     }
 }
 
-/// Whoever is being filled leaves to the fill what builds upon what it has not; of what it was told, nothing may be
-/// missing.
+/// A partner that is being filled leaves messages to the fill that build upon bytes it lacks; but
+/// if bytes are missing that it has been told, it refuses.
 // S-25
 #[test]
 fn what_is_told_beside_a_fill_is_left_to_it_only_where_the_fill_brings_it() {
@@ -183,19 +183,19 @@ fn what_is_told_beside_a_fill_is_left_to_it_only_where_the_fill_brings_it() {
     abandon(second);
 }
 
-/// However many messages a sync takes, and however long each may, there is an end to it: who is slow is left.
+/// However many messages a sync takes, and however long each may take, it ends: a slow partner is struck off.
 #[test]
 fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
     let _simulated = simulated();
     for (pause, is_slow) in [(10, false), (3000, true)] {
         let pair = pair();
         let file = pair.make("f", &[1; 3 << 20]);
-        // Whichever thread it is that tells it.
+        // Any thread may send the message.
         let time = time();
         let slow = move || time.sleep(Duration::from_millis(pause));
         *pair.way.after.lock().unwrap() = Some(Act::new(slow));
         pair.home.io.sync(&file).unwrap();
-        // How often depends on which of those that are on their way at once comes first.
+        // The number depends on which of the messages under way comes first.
         let hurried = pair.way.hurried.load(Relaxed);
         assert_eq!(hurried > 0, is_slow, "{hurried}, of three messages of {pause} ms");
         let filled = pair.way.fill_up(&pair.home, "p");
@@ -204,7 +204,7 @@ fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
     }
 }
 
-/// Words of an older fill, and such as come twice, touch nothing that a newer fill has brought.
+/// Messages of an older fill, and repeated ones, change nothing that a newer fill has brought.
 // S-25
 #[test]
 fn late_words_of_a_fill_touch_nothing_of_a_newer_one() {
@@ -214,7 +214,7 @@ fn late_words_of_a_fill_touch_nothing_of_a_newer_one() {
     let copies = &pair.keeper.copies;
     let by = |fill| Teller { home: HOME, epoch: 1, fill };
     let is_late = |said: forebay_backing::Result<()>| said.unwrap_err().is(libc::ESTALE);
-    // Two are announced; of the first one nothing has begun.
+    // Two fills are announced; no message of the first one has come.
     pair.way.announce(&pair.keeper).unwrap();
     pair.way.fill_up(&pair.home, "p").unwrap();
     let (begin, end) = {
@@ -240,8 +240,8 @@ fn late_words_of_a_fill_touch_nothing_of_a_newer_one() {
     abandon(again);
 }
 
-/// However scattered it is what is dirty of a file, each message of it is short: one that is too long to be sent would
-/// cost all partners.
+/// However scattered the dirty bytes of a file are, each message about it is short: one too long to
+/// be sent would cost all partners.
 // S-25
 #[test]
 fn a_file_of_many_stretches_is_told_in_short_words() {
@@ -269,8 +269,8 @@ fn a_file_of_many_stretches_is_told_in_short_words() {
     abandon(second);
 }
 
-/// Who syncs a file while a partner is filled with it waits for a part of that. What is changed meanwhile is there at
-/// the end, also where the fill was through already.
+/// A sync of a file that a partner is being filled with waits for a part of the fill. Changes
+/// meanwhile are there at the end, also where the fill had passed already.
 // S-25
 #[test]
 fn who_syncs_a_file_waits_for_a_part_of_its_fill() {
@@ -285,7 +285,7 @@ fn who_syncs_a_file_waits_for_a_part_of_its_fill() {
     pair.home.io.write(&file, 100, &[2; 5000]).unwrap();
     pair.home.io.sync(&file).unwrap();
     assert!(brought() < 3 << 20, "a part: {}", brought());
-    // Not told of before the fill ends, and a cut, of which all are told.
+    // A write that is not told before the fill ends, and a cut, which all partners are told.
     pair.home.io.write(&file, 200, &[3; 5000]).unwrap();
     pair.home.io.set_len(&file, 3 << 20).unwrap();
     pair.home.io.write(&file, 0, &[4; 50]).unwrap();
@@ -300,8 +300,8 @@ fn who_syncs_a_file_waits_for_a_part_of_its_fill() {
     abandon(second);
 }
 
-/// Who begins to be filled in the middle of a round is told nothing of it, since the first pieces went past it: the
-/// fill waits for the round, and brings the file.
+/// A partner whose fill begins in the middle of a round is told nothing of the round, since it
+/// lacks the first pieces: the fill waits for the round, and brings the file.
 // S-25
 #[test]
 fn a_round_goes_to_those_whom_it_began_with() {

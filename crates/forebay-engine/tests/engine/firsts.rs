@@ -1,4 +1,5 @@
-//! The first sync of a file that is written past us: one flush of the device, for its bytes and for what the log has of it.
+//! The first sync of a file that is written past the daemon: one flush of the device, for its bytes
+//! and for the log.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::store::{MemStore, Tree};
 
 type Contents = BTreeMap<String, Vec<u8>>;
 
-/// An engine, and what was synced past it.
+/// An engine, and the files that were synced past it.
 struct Firsts {
     media: CrashMedia,
     store: MemStore,
@@ -29,7 +30,7 @@ struct Firsts {
 }
 
 impl Firsts {
-    /// One whose log was synced once: what is ahead of its records is filled.
+    /// Starts an engine whose log was synced once: the space ahead of its records is filled.
     fn new() -> Firsts {
         let first = Firsts::with_new_log();
         drop(first.seen("laid"));
@@ -44,7 +45,7 @@ impl Firsts {
         Firsts { media, store, hook, engine, open: Vec::new(), synced: Contents::new() }
     }
 
-    /// A file that is written, past us, and not synced yet.
+    /// Makes a file that is written past the daemon, and not synced yet.
     fn write(&mut self, name: &str) -> Arc<File> {
         let (file, _) = self.engine.verbs.create(Path::new(name), &NEW).expect("a new name");
         let past = self.engine.passed.write(&file, false).expect("room").expect("a new file");
@@ -56,7 +57,7 @@ impl Firsts {
         known
     }
 
-    /// A file that the daemon has written and synced, and with it the log.
+    /// Makes a file that the daemon has written and synced, and with it the log.
     fn seen(&self, name: &str) -> OpenFile {
         let (file, _) = self.engine.verbs.create(Path::new(name), &NEW).expect("a new name");
         self.engine.io.write(&file, 0, &[1; 10]).expect("room");
@@ -66,7 +67,7 @@ impl Firsts {
         file
     }
 
-    /// One that was flushed since, of which the log has the record, not synced.
+    /// Makes such a file that was flushed since; the log has the record of that, not synced.
     fn settled(&self, name: &str) -> OpenFile {
         let file = self.seen(name);
         self.engine.drain.flush_file(&file).expect("a store that works");
@@ -78,7 +79,8 @@ impl Firsts {
         self.synced.insert(name.into(), bytes_of(name));
     }
 
-    /// Whether after any cut of the power what was synced is there, also on a store that has lost its power too.
+    /// Whether after any cut of the power all synced bytes are there, also on a store that has lost
+    /// its power too.
     fn survives(&self) -> Result<usize, String> {
         let tree = self.store.snapshot();
         let forgotten = tree.forgetting(tree.unsynced_names());
@@ -92,7 +94,7 @@ fn bytes_of(name: &str) -> Vec<u8> {
     (0..6000).map(|n| (n as u8).wrapping_add(name.len() as u8) | 1).collect()
 }
 
-/// Whether each image of the tier leaves all of `there`, and nothing of `gone`. Returns how many there were.
+/// Checks that each image of the tier has all of `there`, and nothing of `gone`. Returns the number of images.
 fn judge(
     media: &CrashMedia,
     tree: &Tree,
@@ -144,8 +146,8 @@ fn a_new_file_needs_one_flush_for_its_first_sync() {
     }
 }
 
-/// The sync of the directory, which many programs make right after it, finds the names durable, and makes those durable that
-/// have changed since.
+/// The sync of the directory, which many programs make right after, finds the file's name durable;
+/// after another change of names it syncs the log.
 // S-3
 #[test]
 fn the_directory_of_a_new_file_needs_no_flush_of_the_log() {
@@ -163,7 +165,7 @@ fn the_directory_of_a_new_file_needs_no_flush_of_the_log() {
     assert_eq!((logged(&first), logged(&first)), (1, 0), "a name has changed");
 }
 
-/// What else the log has by then is durable with it.
+/// Earlier records of the log become durable with it.
 // S-3
 #[test]
 fn a_first_sync_makes_the_log_durable() {
@@ -176,7 +178,7 @@ fn a_first_sync_makes_the_log_durable() {
     assert_eq!(first.media.syncs(), before, "the record of its flush");
 }
 
-/// Without what the seal presumes of the log on the device, the file is lost with the power.
+/// If the log that the seal presumes is not on the device, the file is lost with the power.
 // S-3
 #[test]
 fn the_log_is_written_before_the_first_seal() {
@@ -190,7 +192,8 @@ fn the_log_is_written_before_the_first_seal() {
     }
 }
 
-/// The zeros ahead of the log's records have to be durable: else the file system has something to do with its sync.
+/// The zeros ahead of the log's records have to be durable: otherwise the sync of the log is more
+/// than a flush of the device.
 // S-3
 #[test]
 fn a_log_that_is_not_filled_yet_has_a_sync_of_its_own() {
@@ -205,7 +208,7 @@ fn a_log_that_is_not_filled_yet_has_a_sync_of_its_own() {
     }
 }
 
-/// Where no flush of one file is one of the other each is synced.
+/// On a medium where a flush for one file is none for another, each is synced.
 // S-3
 #[test]
 fn without_seals_the_log_has_a_sync_of_its_own() {
@@ -221,7 +224,8 @@ fn without_seals_the_log_has_a_sync_of_its_own() {
     }
 }
 
-/// The file system may commit the seal before the sync has ended: what it presumes is there, or it is not.
+/// The file system may commit the seal before the sync has ended: then the log that the seal
+/// presumes is there, or the seal is not.
 // S-3 S-4
 #[test]
 fn a_first_seal_is_written_behind_the_log() {
@@ -250,7 +254,7 @@ fn a_first_seal_is_written_behind_the_log() {
     assert!(whole > 0 && none > whole, "{whole} of {none} images have it");
 }
 
-/// Others who need the log durable do not take it for that before the flush.
+/// Other threads that need a durable log do not take it for durable before the flush.
 // S-3
 #[test]
 fn the_log_counts_as_synced_after_the_flush_alone() {
@@ -272,8 +276,8 @@ fn the_log_counts_as_synced_after_the_flush_alone() {
     first.survives().expect("what was synced is there");
 }
 
-/// A device that could not be flushed may have lost what it had of the log: that is written again before anybody is told
-/// that it is durable.
+/// A device that could not be flushed may have lost the part of the log that it had: that part is
+/// written again before any caller is told that it is durable.
 // S-3
 #[test]
 fn after_a_flush_that_failed_the_log_is_written_again() {
@@ -298,7 +302,7 @@ fn after_a_flush_that_failed_the_log_is_written_again() {
     assert!(failures > 1, "of the bytes, and of the flush");
 }
 
-/// Something else could not be synced while the first sync of a file is under way: what the log was given is given once more.
+/// Another sync fails while the first sync of a file is under way: the log is written to the device once more.
 // S-3
 #[test]
 fn what_another_failed_sync_has_taken_from_the_log_is_written_again() {
@@ -316,19 +320,19 @@ fn what_another_failed_sync_has_taken_from_the_log_is_written_again() {
     first.survives().expect("what was synced is there");
 }
 
-/// How a name goes.
+/// The way in which a name goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Unlink,
     Rename,
-    /// That of a directory above it.
+    /// By a rename of a directory above it.
     Above,
 }
 
 const WAYS: [Way; 3] = [Way::Unlink, Way::Rename, Way::Above];
 
 impl Way {
-    /// Takes the name `d/f` away. Returns the one that the file has then.
+    /// Takes the name `d/f` away. Returns the file's new name, if it has one.
     fn go(self, engine: &Arc<Engine>, file: &File) -> Option<&'static str> {
         let at = Named { path: Path::new("d/f"), key: file.key, is_dir: false };
         let rename = |from, to| {
@@ -351,7 +355,7 @@ impl Way {
     }
 }
 
-/// `d/f`, which was not synced; the store has its directory durably.
+/// Makes `d/f`, which was not synced; its directory is durable on the store.
 fn named_in_a_directory() -> (Firsts, Arc<File>) {
     let mut first = Firsts::new();
     first.engine.names.ask(|b| b.mkdir(Path::new("d"), &NEW_DIR)).expect("memory");
@@ -360,8 +364,8 @@ fn named_in_a_directory() -> (Firsts, Arc<File>) {
     (first, file)
 }
 
-/// What is announced of a name before its file is sealed is durable with the seal: the file is not found by the name that it
-/// had, whether its records were durable before or not.
+/// A change of a name that is announced before its file is sealed is durable with the seal: the
+/// file is not found by its old name, whether its records were durable before or not.
 // S-3
 #[test]
 fn a_name_that_is_about_to_go_before_the_first_sync_does_not_come_back() {
@@ -383,7 +387,8 @@ fn a_name_that_is_about_to_go_before_the_first_sync_does_not_come_back() {
     }
 }
 
-/// What is announced of it once it is sealed is durable before the store is asked, though the sync has not ended.
+/// A change that is announced after the seal is durable before the store is asked, though the sync
+/// has not ended.
 // S-3
 #[test]
 fn a_name_that_goes_within_the_first_sync_does_not_come_back() {

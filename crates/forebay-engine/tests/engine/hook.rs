@@ -1,4 +1,4 @@
-//! A backing store in the middle of whose calls something else happens.
+//! A backing store that runs a test's code in the middle of its calls.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,9 +7,9 @@ use forebay_backing::{BackingStore, Result};
 
 type Act = Box<dyn FnMut(&Call<'_>) + Send>;
 
-/// Acts before each call to the store, or after it, but for those that it makes itself, or that are
-/// made by others while it acts. Files are closed at any time, by a thread of their own: of that it
-/// takes no note.
+/// Acts before each call to the store, or after it, except for calls that the act itself makes, or
+/// that others make meanwhile. It ignores closes of files, which come at any time on threads of
+/// their own.
 #[derive(Default)]
 pub struct Hook {
     before: Mutex<Option<Act>>,

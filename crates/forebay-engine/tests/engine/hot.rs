@@ -1,5 +1,5 @@
-//! Large files of which a part is used, as databases have them: what stays in the tier, and what is
-//! fetched.
+//! Large files of which a part is used, as databases have them: which bytes stay in the tier, and
+//! which are fetched.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn read(engine: &Arc<Engine>, file: &Arc<File>, page: u64) {
     assert!(n == found.len() && found.iter().all(|byte| *byte == 7));
 }
 
-/// A quarter of the tier is used all the time, four times the tier now and then.
+/// A quarter of the tier is used all the time; four times the tier now and then.
 #[test]
 fn what_of_a_large_file_is_used_stays() {
     let (engine, file) = table(64, 16 * MIB);
@@ -85,7 +85,7 @@ fn neighbors_fetch_nothing_ahead_and_streams_do() {
     abandon(engine);
 }
 
-/// However it came to be dirty, what a flush has made clean makes room.
+/// However bytes came to be dirty, once a flush has made them clean they make room.
 #[test]
 fn what_was_written_behind_others_makes_room() {
     let (engine, _) = table(1, 1 << 30);

@@ -1,4 +1,5 @@
-//! Files on a tier in memory that programs may have mapped past us: there no time tells of what a mapping stores.
+//! Files on a tier in memory that programs may have mapped past the daemon: a store into a mapping
+//! moves no time there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::past_us::shadow_of;
 use crate::start::{NEW, counter, patient, read_all, start};
 use crate::store::MemStore;
 
-/// A tier in memory, with a file that somebody has open past us, and may map.
+/// A tier in memory, with a file that a program has open past the daemon, and may map.
 struct InMemory {
     dir: PathBuf,
     store: MemStore,
@@ -72,8 +73,8 @@ fn what_a_mapping_stores_after_a_look_is_found_on_a_tier_in_memory() {
     std::fs::remove_dir_all(&dir).expect("ours");
 }
 
-/// There nothing proves that a mapping was not written. What others have changed meanwhile is compared before the next
-/// program has the file.
+/// On such a tier nothing proves that a mapping was not written. Changes by others are compared
+/// before the next program has the file.
 // S-1
 #[test]
 fn what_others_change_is_seen_though_it_may_have_been_mapped_in_memory() {
@@ -91,7 +92,8 @@ fn what_others_change_is_seen_though_it_may_have_been_mapped_in_memory() {
     std::fs::remove_dir_all(&dir).expect("ours");
 }
 
-/// It is so while a program has it open as well, and if they write while nothing is found: nobody sets back their time.
+/// The same holds while a program has the file open, and if others write during a look that finds
+/// nothing: their time is not set back.
 // S-1 S-8
 #[test]
 fn what_others_change_during_a_look_that_finds_nothing_is_theirs() {
@@ -124,7 +126,7 @@ fn what_others_change_during_a_look_that_finds_nothing_is_theirs() {
     }
 }
 
-/// A mapping of a file, shared.
+/// A shared mapping of a file.
 struct Mapping(*mut u8, usize);
 
 impl Mapping {

@@ -1,14 +1,14 @@
-//! What a program was told, sector by sector, and which states a crash may leave.
+//! The acknowledgements that a program got, sector by sector, and the states that a crash may leave.
 //!
 //! Every sector written carries the file's stamp, its own position and a generation, so that a
-//! sector found later is attributable: to this file, this place and one write, or to nobody.
+//! sector found later is attributable: to this file, this place and one write, or to none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 pub const SECTOR: usize = 512;
 
-/// What was in one sector at one time.
+/// The content of one sector at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
     /// The file was shorter.
@@ -17,25 +17,25 @@ pub enum Value {
     Written(u32),
 }
 
-/// Everything a sector ever was, in order; from `acked` on it may be after the process died, from
-/// `synced` on after a loss of power.
+/// All values that a sector ever had, in order; those from `acked` on are possible after the
+/// process died, those from `synced` on after a loss of power.
 #[derive(Debug, Clone)]
 struct Sector {
     values: Vec<Value>,
     acked: usize,
     synced: usize,
-    /// A change of it is under way.
+    /// Whether a change of it is under way.
     pending: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Stamped {
     sectors: Vec<Sector>,
-    /// In sectors, as last asked for.
+    /// The length in sectors, as last asked for.
     len: usize,
-    /// Its last name is gone, or may be.
+    /// Whether the last name is gone, or may be.
     gone: bool,
-    /// Something of it must be found.
+    /// Whether the file was synced and must be found.
     synced: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Journal {
     names: BTreeMap<PathBuf, usize>,
     /// The names after the change that is under way.
     next_names: Option<BTreeMap<PathBuf, usize>>,
-    /// Every file that a name ever meant.
+    /// Every file that a name ever led to.
     ever: BTreeMap<PathBuf, BTreeSet<usize>>,
     pub syncs: u64,
 }
@@ -72,7 +72,7 @@ impl Journal {
         self.files[id].len
     }
 
-    /// A change of names begins.
+    /// Begins a change of names.
     pub fn rename_begins(&mut self, change: impl FnOnce(&mut BTreeMap<PathBuf, usize>)) {
         let mut next = self.names.clone();
         change(&mut next);
@@ -114,12 +114,12 @@ impl Journal {
         }
     }
 
-    /// A change gave an error: it may have happened or not.
+    /// Notes that a change gave an error: it may have happened or not.
     pub fn change_fails(&mut self, id: usize) {
         self.files[id].sectors.iter_mut().for_each(|sector| sector.pending = false);
     }
 
-    /// What a sync that begins now will have made durable.
+    /// Returns what a sync that begins now will have made durable.
     pub fn sync_begins(&self, id: usize) -> Vec<usize> {
         self.files[id].sectors.iter().map(|sector| sector.acked).collect()
     }
@@ -151,7 +151,7 @@ impl Journal {
         let must = |(id, file): &(usize, &Stamped)| {
             (file.synced || crash == Crash::Process)
                 && !file.gone
-                && self.names.values().any(|named| named == id) // Else its create had not ended.
+                && self.names.values().any(|named| named == id) // Otherwise its create had not ended.
                 && !met.contains(id)
                 && !excused
                     .iter()
@@ -167,7 +167,7 @@ impl Journal {
         }
     }
 
-    /// After a loss of power a file that was removed and not yet forgotten durably may be back.
+    /// After a loss of power a file that was removed, but not durably forgotten, may be back.
     fn check_names(&self, crash: Crash, found: &BTreeMap<PathBuf, Vec<u8>>) -> Result<(), String> {
         let kept = |path: &&PathBuf| crash == Crash::Process || !self.was_removed(path);
         let same = |names: &BTreeMap<PathBuf, usize>| {
@@ -185,13 +185,14 @@ impl Journal {
         self.ever.get(path).is_some_and(|ids| ids.iter().any(|id| self.files[*id].gone))
     }
 
-    /// Whether what `path` means now, or is about to mean, is nothing.
+    /// Whether `path` leads to no file now, or is about to.
     fn was_removed(&self, path: &PathBuf) -> bool {
         let next = self.next_names.as_ref().unwrap_or(&self.names);
         !self.names.contains_key(path) || !next.contains_key(path)
     }
 
-    /// Which files `path` may hold, whole and as it may be: an empty one may be several.
+    /// Returns the files that `path` may hold, whole and in a possible state: an empty file may be
+    /// one of several.
     fn identify(
         &self,
         crash: Crash,
@@ -260,7 +261,7 @@ impl Stamped {
     }
 }
 
-/// One sector of file `id` at position `at`.
+/// Returns the sector of file `id` at position `at`.
 pub fn stamp(id: usize, at: usize, generation: u32) -> [u8; SECTOR] {
     let mut sector = [0; SECTOR];
     for (n, chunk) in sector.chunks_mut(16).enumerate() {

@@ -1,5 +1,5 @@
-//! What a flush leaves kept: clean, and durable to who comes after a loss of power. None of it may
-//! come back where it should not, and all of it must where it was written and synced again.
+//! Bytes that a flush leaves kept: clean, and durable for a recovery after a loss of power. None of
+//! them may come back where it should not, and all must where they were written and synced again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::start::{NEW, abandon, named, patient, read_all, simulated, start, time};
 use crate::store::MemStore;
 
-/// The `n`-th operation of the tier from now fails.
+/// Makes the `n`-th operation of the tier from now fail.
 fn fail(bed: &Bed, n: u64, errno: i32) {
     bed.media.set_fault(Some(Fault { n, count: 1, errno }));
 }
@@ -25,7 +25,7 @@ fn sound(report: &Report) {
     assert!(report.failures.is_empty(), "{:?}", report.failures);
 }
 
-/// What a file keeps is in the shadow as long as the log says so.
+/// Kept bytes of a file are in the shadow as long as the log says so.
 // S-4
 #[test]
 fn a_cut_does_not_flush_holes_where_kept_bytes_were_evicted() {
@@ -65,7 +65,7 @@ fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
     let bed = Bed::new();
     let held = bed.flushed("f", b'A');
     bed.others_write("f", b'T');
-    // Who opens it sees the change; who had it open keeps it open.
+    // A new open sees the change; the program that had the file open keeps it open.
     let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
     let mut seen = [0; 64 * KIB];
     bed.engine.io.read(&file, 0, &mut seen).expect("a store that works");
@@ -77,14 +77,14 @@ fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
     drop(held);
 }
 
-/// Of a file that nobody has open nothing is kept.
+/// A file that is not open keeps no bytes.
 // S-8
 #[test]
 fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
     drop(file);
-    // Somebody syncs something else, and the record of the close with it.
+    // Another file is synced, and with it the record of the close.
     let _other = bed.flushed("other", b'O');
     bed.others_write("f", b'T');
     bed.cut_and_flush(|store, report| {
@@ -110,7 +110,7 @@ fn after_a_cut_a_time_that_was_set_here_is_nobody_elses() {
     drop(file);
 }
 
-/// So it is with bytes that were synced, and not flushed yet; both times are set, as rsync does.
+/// The same for bytes that were synced, and not flushed yet; both times are set, as rsync does.
 // S-3 S-8
 #[test]
 fn after_a_cut_a_time_that_was_set_on_synced_bytes_is_nobody_elses() {
@@ -131,8 +131,8 @@ fn after_a_cut_a_time_that_was_set_on_synced_bytes_is_nobody_elses() {
     drop(file);
 }
 
-/// A sync of the tier fails, and the flush goes on: what reached the backing store is newer than
-/// what the tier has on stable storage.
+/// A sync of the tier fails, and the flush goes on: the bytes on the backing store are newer than
+/// those on stable storage of the tier.
 // S-3 S-4
 #[test]
 fn a_cut_does_not_bring_back_what_a_failed_sync_left_old() {
@@ -150,14 +150,14 @@ fn a_cut_does_not_bring_back_what_a_failed_sync_left_old() {
     });
 }
 
-/// Kept bytes count as dirty after a cut, so who changed the file meanwhile, unseen, is in conflict
-/// with them: nobody's bytes are lost.
+/// Kept bytes count as dirty after a cut, so an unseen change of the file by another program
+/// meanwhile makes a conflict: no bytes are lost.
 // S-8
 #[test]
 fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
     let bed = Bed::new();
     let held = bed.flushed("f", b'A');
-    // The record of the flush as well.
+    // Makes the record of the flush durable as well.
     bed.engine.io.sync(&held).expect("a tier that works");
     bed.others_write("f", b'T');
     bed.cut_the_power(|store| {
@@ -166,8 +166,8 @@ fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
     drop(held);
 }
 
-/// A flush that is over is on record for good a moment later, also if nobody asks for a sync: else it would be
-/// resumed after a loss of power, over whatever others have written since.
+/// A flush that has ended is durable on record a moment later, even without a sync: otherwise it
+/// would be resumed after a loss of power, over bytes that others have written since.
 // S-8
 #[test]
 fn after_a_cut_a_flush_that_was_over_is_not_resumed_over_others() {
@@ -184,7 +184,7 @@ fn after_a_cut_a_flush_that_was_over_is_not_resumed_over_others() {
     });
 }
 
-/// The death of the daemon alone leaves what was kept clean.
+/// The death of the daemon alone leaves kept bytes clean.
 // S-6 S-8
 #[test]
 fn what_was_kept_is_clean_after_the_death_of_the_daemon() {
@@ -204,7 +204,7 @@ fn what_was_kept_is_clean_after_the_death_of_the_daemon() {
     drop(held);
 }
 
-/// The record of a sync cannot be written; what was durable before is durable still.
+/// The record of a sync cannot be written; bytes that were durable before stay durable.
 // S-3
 #[test]
 fn a_record_that_fails_takes_back_nothing_that_was_synced() {
@@ -242,7 +242,7 @@ fn a_record_that_fails_takes_back_nothing_that_was_synced() {
     }
 }
 
-/// A file that grew, whose flush could not record that it is durable here.
+/// A file has grown, and its flush could not record that it is durable here.
 // S-5
 #[test]
 fn a_cut_does_not_shorten_what_was_flushed() {
@@ -263,20 +263,20 @@ fn a_cut_does_not_shorten_what_was_flushed() {
     }
 }
 
-/// Letting go of what is kept fails half-way.
+/// Letting go of kept bytes fails half-way.
 // S-3
 #[test]
 fn what_could_not_be_let_go_of_is_found_after_a_cut() {
     for n in 1..=3 {
         let bed = Bed::new();
         let file = bed.flushed("f", b'A');
-        // Two stretches of what is kept, and dirty bytes between them.
+        // Two stretches of kept bytes, and dirty bytes between them.
         bed.engine.io.write(&file, 16 * KIB as u64, &[b'D'; 4 * KIB]).expect("room");
         bed.engine.io.sync(&file).expect("a tier that works");
         fail(&bed, n, libc::ENOSPC);
         bed.engine.ops.evict(&[], &Progress::default());
         bed.media.set_fault(None);
-        // Somebody else syncs.
+        // Another program syncs.
         let _other = bed.flushed("other", b'O');
         bed.engine.io.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
         bed.engine.io.sync(&file).expect("a tier that works");
@@ -302,12 +302,12 @@ fn bytes_that_a_cut_took_are_counted_beside_those_that_come_back() {
         abandon(engine);
         dropped
     });
-    // Of the images in which there is a record of them.
+    // Only in images that have a record of them.
     assert!(counts.max() == Some(32 * KIB as u64), "what was never synced was dropped");
     drop(file);
 }
 
-/// A file is closed, and its name goes: to who comes after a cut it is gone.
+/// A file is closed, and its name goes: for a recovery after a cut the name is gone.
 // S-8
 #[test]
 fn after_a_cut_a_name_that_went_is_no_conflict() {
@@ -336,7 +336,7 @@ fn after_a_cut_a_name_that_went_is_no_conflict() {
     }
 }
 
-/// Method: it is cut off, and the file grows again, when the flush has copied and not yet settled.
+/// Method: the file is cut, and grows again, when the flush has copied and not yet settled.
 // S-4
 #[test]
 fn what_was_cut_off_during_a_flush_does_not_come_back() {
@@ -372,14 +372,14 @@ fn what_was_cut_off_during_a_flush_does_not_come_back() {
     abandon(engine);
 }
 
-/// "f", 64 KiB of A on the backing store, open. Nothing of it is in the tier.
+/// Opens "f", 64 KiB of A on the backing store. No byte of it is in the tier.
 fn stored(bed: &Bed) -> OpenFile {
     let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("memory");
     theirs.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
     bed.engine.io.open(Path::new("f"), None).expect("it is there")
 }
 
-/// The same, all of it fetched.
+/// The same, with all bytes fetched.
 fn fetched(bed: &Bed) -> OpenFile {
     let file = stored(bed);
     bed.engine.io.read(&file, 0, &mut [0; 64 * KIB]).expect("memory");
@@ -390,7 +390,7 @@ fn write(engine: &Arc<Engine>, file: &Arc<File>, at_kib: usize, kib: usize, valu
     engine.io.write(file, (at_kib * KIB) as u64, &vec![value; kib * KIB]).expect("room");
 }
 
-/// 64 KiB of A but for these: where they begin and end in KiB, and what is there.
+/// Returns 64 KiB of A with these parts replaced: begin and end in KiB, and the value.
 fn a_with(parts: &[(usize, usize, u8)]) -> Vec<u8> {
     let mut bytes = vec![b'A'; 64 * KIB];
     for &(start, end, value) in parts {
@@ -400,7 +400,7 @@ fn a_with(parts: &[(usize, usize, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Syncs the file and runs `act` in the middle: nothing of what it does is synced by that.
+/// Syncs the file and runs `act` in the middle: that sync does not cover what `act` does.
 fn sync_with(
     bed: &Bed,
     file: &Arc<File>,
@@ -423,7 +423,7 @@ fn try_sync_with(
     bed.engine.io.sync(file)
 }
 
-/// What is fetched while a sync is on is not what the sync makes durable.
+/// Bytes that are fetched during a sync are not made durable by it.
 // S-4
 #[test]
 fn a_cut_does_not_flush_holes_that_were_filled_beside_a_sync() {
@@ -442,7 +442,7 @@ fn a_cut_does_not_flush_holes_that_were_filled_beside_a_sync() {
     drop(file);
 }
 
-/// What was written and flushed while a sync is on is as durable as what the sync found.
+/// Bytes that were written and flushed during a sync are as durable as those that the sync found.
 // S-3 S-4
 #[test]
 fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
@@ -452,7 +452,7 @@ fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
     sync_with(&bed, &file, |engine, file| {
         write(engine, file, 32, 4, b'C');
         engine.drain.flush_file(file).expect("a store that works");
-        // Nothing is dirty: no sync of its own.
+        // No byte is dirty: this makes no sync of its own.
         engine.io.sync(file).expect("a tier that works");
         write(engine, file, 4, 4, b'B');
     });
@@ -462,11 +462,11 @@ fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
     drop(file);
 }
 
-/// A record that cannot be written leaves what lies beside what it was.
+/// A record that cannot be written leaves the bytes beside the synced ones as they were.
 // S-4
 #[test]
 fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
-    // The sync of the shadow, its name's, then the record, then that of what is beside it.
+    // The sync of the shadow, that of its name, then the record, then that of the bytes beside.
     for (n, fails) in [(3, true), (4, false)] {
         let bed = Bed::new();
         let file = fetched(&bed);
@@ -476,7 +476,7 @@ fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
         assert_eq!(bed.media.faults_given(), 1);
         bed.media.set_fault(None);
         bed.engine.io.sync(&file).expect("a tier that works again");
-        // Had that failed record kept it, this would be on none.
+        // If the failed record had kept these bytes, no record would have them.
         write(&bed.engine, &file, 32, 4, b'C');
         bed.engine.io.sync(&file).expect("a tier that works again");
         let expected = a_with(&[(0, 4, b'B'), (32, 36, b'C')]);
@@ -484,7 +484,7 @@ fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
     }
 }
 
-/// Of a file that is in conflict nothing goes over theirs but what was written here.
+/// Over a conflicting file of the store only bytes that were written here may be flushed.
 // S-8
 #[test]
 fn after_a_cut_ours_is_only_what_was_written_here() {
@@ -513,8 +513,8 @@ fn after_a_cut_ours_is_only_what_was_written_here() {
     }
 }
 
-/// A sync that began while the file was shorter does not say where it ends. That of the flush fails meanwhile, of which
-/// the kernel tells but one of the two.
+/// A sync that began while the file was shorter does not set the end of the file. The sync of the
+/// flush fails meanwhile, and the kernel reports that to only one of the two.
 // S-4
 #[test]
 fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
@@ -535,7 +535,7 @@ fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
     drop(file);
 }
 
-/// Before a flush has ended, what the backing store has beyond the sync's end was cut off here.
+/// Before a flush has ended, bytes that the backing store has beyond the sync's end were cut off here.
 // S-4
 #[test]
 fn a_cut_does_not_bring_back_what_was_truncated() {

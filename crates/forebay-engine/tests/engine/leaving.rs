@@ -1,5 +1,5 @@
-//! Files that are opened while their last name goes: as on a local file system, whoever has found
-//! the name reads the file that it named.
+//! Files that are opened while their last name goes: as on a local file system, a program that has
+//! found the name reads the file that it named.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,17 +21,17 @@ struct Bed {
     store: Arc<Wrapped<Hook>>,
     hook: Arc<Hook>,
     engine: Arc<Engine>,
-    /// Of "old", of which nothing is cached.
+    /// The attributes of "old", of which no byte is cached.
     attr: Attr,
 }
 
-/// How the name "old" goes.
+/// The way in which the name "old" goes.
 #[derive(Clone, Copy)]
 enum Way {
     Unlink,
-    /// By a file of which nothing is known.
+    /// Replaced by a file that is not known.
     Replace,
-    /// By one of which something is cached.
+    /// Replaced by a file with cached bytes.
     ReplaceByCached,
 }
 
@@ -74,7 +74,7 @@ impl Bed {
         }
     }
 
-    /// Acts between the next opener's look and what he does next.
+    /// Acts between the next opener's look and its next step.
     fn after_the_next_look(&self, act: impl Fn(&Arc<Engine>) + Send + 'static) {
         let engine = self.engine.clone();
         let once = AtomicBool::new(false);
@@ -85,7 +85,7 @@ impl Bed {
         });
     }
 
-    /// "old", opened while `act` is just about to unlink or rename it on the store.
+    /// Opens "old" while `act` is just about to unlink or rename it on the store.
     fn opened_in_the_middle_of(&self, act: impl FnOnce(&Arc<Engine>)) -> OpenFile {
         let opened = Arc::new(Mutex::new(None));
         let (engine, out) = (self.engine.clone(), opened.clone());
@@ -250,7 +250,7 @@ fn who_has_a_file_without_a_name_open_can_open_it_again() {
     abandon(bed.engine);
 }
 
-/// For so long a file that nobody has open is kept after its last name went.
+/// How long a file that is not open is kept after its last name went.
 const GRACE: Duration = Duration::from_secs(1);
 
 // S-1
@@ -293,7 +293,7 @@ fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
     }
 }
 
-/// Nothing of it is cached when the rename begins, so the file itself does not know of it.
+/// No byte of the file is cached when the rename begins, so the file itself does not know of the rename.
 // S-8
 #[test]
 fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
@@ -325,7 +325,7 @@ fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
     abandon(bed.engine);
 }
 
-/// Only so many names of a file are on record; the bytes are not lost with the last of those.
+/// Only a limited number of names of a file are on record; the bytes are not lost with the last of those.
 // S-5
 #[test]
 fn dirty_bytes_outlive_all_the_names_that_are_known() {

@@ -1,4 +1,5 @@
-//! What is written past us is looked at: within a budget of the tier's reading (R5), and whatever clocks say.
+//! Files that are written past the daemon are looked at within a budget of the tier's reading (R5),
+//! whatever clocks say.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -21,11 +22,11 @@ use crate::rng::Rng;
 use crate::start::{NEW, patient, read_all, simulated, start, time, within};
 use crate::store::MemStore;
 
-/// A file of 1 GiB on a tier that reads one a second, and both four thousand times smaller.
+/// A file of 1 GiB on a tier that reads one such file a second, with both divided by four thousand.
 const BLOCKS: usize = 16;
 const FILES: usize = 100;
 
-/// So much has to be looked at until it is known how fast the tier is.
+/// Bytes that are looked at before the tier's pace counts as known.
 const KNOWN: u64 = 65 << 20;
 
 enum Opened {
@@ -33,8 +34,8 @@ enum Opened {
     Here,
 }
 
-/// A hundred files, all of them open for writing, of each of which a byte is written now and then for as long as `lasts`. Returns
-/// how many of them are written past us, and for how much of the time the tier was read for looks.
+/// Opens a hundred files for writing, and writes a byte of each now and then for as long as `lasts`. Returns
+/// how many of them are written past the daemon, and for how much of the time the tier was read for looks.
 fn looked_at(lasts: Duration) -> (usize, f64) {
     let bed = Bed::with(CrashMedia::default(), MemStore::new(), BOOT, Tunables::default());
     let first = bed.cached("first", FILES);
@@ -97,7 +98,7 @@ fn a_hundred_files_with_random_writes_are_looked_at_within_a_tenth_of_the_time()
     assert!(share > 0.02 && share <= 0.105, "{share:.3} of the time, for {past} files");
 }
 
-/// No clock tells whether a file was written: neither one that was set back, nor a time that was.
+/// No clock hides a write: neither a clock that was set back, nor a time that was.
 // S-2 S-6
 #[test]
 fn a_clock_that_is_set_back_hides_no_write() {
@@ -120,15 +121,15 @@ fn a_clock_that_is_set_back_hides_no_write() {
     assert!(!bed.is_dirty());
 }
 
-/// Sets the time of last change of an open file, as a program does.
+/// Sets the mtime of an open file, as a program does.
 fn set_time(file: &File, sec: i64) {
     let at = libc::timespec { tv_sec: sec, tv_nsec: 0 };
     // SAFETY: an open descriptor, and two times.
     assert_eq!(unsafe { libc::futimens(file.as_raw_fd(), [at, at].as_ptr()) }, 0);
 }
 
-/// A program writes through its descriptor of the shadow, which is all that the kernel's passthrough is, and sets the
-/// file's time back to what it was, of which a real file system tells.
+/// A program writes through its descriptor of the shadow, as the kernel's passthrough does, and
+/// sets the file's mtime back; a real file system shows that in the ctime.
 // S-2 S-6
 #[test]
 fn a_time_that_is_set_back_on_the_shadow_hides_no_write() {

@@ -1,4 +1,4 @@
-//! Ways on which an acknowledged byte could be lost, or somebody else's overwritten, one by one.
+//! Ways in which an acknowledged byte could be lost, or another program's byte overwritten, one by one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Bed {
         Bed { media, store, engine }
     }
 
-    /// A file of 64 KiB of `value`, open, and flushed after it was synced.
+    /// Makes a file of 64 KiB of `value`, open, and flushed after it was synced.
     pub fn flushed(&self, name: &str, value: u8) -> OpenFile {
         let (file, _) = self.engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
         self.engine.io.write(&file, 0, &[value; 64 * KIB]).expect("room");
@@ -42,7 +42,7 @@ impl Bed {
         file
     }
 
-    /// Somebody else overwrites a file of 64 KiB on the backing store.
+    /// Another program overwrites a file of 64 KiB on the backing store.
     pub fn others_write(&self, name: &str, value: u8) {
         let theirs = self.store.open(Path::new(name), Access::ReadWrite).expect("it is there");
         theirs.write_at(&[value; 64 * KIB], 0).expect("memory");
@@ -53,12 +53,12 @@ impl Bed {
     }
 
     /// The tier loses its power, the backing store does not; `check` looks at the backing store
-    /// after the restart has flushed all. Returns how many images of the tier there were.
+    /// after the restart has flushed everything. Returns the number of images of the tier.
     pub fn cut_the_power(self, check: impl Fn(&MemStore)) -> usize {
         self.cut_and_flush(|store, _| check(store))
     }
 
-    /// The same, for who also looks at what the flush says.
+    /// The same, where `check` also gets the report of the flush.
     pub fn cut_and_flush(self, check: impl Fn(&MemStore, &Report)) -> usize {
         let (disk, tree) = (self.media.snapshot(), self.store.snapshot());
         abandon(self.engine);
@@ -138,8 +138,8 @@ fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
     assert!(images > 1, "nothing was unsynced");
 }
 
-/// What a sync finds dirty may be flushed, evicted and written again before it ends: it has made
-/// none of that durable. Nor has it if the eviction stops half-way.
+/// Bytes that a sync finds dirty may be flushed, evicted and written again before it ends: it has
+/// made none of them durable. Nor has it if the eviction stops half-way.
 // S-3 S-4
 #[test]
 fn a_cut_does_not_flush_holes_that_were_punched_during_a_sync() {
@@ -148,7 +148,7 @@ fn a_cut_does_not_flush_holes_that_were_punched_during_a_sync() {
     assert!(evicted.contains(&0) && evicted.iter().any(|bytes| *bytes > 0), "{evicted:?}");
 }
 
-/// The tier's `fault`-th operation of the eviction fails. Returns what was evicted.
+/// The tier's `fault`-th operation of the eviction fails. Returns the bytes evicted.
 fn evict_during_a_sync(fault: Option<u64>) -> u64 {
     let bed = Bed::new();
     let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("an empty store");
@@ -252,8 +252,8 @@ fn failing(op: &str, skip: u64) -> FaultRules {
     FaultRules { seed: 1, rules: vec![rule] }
 }
 
-/// Both handles have written around the tier. One sync of the store stands for both, and the store tells of its
-/// failure once.
+/// Both handles have written around the tier. One sync of the store stands for both, and the store
+/// reports its failure once.
 // S-14
 #[test]
 fn each_handle_hears_once_that_a_sync_around_the_tier_has_failed() {
@@ -285,7 +285,7 @@ fn each_handle_hears_once_that_a_sync_around_the_tier_has_failed() {
 // S-8
 #[test]
 fn a_flush_that_failed_leaves_conflicts_to_be_found() {
-    // Before anything was written, and when all was but the times.
+    // Before any byte was written, and when only the times were missing.
     for op in ["write_at", "set_times"] {
         let (media, store) = (CrashMedia::default(), MemStore::new());
         let (faulty, faults) =
@@ -297,7 +297,7 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
         faults.set_rules(failing(op, 0)).expect("sound rules");
         engine.drain.flush_file(&file).expect_err("the store is full");
         faults.clear();
-        // Undisturbed it is flushed as if nothing had been.
+        // Without a change by others the file is flushed as if no flush had failed.
         engine.drain.flush_file(&file).expect("a store that works");
         assert_eq!(engine.ops.status().dirty_files, 0, "{op}");
         engine.io.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
@@ -343,7 +343,7 @@ fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
     assert!(images > 1, "nothing was unsynced");
 }
 
-/// A tier that cannot make dirty bytes durable says so, and who unmounts hears of it.
+/// A tier that cannot make dirty bytes durable says so, and the report of the unmount has it.
 // S-12
 #[test]
 fn what_a_shutdown_could_not_make_durable_is_told() {
@@ -358,8 +358,8 @@ fn what_a_shutdown_could_not_make_durable_is_told() {
     assert_eq!(told, [(Path::new("f"), PERISHABLE)]);
 }
 
-/// A truncation that the tier lets down half-way, under a flush of what is cut off. What is written
-/// behind a gap later leaves zeros in it, which the flush has not copied.
+/// A truncation that fails half-way in the tier, during a flush of the bytes that it cuts off. A
+/// later write behind a gap leaves zeros in it, which the flush has not copied.
 // S-6 S-7
 #[test]
 fn a_truncation_that_fails_during_a_flush_is_none_that_never_was() {
@@ -367,7 +367,7 @@ fn a_truncation_that_fails_during_a_flush_is_none_that_never_was() {
     assert!(faults > 1, "{faults} truncations failed");
 }
 
-/// Returns whether the tier's `n`-th operation of it failed.
+/// Returns whether the tier's `n`-th operation of the truncation failed.
 fn truncate_during_a_flush(n: u64) -> bool {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let (hooked, hook) = Hook::on(store.clone());

@@ -1,4 +1,4 @@
-//! A fast tier in memory that can lose power, and whose operations fail, lie or are waited for as a test wants it.
+//! A fast tier in memory that can lose power, and whose operations fail, lie or wait as a test wants.
 
 use std::io;
 use std::ops::Bound;
@@ -15,18 +15,18 @@ mod disk;
 /// A sync that does nothing and claims to have done it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
-    /// Of the log of copies that are kept for others.
+    /// That of the log of copies for others.
     Copies,
     Log,
     Shadow,
     Dir,
-    /// What a shadow is sealed for was not written out.
+    /// The bytes that a seal is for were not written out.
     Bytes,
-    /// What of the log a seal presumes was not written out.
+    /// The records that a seal presumes were not written out.
     Records,
 }
 
-/// What one operation is, for faults.
+/// The kind of an operation, for faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Open,
@@ -46,7 +46,7 @@ pub struct Fault {
 
 pub type Hook = Box<dyn FnMut(u64, &Disk) + Send>;
 
-/// What becomes of who asks whether a file is his alone.
+/// The answer to the question whether a file is open elsewhere.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Leases {
     #[default]
@@ -57,12 +57,12 @@ pub enum Leases {
     Unknown,
 }
 
-/// Where no seal counts.
+/// Where seals are not kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sealless {
     /// On the whole medium.
     All,
-    /// Of its files, which say so when they are to get one.
+    /// On its files, which say so when they are to get one.
     Each,
 }
 
@@ -70,7 +70,7 @@ pub enum Sealless {
 struct Inner {
     disk: Disk,
     leases: Leases,
-    /// Operations that change something.
+    /// The number of operations that change something.
     changes: u64,
     ops: u64,
     fault: Option<Fault>,
@@ -115,7 +115,7 @@ impl CrashMedia {
         self.lock().disk.clone()
     }
 
-    /// The same unless somebody is at it.
+    /// The same, unless another thread holds the medium.
     pub fn try_snapshot(&self) -> Option<Disk> {
         self.0.try_lock().ok().map(|inner| inner.disk.clone())
     }
@@ -126,17 +126,17 @@ impl CrashMedia {
         drop(old);
     }
 
-    /// Calls `act` with the length of every read of a shadow file, before it, without a lock of ours.
+    /// Calls `act` with the length of every read of a shadow file, before it, without the medium's lock.
     pub fn at_shadow_read(&self, act: impl Fn(usize) + Send + Sync + 'static) {
         self.lock().at_shadow_read = Some(Arc::new(act));
     }
 
-    /// Calls `act` with the place of every write to a shadow file, before it, without a lock of ours.
+    /// Calls `act` with the offset of every write to a shadow file, before it, without the medium's lock.
     pub fn at_shadow_write(&self, act: impl Fn(u64) + Send + Sync + 'static) {
         self.lock().at_shadow_write = Some(Arc::new(act));
     }
 
-    /// Calls `act` at the beginning of every sync of a shadow file, without a lock of ours.
+    /// Calls `act` at the beginning of every sync of a shadow file, without the medium's lock.
     pub fn at_shadow_sync(&self, act: impl Fn() + Send + Sync + 'static) {
         self.lock().at_shadow_sync = Some(Arc::new(act));
     }
@@ -158,23 +158,23 @@ impl CrashMedia {
         self.lock().lies_told
     }
 
-    /// How often the log was synced so far, and how often anything else.
+    /// Returns the number of syncs of the log so far, and of all others.
     pub fn syncs(&self) -> (u64, u64) {
         let inner = self.lock();
         (inner.log_syncs, inner.shadow_syncs)
     }
 
-    /// How many seals were set so far.
+    /// Returns the number of seals set so far.
     pub fn seals(&self) -> u64 {
         self.lock().seals
     }
 
-    /// It keeps none from here on.
+    /// Keeps no seal from here on.
     pub fn forbid_seals(&self, how: Sealless) {
         self.lock().sealless = Some(how);
     }
 
-    /// The clock that its times come from is set back by an hour.
+    /// Sets the clock of the medium's times back by an hour.
     pub fn set_clock_back(&self) {
         self.lock().hours_back += 1;
     }
@@ -185,12 +185,12 @@ impl CrashMedia {
         inner.ops = 0;
     }
 
-    /// The machine needs the memory of what counts as written.
+    /// Drops cached bytes that count as written, as if the machine needed the memory.
     pub fn lose_memory(&self) {
         self.lock().disk.nodes.values_mut().for_each(Node::lose_memory);
     }
 
-    /// Bytes of a write that began earlier reach the only shadow that is as long: its times have moved.
+    /// Adds bytes of a write that began earlier to the only shadow that is long enough: its times have moved.
     pub fn arrive_late(&self, bytes: &[u8], offset: u64) {
         let mut inner = self.lock();
         let is_shadow = |(name, _): &(&String, &u64)| name.starts_with("shadow");
@@ -205,12 +205,12 @@ impl CrashMedia {
         (node.mtime, node.ctime) = times;
     }
 
-    /// Operations since the fault was set.
+    /// Returns the number of operations since the fault was set.
     pub fn ops(&self) -> u64 {
         self.lock().ops
     }
 
-    /// A sync of something else fails, and the device has lost what it had of the log.
+    /// Makes a sync of another file fail; the device has lost its unflushed part of the log.
     pub fn fail_another_sync(&self) {
         let mut inner = self.lock();
         inner.failed_syncs += 1;
@@ -225,7 +225,7 @@ impl CrashMedia {
 }
 
 impl Inner {
-    /// Counts an operation; fails it if it is the one.
+    /// Counts an operation; fails it if it is the chosen one.
     fn begin(&mut self, verb: Verb) -> io::Result<()> {
         if !matches!(verb, Verb::Open | Verb::Read) {
             let changes = self.changes;
@@ -328,7 +328,7 @@ impl Media for CrashMedia {
         let mut inner = self.lock();
         inner.begin(Verb::Read)?;
         let disk = &inner.disk;
-        // Recovery lists many directories, each of few among all names.
+        // Recovery lists many directories, each with few of all names.
         let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
         let inside = |name: &&String| name.starts_with(&prefix);

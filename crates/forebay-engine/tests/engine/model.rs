@@ -1,5 +1,5 @@
-//! Any sequence of operations of one program equals the same on a map of byte vectors, whatever
-//! the engine flushes, evicts, fetches and recovers meanwhile.
+//! Any sequence of operations of one program equals the same on a map of byte vectors, whatever the
+//! engine flushes, evicts, fetches and recovers meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Model {
             files.push(bytes);
         }
         let tunables = Tunables { tier_size, ..tunables() };
-        // Files of any size are compared by content, or none is.
+        // Either files of any size are compared by content, or none is.
         let digests_from = if seed.is_multiple_of(2) { 1 } else { u64::MAX };
         let config = Config { digests_from, ..Config::default() };
         let engine =
@@ -97,7 +97,7 @@ impl Model {
         self
     }
 
-    /// Another policy, another handle that stays open, or a tier that is detached or attached.
+    /// Switches the policy, a handle that stays open, or the attachment of the tier.
     fn switch(&mut self, path: &Path) -> Result<()> {
         match self.rng.below(30) {
             0..=2 => {
@@ -126,7 +126,7 @@ impl Model {
             self.engine().ops.attach();
             return Ok(());
         }
-        // A file that was removed and is still open would be waited for.
+        // Detach would wait for a file that was removed and is still open.
         self.let_go()?;
         self.report(|engine| engine.ops.detach(keep, &Progress::default()))
     }
@@ -143,7 +143,7 @@ impl Model {
     fn run(&mut self, steps: u64) {
         for step in 0..steps {
             if is_simulated() {
-                // So that what goes home goes between the steps.
+                // Lets flushes end between the steps.
                 time().sleep(Duration::from_micros(step * 7919 % 4000));
             }
             let name = NAMES.iter().filter(|n| **n != "d").nth(self.rng.below(7) as usize);
@@ -179,7 +179,7 @@ impl Model {
             34..=35 => self.report(|engine| engine.ops.evict(&[], &Progress::default())),
             36 => self.report(|engine| engine.drain.flush(&[path.into()], &Progress::default())),
             37 => {
-                // A tier that is too small for all says so.
+                // A tier that is too small for all reports that.
                 self.engine().ops.prefetch(&[path.into()], &Progress::default());
                 Ok(())
             }
@@ -257,7 +257,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the kernel does for a file opened with O_TRUNC.
+    /// Writes as the kernel does to a file opened with O_TRUNC.
     fn write_unseen(&mut self, path: &Path, id: usize) -> Result<()> {
         let data = self.bytes();
         let fixed = self.policies == Policies::Fixed;
@@ -277,8 +277,8 @@ impl Model {
         Ok(())
     }
 
-    /// What the kernel does for a file opened as it is, whatever was flushed and evicted since the
-    /// front-end looked: only a complete file may be written past us.
+    /// Writes as the kernel does to a file opened without O_TRUNC, whatever was flushed and evicted
+    /// since the front-end looked: only a complete file may be written past the daemon.
     fn write_into_unseen(&mut self, path: &Path, id: usize) -> Result<()> {
         let data = self.bytes();
         let at = self.rng.below(self.files[id].len() as u64 + 1);
@@ -291,7 +291,7 @@ impl Model {
             };
             let Some(past) = past else { return Ok(false) };
             if at.is_multiple_of(5) {
-                // It writes nothing.
+                // The program writes nothing.
                 return past.end().map(|()| false);
             }
             let mut got = vec![0xEE; want.len()];
@@ -310,7 +310,7 @@ impl Model {
     fn rename(&mut self, path: &Path, id: usize) -> Result<()> {
         let to = PathBuf::from(["a", "c", "d/f", "g", "h"][self.rng.below(5) as usize]);
         if self.names.get(&to) == Some(&id) {
-            return Ok(()); // Two names of one file: rename does nothing.
+            return Ok(()); // Both are names of one file: rename does nothing.
         }
         let (from, over) = (self.engine().verbs.stat(path)?, self.engine().verbs.stat(&to).ok());
         let over = over.as_ref().map(|attr| named(&to, attr));
@@ -375,7 +375,7 @@ impl Model {
         let attachment = self.engine().files.attachment();
         self.engine().ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         let gone = Arc::downgrade(&self.engine.take().expect("always one"));
-        // The store of the index writes when it is dropped; read-ahead may hold on to it.
+        // The index writes to its store when it is dropped; read-ahead may still hold it.
         within("the engine ends", || gone.strong_count() == 0);
         let (media, store) = (self.media.clone(), self.store.clone());
         let digests_from = self.digests_from;
@@ -385,7 +385,7 @@ impl Model {
         Ok(())
     }
 
-    /// Through the engine and, once flushed, on the backing store, all is as it should be.
+    /// Checks all files through the engine and, once flushed, on the backing store.
     fn finish(&mut self) {
         self.let_go().expect("closing never fails");
         for (path, id) in &self.names {
@@ -419,7 +419,7 @@ fn assert_same(path: &Path, found: &[u8], want: &[u8]) {
     assert_eq!(differs, None, "{}: first difference", path.display());
 }
 
-/// A directory that goes with its owner, in memory where there is such a place.
+/// A directory that is removed with its owner, in memory if possible.
 struct Place(PathBuf);
 
 impl Place {
@@ -462,7 +462,7 @@ fn any_sequence_equals_a_map_of_bytes_in_a_small_tier() {
 #[test]
 fn any_sequence_does_while_the_policies_change() {
     for (seed, tier) in [(30, None), (31, None), (32, Some(900_000)), (33, Some(900_000))] {
-        // In a small tier most of the time is waited for room.
+        // In a small tier most of the time goes into waits for room.
         let _time = tier.map(|_| simulated());
         let store = Arc::new(MemStore::new());
         let model = Model::new(seed, Arc::new(CrashMedia::default()), store, tier, 300_000);

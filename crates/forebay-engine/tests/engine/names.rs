@@ -1,4 +1,4 @@
-//! Names after a loss of power: of the fast tier alone, of the backing store alone, of both.
+//! Names after a loss of power: that of the fast tier alone, of the backing store alone, of both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const BEFORE: &str = "before";
 const AFTER: &str = "after";
 const LEN: usize = 8 << 10;
 
-/// What every name means: a file by the byte that it is full of; 0 is an empty one.
+/// The content of every name: the byte that fills its file; 0 is an empty one.
 type Names = BTreeMap<PathBuf, u8>;
 
 fn serve(media: &CrashMedia, store: MemStore, boot: &str) -> Arc<Engine> {
@@ -24,7 +24,7 @@ fn serve(media: &CrashMedia, store: MemStore, boot: &str) -> Arc<Engine> {
     start(media, store, boot, Config::default(), patient()).expect("a sound tier")
 }
 
-/// An engine on a tier and a store, and what a program does with it.
+/// An engine on a tier and a store, with the operations of a program.
 struct Bed {
     media: CrashMedia,
     store: MemStore,
@@ -32,7 +32,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// On a store with these files, which are durable there.
+    /// Starts on a store with these files, which are durable there.
     fn on(files: &[(&str, u8)]) -> Bed {
         let (media, store) = (CrashMedia::default(), MemStore::new());
         for (path, value) in files {
@@ -69,7 +69,7 @@ impl Bed {
         drop(file);
     }
 
-    /// A new file that is written and synced.
+    /// Makes a file that is written and synced.
     fn put(&self, path: &str, value: u8) {
         self.create(path);
         self.write(path, value);
@@ -113,7 +113,7 @@ impl Bed {
     }
 }
 
-/// Everything at one moment.
+/// The state of tier and store at one moment.
 #[derive(Clone)]
 struct Moment {
     disk: Disk,
@@ -121,17 +121,17 @@ struct Moment {
 }
 
 impl Moment {
-    /// What may be left of the tier that has lost power.
+    /// Returns the possible states of the tier after a loss of power.
     fn disks(&self) -> Vec<Disk> {
         self.disk.crash_images(&mut Rng::new(7), 4)
     }
 
-    /// What may be left of the store: the changes of names since its last sync, up to some.
+    /// Returns the possible states of the store: with some of the changes of names since its last sync.
     fn trees(&self) -> Vec<Tree> {
         (0..=self.tree.unsynced_names()).map(|n| self.tree.forgetting(n)).collect()
     }
 
-    /// What is found when the tier alone has lost power, the store alone, and both.
+    /// Returns the names that are found when the tier alone has lost power, the store alone, and both.
     fn all(&self) -> Vec<(&'static str, Names)> {
         let mut found = Vec::new();
         for disk in self.disks() {
@@ -146,7 +146,7 @@ impl Moment {
         found
     }
 
-    /// Whoever has lost power, these files are there and no others.
+    /// Checks that, whichever has lost power, these files are there and no others.
     fn assert_all(&self, want: &[(&str, u8)]) {
         let want: Names = want.iter().map(|(path, value)| (path.into(), *value)).collect();
         for (who, found) in self.all() {
@@ -155,7 +155,7 @@ impl Moment {
     }
 }
 
-/// What is on the store after a recovery and a flush, and was read from the mount before.
+/// Returns the names on the store after a recovery and a flush, checked through the mount before.
 fn recovered(disk: Disk, tree: Tree, boot: &str) -> Names {
     let store = MemStore::on(tree);
     let engine = serve(&CrashMedia::on(disk), store.clone(), boot);
@@ -191,7 +191,7 @@ fn a_file_that_was_linked_to_its_final_name_has_that_alone() {
     let at_once = bed.now();
     bed.sync("final");
     bed.now().assert_all(&[("final", b'N'), ("old", b'O')]);
-    // Nobody has synced the names yet: one of them, and the bytes in any case.
+    // The names were not synced yet: at least one of them has the bytes.
     for (who, found) in at_once.all() {
         let names: Vec<_> = found.iter().filter(|(_, value)| **value == b'N').collect();
         assert!(!names.is_empty(), "{who} lost power: {found:?}");
@@ -247,7 +247,7 @@ fn a_rollback_journal_that_was_removed_undoes_no_commit() {
         bed.engine.verbs.sync_dir(Path::new("")).expect("a sound store");
         bed.now().assert_all(&[("db", value)]);
     }
-    // The directory is synced, and then the store forgets nothing; here the tier's journal has it.
+    // A sync of the directory makes the store remember; here the tier's journal has the removal.
     bed.put("db-journal", b'2');
     bed.unlink("db-journal");
     bed.write("db", b'3');
@@ -282,7 +282,7 @@ fn a_name_that_was_replaced_twice_is_the_last() {
         let bed = Bed::on(&[("f", b'O')]);
         bed.create("tmp");
         if let Some(value) = middle {
-            // Flushed, and known no more.
+            // Flushed, and not known any more.
             bed.write("tmp", value);
             bed.flush();
             bed.engine.ops.evict(&[], &Progress::default());
@@ -321,7 +321,7 @@ fn a_directory_that_was_renamed_takes_new_files_along() {
     bed.end();
 }
 
-/// What a sync of the store covers is looked at no more.
+/// Changes that a sync of the store covers are not looked at any more.
 // S-3
 #[test]
 fn names_that_the_store_has_synced_are_not_made_again() {
@@ -329,7 +329,7 @@ fn names_that_the_store_has_synced_are_not_made_again() {
     bed.put("a", b'A');
     bed.replace("a", "b");
     bed.flush();
-    // Somebody else, after that.
+    // Another program renames the file after that.
     bed.store.rename(Path::new("b"), Path::new("c"), RenameMode::Replace).expect("it is there");
     let moment = bed.now();
     let want: Names = [("c".into(), b'A')].into();
@@ -337,8 +337,8 @@ fn names_that_the_store_has_synced_are_not_made_again() {
     bed.end();
 }
 
-/// Directories are renamed and exchanged, files are made below them and removed: what was answered
-/// outlives the daemon, and what was synced the power of the tier.
+/// Directories are renamed and exchanged, files are made below them and removed: answered changes
+/// outlive the daemon, and synced ones a loss of the tier's power.
 // S-2 S-3
 #[test]
 fn directories_that_move_keep_their_files_whoever_dies() {
@@ -408,8 +408,8 @@ fn directories_that_move_keep_their_files_whoever_dies() {
     assert!(moved > 4, "{moved}");
 }
 
-/// Somebody else renames a file that is pinned here, so that it stays on record, then we do, and perhaps the
-/// daemon is killed: who opens it by the name that it has reads it.
+/// Another program renames a file that is pinned here, so that it stays on record, then this mount
+/// renames it, and perhaps the daemon is killed: an open by the file's present name reads it.
 // S-25
 #[test]
 fn a_file_that_others_rename_is_read_by_the_name_that_it_has() {

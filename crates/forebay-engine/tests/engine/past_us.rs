@@ -1,4 +1,4 @@
-//! Writers past us beside the flushes that they cannot be seen by.
+//! Writers past the daemon beside flushes, which cannot see them.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -18,8 +18,8 @@ use crate::media::{CrashMedia, Leases};
 use crate::start::{NEW, patient, start};
 use crate::store::MemStore;
 
-/// A program opens a file past us while it is flushed, writes to it and syncs it. What the flush has
-/// copied was there before.
+/// A program opens a file past the daemon while it is flushed, writes to it and syncs it. The flush
+/// has copied earlier bytes.
 // S-3 S-6
 #[test]
 fn a_flush_says_nothing_of_what_was_written_past_us_meanwhile() {
@@ -36,7 +36,7 @@ fn a_flush_says_nothing_of_what_was_written_past_us_meanwhile() {
             let past = past.expect("all of it is there");
             past.shadow().write_at(&[b'B'; 64 * KIB], 0).expect("memory");
             writer.io.sync(&written).expect("a tier that works");
-            // It goes on.
+            // The program goes on.
             std::mem::forget(past);
         }
     });
@@ -48,7 +48,7 @@ fn a_flush_says_nothing_of_what_was_written_past_us_meanwhile() {
     assert!(images > 1, "nothing was unsynced");
 }
 
-/// A program that has mapped a file ends while the last flush is under way: the mount is gone already.
+/// A program that has mapped a file ends during the last flush: the mount is gone already.
 // S-12
 #[test]
 fn what_a_mapping_leaves_at_the_end_is_flushed() {
@@ -76,7 +76,7 @@ fn what_a_mapping_leaves_at_the_end_is_flushed() {
     assert!(file_of(&store, "f") == [b'B'; 64 * KIB]);
 }
 
-/// A program closes a file and goes on with its mapping, and nobody can tell whether it does.
+/// A program closes a file and goes on with its mapping, and the daemon cannot tell whether it does.
 // S-2
 #[test]
 fn a_mapping_that_cannot_be_told_is_reckoned_with() {
@@ -94,7 +94,7 @@ fn a_mapping_that_cannot_be_told_is_reckoned_with() {
     bed.media.set_leases(Leases::Granted);
 }
 
-/// Where nothing tells of mappings, there is none.
+/// Where the daemon cannot learn of mappings, no program is let past it.
 // S-2
 #[test]
 fn without_leases_nobody_is_let_past_us() {

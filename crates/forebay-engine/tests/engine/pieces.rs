@@ -1,4 +1,4 @@
-//! A round in pieces, several of which are on their way at once.
+//! A round in pieces, several of which are under way at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -16,16 +16,16 @@ use crate::start::within;
 /// Four pieces and a half.
 const LEN: usize = (4 << 20) + (512 << 10);
 
-/// What happens to a piece, the first of which is 0, before its partner has it.
+/// Called for each piece, from 0 on, before its partner has it.
 type Before = dyn Fn(&Road, usize) -> Result<()> + Send + Sync;
 
-/// A way on which pieces take their time.
+/// A way on which pieces take time.
 struct Road {
     way: Arc<Way>,
     before: Mutex<Arc<Before>>,
     begun: AtomicUsize,
     ended: AtomicUsize,
-    /// So many were on their way at once.
+    /// The most pieces that were under way at once.
     most: AtomicUsize,
 }
 
@@ -85,9 +85,9 @@ impl Partners for Road {
     }
 }
 
-/// A file that nobody was told of yet, and the way to the partner.
+/// Makes a file that partners were not told of yet, and the way to the partner.
 fn begun() -> (Pair, Arc<Road>, OpenFile) {
-    // Nothing goes ahead of the sync.
+    // No byte goes ahead of the sync.
     let config = Config { ahead_from: u64::MAX, ..Config::default() };
     let pair = pair_with(&CrashMedia::default(), config);
     let [begun, ended, most] = [(); 3].map(|()| AtomicUsize::new(0));
@@ -106,7 +106,7 @@ fn is_with_the_partner(pair: &Pair) {
     assert!(read(&pair.keeper, "f") == read(&pair.home, "f"));
 }
 
-/// The first one comes after the two that follow it.
+/// The first piece comes after the two that follow it.
 // S-3
 #[test]
 fn pieces_that_pass_each_other_are_one_round() {
@@ -123,7 +123,7 @@ fn pieces_that_pass_each_other_are_one_round() {
     is_with_the_partner(&pair);
 }
 
-/// The last one says what there must be: nobody is told that all is there before it is.
+/// The last piece says what the whole is: no caller is told that all is there before it is.
 // S-3
 #[test]
 fn the_last_piece_begins_when_all_others_have_come() {
@@ -140,7 +140,7 @@ fn the_last_piece_begins_when_all_others_have_come() {
     is_with_the_partner(&pair);
 }
 
-/// Nothing of a round that failed comes after it, and the next one brings all of it again.
+/// No piece of a failed round comes after it, and the next round brings everything again.
 // S-3
 #[test]
 fn a_piece_that_fails_ends_its_round_and_the_pieces_beside_it() {

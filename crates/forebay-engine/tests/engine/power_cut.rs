@@ -1,10 +1,10 @@
 //! Crashes at any moment of a workload: the process dies, the machine loses power, the backing
 //! store loses power with it.
 //!
-//! The workload runs once per seed; before changes of the fast tier picked at random, in the
-//! middle of writes, syncs, flushes, compactions and evictions, everything is copied: the tier with what
-//! is durable of it, the backing store, and what the program had been told. Each copy is then
-//! recovered, read, flushed and compared.
+//! The workload runs once per seed; before changes of the fast tier picked at random, in the middle
+//! of writes, syncs, flushes, compactions and evictions, everything is copied: the tier with its
+//! durable part, the backing store, and the acknowledgements that the program had got. Each copy is
+//! then recovered, read, flushed and compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,13 +27,13 @@ const STEPS: u64 = 120;
 /// Files are at most this long, in sectors.
 const LEN_MAX: u64 = 96;
 
-/// Files of any size are compared by content, or none is.
+/// Either files of any size are compared by content, or none is.
 fn digests(seed: u64) -> Config {
     let digests_from = if seed.is_multiple_of(2) { 1 } else { u64::MAX };
     Config { digests_from, ..Config::default() }
 }
 
-/// Everything at one moment.
+/// The state of everything at one moment.
 struct Moment {
     seed: u64,
     at: u64,
@@ -65,9 +65,9 @@ pub struct Workload {
     pub journal: Arc<Mutex<Journal>>,
     held: Vec<OpenFile>,
     generation: u32,
-    /// Somebody else flushes too.
+    /// Whether another thread flushes too.
     company: bool,
-    /// Syncs of what is written past us that nobody tells us of.
+    /// The number of syncs past the daemon that it does not see.
     msyncs: u64,
 }
 
@@ -114,7 +114,7 @@ impl Workload {
         Ok(std::mem::take(&mut *moments.lock().expect("no panic inside")))
     }
 
-    /// All its steps.
+    /// Runs all steps.
     pub fn work(&mut self) -> std::result::Result<(), String> {
         let stop = Arc::new(AtomicBool::new(false));
         let company = self.company.then(|| self.flush_beside(stop.clone()));
@@ -145,8 +145,8 @@ impl Workload {
                 return;
             }
             next = Some(at + 1 + rng.below(110));
-            // Others go on, who make names without a change here: what the store has and what the
-            // journal says of it must be of one moment.
+            // Other threads make names without a change of the tier: the store and the journal must
+            // be copied at one moment.
             let journal = journal.lock().expect("no panic inside");
             out.lock().expect("no panic inside").push(Moment {
                 seed,
@@ -212,7 +212,7 @@ impl Workload {
         self.journal(|j| j.id(&path.to_path_buf()).expect("the step looked"))
     }
 
-    /// Some sectors near the file, with what to put there.
+    /// Returns some sectors near the file's end, and their new content.
     fn stretch(&mut self, id: usize) -> (usize, Vec<u8>) {
         let len = self.journal(|j| j.len(id)) as u64;
         let at = self.rng.below((len + 4).min(LEN_MAX)) as usize;
@@ -291,8 +291,8 @@ impl Workload {
         Ok(())
     }
 
-    /// As a program does that the kernel serves: truncates, if the file is not open as it is, writes
-    /// past us, syncs perhaps.
+    /// Writes as a program does that the kernel serves: truncates, unless it opens the file as it
+    /// is, writes past the daemon, and may sync.
     fn write_unseen(&mut self, path: &Path) -> Result<()> {
         let id = self.id(path);
         let file = self.engine.io.open(path, None)?;
@@ -323,7 +323,7 @@ impl Workload {
             self.journal(|j| j.change_ends(id));
             match self.rng.below(8) {
                 0 | 1 => self.sync(path)?,
-                // Of what a program syncs by a mapping nobody tells us.
+                // The daemon does not see a sync by a mapping.
                 2 if ready && at < len => {
                     let covered = self.journal(|j| j.sync_begins(id));
                     past.shadow().sync_data().expect("memory");
@@ -350,7 +350,7 @@ impl Workload {
         Ok(())
     }
 
-    /// S-5: what a flush without failures leaves is what the program wrote, and will stay.
+    /// S-5: after a flush without failures the store has the program's bytes, and keeps them.
     fn flush(&mut self) -> std::result::Result<(), String> {
         let ids: Vec<usize> = ["p", "q", "r", "s", "t", "u"]
             .iter()
@@ -368,7 +368,7 @@ impl Workload {
     }
 }
 
-/// What is to be compared with the journal of a workload once somebody has recovered.
+/// Compares a recovered engine with the journal of a workload.
 pub fn compare(
     journal: &Journal,
     crash: Crash,
@@ -382,8 +382,8 @@ pub fn compare(
         seen.insert(path, bytes);
     }
     let report = engine.drain.flush(&[], &Progress::default());
-    // A removal that the tier forgot, or a create over an older name that the backing store
-    // forgot, leaves a conflict for the operator, and our bytes in the tier.
+    // A removal that the tier forgot, or a create over an older name that the backing store forgot,
+    // leaves a conflict for the operator, and the dirty bytes in the tier.
     let conflicts = report.failures.iter().filter(|f| f.state == "conflict");
     let excused: BTreeSet<PathBuf> = match crash {
         Crash::Process => BTreeSet::new(),
@@ -494,7 +494,7 @@ fn no_crash_breaks_a_promise() {
     }
     println!("{done:?}");
     if count == 1 {
-        // What all of them do together is not what each does.
+        // The bounds below hold for all seeds together, not for each.
         assert!(done.moments > 0 && done.images > 0, "it crashed: {done:?}");
         return;
     }

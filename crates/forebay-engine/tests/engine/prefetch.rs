@@ -1,4 +1,4 @@
-//! Fetching on request what does not fit, and what others would make room with.
+//! Fetching files on request that do not fit, and files that other programs would evict to make room.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
 
-/// What is in each file.
+/// The size of each file.
 const EACH: u64 = 8 * MIB;
 
-/// Three and a half files are below the mark that is evicted to.
+/// Three and a half files fit below the eviction mark.
 const TIER: u64 = 32 * MIB;
 
 fn store(names: &[&str]) -> MemStore {
@@ -34,7 +34,7 @@ fn engine(store: Arc<dyn BackingStore>) -> Arc<Engine> {
     start(media, store, "prefetch", Config::default(), tunables).expect("a new tier")
 }
 
-/// An engine on a store that does not give the bytes of `b` before the faults are cleared.
+/// Starts an engine on a store that does not return the bytes of `b` before the faults are cleared.
 fn without_b(names: &[&str]) -> (Arc<Engine>, FaultHandle) {
     let rule = FaultRule {
         op: "read_at".into(),
@@ -73,19 +73,19 @@ fn what_a_prefetch_says_it_has_fetched_is_there_and_the_rest_is_refused() {
         assert!(report.failures[0].error.contains("do not fit"), "{report:?}");
         assert_eq!(counter(&engine, "fill_bytes"), 3 * EACH, "nothing is fetched in vain");
     }
-    // What was fetched makes room from now on.
+    // Fetched bytes may be evicted from now on.
     let (file, _) = engine.verbs.create(Path::new("new"), &NEW).expect("a new name");
     for at in 0..TIER / MIB / 2 {
         engine.io.write(&file, at * MIB, &vec![9; MIB as usize]).expect("room");
     }
     drop(file);
-    // Dirty bytes stay, so that there is less.
+    // Dirty bytes stay, so less fits.
     let report = engine.ops.prefetch(&everything(), &Progress::default());
     assert_eq!(report.files, 2, "what is dirty, and one more: {report:?}");
     abandon(engine);
 }
 
-/// Method: the store does not give the second file, while a program reads as much as the tier holds.
+/// Method: the store does not return the second file, while a program reads as much as the tier holds.
 // S-9
 #[test]
 fn what_a_prefetch_has_fetched_stays_until_it_ends() {
@@ -111,7 +111,7 @@ fn what_a_prefetch_has_fetched_stays_until_it_ends() {
     abandon(engine);
 }
 
-/// Method: what is fetched is thrown away while the job waits for the store.
+/// Method: fetched bytes are thrown away while the job waits for the store.
 #[test]
 fn what_is_no_longer_there_at_the_end_is_not_reported_as_fetched() {
     let (engine, faults) = without_b(&["a", "b"]);

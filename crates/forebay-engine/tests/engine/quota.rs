@@ -1,4 +1,4 @@
-//! The quota of an admission rule: what its files take of the tier, and what makes room for more.
+//! The quota of an admission rule: the room that its files take, and how more is made.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn rule(name: &str, path: &str) -> Rule {
     Rule { name: name.into(), path: vec![path.into()], ..Rule::default() }
 }
 
-/// An engine with a quota of 3 MiB for `q*`, over a store with files of 1 MiB.
+/// Starts an engine with a quota of 3 MiB for `q*`, over a store with files of 1 MiB.
 fn engine(names: &[&str]) -> (Arc<Engine>, MemStore) {
     let store = MemStore::new();
     for name in names {
@@ -46,7 +46,7 @@ fn read(engine: &Arc<Engine>, name: &str) {
     assert!(n == found.len() && found == content(name, MIB), "{name}");
 }
 
-/// Writes MiBs of a file, which is made if it is not there.
+/// Writes some MiB of a file, which is made if it does not exist.
 fn write(engine: &Arc<Engine>, name: &str, mibs: std::ops::Range<u64>) {
     let path = Path::new(name);
     let file = engine
@@ -100,18 +100,18 @@ fn what_has_no_place_beside_dirty_bytes_goes_around() {
     write(&engine, "q1", 0..3);
     read(&engine, "q9");
     assert_eq!((cached(&engine, "q9"), counter(&engine, "read_bypass_rule")), (0, 1));
-    // A file that has nothing dirty goes around at once; nothing is flushed for it.
+    // A write to a file without dirty bytes goes around at once, without a flush.
     write(&engine, "q2", 0..1);
     assert_eq!(on_store(&store, "q2"), content("q2", MIB));
     assert_eq!((counter(&engine, "write_bypass_rule"), counter(&engine, "flushed_bytes")), (1, 0));
-    // Over what is there already a write needs no room.
+    // An overwrite of bytes in the tier needs no room.
     write(&engine, "q1", 1..2);
     assert_eq!((used(&engine), counter(&engine, "write_bypass_rule")), (3 * MIB, 1));
-    // One that is dirty is flushed first, and stays in order.
+    // A dirty file is flushed first, so its writes stay in order.
     write(&engine, "q1", 2..4);
     assert_eq!(on_store(&store, "q1"), content("q1", 4 * MIB));
     assert_eq!((counter(&engine, "write_bypass_rule"), engine.ops.status().dirty_bytes), (2, 0));
-    // What is clean now makes room.
+    // Clean bytes make room now.
     write(&engine, "q3", 0..2);
     assert_eq!(engine.ops.status().dirty_bytes, 2 * MIB);
     assert!(used(&engine) <= 3 * MIB);

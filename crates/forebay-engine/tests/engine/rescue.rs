@@ -1,4 +1,4 @@
-//! Saving what a tier holds to another place leaves the backing store as it is.
+//! Saving the contents of a tier to another place leaves the backing store unchanged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::store::MemStore;
 
 const MIB: usize = 1 << 20;
 
-/// A tier on disk, since that is what is rescued, and its backing store.
+/// A tier on disk, as a rescue needs it, and its backing store.
 struct Bed {
     tier: PathBuf,
     store: MemStore,
@@ -26,7 +26,7 @@ impl Drop for Bed {
     }
 }
 
-/// Of `f`, 3 MiB of ones on the store, a page is twos here; `long` was made longer here.
+/// Makes `f`, 3 MiB of ones on the store with a page of twos here, and `long`, which was made longer here.
 fn bed(name: &str) -> Bed {
     let tier = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
     let store = MemStore::new();
@@ -52,7 +52,7 @@ fn changes(call: &Call<'_>) -> bool {
     call.verb == Verb::WriteAt || !call.verb.repeatable()
 }
 
-/// Rescues, and proves that the store was asked and not changed.
+/// Rescues, and checks that the store was read and not changed.
 fn rescued(bed: &Bed) -> (Salvaged, MemStore) {
     let (asked, changed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (hooked, hook) = Hook::on(bed.store.clone());

@@ -1,5 +1,5 @@
-//! Memory that is found ahead of a stream of writes: there while it goes on, gone after it, and
-//! never seen in the bytes.
+//! Memory that is reserved ahead of a stream of writes: there while the stream goes on, gone after
+//! it, and never seen in the bytes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl Memory {
         (Memory(dir.into()), media)
     }
 
-    /// What the shadow files occupy.
+    /// Returns the room that the shadow files take.
     fn occupied(&self) -> u64 {
         let list = |dir: &Path| std::fs::read_dir(dir).expect("a directory").flatten();
         let dirs = list(&self.0.join("shadow"));
@@ -41,7 +41,7 @@ impl Drop for Memory {
     }
 }
 
-/// As a front-end does it.
+/// Appends as a front-end does.
 fn append(engine: &Arc<Engine>, file: &Arc<File>, bytes: &[u8]) {
     let from = engine.verbs.stat_open(file).size;
     engine.io.write(file, from, bytes).expect("room");
@@ -70,7 +70,7 @@ fn a_stream_finds_memory_and_leaves_none() {
     abandon(engine);
 }
 
-/// What changes the file otherwise meets zeros where memory was found.
+/// Other changes of the file find zeros in the reserved memory.
 // S-1
 #[test]
 fn no_sequence_of_changes_sees_what_is_reserved() {

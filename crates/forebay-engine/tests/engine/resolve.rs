@@ -15,7 +15,7 @@ use crate::store::MemStore;
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A file of ones of which the first page is twos here, and sevens further on there.
+/// A file of ones: its first page is twos here, and a later part is sevens on the store.
 struct Bed {
     store: MemStore,
     hook: Arc<Hook>,
@@ -51,7 +51,7 @@ fn write_there(store: &MemStore) {
     theirs.write_at(&[7; PAGE], 2 * PAGE as u64).expect("memory");
 }
 
-/// The part of a copy beside the file that is behind its first mebibyte.
+/// Whether a call writes behind the first mebibyte of a copy beside the file.
 fn is_late_copy(call: &Call<'_>) -> bool {
     let beside = call.paths[0].to_string_lossy().contains("forebay-ours");
     call.verb == Verb::WriteAt && beside && call.offset >= MIB as u64
@@ -153,7 +153,8 @@ fn what_a_shortened_file_lacks_is_not_made_up() {
     abandon(engine);
 }
 
-/// Programs read ours as a whole; all of it but a page is clean, and theirs has nothing of it.
+/// Programs read the version here as a whole; all of it but a page is clean, and the store's
+/// version has none of it.
 // S-8
 #[test]
 fn keeping_ours_keeps_what_was_clean_of_it() {

@@ -1,4 +1,4 @@
-//! Files of which nothing can come back over what others write: those whose claims may go.
+//! Files that are at rest: no byte of them can come back over others' writes, so their claims may go.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::media::CrashMedia;
 use crate::start::{NEW, abandon, patient, start};
 use crate::store::MemStore;
 
-/// An engine with a file of which `[0, 100)` is dirty.
+/// Starts an engine with a file of which `[0, 100)` is dirty.
 fn engine() -> (Arc<Engine>, OpenFile) {
     let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
     let engine = start(media, store, "rest", Config::default(), patient()).expect("a new tier");
@@ -18,8 +18,8 @@ fn engine() -> (Arc<Engine>, OpenFile) {
     (engine, file)
 }
 
-/// What was synced is kept after a flush, and a loss of power would flush it again: over what others
-/// have written meanwhile.
+/// Synced bytes are kept after a flush, and a loss of power would flush them again: over bytes that
+/// others have written meanwhile.
 // S-6
 #[test]
 fn a_file_is_at_rest_once_nothing_of_it_can_come_back() {
@@ -39,8 +39,8 @@ fn a_file_is_at_rest_once_nothing_of_it_can_come_back() {
     abandon(engine);
 }
 
-/// Who makes a file past us and writes nothing leaves records that wait for the next one, and without
-/// them the file would come back as written.
+/// A program that makes a file past the daemon and writes nothing leaves records that wait for the
+/// next one to be written; without them the file would come back as written.
 // S-25
 #[test]
 fn what_makes_a_file_rest_is_durable() {

@@ -19,7 +19,7 @@ impl Rng {
         (self.next() >> 11) % n.max(1)
     }
 
-    /// Independent of what this one gives later.
+    /// Returns a generator that is independent of this one's later numbers.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next())
     }

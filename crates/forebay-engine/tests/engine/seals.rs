@@ -1,4 +1,5 @@
-//! A file that grows past us and is synced again and again: one flush of the device each time, and a seal that says so.
+//! A file that grows past the daemon and is synced again and again: one flush of the device each
+//! time, and a seal that says so.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use crate::rng::Rng;
 use crate::start::{NEW, abandon, read_all};
 use crate::store::MemStore;
 
-/// A file that a program appends to, past us.
+/// A file that a program appends to, past the daemon.
 struct Grown {
     bed: Bed,
     file: OpenFile,
     past: Past,
     bytes: Vec<u8>,
-    /// So many of them were synced.
+    /// The number of bytes that were synced.
     synced: usize,
 }
 
 impl Grown {
-    /// One that was synced once: its name and its record are durable.
+    /// Makes a file that was synced once: its name and its record are durable.
     fn new() -> Grown {
         let bed = Bed::new();
         let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
@@ -53,7 +54,7 @@ impl Grown {
         self.synced = self.synced.min(len);
     }
 
-    /// After any cut of the power what was synced is there, and no byte that nobody wrote.
+    /// Checks that after any cut of the power all synced bytes are there, and no byte that was not written.
     fn survives(&self) {
         let images = judge(&self.bed, |found| {
             assert!(found.len() >= self.synced, "{} of {} bytes", found.len(), self.synced);
@@ -63,7 +64,7 @@ impl Grown {
     }
 }
 
-/// In pieces, of which a cut of the power may leave any.
+/// Writes in pieces, of which a cut of the power may leave any.
 fn write_apart(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) {
     for (n, piece) in bytes.chunks(PIECE).enumerate() {
         shadow.write_at(piece, offset + (n * PIECE) as u64).expect("memory");
@@ -72,7 +73,7 @@ fn write_apart(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) {
 
 const PIECE: usize = 2500;
 
-/// What any cut of the power leaves of the file on the store, once it is flushed. Returns how many images there were.
+/// Checks the file on the store after any cut of the power and a flush. Returns the number of images.
 fn judge(bed: &Bed, is_right: impl Fn(&[u8])) -> usize {
     let (disk, tree) = (bed.media.snapshot(), bed.store.snapshot());
     judge_disk(&disk, &MemStore::on(tree), is_right)
@@ -106,12 +107,12 @@ fn a_file_that_grows_past_us_needs_one_flush_for_each_sync() {
     let after = grown.bed.media.syncs();
     assert_eq!((after.0 - before.0, after.1 - before.1), (0, 30), "of the log, and of the bytes");
     assert_eq!(grown.bed.media.seals() - seals, 30);
-    // What is not synced is no part of it.
+    // Unsynced bytes are no part of it.
     grown.append(5000);
     grown.survives();
 }
 
-/// Where a seal may be durable before the bytes there is none.
+/// If a seal may become durable before its bytes, none is made.
 // S-3
 #[test]
 fn without_seals_each_sync_has_its_record_flushed() {
@@ -131,7 +132,7 @@ fn without_seals_each_sync_has_its_record_flushed() {
     }
 }
 
-/// A seal speaks of bytes that were cut off since, and others are in their place.
+/// A seal covers bytes that were cut off since, and others have taken their place.
 // S-3 S-4
 #[test]
 fn a_seal_says_nothing_of_what_came_after_a_cut() {
@@ -148,7 +149,8 @@ fn a_seal_says_nothing_of_what_came_after_a_cut() {
     }
 }
 
-/// How many of the images of a moment between seal and sync have bytes that nobody wrote, and how many have none.
+/// Returns how many images of a moment between seal and sync have bytes that were not written, and
+/// how many have none.
 fn judge_within_a_sync(lie: Option<Lie>) -> (u64, u64) {
     let mut grown = Grown::new();
     grown.append(6000);
@@ -208,7 +210,7 @@ fn a_cut_within_a_sync_is_on_record_before_the_bytes_go() {
     assert!(grown.bed.media.seals() > 0);
 }
 
-/// What is recorded of the file between its seal and the record of the sync may be found in the log without that.
+/// A record about the file between its seal and the record of the sync may be in the log without the latter.
 // S-3
 #[test]
 fn what_is_recorded_within_a_sync_does_not_take_its_seal_away() {
@@ -220,7 +222,7 @@ fn what_is_recorded_within_a_sync_does_not_take_its_seal_away() {
         if !came.swap(true, Relaxed) {
             let pinned = engine.ops.pin(&["f".into()], &Default::default());
             assert!(pinned.failures.is_empty(), "{pinned:?}");
-            // Which makes the record of the pin durable.
+            // This makes the record of the pin durable.
             engine.io.write(&other, 0, &[1; 10]).expect("room");
             engine.io.sync(&other).expect("a tier that works");
         }
@@ -230,7 +232,7 @@ fn what_is_recorded_within_a_sync_does_not_take_its_seal_away() {
     grown.survives();
 }
 
-/// The numbers of records that were lost are given again: a seal of before is of no record of theirs.
+/// The numbers of lost records are used again: a seal from before the loss covers no record after it.
 // S-3 S-4
 #[test]
 fn a_seal_of_before_a_loss_does_not_count_after_it() {
@@ -283,7 +285,7 @@ fn a_sync_that_fails_seals_nothing_that_is_not_there() {
     }
 }
 
-/// What a shadow says is believed by who only looks, too, and on the boot that it was written in nothing comes of it.
+/// A reader of the tier believes a shadow's seal, too; on the boot that wrote the seal it changes nothing.
 // S-11
 #[test]
 fn a_process_that_dies_leaves_its_file_as_it_is() {
@@ -297,7 +299,7 @@ fn a_process_that_dies_leaves_its_file_as_it_is() {
     abandon(engine);
 }
 
-/// The index is lost with the power: what was synced last is saved all the same, and told to be in doubt.
+/// The index is lost with the power: the last synced bytes are saved all the same, and reported as in doubt.
 // S-3
 #[test]
 fn a_rescue_without_the_index_saves_what_a_seal_speaks_of() {

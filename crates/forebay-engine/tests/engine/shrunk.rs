@@ -12,7 +12,7 @@ use crate::store::MemStore;
 
 const PAGE: u64 = 4096;
 
-/// Read without being kept, as a rule or a full tier would have it.
+/// The file is read without being kept, as by a rule or with a full tier.
 // S-1
 #[test]
 fn what_is_gone_is_an_error_also_for_who_reads_around_the_tier() {
@@ -42,7 +42,7 @@ fn what_is_gone_is_an_error_also_for_who_reads_around_the_tier() {
     abandon(engine);
 }
 
-/// What we cut off ourselves is no error.
+/// Bytes that were cut off here are no error.
 #[test]
 fn what_was_cut_off_here_is_the_end_of_the_file() {
     let store = MemStore::new();

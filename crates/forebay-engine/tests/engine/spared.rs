@@ -1,4 +1,4 @@
-//! Work that is spared: questions to the backing store, and shadow files made anew.
+//! Work that is avoided: questions to the backing store, and new shadow files.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -42,10 +42,10 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
     assert_eq!(attr.size, 8192);
     assert_eq!(asked.load(Relaxed), 0);
     time().sleep(2 * SECOND);
-    // Neither old nor expired, whatever the flush took.
+    // Neither old nor expired, however long the flush took.
     let ttl = time().since(flushed) * 5 / 4;
     assert!(engine.verbs.stat_recent(&file, ttl).is_some());
-    // Without letting time pass, in which the answer would expire.
+    // Without simulated time passing, in which the answer would expire.
     let deadline = Instant::now() + PATIENCE;
     while engine.verbs.stat_recent(&file, ttl / 2).is_none() {
         assert!(Instant::now() < deadline, "nobody asks again");
@@ -56,8 +56,8 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
     abandon(engine);
 }
 
-/// Goal: the first write to a new file asks the store nothing. Method: what is known of a file that
-/// was just made, and after somebody gave it capabilities.
+/// Goal: the first write to a new file asks the store nothing. Method: the known attributes of a
+/// file that was just made, and those after a capability was set.
 #[test]
 fn a_new_file_has_no_capability_until_one_is_set() {
     let dir = TempDir::new();
@@ -109,7 +109,7 @@ fn what_is_opened_to_be_read_is_opened_on_the_store_in_the_same_call() {
     abandon(engine);
 }
 
-/// Runs `meanwhile` when a flush of `file` has written to the backing store and does not go on.
+/// Runs `meanwhile` when a flush of `file` has written to the backing store and is held up.
 fn in_flight(engine: &Arc<Engine>, hook: &Hook, file: &Arc<File>, meanwhile: impl FnOnce()) {
     let (arrived, arrives) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel();
@@ -129,7 +129,7 @@ fn in_flight(engine: &Arc<Engine>, hook: &Hook, file: &Arc<File>, meanwhile: imp
     hook.set(|_| {});
 }
 
-/// A file that was flushed and is dirty again.
+/// Makes a file that was flushed and is dirty again.
 fn dirty_again(tunables: Tunables) -> (Arc<Engine>, Arc<Hook>, OpenFile) {
     let (store, hook) = Hook::on(MemStore::new());
     let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
@@ -148,7 +148,7 @@ fn while_a_flush_is_under_way_attributes_are_asked_for_once() {
     let on_store = || engine.names.ask(|store| store.stat(Path::new("f"))).expect("it is there");
     let base = on_store();
     in_flight(&engine, &hook, &file, || {
-        // What was known before is too old to be believed.
+        // The earlier answer is too old to count.
         assert!(engine.verbs.stat_recent(&file, Duration::ZERO).is_none());
         let asked = engine.verbs.before_asking(&file);
         let told = engine.verbs.stat(Path::new("f")).expect("it is there");
@@ -157,7 +157,7 @@ fn while_a_flush_is_under_way_attributes_are_asked_for_once() {
         assert_eq!(told.size, 16384);
         engine.verbs.note_no_capability(&file, asked);
         assert!(engine.verbs.lacks_capability(&file, ttl));
-        // Size and times are told by us.
+        // Size and times are set by the flush.
         engine.io.write(&file, 16384, &[3; 100]).expect("room");
         assert_eq!(engine.verbs.stat_recent(&file, ttl).expect("as before").size, 16484);
     });
@@ -184,7 +184,7 @@ fn what_was_asked_during_a_flush_is_not_believed_after_a_change_of_attributes() 
         assert_eq!(mode(&engine), 0o644);
         chmod(&engine, 0o600);
         assert_eq!(mode(&engine), 0o600);
-        // The store has answered, and before the answer arrives somebody changes the mode.
+        // The store has answered, and before the answer arrives another thread changes the mode.
         let (changer, key) = (engine.clone(), file.key);
         let changed = Arc::new(AtomicU64::new(0));
         let count = changed.clone();
@@ -205,7 +205,7 @@ fn what_was_asked_during_a_flush_is_not_believed_after_a_change_of_attributes() 
     abandon(engine);
 }
 
-/// Creates a file, has it written by `program` past us, and closes it; what comes of its shadow?
+/// Creates a file, has `program` write it past the daemon, and closes it. Returns the mark of its shadow.
 fn shadow_of(
     engine: &Arc<Engine>,
     name: &str,
@@ -250,7 +250,7 @@ fn only_a_shadow_that_was_never_written_is_given_to_another_file() {
     for n in 0..20 {
         let written = format!("written-{n}");
         shadow_of(&engine, &written, |shadow| {
-            // Empty again, its time alone tells; file systems count in ticks.
+            // The shadow is empty again, so its time alone shows the write; file systems count in ticks.
             std::thread::sleep(2 * TICK);
             shadow.write_at(b"secret", 0).expect("room");
             shadow.set_len(0).expect("a file of ours");

@@ -1,4 +1,4 @@
-//! Holes take no room, and hold up nobody.
+//! Holes take no room, and delay nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::store::MemStore;
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
-/// More flights than it takes by far, and far fewer than one for each 128 MiB of a hole.
+/// Far more flights than needed, and far fewer than one for each 128 MiB of a hole.
 const FLIGHTS_MAX: u64 = 200;
 
-/// A tier of 64 MiB with a dirty file of 4 GiB, of which it holds nine MiB; closed.
+/// A tier of 64 MiB with a closed dirty file of 4 GiB, of which it holds nine MiB.
 #[test]
 fn a_closed_sparse_file_takes_what_is_in_it() {
     let store = MemStore::new();
@@ -54,7 +54,7 @@ fn a_closed_sparse_file_takes_what_is_in_it() {
     abandon(engine);
 }
 
-/// Nor does it keep the drain from what others wrote, which is the younger.
+/// Nor does a hole keep the drain from other files' bytes, which are younger.
 #[test]
 fn a_hole_of_terabytes_is_drained_in_few_flights() {
     let store = MemStore::new();
@@ -80,11 +80,11 @@ fn a_hole_of_terabytes_is_drained_in_few_flights() {
     abandon(engine);
 }
 
-/// A file of terabytes that was cut off and made long again, with a little written to it here and
-/// there: the old bytes of the backing file are gone, whether a hole or data took their place.
+/// A file of terabytes that was cut and made long again, with a few writes here and there: the old
+/// bytes of the backing file are gone, whether a hole or data took their place.
 ///
-/// Method: more data than one flight takes, and beside it data that was there before; what comes of
-/// it is known from the same changes of bytes in memory.
+/// Method: more data than one flight takes, and beside it older data; the expected content comes
+/// from the same changes of bytes in memory.
 #[test]
 fn a_sparse_file_over_an_old_one_is_flushed_in_few_flights_and_byte_for_byte() {
     let path = Path::new("f");

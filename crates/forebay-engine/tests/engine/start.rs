@@ -13,13 +13,13 @@ use forebay_engine::media::Media;
 use forebay_engine::time::{AtWork, Time};
 use forebay_engine::{Config, Engine, KeepDirty, Named, Progress, Tier, Tunables};
 
-/// Longer than anything takes that ends, on however busy a machine. Costs nothing where a test
-/// passes.
+/// Longer than anything takes that ends, on however busy a machine. A passing test does not wait
+/// for it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const NEW: New = New { mode: 0o644, umask: 0, uid: 0, gid: 0 };
 
-/// Flushes only when asked.
+/// Tunables with which the drain flushes only when asked.
 pub fn patient() -> Tunables {
     Tunables { preset: Preset::Hold, ..Tunables::default() }
 }
@@ -28,12 +28,12 @@ thread_local! {
     static TIME: RefCell<Time> = RefCell::default();
 }
 
-/// The time of this thread's test.
+/// Returns the clock of this thread's test.
 pub fn time() -> Time {
     TIME.with_borrow(Clone::clone)
 }
 
-/// While it is there, this thread and the engines that it starts are in simulated time.
+/// Puts this thread and the engines that it starts into simulated time, until it is dropped.
 #[must_use]
 pub struct Simulated {
     _driver: AtWork,
@@ -72,7 +72,7 @@ impl<T> Beside<T> {
         self.0.is_finished()
     }
 
-    /// What it gave, once it has ended, which it does.
+    /// Returns the thread's result; fails the test if the thread does not end.
     #[track_caller]
     pub fn join(self) -> T {
         within("the other thread ends", || self.0.is_finished());
@@ -80,7 +80,7 @@ impl<T> Beside<T> {
     }
 }
 
-/// What is sent within the limit.
+/// Returns the next message, if one comes within the limit.
 pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let (time, began) = (time(), time().now());
     loop {
@@ -95,7 +95,7 @@ pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutE
     }
 }
 
-/// An engine that believes to run in the given boot of the machine.
+/// Starts an engine that believes to run in the given boot of the machine.
 pub fn start(
     media: Arc<dyn Media>,
     backing: Arc<dyn BackingStore>,

@@ -1,5 +1,5 @@
 //! A backing store in memory that can be copied at any moment, file identities included, and that
-//! can lose what it has not synced. Regular files and directories only.
+//! can lose unsynced changes. Regular files and directories only.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,14 +18,14 @@ use crate::rng::Rng;
 pub struct Tree {
     inodes: BTreeMap<u64, Inode>,
     names: BTreeMap<PathBuf, u64>,
-    /// The names as of the last sync of anything: one journal holds them all.
+    /// The names as of the last sync of any file: one journal holds them all.
     durable_names: BTreeMap<PathBuf, u64>,
-    /// What was done to them since, in order.
+    /// The changes of names since, in order.
     recent: Vec<Change>,
     clock: u64,
     pub writes: u64,
     pub syncs: u64,
-    /// Up to where it was asked for zeros.
+    /// Up to where the store was asked for zeros.
     pub zeroed_to: u64,
 }
 
@@ -87,7 +87,7 @@ impl MemStore {
         self.lock().clone()
     }
 
-    /// Removes the file that was made last; its inode number goes to the next.
+    /// Removes the file that was made last; the next file gets its inode number.
     pub fn free(&self, path: &Path) {
         let mut tree = self.lock();
         let ino = tree.names.remove(path).expect("it is there");
@@ -101,12 +101,12 @@ impl MemStore {
 }
 
 impl Tree {
-    /// How many changes of names a power cut may take.
+    /// Returns the number of changes of names that a power cut may take.
     pub fn unsynced_names(&self) -> usize {
         self.recent.len()
     }
 
-    /// The same without the last so many changes of names.
+    /// Returns the same without the last `count` changes of names.
     pub fn forgetting(&self, count: usize) -> Tree {
         let mut image = self.clone();
         image.names = image.durable_names.clone();
@@ -132,8 +132,8 @@ impl Tree {
         }
     }
 
-    /// What a power cut leaves: each file as it is or as it was synced, and of the changes of names
-    /// the first so many.
+    /// Returns the state after a power cut: each file as it is or as it was synced, and some of the
+    /// first changes of names.
     pub fn crash_image(&self, rng: &mut Rng) -> Tree {
         let mut image = self.forgetting(match rng.below(3) {
             0 => 0,
@@ -148,12 +148,12 @@ impl Tree {
         image
     }
 
-    /// What is in one file, however large its holes are.
+    /// Returns the bytes of one file, however large its holes are.
     pub fn bytes(&self, path: &Path) -> Bytes {
         self.inodes[&self.names[path]].now.bytes.clone()
     }
 
-    /// Every file and what is in it.
+    /// Returns every file with its bytes.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let file = |ino: &u64| Some(&self.inodes[ino]).filter(|i| i.kind == FileKind::File);
         self.names

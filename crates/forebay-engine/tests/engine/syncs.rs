@@ -1,4 +1,4 @@
-//! What an fsync costs: flushes of the fast tier's device.
+//! The cost of an fsync: flushes of the fast tier's device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn a_log_that_is_overwritten_in_order_needs_few_syncs_of_ours() {
     let (log, shadow) = (after.0 - before.0, after.1 - before.1);
     assert!(shadow >= rounds, "{shadow} syncs of the bytes");
     assert!(log <= 8, "{log} syncs of the log for {rounds} of the file");
-    // All of it survives, and what is behind it is still the store's.
+    // All of it survives, and the bytes behind it are still the store's.
     let expected: Vec<u8> = (0..1 << 20)
         .map(|at| if at < rounds as usize * BLOCK { (at / BLOCK) as u8 } else { b'0' })
         .collect();
@@ -47,7 +47,7 @@ fn a_log_that_is_overwritten_in_order_needs_few_syncs_of_ours() {
     survives(&disk, &store, "redo", &expected);
 }
 
-/// Of two files, the sync of one leaves the records of the other to the other.
+/// The sync of one of two files leaves the records of the other alone.
 #[test]
 fn a_sync_does_not_pay_for_others() {
     let (media, store) = (CrashMedia::default(), Arc::new(MemStore::new()));
@@ -126,7 +126,7 @@ fn pages_beside_one_that_was_synced_need_no_record() {
     let mut expected = vec![b'0'; 2048 * BLOCK];
     let before = media.syncs();
     for round in 0..64 {
-        // Each in one of four blocks of 256 KiB.
+        // Each page is in one of four blocks of 256 KiB.
         let at = (round % 4 * 512 + 8 * (round / 4) + 3) * BLOCK;
         expected[at..at + BLOCK].fill(round as u8);
         engine.io.write(&file, at as u64, &[round as u8; BLOCK]).expect("room");
@@ -140,7 +140,7 @@ fn pages_beside_one_that_was_synced_need_no_record() {
     survives(&disk, &store, "table", &expected);
 }
 
-/// After any cut of the power the file is `expected`, here and once it is flushed.
+/// Checks that after any cut of the power the file is `expected`, here and once it is flushed.
 fn survives(disk: &Disk, store: &MemStore, name: &str, expected: &[u8]) {
     for image in disk.crash_images(&mut Rng::new(3), 20) {
         let media = Arc::new(CrashMedia::on(image));
@@ -156,7 +156,7 @@ fn survives(disk: &Disk, store: &MemStore, name: &str, expected: &[u8]) {
     }
 }
 
-/// Somebody else changes the size during every sync of the shadow.
+/// Another thread changes the size during every sync of the shadow.
 // S-3
 #[test]
 fn a_sync_of_a_file_whose_size_changes_all_the_time_is_one() {

@@ -1,5 +1,5 @@
-//! Files that were taken over, and what befalls who took them: it dies, fails, or hears late that their
-//! home is back.
+//! Files that were taken over by a member that then dies, fails, or hears late that their home is
+//! back.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::copies::{HOME, Way, partner_on, take_over};
 use crate::media::{CrashMedia, Fault};
 use crate::start::{abandon, within};
 
-/// One who keeps copies of what the keeper of the pair takes over.
+/// A member that keeps copies of the files that the keeper of the pair takes over.
 struct Third {
     engine: Arc<Engine>,
     way: Arc<Way>,
@@ -44,7 +44,7 @@ fn write_late(pair: &Pair, bytes: &[u8]) {
     late.write_at(bytes, 0).unwrap();
 }
 
-/// What a taker has flushed is not known to last at the store: it outlives the taker, too.
+/// Bytes that a taker has flushed may not last at the store: they outlive the taker, too.
 // S-25
 #[test]
 fn what_a_taker_has_flushed_is_copied_until_the_former_home_has_stopped() {
@@ -64,7 +64,7 @@ fn what_a_taker_has_flushed_is_copied_until_the_former_home_has_stopped() {
     assert_eq!(on_store(&pair.store, "f"), [1; 9000]);
 }
 
-/// Once it has stopped they are of no use any more.
+/// Once the former home has stopped, the copies are of no use any more.
 #[test]
 fn who_lets_go_of_a_file_has_its_partners_forget_it() {
     let pair = pair();
@@ -79,7 +79,7 @@ fn who_lets_go_of_a_file_has_its_partners_forget_it() {
     assert!(pair.keeper.files.is_at_rest(file.key));
 }
 
-/// Whatever fails while a copy becomes a file of ours, its bytes are there when it is tried again.
+/// Whatever fails while a copy becomes this member's file, its bytes are there when the adoption is repeated.
 // S-25
 #[test]
 fn an_adoption_that_fails_half_way_loses_nothing_when_it_is_repeated() {
@@ -112,8 +112,8 @@ fn an_adoption_that_fails_half_way_loses_nothing_when_it_is_repeated() {
     assert!(failed > 2, "{failed} adoptions failed, of {given} faults");
 }
 
-/// A file that was adopted once, and of whose home's return nobody heard, does not stand in for what that
-/// home has acknowledged since.
+/// A file that was adopted once, without word that its home had returned, does not stand in for
+/// bytes that the home has acknowledged since.
 // S-25
 #[test]
 fn a_newer_copy_takes_the_place_of_what_was_adopted_before() {
@@ -137,7 +137,8 @@ fn a_newer_copy_takes_the_place_of_what_was_adopted_before() {
     }
 }
 
-/// Who finds at a start that a file which it has taken over is another's has nothing of it any more.
+/// A member that finds at a start that another one has taken over its held file has nothing of the
+/// file any more.
 #[test]
 fn a_held_file_that_is_anothers_is_let_go_of_whether_it_is_dirty_or_not() {
     for len in [0, 9000] {
@@ -162,7 +163,7 @@ fn a_held_file_that_is_anothers_is_let_go_of_whether_it_is_dirty_or_not() {
     }
 }
 
-/// What was adopted and is its home's again at a start is dropped: nobody here has written it.
+/// An adopted file that is its home's again at a start is dropped: no program here has written it.
 #[test]
 fn an_adopted_file_that_is_its_homes_again_leaves_nothing_aside() {
     let pair = pair();
@@ -174,7 +175,8 @@ fn an_adopted_file_that_is_its_homes_again_leaves_nothing_aside() {
     assert!(pair.keeper.ops.list(Path::new("")).unwrap().is_empty());
 }
 
-/// What is disowned goes, whatever has become of its name, and from the partners of who had adopted it.
+/// A disowned file goes, whatever has become of its name, and from the partners of the member that
+/// had adopted it.
 #[test]
 fn what_is_disowned_goes_without_asking_the_store() {
     for is_held in [false, true] {

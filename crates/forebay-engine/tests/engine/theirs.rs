@@ -1,5 +1,5 @@
-//! What others do to a backing file is seen whatever hides it: a flush that fails, or a change of names
-//! or attributes through us.
+//! Changes of a backing file by other programs are seen whatever hides them: a flush that fails, or
+//! a change of names or attributes through the daemon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LEN: usize = 64 << 10;
 const THEIRS: &[u8] = b"a line of theirs";
 const AT: Timestamp = Timestamp { sec: 1_000_000, nsec: 7 };
 
-/// An engine over a store with calls to step into, some of which fail then.
+/// An engine over a store with hooked calls, some of which fail then.
 struct Bed {
     store: MemStore,
     hook: Arc<Hook>,
@@ -38,7 +38,7 @@ impl Bed {
         Bed { store, hook, faults, engine: engine.expect("a new tier") }
     }
 
-    /// An open file `f` of so many `A`, which the store has.
+    /// Makes an open file `f` of `len` times `A`, which the store has.
     fn flushed(&self, len: usize) -> OpenFile {
         let (file, _) = self.engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
         self.engine.io.write(&file, 0, &vec![b'A'; len]).expect("room");
@@ -46,7 +46,7 @@ impl Bed {
         file
     }
 
-    /// What others have open of it.
+    /// Returns the file as another program has it open on the store.
     fn theirs(&self) -> Arc<dyn BackingFile> {
         self.store.open(Path::new("f"), Access::ReadWrite).expect("it is there")
     }
@@ -61,7 +61,7 @@ impl Bed {
         self.faults.set_rules(FaultRules { seed: 1, rules }).expect("sound rules");
     }
 
-    /// Does something once, before the first such call to the store.
+    /// Calls `act` once, before the first such call to the store.
     fn at_first(&self, verb: Verb, act: impl FnOnce() + Send + 'static) {
         let mut act = Some(act);
         self.hook.set(move |call| {
@@ -73,7 +73,7 @@ impl Bed {
         });
     }
 
-    /// The flush that comes after one that may have failed.
+    /// Flushes once more, after a flush that may have failed.
     fn flush_again(&self, file: &Arc<File>) -> Result<(), Error> {
         self.faults.clear();
         self.engine.drain.flush_file(file)
@@ -85,7 +85,7 @@ fn append(theirs: &dyn BackingFile) {
     theirs.write_at(THEIRS, end).expect("memory");
 }
 
-/// In place, and with the time that it had: the ctime alone tells.
+/// Writes in place, and sets the time back: only the ctime shows it.
 fn rewrite_unseen(theirs: &dyn BackingFile) {
     let before = theirs.stat().expect("memory");
     theirs.write_at(&vec![b'T'; before.size as usize], 0).expect("memory");
@@ -98,7 +98,7 @@ fn is_conflict(flushed: Result<(), Error>, when: &str) {
     assert_eq!(error.kind(), Kind::Conflict, "{when}: {error}");
 }
 
-/// Goal: what a flush that failed has not made of the backing file is nobody's to cut off.
+/// Goal: bytes that a failed flush has not written to the backing file are never cut off.
 // S-8
 #[test]
 fn what_others_append_while_a_flush_fails_is_a_conflict() {
@@ -144,7 +144,7 @@ fn what_others_put_in_its_place_while_a_flush_fails_is_a_conflict() {
     }
 }
 
-/// What others write over all that a flush had brought, before it failed.
+/// Others write over all bytes that a flush had copied, before it failed.
 // S-8
 #[test]
 fn what_others_write_over_a_copy_that_cannot_be_synced_is_a_conflict() {
@@ -161,7 +161,7 @@ fn what_others_write_over_a_copy_that_cannot_be_synced_is_a_conflict() {
     abandon(bed.engine);
 }
 
-/// Method: a part of what is written is there, and the call fails.
+/// Method: a part of the written bytes is there, and the call fails.
 // S-8
 #[test]
 fn what_a_failing_write_has_left_is_ours() {
@@ -184,7 +184,7 @@ fn what_a_failing_write_has_left_is_ours() {
     }
 }
 
-/// A change of names or attributes through us.
+/// A change of names or attributes through the daemon.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Mode,
@@ -195,7 +195,7 @@ enum Change {
 }
 
 impl Change {
-    /// `f` is `g` after a rename, and has that name too after a link, and before an unlink.
+    /// Makes the change: `f` is `g` after a rename, and has that name too after a link, and before an unlink.
     fn make(self, engine: &Arc<Engine>) {
         let path = Path::new("f");
         let attr = engine.verbs.stat(path).expect("it is there");
@@ -217,8 +217,8 @@ impl Change {
     }
 }
 
-/// Goal: a change through us makes no other's during the flush ours. Method: others write between the copy
-/// and the look at what it has made of the file, then the change goes through.
+/// Goal: a change through the daemon during a flush does not hide another program's. Method: others
+/// write between the copy and the look at its result, then the change goes through.
 // S-6 S-8
 #[test]
 fn what_others_append_to_a_copy_is_a_conflict_beside_a_change_of_ours() {
@@ -239,7 +239,7 @@ fn what_others_append_to_a_copy_is_a_conflict_beside_a_change_of_ours() {
     }
 }
 
-/// The same of what they write over it: but for a time that is set only theirs can differ.
+/// The same for an overwrite by others. A set time is left out: without one only others can move the mtime.
 // S-6 S-8
 #[test]
 fn what_others_write_over_a_copy_is_a_conflict_beside_a_change_of_ours() {
@@ -276,7 +276,7 @@ fn what_others_append_to_a_copy_is_a_conflict_beside_a_write_of_ours() {
     abandon(bed.engine);
 }
 
-/// Each change of names and attributes moves the ctime, which alone told of what others have done.
+/// Each change of names and attributes moves the ctime, which alone showed the change by others.
 const CHANGES: [Change; 5] =
     [Change::Mode, Change::Time, Change::Rename, Change::Link, Change::Unlink];
 
@@ -310,7 +310,7 @@ fn a_change_of_ours_does_not_hide_what_others_have_made_of_a_dirty_file() {
         bed.engine.io.write(&file, 0, b"ours").expect("room");
         rewrite_unseen(&*bed.theirs());
         change.make(&bed.engine);
-        // One more does not hide it either.
+        // One more change does not hide it either.
         let attr = bed.engine.verbs.stat(Path::new(change.name_after())).expect("it is there");
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let at = named(Path::new(change.name_after()), &attr);
@@ -322,7 +322,7 @@ fn a_change_of_ours_does_not_hide_what_others_have_made_of_a_dirty_file() {
     }
 }
 
-/// Of what nobody else touches a change through us makes neither a conflict nor other bytes.
+/// A change through the daemon of a file that nobody else touches makes neither a conflict nor other bytes.
 // S-1 S-8
 #[test]
 fn changes_of_ours_alone_leave_what_is_cached_as_it_is() {

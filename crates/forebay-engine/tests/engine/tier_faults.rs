@@ -1,7 +1,7 @@
 //! A fast tier that fails: the n-th operation on it gives an error, for every n of a workload.
 //!
-//! An error may surface; what was acknowledged may not be lost by it, neither now nor after the
-//! death of the process, and it reaches the backing store once the tier works again.
+//! An error may surface; acknowledged bytes must not be lost by it, neither now nor after the death
+//! of the process, and they reach the backing store once the tier works again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::store::{MemStore, Tree};
 const BOOT: &str = "boot-faults";
 const SOON: Duration = Duration::from_millis(100);
 
-/// What happened under one fault.
+/// The results of one trial.
 #[derive(Default)]
 struct Outcome {
     ops: u64,
@@ -41,7 +41,7 @@ impl Trial {
         self.journal.id(&PathBuf::from(name))
     }
 
-    /// A change that fails is not acknowledged: its bytes may be there or not.
+    /// Notes the result of a change: one that fails is not acknowledged, and its bytes may be there or not.
     fn told(&mut self, id: usize, done: Result<()>) {
         match done {
             Ok(()) => self.journal.change_ends(id),
@@ -90,7 +90,7 @@ impl Trial {
         self.journal.resize_begins(id, len);
         let resize = || self.with(name, |file| self.engine.io.set_len(file, (len * SECTOR) as u64));
         let mut done = resize();
-        // Until it is known how long the file is, nothing can be said of what follows.
+        // Until the length of the file is known, nothing can be said about the next operations.
         for _ in 0..5 {
             if done.is_err() {
                 self.store_is_back();
@@ -100,7 +100,7 @@ impl Trial {
         self.told(id, done);
     }
 
-    /// With little patience, a busy machine is taken for a store that hangs.
+    /// With little patience a busy machine is taken for a store that hangs.
     fn store_is_back(&self) {
         within("the store is back", || self.engine.ops.status().backing_available);
     }
@@ -122,7 +122,7 @@ impl Trial {
         self.errors += self.engine.drain.flush(&[], &Progress::default()).failures.len() as u64;
     }
 
-    /// A bit of everything, twice over the same bytes: what failed is tried again.
+    /// A few operations of each kind, twice over the same bytes: failed ones are tried again.
     fn work(&mut self) {
         self.create("new");
         for _ in 0..2 {
@@ -143,7 +143,7 @@ impl Trial {
     }
 }
 
-/// One workload in which the `n`-th operation fails, and what it left behind.
+/// Runs one workload in which the `n`-th operation fails, and checks the result.
 fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String> {
     let store = MemStore::new();
     let mut journal = Journal::default();
@@ -171,7 +171,7 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     trial.work();
     let outcome = Outcome { ops: media.ops(), faults: media.faults_given(), errors: trial.errors };
     media.set_fault(None);
-    // From here on a busy machine is no store that hangs; it may have been taken for one.
+    // From here on a busy machine must not count as a store that hangs; it may have until now.
     trial.engine.ops.set_tunables(patient()).expect("valid");
     trial.store_is_back();
 
@@ -191,8 +191,8 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     Ok(outcome)
 }
 
-/// Tier and store at one moment: on a busy machine a flush that was given up may go on still, and no
-/// flush changes the store before the tier says so.
+/// Returns tier and store at one moment: on a busy machine a flush that was given up may still go
+/// on, and no flush changes the store before the tier says so.
 fn moment(media: &CrashMedia, store: &MemStore) -> (Disk, Tree) {
     loop {
         let ops = media.ops();
@@ -203,7 +203,7 @@ fn moment(media: &CrashMedia, store: &MemStore) -> (Disk, Tree) {
     }
 }
 
-/// What is acknowledged is there, and goes to the backing store.
+/// Checks that acknowledged bytes are there, and reach the backing store.
 fn compare(
     journal: &Journal,
     engine: &Arc<Engine>,
@@ -258,7 +258,7 @@ fn a_tier_without_space_for_a_moment_loses_nothing_acknowledged() {
     every_operation(1, libc::ENOSPC);
 }
 
-/// Names are the backing store's: the tier's errors do not make them lie.
+/// Names are the backing store's: errors of the tier do not make answers about them wrong.
 #[test]
 fn an_unlink_under_errors_is_done_or_not_done() {
     for n in 1..6 {
@@ -282,8 +282,8 @@ fn an_unlink_under_errors_is_done_or_not_done() {
     }
 }
 
-/// Breaks the tier's log when a flush has looked at what it has copied, and then holds up its second
-/// look, which it takes since the first one could not be recorded.
+/// Breaks the tier's log when a flush has looked at the file it has copied, and then holds up its
+/// second look, which it takes since the first could not be recorded.
 struct SecondLook {
     media: CrashMedia,
     armed: AtomicBool,
@@ -333,8 +333,8 @@ impl Layer for SecondLook {
     }
 }
 
-/// A flush whose end could not be recorded is not over before it has seen what it left (W2): another
-/// one beside it would be taken for it.
+/// A flush whose end could not be recorded is not over before it has looked at the file again (W2):
+/// the result of another flush beside it would be taken for its own.
 // S-6 S-7
 #[test]
 fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
@@ -355,7 +355,7 @@ fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
         let engine = engine.clone();
         std::thread::spawn(move || engine.drain.flush(&[], &Progress::default()).failures.len())
     };
-    // Something else may ask the tier in between, and get the error.
+    // Another thread may use the tier in between, and get the error.
     let first = (0..50).find_map(|turn| {
         engine.io.write(&file, 0, &[turn; 512]).expect("room");
         look.armed.store(true, Relaxed);
@@ -382,7 +382,7 @@ fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
     abandon(engine);
 }
 
-/// A file system has a largest file, and a log may be full.
+/// A file system has a largest file size, and a log may be full.
 #[test]
 fn a_file_that_cannot_grow_keeps_its_size() {
     const LONG: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! Times and modes that programs set, beside flushes that tell the backing store theirs and opens
-//! that have asked for them.
+//! Times and modes that programs set, beside flushes, which set times on the backing store, and
+//! opens that have asked for them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ fn time() -> SetAttr {
     SetAttr { mtime: Some(SetTime::At(AT)), ..SetAttr::default() }
 }
 
-/// An engine over a store with calls to step into, and an open file `f` of 4096 bytes.
+/// Starts an engine over a store with hooked calls, and opens a file `f` of 4096 bytes.
 fn bed() -> (Arc<Engine>, MemStore, Arc<Hook>, OpenFile) {
     let store = MemStore::new();
     let (hooked, hook) = Hook::on(store.clone());
@@ -30,7 +30,7 @@ fn bed() -> (Arc<Engine>, MemStore, Arc<Hook>, OpenFile) {
     (engine, store, hook, file)
 }
 
-/// Does something once, at the first such call.
+/// Calls `act` once, at the first call with this verb.
 fn at_first(hook: &Hook, verb: Verb, act: impl FnOnce() + Send + 'static) {
     let mut act = Some(act);
     hook.set(move |call| {
@@ -47,7 +47,7 @@ fn flush(engine: &Arc<Engine>) {
     assert!(report.failures.is_empty(), "{report:?}");
 }
 
-/// Method: it is set when the flush has told its own time and not yet looked whether it stayed.
+/// Method: the time is set when the flush has set its own and not yet checked whether it stayed.
 // S-8
 #[test]
 fn a_time_that_is_set_during_a_flush_stays_and_is_no_conflict() {
@@ -69,7 +69,7 @@ fn a_time_that_is_set_during_a_flush_stays_and_is_no_conflict() {
     abandon(engine);
 }
 
-/// The same by a descriptor, as of a file whose name the front-end has forgotten.
+/// The same by a descriptor, as for a file whose name the front-end has forgotten.
 // S-8
 #[test]
 fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
@@ -86,7 +86,7 @@ fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
     abandon(engine);
 }
 
-/// The same while a time is set, and what was written is flushed before that is known here.
+/// The same while a time is set, and written bytes are flushed before that is known here.
 // S-8
 #[test]
 fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict() {
@@ -117,7 +117,7 @@ fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict()
     abandon(engine);
 }
 
-/// Nothing of the file is known when its mode is about to be changed; then somebody opens it.
+/// The file is not known when its mode is about to be changed; then a program opens it.
 // S-8
 #[test]
 fn a_mode_that_is_set_while_the_file_is_opened_is_no_conflict() {

@@ -1,4 +1,4 @@
-//! What is thought of files that the tier has failed to sync.
+//! Files that the tier has failed to sync.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use crate::losses::file_of;
 use crate::media::{CrashMedia, Fault};
 use crate::start::{abandon, read_all};
 
-/// The next sync of a shadow fails, once.
+/// Makes the next sync of a shadow fail, once.
 fn fail_a_sync(media: &CrashMedia) {
     let (failing, done) = (media.clone(), AtomicBool::new(false));
     media.at_shadow_sync(move || {
@@ -21,8 +21,8 @@ fn fail_a_sync(media: &CrashMedia) {
     });
 }
 
-/// The kernel tells of a page that it could not write once, whoever asks: here the drain, whose flush the store
-/// refuses as well.
+/// The kernel reports a page that it could not write once, to any caller: here to the drain, whose
+/// flush the store refuses as well.
 // S-3
 #[test]
 fn a_sync_after_one_that_failed_claims_nothing_until_the_file_is_flushed() {
@@ -44,7 +44,8 @@ fn a_sync_after_one_that_failed_claims_nothing_until_the_file_is_flushed() {
     assert!(sync().is_ok(), "the tier works again");
 }
 
-/// Nor after the daemon has died or was left with dirty bytes: the kernel, which told of it once, tells the next one nothing.
+/// The same after the daemon has died or ended with dirty bytes: the kernel, which has reported the
+/// error once, tells the next daemon nothing.
 // S-3 S-6
 #[test]
 fn a_sync_that_failed_is_not_forgotten_by_a_restart() {
@@ -55,7 +56,7 @@ fn a_sync_that_failed_is_not_forgotten_by_a_restart() {
         fail_a_sync(&bed.media);
         assert!(bed.engine.io.sync(&file).expect_err("the tier fails").is(libc::EIO));
         if flushed {
-            // Somebody reads it past us, so that the shadow cannot be emptied.
+            // A program reads the file past the daemon, so that the shadow cannot be emptied.
             let reader =
                 bed.engine.passed.read(&file).expect("a tier that works").expect("complete");
             bed.flush(&file);
@@ -76,7 +77,7 @@ fn a_sync_that_failed_is_not_forgotten_by_a_restart() {
     }
 }
 
-/// A flush goes on without the tier's sync, and what the tier has is not believed in afterwards.
+/// A flush goes on without the tier's sync, and the tier's bytes are not trusted afterwards.
 // S-6
 #[test]
 fn what_was_flushed_behind_a_sync_that_failed_is_fetched_again() {
@@ -92,7 +93,7 @@ fn what_was_flushed_behind_a_sync_that_failed_is_fetched_again() {
     assert!(file_of(&bed.store, "f") == ours && bed.engine.io.sync(&file).is_ok());
 }
 
-/// Of what is written past us nobody but the shadow knows what it was: it is not compared once it may be older.
+/// Only the shadow has the content of writes past the daemon: it is not compared once it may be older.
 // S-6 S-7
 #[test]
 fn what_was_written_past_us_is_held_when_the_tier_could_not_sync_it() {
@@ -105,7 +106,7 @@ fn what_was_written_past_us_is_held_when_the_tier_could_not_sync_it() {
         past.shadow().write_at(&[7], BLOCK as u64).expect("memory");
         fail_a_sync(&bed.media);
         assert!(bed.engine.drain.flush_file(&file).is_err(), "the tier fails");
-        // The block is as it was when it was synced last: older than what the store has, if that was never.
+        // The block is as of its last sync: older than the store's, if it was never synced.
         bed.media.lose_memory();
         past.shadow().write_at(&[2], BLOCK as u64).expect("memory");
         let error = bed.engine.drain.flush_file(&file).expect_err("it is held");
@@ -119,7 +120,7 @@ fn what_was_written_past_us_is_held_when_the_tier_could_not_sync_it() {
     }
 }
 
-/// Who closes it while it is copied has left what nobody but the shadow knows, too.
+/// A writer that closes the file during the copy has left content that only the shadow has, too.
 // S-6 S-7
 #[test]
 fn what_was_written_past_us_during_a_flush_is_held_when_the_tier_could_not_sync_it() {

@@ -1,4 +1,4 @@
-//! Who waits for a flush, and who waits because others do.
+//! Callers that wait for a flush, and callers that wait because others do.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
 
-/// Method: each sync of the tier finds the size changed when it has ended.
+/// Method: each sync of the tier finds at its end that the size has changed.
 // S-5 S-7
 #[test]
 fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
@@ -51,7 +51,7 @@ fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
     abandon(engine);
 }
 
-/// Flushes of small files take a while each, so that at any time one is on.
+/// Makes flushes of small files slow, so that one is under way at any time.
 struct SlowEnds;
 
 impl Layer for SlowEnds {
@@ -80,7 +80,7 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
         std::thread::spawn(move || {
             let (file, _) =
                 engine.verbs.create(Path::new(&format!("small{n}")), &NEW).expect("new");
-            // Sizes need no room: these never wait for the drain themselves.
+            // Changes of size need no room: these programs never wait for the drain themselves.
             for size in (1..3).cycle().take_while(|_| !stop.load(Relaxed)) {
                 engine.io.set_len(&file, size).expect("it needs no room");
                 engine.drain.flush_file(&file).expect("a good store");
@@ -105,7 +105,7 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
     abandon(engine);
 }
 
-/// The first sync of the store ends when something is copied meanwhile, or after a long time.
+/// The first sync of the store ends when a copy is made meanwhile, or after a long time.
 #[derive(Default)]
 struct SyncAwaitsCopy {
     course: Mutex<Course>,
@@ -175,8 +175,8 @@ fn a_flush_copies_one_batch_while_it_syncs_another() {
     abandon(engine);
 }
 
-/// The kernel writes pages of its own accord while a program waits in fallocate, which asks the
-/// store for its room and waits for none in the tier.
+/// The kernel writes pages of its own accord while a program waits in fallocate, which asks for the
+/// store's room and waits for none in the tier.
 // S-1 S-9
 #[test]
 fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
@@ -203,8 +203,8 @@ fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
     abandon(engine);
 }
 
-/// Another program cuts the file while a zeroing waits for room: zeros make no file longer. Method: the tier is full when
-/// the zeroing begins, and whoever waits for it is asked in that wait whether it still does.
+/// Another program cuts the file while a zeroing waits for room: zeros do not lengthen a file. Method: the
+/// tier is full when the zeroing begins, and during that wait its caller is asked whether it still waits.
 // S-1
 #[test]
 fn a_file_that_is_cut_while_it_is_zeroed_gets_no_longer() {
@@ -243,7 +243,7 @@ fn a_file_that_is_cut_while_it_is_zeroed_gets_no_longer() {
     abandon(engine);
 }
 
-/// An engine that copies so slowly, with what is dirty of `f` on its way.
+/// Starts an engine that copies as slowly as `rate_max`, with the dirty bytes of `f` being flushed.
 fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, Beside<Result<()>>) {
     let tunables = Tunables { rate_max, flush_depth: 1, backing_timeout, ..patient() };
     let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
@@ -264,7 +264,7 @@ fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, Beside<Res
     (engine, flight)
 }
 
-/// Method: the only thread that copies is held up by the cap for days, with a flight of `f`.
+/// Method: the cap holds up the only thread that copies for days, with a flight of `f`.
 // S-12
 #[test]
 fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
@@ -292,7 +292,7 @@ fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
     abandon(engine);
 }
 
-/// Method: the flight takes longer than a call may by far, since the user wants it slow.
+/// Method: the flight takes far longer than a call may, since the user wants it slow.
 // S-5 S-10
 #[test]
 fn a_flight_that_the_users_cap_makes_slow_is_no_store_that_does_not_answer() {

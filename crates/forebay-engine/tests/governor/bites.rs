@@ -1,4 +1,4 @@
-//! The checks would notice: each law that is known to be wrong fails the one that is for it.
+//! The checks find faults: each law that is known to be wrong fails the check that is for it.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ fn governor() -> Law {
     Preset::Governor.law()
 }
 
-/// A store that is almost gone for two minutes, under a load that then ends.
+/// A store that is almost unavailable for two minutes, under a load that then ends.
 const TROUBLE: (Option<(f64, f64, f64)>, f64, f64) = (Some((30.0, 150.0, 0.02)), 80e6, 200.0);
 
-/// Writers that want more than the store can do, for ten minutes.
+/// Writers that want more than the store can take, for ten minutes.
 const OVERLOAD: (Option<(f64, f64, f64)>, f64, f64) = (None, 150e6, 600.0);
 
 fn after((trouble, rate, at): (Option<(f64, f64, f64)>, f64, f64), law: Law) -> checks::Found {
@@ -81,7 +81,7 @@ fn without_the_brake_reads_wait_behind_the_drain() {
     assert!(with < without * 0.7, "{with} {without}");
 }
 
-/// A gate that is shut at the mark, as a bypass to the store's speed would be, is a step.
+/// A gate that is shut at the mark, as a bypass at the store's speed would be, is a step.
 #[test]
 fn a_gate_without_a_slope_is_a_step() {
     let tunables = |hard: u8, full| Tunables {

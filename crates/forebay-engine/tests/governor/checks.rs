@@ -1,4 +1,5 @@
-//! What must be true of a run. Each check says what it found, so that other tests can see it fail.
+//! The conditions that every run must meet. Each check returns its findings, so that other tests
+//! can see it fail.
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if n > 0.0 { sum / n } else { 0.0 }
 }
 
-/// Means over so many seconds.
+/// Returns means over `secs` seconds each.
 pub fn by_seconds(ticks: &[Tick], secs: f64, get: impl Fn(&Tick) -> f64) -> Vec<f64> {
     ticks.chunks_exact((secs / DT) as usize).map(|part| mean(part.iter().map(&get))).collect()
 }
 
-/// The coefficient of variation.
+/// Returns the coefficient of variation.
 pub fn variation(values: &[f64]) -> f64 {
     let m = mean(values.iter().copied());
     if m <= 0.0 {
@@ -29,12 +30,12 @@ pub fn variation(values: &[f64]) -> f64 {
     mean(values.iter().map(|v| (v - m).powi(2))).sqrt() / m
 }
 
-/// Under a load that does not change, the drain and the level come to rest.
+/// Under a constant load, the drain and the level come to rest.
 pub fn comes_to_rest(ticks: &[Tick], tier: f64) -> Found {
     let late = &ticks[ticks.len() * 2 / 3..];
     let drain = by_seconds(late, 10.0, |tick| tick.copied);
     let swing = variation(&drain);
-    // A brake that feels for its target goes up and down.
+    // A brake that searches for its target goes up and down.
     let braked = late.iter().any(|tick| tick.decision.depth < 16);
     if swing > if braked { 0.20 } else { 0.10 } {
         return Err(format!("the drain swings by {:.0} %", swing * 100.0));
@@ -48,8 +49,8 @@ pub fn comes_to_rest(ticks: &[Tick], tier: f64) -> Found {
     }
 }
 
-/// Nothing gets older than `max_age`, but for half a second and three percent, where a drain that
-/// never rests would stay well below.
+/// No byte gets older than `max_age`, apart from half a second and three percent, where a drain
+/// that never rests would stay well below.
 pub fn keeps_max_age(ticks: &[Tick], max_age: Duration) -> Found {
     let max_age = max_age.as_secs_f64();
     let eager = ticks.iter().map(|tick| tick.oldest_eager).fold(0.0, f64::max);
@@ -62,10 +63,10 @@ pub fn keeps_max_age(ticks: &[Tick], max_age: Duration) -> Found {
     }
 }
 
-/// Old data goes out even where its deadline cannot be kept: once writers are slowed down or stop,
-/// the oldest byte gets younger.
+/// Old bytes are flushed even where their deadline cannot be kept: once writers are slowed down or
+/// stop, the oldest byte gets younger.
 pub fn starves_nothing(ticks: &[Tick], tier: f64, slowest: f64, max_age: Duration) -> Found {
-    // A tier full of bytes in front of it, and its own age, is the most that one can wait.
+    // The longest wait is for a tier full of bytes in front, and the byte's own age.
     let most = max_age.as_secs_f64() + tier / slowest * 1.2 + 10.0;
     match ticks.iter().find(|tick| tick.oldest > most) {
         Some(late) => Err(format!("{:.0} s old, {most:.0} s at most", late.oldest)),
@@ -73,8 +74,8 @@ pub fn starves_nothing(ticks: &[Tick], tier: f64, slowest: f64, max_age: Duratio
     }
 }
 
-/// After a time of trouble the drain does not go on as if it were still there: nothing is flushed
-/// by level below the low mark, and the integral stays within what the store can do.
+/// After trouble the drain does not go on as if the trouble lasted: nothing is flushed by level
+/// below the low mark, and the integral stays within the store's abilities.
 pub fn winds_not_up(ticks: &[Tick], low: f64, service: f64) -> Found {
     use forebay_engine::governor::Term;
     if let Some(wound) =
@@ -113,7 +114,7 @@ pub fn settles_without_a_step(ticks: &[Tick]) -> Found {
     }
 }
 
-/// The value that so many percent are not above.
+/// Returns the value that `percent` percent of the values do not exceed.
 pub fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * percent / 100.0) as usize]

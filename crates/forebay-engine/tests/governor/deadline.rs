@@ -49,12 +49,12 @@ fn the_outlook_says_when_it_is_full_and_when_it_is_clean() {
     assert_eq!(at(60).clean_in, None);
 }
 
-/// The mean of what arrives takes a while to fall; the tier does not fill meanwhile.
+/// The mean of arrivals takes a while to fall; the tier does not fill meanwhile.
 #[test]
 fn nothing_fills_what_nobody_writes_to() {
     let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
     let mut governor = Governor::default();
-    // It writes for three seconds, 100 MB each.
+    // The load writes for three seconds, 100 MB each.
     let mut outlook = |tick: u32| {
         let arrived = 10_000_000 * u64::from(tick.min(30));
         let now = Duration::from_millis(100) * tick;

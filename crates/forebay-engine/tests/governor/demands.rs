@@ -1,4 +1,4 @@
-//! Somebody waits for a flush at any time: what is due for other reasons goes out all the same.
+//! A caller waits for a flush at any time: bytes that are due for other reasons are flushed all the same.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ fn a_late_drain_takes_as_many_copies_at_once_as_it_needs() {
     assert_eq!(depth_after(20, Busy::Store), tunables.flush_depth, "the store is");
 }
 
-/// It cannot be taken once more, so nothing else is asked for in its place.
+/// Bytes that are being flushed cannot be taken once more, so nothing else is asked for in their place.
 #[test]
 fn what_is_on_its_way_raises_the_pace_and_nothing_else() {
     let tunables = Tunables::default();

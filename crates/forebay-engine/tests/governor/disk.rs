@@ -1,5 +1,5 @@
-//! A backing store: what it copies per second with so many copies in flight, what a foreground
-//! operation on it takes meanwhile, and its bad hours.
+//! A simulated backing store: its copies per second by the number of copies in flight, the time of
+//! a foreground operation meanwhile, and its bad hours.
 
 use crate::rng::Rng;
 
@@ -7,18 +7,18 @@ use crate::rng::Rng;
 pub struct Disk {
     /// Bytes per second at full depth.
     pub rate: f64,
-    /// Copies in flight at which half of it is reached.
+    /// Copies in flight at which half of that rate is reached.
     pub half_depth: f64,
-    /// Of an operation without a queue, in seconds.
+    /// The latency of an operation without a queue, in seconds.
     pub latency: f64,
-    /// Of a sync, in seconds.
+    /// The time of a sync, in seconds.
     pub sync: f64,
-    /// Slower by this factor from one time to another; 0 is an outage.
+    /// Begin and end of a time of trouble, and the factor of its speed; 0 is an outage.
     pub trouble: Option<(f64, f64, f64)>,
 }
 
 impl Disk {
-    /// One disk of 100 MB/s.
+    /// Returns one disk of 100 MB/s.
     pub fn plain() -> Disk {
         Disk { rate: 100e6, half_depth: 0.2, latency: 0.005, sync: 0.05, trouble: None }
     }
@@ -52,14 +52,14 @@ impl Disk {
             * (1.0 + self.half_depth / 16.0)
     }
 
-    /// The fastest of some foreground operations, while the drain keeps `depth` copies of 1 MiB in
-    /// flight for a share of the time.
+    /// Returns the fastest of some foreground operations, while the drain keeps `depth` copies of 1
+    /// MiB in flight for a share of the time.
     pub fn fastest(&self, depth: u32, share: f64, t: f64) -> f64 {
         let queue = f64::from(depth) * f64::from(1 << 20) / self.rate(depth, t).max(1.0);
         self.latency + if share > 0.9 { queue } else { 0.0 }
     }
 
-    /// The mean of the same.
+    /// Returns the mean of the same.
     pub fn mean(&self, depth: u32, share: f64, t: f64) -> f64 {
         let queue = f64::from(depth) * f64::from(1 << 20) / self.rate(depth, t).max(1.0);
         self.latency + queue * share

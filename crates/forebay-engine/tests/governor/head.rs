@@ -1,5 +1,5 @@
-//! A disk with one head, which serves in the order of arrival, under programs that wait for what
-//! they read and a drain that has to keep up: what copies at once cost and save.
+//! A disk with one head, which serves in the order of arrival, under programs that wait for their
+//! reads and a drain that has to keep up: the costs and savings of several copies at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -20,22 +20,22 @@ const COPY_MAX: u64 = 1 << 20;
 const SYNC: f64 = 0.005;
 const CLIENTS: usize = 4;
 const SECS: f64 = 300.0;
-/// Until then nothing is counted.
+/// Measurements before this time do not count.
 const WARM: f64 = 30.0;
 
-/// What a program does between two transactions, and within one: it reads two pages that the tier
-/// does not have, and dirties two.
+/// A program's pause between two transactions, and the work of one: it reads two pages that are not
+/// in the tier, and dirties two.
 const THINKS: f64 = 0.0045;
 const READS: u32 = 2;
 const WRITES: u32 = 2;
 
-/// Bytes become due at this age; then so many seconds' worth of them is one batch.
+/// Bytes become due at this age; then this many seconds' worth of them make one batch.
 const DUE: f64 = 6.75;
 const BATCH_SECS: f64 = 2.0;
-/// A pace that leaves nothing behind is this much above what becomes dirty.
+/// A pace that leaves nothing behind exceeds the arrival of dirty bytes by this factor.
 const AHEAD: f64 = 1.1;
 
-/// Seconds to move the head: as the throttle of the benchmarks has it.
+/// Returns the seconds to move the head, as in the throttle of the benchmarks.
 fn seek(distance: u64) -> f64 {
     match distance {
         0 => 0.0,
@@ -52,7 +52,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// When a call that comes now is over.
+    /// Returns when a call that comes now is over.
     fn call(&mut self, now: f64, at: u64, bytes: u64) -> f64 {
         let took = seek(at.abs_diff(self.head)) + bytes as f64 / 100e6;
         self.head = at + bytes;
@@ -62,7 +62,7 @@ impl Disk {
 }
 
 enum Event {
-    /// A client goes on; so many reads are left to it.
+    /// A client goes on; it has this many reads left.
     Client(u32),
     Copied(Place),
     Synced,
@@ -76,9 +76,9 @@ struct World {
     what: Vec<Option<Event>>,
     queue: Queue,
     pace: Bucket,
-    /// Dirty pages, by the time they became so.
+    /// Dirty pages, by the time they became dirty.
     dirty: VecDeque<(f64, u64)>,
-    /// What is left of the batch, sorted.
+    /// The rest of the batch, sorted.
     batch: VecDeque<(u64, u64)>,
     copying: bool,
     outcome: Outcome,
@@ -98,7 +98,7 @@ impl World {
         self.what.push(Some(event));
     }
 
-    /// A page, rather at the beginning than at the end.
+    /// Picks a page, more likely near the beginning than near the end.
     fn page(&mut self) -> u64 {
         let place = self.rng.below(1 << 20) as f64 / f64::from(1 << 20);
         (place.powf(1.5) * (DATA / PAGE) as f64) as u64 * PAGE
@@ -188,7 +188,7 @@ impl World {
     }
 }
 
-/// With so many whole copies at once, and so many of any size.
+/// Runs with `depth` whole copies at once, and `depth_max` of any size.
 fn database(depth: u32, depth_max: u32) -> Outcome {
     let mut queue = Queue::default();
     queue.set(depth, depth_max);
@@ -208,7 +208,7 @@ fn database(depth: u32, depth_max: u32) -> Outcome {
     world.run()
 }
 
-/// Three whole copies at once are what a governor that is in time keeps to.
+/// A governor that is in time keeps to three whole copies at once.
 #[test]
 fn many_small_copies_at_once_serve_programs_better_than_few() {
     let [one, three, by_weight, many] =

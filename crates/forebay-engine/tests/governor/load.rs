@@ -1,5 +1,5 @@
-//! What programs do: how many bytes per second they want to write, and how much of it overwrites
-//! what is dirty already.
+//! The load of programs: how many bytes per second they want to write, and how much of it
+//! overwrites dirty bytes.
 
 use crate::rng::Rng;
 
@@ -15,7 +15,7 @@ pub enum Shape {
     Swell {
         period: f64,
     },
-    /// From nothing to twice the rate over the whole run.
+    /// Rises from nothing to twice the rate over the whole run.
     Rising,
     /// Nothing after this time.
     Ends {
@@ -57,7 +57,7 @@ impl Load {
         }
     }
 
-    /// Any load, of a mean rate relative to what the store can do.
+    /// Returns a random load, with a mean rate relative to the store's.
     pub fn any(rng: &mut Rng, service: f64) -> Load {
         let period = 5.0 + rng.below(60) as f64;
         let shape = match rng.below(5) {

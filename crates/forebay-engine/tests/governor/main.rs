@@ -1,8 +1,8 @@
 //! The drain governor against a simulated tier, backing store and thousands of loads from seeds:
-//! what it promises is checked, and that the checks would notice.
+//! its promises are checked, and so are the checks.
 //!
-//! The world here is a fluid one, in ticks of a tenth of a second, and has its own books: it shares
-//! no code with the engine but the governor itself.
+//! The simulated world is a fluid one, in ticks of a tenth of a second, and has its own books: it
+//! shares no code with the engine but the governor itself.
 
 mod bites;
 mod checks;

@@ -1,5 +1,5 @@
-//! The order of flushing, on a disk that seeks: what a batch's order, neighbors and settling save,
-//! and that nothing is left behind.
+//! The order of flushing, on a disk that seeks: the savings by a batch's order, by neighbors and by
+//! settling, and that no byte is left behind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const MAX_AGE: f64 = 30.0;
 /// Dirty pages of one file: (first dirtied, last written).
 type Dirty = BTreeMap<u64, (f64, f64)>;
 
-/// Seconds to write these runs: a seek that grows with the distance, and 100 MB/s.
+/// Returns the seconds to write these runs: a seek that grows with the distance, and 100 MB/s.
 fn cost(runs: &[(u64, u64)]) -> f64 {
     let mut head = 0;
     runs.iter()
@@ -44,7 +44,7 @@ fn pieces(dirty: &Dirty, now: f64) -> Vec<Piece> {
         .collect()
 }
 
-/// A page, mostly out of a tenth of them.
+/// Picks a page, mostly from a tenth of them.
 fn skewed(rng: &mut Rng) -> u64 {
     match rng.below(10) {
         0 => rng.below(PAGES),
@@ -52,8 +52,8 @@ fn skewed(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Writes 200 pages per second for `secs` and flushes with `choose` what is due; gives the pages
-/// flushed, the seconds that took, and the oldest page ever.
+/// Writes 200 pages per second for `secs` and flushes those that `choose` picks; returns the number
+/// of pages flushed, the seconds that took, and the age of the oldest page ever.
 fn run(secs: u32, mut choose: impl FnMut(&[Piece]) -> Vec<(u64, u64)>) -> (u64, f64, f64) {
     let (mut rng, mut dirty) = (Rng::new(7).fork(), Dirty::new());
     let (mut pages, mut took, mut oldest) = (0, 0.0, 0.0f64);

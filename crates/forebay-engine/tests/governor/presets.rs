@@ -24,7 +24,7 @@ fn row(preset: Preset, load: Load) -> Row {
     let tunables = Tunables { preset, ..Tunables::default() };
     let ticks = World::new(Disk::plain(), load, 4e9, tunables).run(600.0);
     let late: &[Tick] = &ticks[ticks.len() / 4..];
-    // What programs got of what they wanted.
+    // The share of their wanted bytes that programs could write.
     let got = by_seconds(late, 1.0, |t| if t.wanted > 0.0 { t.accepted / t.wanted } else { 1.0 });
     Row {
         preset,

@@ -15,7 +15,7 @@ pub fn tunables(rng: &mut Rng) -> Tunables {
     Tunables { max_age, ..Tunables::default() }
 }
 
-/// From two to fifty seconds of what the store can do, between the marks.
+/// Picks a tier with two to fifty seconds of the store's work between the marks.
 fn tier(rng: &mut Rng, disk: &Disk) -> f64 {
     disk.rate * (8 + rng.below(160)) as f64
 }
@@ -44,7 +44,7 @@ fn any_load_on_any_store_keeps_max_age_where_it_can_and_starves_nothing() {
         if ticks.iter().any(|tick| tick.dirty > tier * 1.000001) {
             return told(Err("more dirty than there is room".into()));
         }
-        // In the first minute it does not know the store yet.
+        // In the first minute the governor does not know the store yet.
         let learned = &ticks[600..];
         if disk.trouble.is_none() {
             told(checks::keeps_max_age(learned, tunables.max_age))?;

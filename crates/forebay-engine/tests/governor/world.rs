@@ -16,7 +16,7 @@ use crate::load::Load;
 
 pub const DT: f64 = 0.1;
 
-/// One tick as it was.
+/// The record of one tick.
 #[derive(Debug, Clone, Copy)]
 pub struct Tick {
     pub t: f64,
@@ -27,7 +27,7 @@ pub struct Tick {
     pub oldest: f64,
     /// The oldest byte in a world with the same writers and a drain that never rests.
     pub oldest_eager: f64,
-    /// What a foreground operation on the backing store took.
+    /// The time of a foreground operation on the backing store.
     pub latency: f64,
     pub integral: f64,
     pub decision: Decision,
@@ -55,7 +55,7 @@ impl Books {
         }
     }
 
-    /// Takes up to `bytes` of what was dirtied before `until`, the oldest first.
+    /// Takes up to `bytes` that were dirtied before `until`, the oldest first.
     fn take(&mut self, bytes: f64, until: f64) -> f64 {
         let mut left = bytes;
         while let Some(slot) = self.0.front_mut().filter(|slot| slot.first <= until) {
@@ -89,7 +89,7 @@ pub struct World {
     decision: Decision,
     books: Books,
     eager: Books,
-    /// Copied, to be synced: (since when dirty, when settled, bytes).
+    /// Bytes copied and to be synced: (since when dirty, when settled, bytes).
     batch: Vec<(f64, f64)>,
     batch_left: f64,
     syncing_until: f64,
@@ -100,7 +100,7 @@ pub struct World {
     batch_began: f64,
     hot_dirty: f64,
     pub drain_by: Option<f64>,
-    /// Somebody waits for a flush all the time.
+    /// The number of callers that wait for a flush all the time.
     pub demands: u32,
 }
 
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Another law than the preset's.
+    /// Uses another law than the preset's.
     pub fn under(mut self, law: Law) -> World {
         self.law = law;
         self
@@ -196,7 +196,7 @@ impl World {
         bytes
     }
 
-    /// How much of it was not dirty before.
+    /// Returns how many of the written bytes were not dirty before.
     fn fresh(&mut self, bytes: f64) -> f64 {
         if self.load.hot_bytes == 0.0 {
             return bytes;
@@ -211,7 +211,7 @@ impl World {
         if t < self.syncing_until {
             return (0.0, Busy::Store);
         }
-        // Who waits for a flush does it himself.
+        // A caller that waits for a flush flushes by itself.
         let rests = self.decision.rate <= 0.0 || self.decision.term == Term::Demand;
         if rests || !self.disk.is_there(t) {
             self.begin_sync(t);
@@ -291,7 +291,7 @@ impl World {
             written: self.written as u64,
             copied: self.copied as u64,
             cohorts: &cohorts,
-            // What is picked here is copied at once.
+            // Picked bytes are copied at once in this world.
             flying: &[],
             hot: &[],
             settled_bytes: settled as u64,

@@ -1,4 +1,5 @@
-//! An engine over a store in memory that counts what is written to it, and files that are written past the engine.
+//! An engine over a store in memory that counts the bytes written to it, and files that are written
+//! past the engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::store::{MemStore, Tree};
 
 pub const BOOT: &str = "content";
 
-/// What is compared at once.
+/// The unit of comparison.
 pub const BLOCK: usize = 16 << 10;
 
-/// Bytes that were written to the store, and whether it refuses to sync them.
+/// The number of bytes written to the store, and whether it refuses to sync them.
 #[derive(Default)]
 pub struct Written(pub AtomicU64, pub AtomicBool);
 
@@ -66,7 +67,7 @@ impl Bed {
         Bed { media, store, hook, written, engine: engine.expect("a sound tier") }
     }
 
-    /// A file of so many blocks, each of its own, on the store and in the tier; open.
+    /// Makes a file of `blocks` blocks, each different, on the store and in the tier, and opens it.
     pub fn cached(&self, name: &str, blocks: usize) -> OpenFile {
         let (theirs, _) = self.store.create(Path::new(name), &NEW).expect("memory");
         theirs.write_at(&bytes(blocks), 0).and_then(|()| theirs.sync()).expect("memory");
@@ -78,20 +79,20 @@ impl Bed {
         self.engine.io.open(Path::new(name), None).expect("it is there")
     }
 
-    /// Opens a complete file past us, as the kernel does for a writer.
+    /// Opens a complete file past the daemon, as the kernel does for a writer.
     pub fn pass(&self, file: &Arc<File>) -> Past {
         assert!(self.engine.passed.make_ready(file).expect("a tier that works"), "complete");
         self.engine.passed.write_ready(file, false).expect("room").expect("it was made ready")
     }
 
-    /// Writes one byte past us.
+    /// Writes one byte past the daemon.
     pub fn poke(&self, file: &Arc<File>, at: usize, byte: u8) {
         let past = self.pass(file);
         past.shadow().write_at(&[byte], at as u64).expect("memory");
         past.end().expect("a tier that works");
     }
 
-    /// Flushes, and tells how many bytes were written to the store.
+    /// Flushes, and returns how many bytes were written to the store.
     pub fn flush(&self, file: &Arc<File>) -> u64 {
         let before = self.written.0.load(Relaxed);
         self.engine.drain.flush_file(file).expect("a store that works");
@@ -102,7 +103,7 @@ impl Bed {
         self.engine.ops.status().dirty_files > 0
     }
 
-    /// Tier and store as they are when `call` has been made.
+    /// Returns tier and store as they are after the first call with this verb.
     pub fn at(&self, verb: Verb) -> Moment {
         let (media, store) = (self.media.clone(), self.store.clone());
         let found = Moment::default();
@@ -118,7 +119,7 @@ impl Bed {
 
 type Moment = Arc<std::sync::Mutex<Option<(Disk, Tree)>>>;
 
-/// As many blocks, each of its own.
+/// Returns `blocks` blocks, each different.
 pub fn bytes(blocks: usize) -> Vec<u8> {
     (0..blocks * BLOCK).map(|at| (at / BLOCK + 1) as u8).collect()
 }

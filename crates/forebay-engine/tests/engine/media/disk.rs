@@ -1,14 +1,14 @@
-//! What is on a medium, and what of it a power cut leaves.
+//! The content of a medium, and what a power cut leaves of it.
 //!
-//! Every file keeps what is durable and, in order, what was done to it since its last sync; every
-//! directory keeps the changes of its entries since its last sync. An image of a power cut keeps,
-//! drops or tears (at 512 bytes) each unsynced write on its own. Changes that a file system puts
+//! Every file has its durable content and, in order, its changes since its last sync; every
+//! directory has the changes of its entries since its last sync. An image of a power cut keeps,
+//! drops or tears (at 512 bytes) each unsynced write independently. Changes that a file system puts
 //! into its journal (sizes, holes; entries of one directory) survive up to some point in their
 //! order.
 //!
-//! What was written out the device has, and may lose until it is flushed: by the sync of any file, or of a directory. Then
-//! writes in the place of durable bytes last; others need the journal of their own file as well. Who finds a seal finds all that
-//! was written out before it.
+//! Bytes that were written out are on the device, which may lose them until it is flushed: by the sync of any
+//! file, or of a directory. After a flush, writes in the place of durable bytes last; others need the journal
+//! of their own file as well. If a seal is found, all bytes that were written out before it are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::rng::Rng;
 
 const SECTOR: u64 = 512;
 
-/// With at most this many unsynced changes, all images are tried, else random ones.
+/// With at most this many unsynced changes, all images are tried, otherwise random ones.
 const ENUMERATE_MAX: usize = 6;
 
-/// Names and files: what is there, and what of it would survive.
+/// Names and files: their present state, and the part that would survive.
 #[derive(Clone, Default)]
 pub struct Disk {
     pub(super) nodes: BTreeMap<u64, Node>,
@@ -34,7 +34,7 @@ pub struct Disk {
     pub(super) name_ops: BTreeMap<String, Vec<NameOp>>,
     pub(super) dirs: BTreeSet<String>,
     next: u64,
-    /// Changes of files so far.
+    /// The number of changes of files so far.
     time: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Node {
     pub(super) cached: Bytes,
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
-    /// Each with its time.
+    /// The changes, each with its time.
     ops: Vec<(u64, FileOp)>,
     pub(super) seal: Option<Arc<[u8]>>,
     durable_seal: Option<Arc<[u8]>>,
@@ -53,11 +53,11 @@ pub(super) struct Node {
 #[derive(Clone)]
 pub(super) enum FileOp {
     Write(u64, Arc<[u8]>),
-    /// One that the device was flushed with.
+    /// A write that a flush of the device has made durable.
     Flushed(u64, Arc<[u8]>),
     SetLen(u64),
     Punch(u64, u64),
-    /// The device has the writes before, and keeps them if anything that goes into the journal later is kept.
+    /// The device has the earlier writes, and keeps them if any later entry of the journal is kept.
     WrittenOut,
     Seal(Arc<[u8]>),
 }
@@ -69,7 +69,7 @@ pub(super) enum NameOp {
 }
 
 impl Disk {
-    /// What is left when the process dies and the machine lives.
+    /// Returns the state after the process dies and the machine lives.
     pub fn process_crash_image(&self) -> Disk {
         self.clone()
     }
@@ -135,7 +135,7 @@ impl Disk {
         image
     }
 
-    /// A new file.
+    /// Makes a new file.
     pub(super) fn make(&mut self, name: &str, mtime: Timestamp) -> u64 {
         self.next += 1;
         let node = Node { mtime, ctime: mtime, ..Node::default() };
@@ -159,20 +159,20 @@ impl Disk {
         self.node(ino).change(time, op, mtime);
     }
 
-    /// The device keeps what it has.
+    /// Makes the device keep everything that it has.
     pub(super) fn flush(&mut self) {
         let now = self.time + 1;
         self.nodes.values_mut().for_each(|node| node.flush(now));
     }
 
-    /// The sync of a file fails. The device may have lost what it had of the others.
+    /// Makes the sync of a file fail. The device may have lost its unflushed bytes of other files.
     pub(super) fn fail_sync(&mut self, ino: u64) {
         self.node(ino).fail_sync();
         let others = self.nodes.iter_mut().filter(|(other, _)| **other != ino);
         others.for_each(|(_, node)| node.lose_out());
     }
 
-    /// The names of a file are durable, and all that was done in their directories.
+    /// Makes the names of a file durable, and all other changes in their directories.
     pub(super) fn sync_names_of(&mut self, ino: u64) {
         let names = self.names.iter().filter(|(_, of)| **of == ino);
         let dirs: Vec<String> = names.map(|(name, _)| dir_of(name)).collect();
@@ -213,13 +213,13 @@ impl Node {
         self.durable_seal = self.seal.clone();
     }
 
-    /// How many of its changes are behind the last that was written out before then.
+    /// Returns the number of changes up to the last write-out before that time.
     fn out_before(&self, time: u64) -> usize {
         let is_out = |(at, op): &(u64, FileOp)| *at < time && matches!(op, FileOp::WrittenOut);
         self.ops.iter().rposition(is_out).unwrap_or(0)
     }
 
-    /// The device keeps what it had at that time, where this is all that it takes.
+    /// Makes the device keep the bytes that it had at that time, if they need nothing else.
     fn flush(&mut self, time: u64) {
         let moves = |(_, op): &(u64, FileOp)| matches!(op, FileOp::SetLen(_) | FileOp::Punch(..));
         let moved = self.ops.iter().position(moves).unwrap_or(self.ops.len());
@@ -233,15 +233,15 @@ impl Node {
         }
     }
 
-    /// The device has lost what was not flushed; it counts as written, and is read as long as nobody needs its memory.
+    /// Makes the device lose unflushed bytes; they count as written, and are read until the memory is needed.
     pub(super) fn lose_out(&mut self) {
         let (mut at, out) = (0.., self.out_before(u64::MAX));
         let is_lost = |op: &FileOp| matches!(op, FileOp::Write(..));
         self.ops.retain(|(_, op)| at.next().is_some_and(|n| n >= out) || !is_lost(op));
     }
 
-    /// What could not be written counts as written from then on, and is read as long as nobody needs its
-    /// memory: Linux does so.
+    /// Makes unwritten bytes count as written from then on; they are read until the memory is
+    /// needed: Linux does so.
     pub(super) fn fail_sync(&mut self) {
         let (mut at, out) = (0.., self.out_before(u64::MAX));
         let is_lost = |op: &FileOp| matches!(op, FileOp::Write(..));
@@ -259,13 +259,13 @@ impl Node {
         self.ops.iter().enumerate().filter(move |(_, (_, op))| is_journaled(op))
     }
 
-    /// How many changes the journal has.
+    /// Picks how many changes are in the journal.
     fn journal(&self, choose: &mut dyn FnMut(u64) -> u64) -> usize {
         let journaled = self.journaled().count() as u64;
         if journaled > 0 { choose(journaled + 1) as usize } else { 0 }
     }
 
-    /// When the last seal was made among so many changes; 0 if there is none.
+    /// Returns the time of the last seal among this many journaled changes; 0 if there is none.
     fn sealed_at(&self, journaled: usize) -> u64 {
         let kept = self.journaled().take(journaled);
         let seals = kept.filter(|(_, (_, op))| matches!(op, FileOp::Seal(_)));
@@ -303,7 +303,7 @@ impl Node {
         (bytes, seal)
     }
 
-    /// The writes before this are on the disk if the journal has so many changes.
+    /// Returns how many of the first changes are on the disk if the journal has this many.
     fn flushed(&self, journaled: usize) -> usize {
         let Some(last) = journaled.checked_sub(1) else { return 0 };
         let (end, _) = self.journaled().nth(last).expect("chosen");
@@ -312,7 +312,7 @@ impl Node {
     }
 }
 
-/// Whether there is no hole, and no end.
+/// Whether the range has no hole and does not reach beyond the end.
 fn is_filled(bytes: &Bytes, offset: u64, len: u64) -> bool {
     bytes.next_data(offset).is_some_and(|(start, end)| start == offset && offset + len <= end)
 }
@@ -358,7 +358,7 @@ fn dir_of(name: &str) -> String {
     name.rsplit_once('/').map_or("", |(dir, _)| dir).to_string()
 }
 
-/// Few unsynced changes: each combination is an image of its own, and none is impossible.
+/// With few unsynced changes each combination is an image of its own, and none is impossible.
 #[test]
 fn a_power_cut_has_every_outcome() {
     let media = CrashMedia::default();
