@@ -1,4 +1,4 @@
-//! Whether the tier takes part.
+//! Whether the tier is attached.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 

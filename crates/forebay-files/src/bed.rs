@@ -1,4 +1,4 @@
-//! What tests here stand on: what is known of a file, and nobody who reads, writes or flushes it.
+//! The ground of unit tests: a table of files on a store and a tier, without reads, writes or flushes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) fn bed() -> Bed {
     bed_on(|store| store)
 }
 
-/// The same on a store that is `wrapped`.
+/// The same on the store that `wrapped` returns.
 pub(crate) fn bed_on(wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn BackingStore>) -> Bed {
     let (root, time) = (TempDir::new(), Time::default());
     let (tier, backing) = (root.path().join("tier"), root.path().join("backing"));
@@ -58,7 +58,7 @@ pub(crate) fn bed_on(wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn Back
 }
 
 impl Bed {
-    /// Makes a file on the store, and makes it known.
+    /// Makes a file on the store, and enters it into the table.
     pub fn make(&self, path: &str) -> (Arc<File>, Attr) {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
@@ -67,7 +67,7 @@ impl Bed {
         (self.files.insert(Path::new(path), &attr), attr)
     }
 
-    /// Records that `[0, end)` of it is dirty.
+    /// Records that `[0, end)` of the file is dirty.
     pub fn dirty(&self, file: &Arc<File>, end: u64) {
         let mut inner = file.lock();
         let age = inner.state.age_at(self.files.time().ms());

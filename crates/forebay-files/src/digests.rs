@@ -1,8 +1,8 @@
-//! What the backing store holds of a file, by digests of its blocks: learnt while bytes pass through us,
-//! asked by who copies.
+//! Digests of the blocks that the backing store holds of a file: noted while bytes pass through the
+//! daemon, read by copies.
 //!
-//! - R2: before the store is changed in any way its table is open, and counts for no version; it is closed
-//!   once the store was synced and looked at. Unknown means different.
+//! - R2: before the store is changed in any way the file's table is opened, and counts for no version; it
+//!   is closed once the store was synced and looked at. An unknown digest means that the block differs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,47 +18,47 @@ use crate::pace::Busy;
 use crate::tier::digests::Table;
 use forebay_base::lock::{Mutex, Rank};
 
-/// So many blocks are read to learn what they are: 64 MiB.
+/// The most blocks that are read to learn their digests: 64 MiB.
 const LEARNT_MAX: usize = 4096;
 
-/// So many blocks are made unknown at once.
+/// Blocks that are made unknown at once.
 const UNNOTED_AT_ONCE: usize = 4096;
 
-/// Of so many pages it is asked how much of them is known.
+/// The number of pages that are sampled to see how much is known.
 const SAMPLED: u64 = 32;
 
-/// The table of a file that is on its way home, open.
+/// The open table of a file that is being flushed.
 pub struct OpenTable {
     table: Arc<Table>,
-    /// It counted for the version of the store that the flight began with.
+    /// Whether the table counted for the store's version at the beginning of the flight.
     counts: AtomicBool,
     base: Version,
-    /// Bytes that were compared, and for how long.
+    /// Bytes that were compared, and the time that took.
     looked: AtomicU64,
     looking: Busy,
-    /// Blocks of which it tells what this flight copies. One at a time changes a page.
+    /// Blocks whose digests this flight has noted. Its lock lets one thread at a time change a page.
     noted: Mutex<Vec<(u64, u64)>>,
-    /// That could not be written.
+    /// Whether the table could not be written.
     spoilt: AtomicBool,
 }
 
 impl OpenTable {
-    /// What a block of bytes is, by the key of this tier.
+    /// Returns the digest of a block of bytes, by the key of this tier.
     pub fn digest(&self, block: &[u8]) -> Digest {
         self.table.key().digest(block)
     }
 
-    /// The same of so many zeros.
+    /// The same for `len` zeros.
     pub fn digest_of_zeros(&self, len: u64) -> Digest {
         self.table.key().digest_of_zeros(len)
     }
 
-    /// Whether anything may be known.
+    /// Whether any digest may be known.
     pub fn counts(&self) -> bool {
         self.counts.load(Relaxed)
     }
 
-    /// The store is of another version than what it tells of.
+    /// Empties the table: the store has another version than the table.
     pub fn distrust(&self) {
         let _one = self.noted.lock();
         self.counts.store(false, Relaxed);
@@ -67,7 +67,7 @@ impl OpenTable {
         }
     }
 
-    /// What the store held of `count` blocks from `first` on when the flight began.
+    /// Returns the digests that the store had of `count` blocks from `first` on at the beginning of the flight.
     pub fn held(&self, first: u64, count: u64) -> Vec<Digest> {
         match self.counts() {
             true => self.table.read(first, count),
@@ -75,22 +75,23 @@ impl OpenTable {
         }
     }
 
-    /// The first block at or after this one of which anything may be known.
+    /// Returns the first block at or after `block` whose digest may be known.
     pub fn next_noted(&self, block: u64) -> Option<u64> {
         self.table.next_noted(block)
     }
 
-    /// While it is compared: several threads may be at it.
+    /// Returns the time spent comparing: several threads may do so at once.
     pub fn looking(&self) -> &Busy {
         &self.looking
     }
 
-    /// So many bytes were compared.
+    /// Notes that `bytes` were compared.
     pub fn looked(&self, bytes: u64) {
         self.looked.fetch_add(bytes, Relaxed);
     }
 
-    /// Blocks are about to be copied that are these: the store holds them once the flight has landed.
+    /// Notes the digests of blocks that are about to be copied: the store holds them once the
+    /// flight has landed.
     pub fn note(&self, found: Vec<(u64, Digest)>) {
         let mut noted = self.noted.lock();
         for (block, _) in &found {
@@ -108,7 +109,7 @@ impl OpenTable {
         }
     }
 
-    /// What was noted is not what the store holds: nobody knows what of it was copied.
+    /// Makes the noted blocks unknown: it is not known which of them were copied.
     fn unnote(&self) {
         for (start, end) in std::mem::take(&mut *self.noted.lock()) {
             for from in (start..end).step_by(UNNOTED_AT_ONCE) {
@@ -121,7 +122,7 @@ impl OpenTable {
 
 impl Files {
     fn keeps_digests(&self, size: u64) -> bool {
-        // A device has one version for ever: others' changes would not be seen.
+        // A device has the same version for ever: changes by others would not be seen.
         let versioned = self.home.backing().sizes() != Sizes::Fixed;
         size >= self.config.digests_from && versioned && !self.config.read_only
     }
@@ -135,7 +136,8 @@ impl Files {
         Some(table)
     }
 
-    /// Takes note of bytes that were just fetched from the backing store, since a look at the file.
+    /// Notes the digests of bytes that were just fetched from the backing store, if nothing changed
+    /// since `seen`.
     pub fn note_fetched(&self, file: &File, seen: Look, start: u64, bytes: &[u8]) {
         let still = |inner: &mut Inner| {
             let same = !inner.changed(seen, What::Base) && !inner.state.flush_is_open();
@@ -149,7 +151,7 @@ impl Files {
         }
         let Some(table) = self.table_of(file, &mut inner) else { return };
         drop(inner);
-        // Who reads the file meanwhile does not wait for this.
+        // Readers of the file need not wait for the computation.
         let whole = parts(start, start + bytes.len() as u64, base.size).filter(|part| part.whole);
         let digest = |part: crate::core::digest::Part| {
             let block = &bytes[(part.start - start) as usize..(part.end - start) as usize];
@@ -161,15 +163,15 @@ impl Files {
         if !is_same || !still(&mut inner) {
             return;
         }
-        // What cannot be noted is unknown.
+        // A digest that cannot be noted is unknown.
         if table.stamp() != Some(base) {
             let _ = table.reset().and_then(|()| table.set_stamp(Some(&base)));
         }
         let _ = table.write(&mut found);
     }
 
-    /// Opens the table of a file that is about to be copied (R2); `None` if it has none. What an earlier
-    /// flush has left of the store nobody knows: then the table is `resumed`, and empty.
+    /// Opens the table of a file that is about to be copied (R2); `None` if it has none. If an earlier
+    /// flush was broken off (`resumed`), the store's content is unknown: then the table is empty.
     pub fn open_table(
         &self,
         file: &File,
@@ -183,7 +185,7 @@ impl Files {
         }
         let table = self.table_of(file, inner)?;
         let counts = !resumed && table.stamp() == Some(base);
-        // Of what the store does not have yet, or will not have, nothing is known.
+        // Blocks that the store does not have yet, or will not have, are unknown.
         let cut = base.size.min(size);
         let opened = match counts {
             true if size == base.size => table.set_stamp(None),
@@ -208,32 +210,32 @@ impl Files {
         })
     }
 
-    /// Remembers what a flight has found that compared and copied.
+    /// Remembers the results of a flight that compared and copied.
     pub fn note_look(&self, inner: &mut Inner, open: &OpenTable, copied: u64) {
         let looked = open.looked.load(Relaxed);
         if looked > 0 {
             let looks = inner.looks.get_or_insert_default();
             looks.last = Some((self.time.now(), open.looking.total(&self.time)));
-            // The last one tells most.
+            // Later looks count more.
             looks.looked = looks.looked / 2 + looked;
             looks.copied = looks.copied / 2 + copied;
         }
     }
 
-    /// Closes it: the store was synced after the copy, and is this now.
+    /// Closes the table: the store was synced after the copy, and has this version now.
     pub fn close_table(&self, open: &OpenTable, version: &Version) {
         if !open.spoilt.load(Relaxed) {
-            // What fails leaves it open.
+            // If this fails the table stays open.
             let _ = open.table.set_stamp(Some(version));
         }
     }
 
-    /// Closes it: nothing was copied.
+    /// Closes the table of a flight that copied nothing.
     pub fn close_table_unchanged(&self, open: &OpenTable) {
         self.close_table_of_failed(open, &open.base);
     }
 
-    /// Closes it after a flight that failed: the store is synced, and is this now.
+    /// Closes the table after a flight that failed: the store is synced, and has this version now.
     pub fn close_table_of_failed(&self, open: &OpenTable, version: &Version) {
         if open.counts() {
             open.unnote();
@@ -241,7 +243,8 @@ impl Files {
         }
     }
 
-    /// The backing file is of another version through a change of names or attributes, and holds the same.
+    /// Takes over a new version of the backing file with the same content, after a change of names
+    /// or attributes.
     pub(crate) fn follow_digests(&self, file: &File, inner: &Inner, from: &Version, to: &Version) {
         if from == to || from.size != to.size || !inner.recorded || !self.keeps_digests(to.size) {
             return;
@@ -253,7 +256,7 @@ impl Files {
         }
     }
 
-    /// The backing file is about to be changed around the tier (R2).
+    /// Drops the digests of a backing file that is about to be changed around the tier (R2).
     pub fn forget_digests(&self, file: &File, inner: &mut Inner) {
         if !self.keeps_digests(inner.state.base().size.max(inner.state.size())) {
             return;
@@ -264,8 +267,8 @@ impl Files {
         self.digests.remove(file.id);
     }
 
-    /// Finds out what the backing store holds of blocks that nobody has noted, as far as they are clean here,
-    /// which means equal. Reads no more than that takes a moment.
+    /// Learns the digests of blocks that were not noted, as far as they are clean here, which means
+    /// equal to the store's. Reads only as much as takes a moment.
     pub fn learn_content(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         let (base, size) = (inner.state.base(), inner.state.size().min(inner.state.base().size));
@@ -290,7 +293,7 @@ impl Files {
             clean.iter().map(|(a, b)| b - a).sum::<u64>() == end - start
         };
         let mut blocks = table.unknown(size.div_ceil(BLOCK), LEARNT_MAX);
-        // The last one may be longer here than there.
+        // The last block may be longer here than on the store.
         blocks.retain(|block| is_clean(&inner, part(*block)));
         let seen = inner.clock.look();
         let work = self.work_on(file, inner, Meanwhile::Refused);
@@ -305,7 +308,7 @@ impl Files {
         }
         let mut inner = file.lock();
         work.end(&mut inner);
-        // A flush in between may have found clean what was read before it was written back.
+        // After a flush meanwhile, blocks may be clean that were read before they were flushed.
         let same =
             !inner.changed(seen, What::Base) && quiet(&mut inner) && table.stamp() == Some(base);
         if same {
@@ -318,7 +321,7 @@ impl Files {
         Ok(())
     }
 
-    /// Whether nearly all blocks that the backing store holds of a file are known.
+    /// Whether the digests of nearly all blocks that the backing store holds of a file are known.
     pub fn knows_content(&self, file: &File, inner: &mut Inner) -> bool {
         let (size, base) = (inner.state.size(), inner.state.base());
         if !self.keeps_digests(size) {

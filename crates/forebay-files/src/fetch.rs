@@ -1,4 +1,4 @@
-//! What the backing store is asked for, for who waits for the bytes and not for their place in the tier.
+//! Fetches from the backing store, for readers that wait for the bytes and not for their place in the tier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,30 +7,31 @@ use crate::core::clock::Look;
 use crate::time::Time;
 use forebay_base::lock::{Condvar, Mutex, Rank};
 
-/// Buffers from this size on are kept for the next fetch: the kernel would have to find memory for each anew.
+/// Buffers of at least this size are kept for the next fetch: the kernel would have to find memory
+/// for each anew.
 const KEPT_MIN: usize = 256 << 10;
 
-/// So much memory waits for fetches.
+/// The most memory in kept buffers.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A range that is being fetched, and then put into the tier.
 pub struct Fetch {
     pub range: (u64, u64),
-    /// Bytes that are fetched are of no use once any of the range went since then.
+    /// Fetched bytes are of no use if any of the range was thrown away since this look.
     pub seen: Look,
-    /// The bytes are being put into the shadow, without the file's lock: who changes bytes there waits.
+    /// Whether the bytes are being put into the shadow, without the file's lock: changes of bytes there wait.
     pub lands: bool,
     pub said: Arc<Said>,
 }
 
 impl Fetch {
-    /// Whether any of `[start, end)` is in it.
+    /// Whether the range overlaps `[start, end)`.
     pub fn overlaps(&self, start: u64, end: u64) -> bool {
         self.range.0 < end && start < self.range.1
     }
 }
 
-/// What the store said of a range, told to all who wait for it.
+/// The store's answer for a range, for all threads that wait for it.
 pub struct Said {
     answer: Mutex<Answer>,
     told: Condvar,
@@ -39,7 +40,7 @@ pub struct Said {
 enum Answer {
     Awaited,
     Bytes(Arc<Fetched>),
-    /// It has failed, or there was nothing to be said.
+    /// The fetch has failed, or has no bytes.
     Nothing,
 }
 
@@ -50,7 +51,7 @@ impl Default for Said {
 }
 
 impl Said {
-    /// Bytes, or that there will be none. What was said first stands.
+    /// Gives the answer: bytes, or none. The first answer stands.
     pub fn say(&self, bytes: Option<Arc<Fetched>>) {
         let mut answer = self.answer.lock();
         if matches!(*answer, Answer::Awaited) {
@@ -59,7 +60,7 @@ impl Said {
         }
     }
 
-    /// The bytes; `None` if there are none, or not within the limit.
+    /// Waits for the bytes; `None` if there are none, or not within `limit`.
     pub fn wait(&self, time: &Time, limit: Duration) -> Option<Arc<Fetched>> {
         let awaited = |answer: &mut Answer| matches!(answer, Answer::Awaited);
         let (answer, _) = time.wait_while(&self.told, self.answer.lock(), limit, awaited);
@@ -70,7 +71,7 @@ impl Said {
     }
 }
 
-/// Bytes of a file as the store has them.
+/// Bytes of a file, as the store has them.
 pub struct Fetched {
     start: u64,
     bytes: Vec<u8>,
@@ -82,13 +83,13 @@ impl Fetched {
         self.start + self.bytes.len() as u64
     }
 
-    /// What it has of a range.
+    /// Returns the part of `[start, end)` that was fetched.
     pub fn part(&self, start: u64, end: u64) -> &[u8] {
         let at = |offset: u64| offset.clamp(self.start, self.end()) - self.start;
         &self.bytes[at(start) as usize..at(end) as usize]
     }
 
-    /// The buffer, to be filled.
+    /// Returns the buffer, to be filled.
     pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -100,7 +101,7 @@ impl Drop for Fetched {
     }
 }
 
-/// Buffers that wait for the next fetch.
+/// Buffers kept for the next fetches.
 pub struct Spares(Mutex<Vec<Vec<u8>>>);
 
 impl Default for Spares {
@@ -110,7 +111,7 @@ impl Default for Spares {
 }
 
 impl Spares {
-    /// A buffer for `[start, end)`, with whatever is in it.
+    /// Returns a buffer for `[start, end)`, with arbitrary content.
     pub fn take(self: &Arc<Spares>, start: u64, end: u64) -> Fetched {
         let len = (end - start) as usize;
         let fits = |bytes: &Vec<u8>| bytes.capacity() >= len;

@@ -1,4 +1,4 @@
-//! Looking at files for who must answer though others hang: the watchdog, the status, the keeper.
+//! Short looks at files for threads that must answer though others hang: the watchdog, the status, the keeper.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use crate::file::{File, Inner};
 use crate::time::Time;
 use forebay_base::lock::{Mutex, MutexGuard};
 
-/// So long a glance waits for files that are at work, all of them together: a write to the tier
-/// holds its file for less.
+/// How long one glance waits for files at work, all of them together: a write to the tier holds its
+/// file for less.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// How soon it tries again.
+/// The time between two tries.
 const RETRY: Duration = Duration::from_micros(200);
 
-/// Takes locks one after the other, and takes no for an answer.
+/// Takes locks one after the other, and gives up on those that stay held.
 #[derive(Debug)]
 pub struct Glance {
     time: Time,
@@ -21,17 +21,17 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// The patience of one glance at however many files.
+    /// Begins a glance, with one patience for any number of files.
     pub fn new(time: &Time) -> Glance {
         Glance { time: time.clone(), until: None }
     }
 
-    /// The file, unless somebody goes on holding it.
+    /// Locks the file, unless another thread goes on holding it.
     pub fn at<'a>(&mut self, file: &'a File) -> Option<MutexGuard<'a, Inner>> {
         self.lock(&file.inner)
     }
 
-    /// What the lock guards, unless somebody goes on holding it.
+    /// Locks `mutex`, unless another thread goes on holding it.
     pub fn lock<'a, T>(&mut self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         loop {
             if let Some(guard) = mutex.try_lock() {

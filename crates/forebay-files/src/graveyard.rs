@@ -1,4 +1,4 @@
-//! Files that have lost their last name, for who had looked it up before.
+//! Files that have lost their last name, kept for requests that had looked it up before.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use hashbrown::HashMap;
 
 use crate::file::File;
 
-/// Files that have lost their last name, for who had looked it up before.
+/// Files that have lost their last name, kept for requests that had looked it up before.
 #[derive(Default)]
 pub(crate) struct Graveyard {
-    /// Since when. They stay while they are open, and for a moment.
+    /// The files, and since when. They stay while they are open, and for a moment longer.
     pub waiting: HashMap<FileKey, (Instant, Arc<File>)>,
-    /// Those that were thrown away with bytes newer than the backing file's, by their number.
+    /// The files that were thrown away with bytes newer than the backing file's, each with a number.
     pub lost: HashMap<FileKey, u64>,
     /// The same, the oldest in front, with some that are not lost any more.
     pub lost_order: VecDeque<(u64, FileKey)>,
@@ -22,7 +22,7 @@ pub(crate) struct Graveyard {
 }
 
 impl Graveyard {
-    /// Many times as many as a front-end holds on to.
+    /// Many times as many as a front-end remembers.
     const LOST_KEPT: usize = 1 << 16;
 
     pub fn holds(&self, file: &Arc<File>) -> bool {
@@ -41,7 +41,7 @@ impl Graveyard {
         }
     }
 
-    /// Forgets what had this key: the store has given it to another file.
+    /// Forgets the file that had this key: the store has given the key to another file.
     pub fn give_up(&mut self, key: FileKey) -> Option<Arc<File>> {
         self.lost.remove(&key);
         self.waiting.remove(&key).map(|(_, file)| file)

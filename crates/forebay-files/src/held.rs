@@ -1,4 +1,4 @@
-//! The files of the store that are held open for files that are known.
+//! Files of the store that are held open for known files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::Files;
 use crate::core::config::WritePolicy;
 use crate::file::File;
 
-/// How long a file is looked for that is being renamed.
+/// How long a file that is being renamed is looked for.
 pub(crate) const RENAMES_MAX: Duration = Duration::from_millis(500);
 
 impl Files {
-    /// The backing file for writing, kept while the file is open.
+    /// Returns the backing file for writing, kept while the file is open.
     pub fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
         if let Some(target) = file.lock().live().target.clone() {
             return Ok(target);
@@ -27,7 +27,7 @@ impl Files {
         Ok(target)
     }
 
-    /// The backing file, opened for reading and kept while the file is open.
+    /// Returns the backing file, opened for reading and kept while the file is open.
     pub fn backing_file(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
         if let Some(backing) = file.lock().live().backing.clone() {
             return Ok(backing);
@@ -40,17 +40,17 @@ impl Files {
         Ok(backing)
     }
 
-    /// Opens the file on the backing store by its name, and by its new one while it is renamed.
+    /// Opens the file on the backing store by its name, or by its new one if it is being renamed.
     ///
     /// # Errors
     ///
-    /// ESTALE if another file has its name, ENOENT if none has.
+    /// ESTALE if another file has its name, ENOENT if no file has.
     pub(crate) fn open_home(&self, file: &File, access: Access) -> Result<Arc<dyn BackingFile>> {
         let began = self.time.now();
         loop {
             let look = || {
                 let inner = file.lock();
-                // In this order: a change that has ended by then is seen in the path.
+                // In this order: a change that has ended before is seen in the path.
                 (inner.clock.look(), inner.state.paths.first())
             };
             let before = look();
@@ -74,9 +74,9 @@ impl Files {
         }
     }
 
-    /// An open file stays readable without its name: through a descriptor, taken while there is a
+    /// Keeps an open file readable without its name: through a descriptor, taken while the file has a
     /// name. It also keeps the inode number from being used again. A file that keeps other names,
-    /// perhaps unknown to us, must still be flushed; and around the tier is written by descriptor.
+    /// perhaps unknown ones, must still be flushed; and around the tier it is written by descriptor.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What changes of names tell the journal of names, and the syncs of the store that retire them.
+//! Entries in the journal of names for changes of names, and the syncs of the store that retire them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::core::paths::{Moving, Way};
 use crate::file::File;
 use crate::names::{Named, Names};
 
-/// The clocks of this machine and of the store are taken to differ by so many seconds at most.
+/// The assumed maximum difference between the clocks of this machine and of the store, in seconds.
 const CLOCKS_DIFFER: i64 = 2;
 
-/// What stores say that do not sync directories, or not for us.
+/// Errors of stores that do not sync directories, or not for this user.
 const UNSYNCABLE: [i32; 6] =
     [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP, libc::EACCES, libc::EPERM, libc::EROFS];
 
-/// What stores say of a directory that is there no more, or not as one.
+/// Errors of stores for a directory that does not exist any more, or is no directory now.
 const GONE: [i32; 3] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP];
 
 impl Names {
@@ -30,7 +30,7 @@ impl Names {
         inner.may_last() || !self.files.index.is_synced(inner.settled_seq)
     }
 
-    /// Announces a change of names of these files, or of directories that have some below.
+    /// Announces a change of names of these files, or of directories that have files below.
     pub fn announce<'a>(
         &self,
         op: NameOp,
@@ -38,8 +38,8 @@ impl Names {
         dirs: &Moving,
     ) -> Result<u64> {
         let n = self.files.note_tier(self.files.index.name(op, Told::Announced, None))?;
-        // Else a loss of power could bring back the record of a file that is gone, or under a name
-        // that it has lost.
+        // Without this sync a loss of power could bring back the record of a file that is gone, or
+        // has lost that name.
         let below = || dirs.has_durable() || !self.files.index.has_settled();
         if (!dirs.is_empty() && below()) || files.into_iter().any(|file| self.may_come_back(file)) {
             self.files.note_tier(self.files.index.sync())?;
@@ -47,8 +47,8 @@ impl Names {
         Ok(n)
     }
 
-    /// A change of the names of these files has been made, or of directories by `way`: who syncs a
-    /// file syncs that.
+    /// Concludes a change of the names of these files, or of directories by `way`: a sync of such a
+    /// file syncs the conclusion.
     pub fn conclude<'a>(
         &self,
         n: u64,
@@ -65,21 +65,21 @@ impl Names {
         Ok(())
     }
 
-    /// The store has refused an announced change.
+    /// Records that the store has refused an announced change.
     pub fn not_made(&self, announced: Option<u64>) -> Result<()> {
         announced.map_or(Ok(()), |n| self.files.note_tier(self.files.index.failed(n)))
     }
 
-    /// Syncs the names on the store in which changes of the journal are not known to be durable. A
-    /// directory that cannot be synced is as durable as its store makes it; one of which the store says that it
-    /// failed keeps its own changes open, and no others.
+    /// Syncs the directories on the store with changes of the journal that are not known to be
+    /// durable. A directory that cannot be synced is as durable as its store makes it; if its sync
+    /// fails, its own changes stay open, and no others.
     pub fn sync_names(&self) -> Result<()> {
         let dirs = self.files.index.names(Journal::by_dir);
         if dirs.is_empty() || self.files.config.read_only {
             return Ok(());
         }
         let (mut failed, mut stay) = (BTreeMap::new(), HashSet::<u64>::new());
-        // What is above comes first; what is in one that is not durable is not, either.
+        // Parents come first: a change below a directory that is not durable is not durable, either.
         for (dir, changes) in &dirs {
             let is_lost = dir.ancestors().any(|above| failed.contains_key(above));
             let synced = if is_lost { Ok(()) } else { self.sync_nearest(dir) };
@@ -105,7 +105,7 @@ impl Names {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Syncs a directory, or if it is gone, or a link by now, the one that it was in.
+    /// Syncs a directory, or if it is gone, or a link by now, the nearest one above it.
     fn sync_nearest(&self, dir: &Path) -> Result<()> {
         for dir in dir.ancestors() {
             match self.home.health().quietly(|| self.home.backing().sync_dir(dir)) {
@@ -117,7 +117,7 @@ impl Names {
         Ok(())
     }
 
-    /// The same in the background, if nobody is at it.
+    /// The same in the background, unless a sync is under way.
     pub fn sync_names_soon(self: &Arc<Self>) {
         if self.syncing.swap(true, Relaxed) {
             return;
@@ -142,7 +142,7 @@ impl Names {
         }
     }
 
-    /// Whether somebody syncs the names on the store.
+    /// Whether the names on the store are being synced.
     pub fn are_syncing(&self) -> bool {
         self.syncing.load(Relaxed)
     }
@@ -152,37 +152,38 @@ impl Names {
         self.files.index.names(Journal::len) >= OPEN_MAX
     }
 
-    /// Takes note of a change of names that has been made. The journal knows it also where the tier
-    /// fails, and records it later.
+    /// Notes a change of names that has been made. The journal knows it even where the tier fails,
+    /// and records it later.
     pub fn note_name(&self, op: NameOp, at: Option<Timestamp>) {
         let at = Some(at.unwrap_or_else(|| self.by_our_clock()));
         let _ = self.files.note_tier(self.files.index.name(op, Told::Done, at));
-        // By one of those who make them, and the others go on: it may not help.
+        // One of the threads that make changes syncs, and the others go on: the sync may not help.
         if self.files.index.names(Journal::len) >= OPEN_LIMIT && !self.syncing.swap(true, Relaxed) {
             self.sync_names_told();
             self.syncing.store(false, Relaxed);
         }
     }
 
-    /// A moment of the store's clock when a change was over, where the store has told none: this machine's clock, and
-    /// so much more as the two may differ. A file that others change later than that is left alone by recovery.
+    /// Returns a moment of the store's clock when a change was over, where the store has told none:
+    /// the time of this machine plus the maximum difference. Recovery leaves a file alone that
+    /// others change later than that.
     fn by_our_clock(&self) -> Timestamp {
         let now = self.files.time().stamp();
         Timestamp { sec: now.sec + CLOCKS_DIFFER, ..now }
     }
 
-    /// Takes note of a file, directory or anything else that a front-end has made on the store.
+    /// Notes a file, directory or other inode that a front-end has made on the store.
     pub fn note_made(&self, path: &Path, attr: &Attr) {
         self.note_name(NameOp::Create { path: path.into(), key: attr.key }, Some(attr.ctime));
     }
 
-    /// Takes note of a directory that a front-end has removed.
+    /// Notes that a front-end has removed a directory.
     pub fn note_removed(&self, at: Named<'_>) {
         self.note_name(unlinked(at), None);
     }
 }
 
-/// The change by which a name goes.
+/// Returns the change that removes a name.
 pub fn unlinked(at: Named<'_>) -> NameOp {
     NameOp::Unlink { path: at.path.into(), key: at.key }
 }
@@ -198,8 +199,8 @@ mod tests {
     use crate::bed::bed_on;
     use crate::core::journal::Moved;
 
-    /// What is in one directory of the store says nothing of the others, and a directory that somebody has moved
-    /// away and left a link for is one that is gone.
+    /// One directory of the store says nothing about the others, and a directory that was moved
+    /// away and replaced by a link counts as gone.
     // S-3
     #[test]
     fn a_directory_that_cannot_be_synced_keeps_its_own_changes_alone() {
@@ -219,7 +220,8 @@ mod tests {
         for path in ["bad/f", "bad/below/f", "good/f", "moved/below/f"] {
             bed.make(path);
         }
-        // What is settled next time would take it for one that the store has forgotten, with its last name forgotten here.
+        // The next sync would take this file for one that the store has forgotten, if its last name
+        // were forgotten here.
         let key = bed.make("bad/goes").1.key;
         for (from, to) in [("bad/goes", "good/goes"), ("good/goes", "good/gone")] {
             let (from, to) = (Path::new(from), Path::new(to));

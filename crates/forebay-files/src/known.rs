@@ -1,4 +1,4 @@
-//! The life of a file that is known: compared with the store, in conflict, let go of.
+//! The life of a known file: compared with the store, in conflict, let go of.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,16 +19,16 @@ use crate::unseen::{Copied, Unseen};
 use forebay_base::lock::MutexGuard;
 
 impl Files {
-    /// Compares what is cached with what the backing store says now. Clean bytes of another
-    /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is from before
-    /// the question. Returns whether only a flush can tell: nobody knows whether it was written past us.
+    /// Compares the cached file with the backing store's present answer. Clean bytes of another version
+    /// are thrown away; for dirty ones it is a conflict (S8). `seen` is from before the question. Returns
+    /// whether only a flush can tell: it is not known whether the file was written past the daemon.
     pub fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
         let busy = inner.live().flight.is_some()
             || inner.live().around.is_under_way()
             || inner.state.flush_is_open()
-            // Its former home may still write to it: what that leaves is written over.
+            // The former home may still write to the file: the flush overwrites that.
             || inner.state.is_held()
             || inner.clock.is_under_way();
         inner.live().mine().checked = Some(self.time.now());
@@ -37,7 +37,7 @@ impl Files {
         }
         if inner.state.base() == attr.version() {
             inner.live().mine().around = Around::None;
-            // Of what could not be synced a page may have become an old one.
+            // A page that could not be synced may have become an old one.
             let suspect = inner.live().stale || inner.state.is_unsynced();
             if suspect && !inner.state.is_dirty() {
                 self.drop_stale(file, &mut inner, attr);
@@ -45,7 +45,7 @@ impl Files {
             return false;
         }
         if inner.state.is_unseen() && self.untouched(&mut inner).is_some() {
-            // Who has it open to write has written nothing: he may have the old bytes until he does.
+            // The program that has the file open has written nothing: it may have the old bytes until it does.
             inner.live().mine().stale = true;
             return false;
         }
@@ -54,7 +54,7 @@ impl Files {
             if self.died_meanwhile(inner.look(), known, &attr.version()) {
                 return false;
             }
-            // If nothing was written here it is theirs alone.
+            // If nothing was written here, only others have changed the file.
             if inner.doubt().is_some_and(|doubt| doubt.unmoved) && !inner.state.is_unseen() {
                 return true;
             }
@@ -66,7 +66,8 @@ impl Files {
         false
     }
 
-    /// The shadow, if nothing was written past us since the first writer came, and nothing was dirty before.
+    /// Returns the shadow's stat, if nothing was written past the daemon since the first writer
+    /// came, and no byte was dirty before.
     pub fn untouched(&self, inner: &mut Inner) -> Option<MediaStat> {
         let now = inner.shadow_stat()?;
         let besides = inner.state.is_dirty_besides();
@@ -74,16 +75,17 @@ impl Files {
         (!besides && inner.live().unseen.as_deref().is_some_and(proved)).then_some(now)
     }
 
-    /// Whether the times of a shadow prove that nothing was written past us since the first writer came (R4).
+    /// Whether the times of a shadow prove that nothing was written past the daemon since the first
+    /// writer came (R4).
     pub fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
         let media = self.media();
         let moves = || media.tells_each_change() && !(unseen.outlives_close && media.is_memory());
-        // Nothing empty is mapped, and what is empty still is what it was.
+        // An empty file is not mapped, and if it is still empty it has not changed.
         unseen.is_unmoved(now) && (now.len == 0 || moves())
     }
 
-    /// Of one that was not written past us until its shadow was this: what comes after is all that a flush has to look
-    /// for, where it moves the shadow's times.
+    /// Notes that a file was not written past the daemon until its shadow had this stat: the next
+    /// flush looks only for later writes, where they move the shadow's times.
     pub fn rests_untouched(&self, inner: &mut Inner, now: MediaStat) {
         let copied = self.home_as(now);
         if let Some(unseen) = inner.live().unseen_mut() {
@@ -91,18 +93,20 @@ impl Files {
         }
     }
 
-    /// What is written past us from now on is all that a flush has to look for, where it moves the shadow's times.
+    /// Returns the state from which on a flush has to look only for later writes, where they move
+    /// the shadow's times.
     pub fn home_as(&self, at: MediaStat) -> Option<Copied> {
-        // A store into a mapping there moves none.
+        // A store into a mapping on a tier in memory moves no time.
         let half = || self.time.now() + self.tune(|t| t.max_age) / 2;
         let doubted_from = self.media().is_memory().then(half);
         (at.len == 0 || self.media().tells_each_change()).then_some(Copied { at, doubted_from })
     }
 
-    /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.
+    /// Throws away clean bytes of an old version, or marks them stale until no program reads them
+    /// past the daemon.
     fn drop_stale(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
-        // Else a loss of power would bring back the flush that these bytes came from, to be done
-        // again with the holes made below.
+        // Without this a loss of power would bring back the flush that these bytes came from, to be
+        // repeated with the holes made below.
         if self.let_go(file, inner).is_err() || !inner.may_punch() {
             inner.live().mine().stale = true;
             return;
@@ -124,7 +128,7 @@ impl Files {
         live.stream = crate::live::Stream::default();
         if had && let Ok(shadow) = self.shadow(file, inner) {
             let emptied = self.note_tier(self.empty(file, inner, &*shadow, attr.size));
-            // Nobody may find the old bytes in it: who needs a shadow gets a fresh one.
+            // The old bytes must not be found in it: the next use makes a fresh shadow.
             if emptied.is_err() {
                 inner.live().mine().shadow = None;
             }
@@ -132,8 +136,9 @@ impl Files {
         self.account(file, inner);
     }
 
-    /// Whether the backing file differs in its ctime alone, or has the time that the file has here, and that may be of
-    /// a chmod, a link or the like which went through us when we died: its record came too late.
+    /// Whether the backing file differs in its ctime alone, or has the mtime that the file has
+    /// here. Then a chmod, a link or the like through the daemon may have been under way at a
+    /// crash, and its record came too late.
     pub fn died_meanwhile(
         &self,
         seen: Look,
@@ -144,8 +149,8 @@ impl Files {
         found.size == base.size && own_time && seen.is_first() && !self.clean_start
     }
 
-    /// All of a file is on the store, but the tier has failed to sync it: a page that it could not write may
-    /// be read as it was before. So what the tier has goes, and is fetched again.
+    /// Drops the cached bytes of a file that is wholly on the store, but that the tier has failed to sync:
+    /// a page that it could not write may come back with older content. The bytes are fetched again.
     pub fn drop_unsynced(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
         if inner.state.is_unsynced() && !inner.state.is_dirty() && !inner.state.conflict().stands()
         {
@@ -153,13 +158,14 @@ impl Files {
         }
     }
 
-    /// Its backing file is another than the one that is known: nothing of it is flushed until somebody decides. On
-    /// record, durably.
+    /// Declares a conflict: the backing file is not the known one, and no byte is flushed until the
+    /// conflict is settled. Durable on record.
     pub fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
         self.declare(file, inner, Conflict::Changed, why);
     }
 
-    /// The tier could not sync what was written past us, of which nobody else knows what it was.
+    /// Declares a conflict: the tier could not sync writes past the daemon, whose content is known
+    /// nowhere else.
     pub(crate) fn declare_unsynced(&self, file: &Arc<File>, inner: &mut Inner) {
         self.declare(file, inner, Conflict::Unsynced, Conflict::Unsynced.why());
     }
@@ -171,15 +177,15 @@ impl Files {
         add(&self.counters.conflicts, 1);
         tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
         let recorded = self.commit_anyway(file, inner, Change::InConflict(conflict));
-        // Of a file that is in conflict only what was written here may go over theirs.
+        // Over a conflicting file only bytes that were written here may be flushed.
         let recorded = recorded.and_then(|()| self.let_go_of(file, inner, 0, u64::MAX));
-        // At once: else, after a loss of power, a record "flush begun" would say that the change was
-        // ours.
+        // Synced at once: otherwise, after a loss of power, a record "flush begun" would make the
+        // change look like the daemon's own.
         let _ = recorded.and_then(|()| self.note_tier(self.index.sync()));
     }
 
-    /// Lets go of what nothing needs any more: descriptors, the shadow of an unlinked file, the
-    /// knowledge of a file of which nothing is cached. Ends the caller's lock.
+    /// Lets go of parts that are not needed any more: descriptors, the shadow of an unlinked file,
+    /// the table's entry of a file without cached bytes. Ends the caller's lock.
     pub fn retire(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.is_idle() || inner.only_descriptor() {
             inner.close_for_partners();
@@ -192,7 +198,7 @@ impl Files {
             && !inner.state.is_held()
             && inner.keepers == 0
             && (!inner.state.has_bytes() || stale);
-        // At the end nobody sweeps any more.
+        // At the engine's end no sweep comes any more.
         let waits = || self.graveyard.lock().holds(file);
         if unlinked && !self.stopping.load(Relaxed) && waits() {
             let live = inner.live().mine();
@@ -206,7 +212,7 @@ impl Files {
             return;
         }
         let trusted = self.tune(|t| t.revalidate) > Duration::ZERO;
-        // By a sync that nobody was told of.
+        // A sync may have sealed more than is on record as durable.
         let sealed = self.sealed_to(&inner) > inner.state.durable_size();
         inner.live = inner
             .live
@@ -217,8 +223,8 @@ impl Files {
             .map(|live| Box::new(live.remains()));
     }
 
-    /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
-    /// be forgotten next, without its lock; who would open it in between finds it gone.
+    /// Removes every trace of a file from the tier: record first, shadow after. The caller removes
+    /// it from the table next, without its lock; a thread that opens it in between finds it gone.
     pub fn erase(&self, file: &Arc<File>, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
@@ -226,8 +232,8 @@ impl Files {
             return; // The record still stands, so the shadow must too.
         }
         failpoint::pass("erase.logged");
-        // There may be none: of a file that was only looked at nothing was ever made.
-        // Partners are told later, but before they are told of another file with its key.
+        // A shadow may not exist: for a file that was only looked at none was made. Partners are
+        // told later, but before they are told of another file with the same key.
         let copied = inner.live.as_mut().and_then(|live| live.mine().copied.take());
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
@@ -253,8 +259,8 @@ impl Files {
         self.settle_sums(inner, 0, 0);
     }
 
-    /// A file that is open is not ours, nor anything that is dirty of it: who has it open goes on with what he has, and
-    /// who opens it finds the store's. Ends the caller's lock.
+    /// Gives up an open file that is not this member's, with its dirty bytes: programs that have it
+    /// open go on with their bytes, and a new open finds the store's. Ends the caller's lock.
     pub fn disclaim(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         self.drop_record(file, &mut inner)?;
         let (base, owner) = (inner.state.base(), inner.state.owner());
@@ -268,8 +274,8 @@ impl Files {
         Ok(())
     }
 
-    /// The backing file has changed under us: looks at it again. Returns what the reader of what is
-    /// gone is told (S1).
+    /// Looks again at a backing file that has changed, and returns the error for the reader of
+    /// bytes that are gone (S1).
     pub fn shrank(&self, file: &Arc<File>) -> Error {
         let seen = file.lock().clock.look();
         if let Some(path) = file.path()

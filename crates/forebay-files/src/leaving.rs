@@ -1,5 +1,5 @@
-//! Files whose last name goes while they are open, or while somebody is about to open them. They
-//! live on as on a local file system: whoever has found the name can open the file that it named.
+//! Files whose last name goes while they are open or being opened. They live on as on a local file
+//! system: a request that has found the name can open the file that it named.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::core::state::{FileState, Record};
 use crate::file::{File, Inner};
 use crate::open::OpenFile;
 
-/// While it lives, a name of the file is being taken away.
+/// Marks a file of which a name is being removed, until it is dropped.
 pub struct Leaving<'a> {
     files: &'a Files,
     key: FileKey,
@@ -29,33 +29,33 @@ impl Drop for Leaving<'_> {
 }
 
 impl Files {
-    /// Announces that a name of the file is about to go. Whoever opens it from here on sees that;
-    /// who has opened it before is in the table.
+    /// Announces that a name of the file is about to go. An open from here on sees that; an earlier
+    /// one is in the table.
     pub fn take_name(&self, key: FileKey) -> Leaving<'_> {
         self.table.write().begin_to_leave(key);
         Leaving { files: self, key }
     }
 
-    /// Whether a name of the file is going, or has gone since then.
+    /// Whether a name of the file is going, or has gone since `since`.
     pub fn is_leaving(&self, key: FileKey, since: Option<Look>) -> bool {
         let table = self.table.read();
         table.is_leaving(key) || since.is_some_and(|since| table.departed_since(key, since))
     }
 
-    /// Takes note of a name by which the file was found after `seen`, if it cannot have lost it since.
+    /// Notes the name by which the file was found after `seen`, if the file cannot have lost it since.
     pub fn learn_name(&self, file: &File, path: &Path, seen: Look) {
         let mut inner = file.lock();
         if !inner.state.paths.is_first(path)
             && !inner.live().unlinked
-            // Who begins to take it away from here on waits for the lock.
+            // A thread that begins to remove the name from here on waits for the lock.
             && !self.is_leaving(file.key, Some(seen))
         {
             inner.rename(file.id, |paths| paths.learn_first(self.tree(), path));
         }
     }
 
-    /// Opens a file whose last name went a moment ago: who looked the name up before may still
-    /// have it, as on a local file system. `pin` holds on to it, where something does.
+    /// Opens a file whose last name went a moment ago: a request that looked the name up before may
+    /// still have it, as on a local file system. `pin` holds on to the file, where a front-end has one.
     pub fn open_unlinked(
         self: &Arc<Self>,
         key: FileKey,
@@ -73,12 +73,12 @@ impl Files {
         let held = held.filter(|(_, attr)| attr.key == key && attr.nlink == 0);
         let file = match (found, &held) {
             (Some(file), _) => file,
-            // Its name is just going, or nothing of it was cached.
+            // The name is just going, or no byte of the file was cached.
             (None, Some((_, attr))) => self.find(key).or_else(|| self.bury(attr))?,
             (None, None) => return None,
         };
         let mut inner = file.lock();
-        // A file's lock comes before the graveyard's: look again whether it is still there.
+        // A file's lock comes before the graveyard's: check again whether the file is still there.
         let known = buried().or_else(|| self.find(key)).is_some_and(|it| Arc::ptr_eq(&it, &file));
         if !known || inner.gone {
             return None;
@@ -92,8 +92,8 @@ impl Files {
         Some(self.open(&file, inner))
     }
 
-    /// Begins to know a file of which nothing is cached and which has no name. `None` if the
-    /// backing file is not all there was of it.
+    /// Enters a file without cached bytes and without a name. `None` if the file had bytes that the
+    /// backing file lacks.
     fn bury(&self, attr: &Attr) -> Option<Arc<File>> {
         let state = FileState::absent(Paths::default(), attr);
         let id = FileId(self.next_id.fetch_add(1, Relaxed));
@@ -108,7 +108,7 @@ impl Files {
         Some(file.clone())
     }
 
-    /// Lets go of files that nobody has open and that lost their name a while ago.
+    /// Drops files that are not open and lost their name a while ago.
     pub fn sweep_graveyard(&self, older_than: Duration) {
         let old: Vec<Arc<File>> = {
             let graves = self.graveyard.lock();
@@ -117,7 +117,7 @@ impl Files {
             old.map(|(_, file)| file.clone()).collect()
         };
         for file in old {
-            // A file's lock comes before the graveyard's. Who is at work on it has it open.
+            // A file's lock comes before the graveyard's. A file whose lock is held is in use.
             let Some(inner) = file.try_lock() else { continue };
             if !inner.is_idle() {
                 continue;
@@ -134,11 +134,11 @@ impl Files {
         }
     }
 
-    /// Forgets what waits under the key of a file that was just created.
+    /// Drops the file that waits under the key of a file that was just created.
     pub fn give_up_buried(&self, attr: &Attr) {
         let before = self.graveyard.lock().with_key(attr.key).cloned();
         if before.is_some_and(|before| before.lock().state.base().ctime >= attr.ctime) {
-            return; // It is the same, and its name went already.
+            return; // It is the same file, and its name has gone already.
         }
         let before = self.graveyard.lock().give_up(attr.key);
         self.retire_buried(before);
@@ -151,7 +151,8 @@ impl Files {
         }
     }
 
-    /// How many names the file has after one was removed, and what it is now if that can be seen.
+    /// Returns the number of names that the file has after one was removed, and its attributes if
+    /// they can be read.
     pub(crate) fn links_left(&self, file: &File) -> (u32, Option<Attr>) {
         let (held, known) = {
             let inner = file.lock();
@@ -175,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// A name that was found before it went is not learnt after it: without the question whether it is
+    /// A name that was found before it went is not learnt after it: without the check whether it is
     /// leaving ([`Files::learn_name`]) it would be.
     #[test]
     fn a_name_that_goes_is_not_learnt_under_any_schedule() {
@@ -187,7 +188,7 @@ mod tests {
             let (theirs, known) = (files.clone(), file.clone());
             let learns = spawn(move || theirs.learn_name(&known, name, seen));
             let going = files.take_name(file.key);
-            // The store takes it away here.
+            // The store removes the name here.
             point();
             file.lock().rename(file.id, |paths| paths.lose(name));
             drop(going);
@@ -196,8 +197,8 @@ mod tests {
         });
     }
 
-    /// Two who find a file on the store make one of it: without the look under the table's lock
-    /// ([`Files::insert`]) each has his own.
+    /// Two threads that find a file on the store enter it once: without the look under the table's
+    /// lock ([`Files::insert`]) each would enter its own.
     #[test]
     fn a_file_is_made_known_once_under_any_schedule() {
         let bed = bed();
@@ -218,8 +219,8 @@ mod tests {
         });
     }
 
-    /// What the store said before or while a change of ours was made there is not taken for what it says
-    /// after: without `begin_change` and `end_change` ([`Changing`]) an older answer would be.
+    /// An answer of the store from before or during a change by the daemon does not count after it:
+    /// without `begin_change` and `end_change` ([`Changing`]) it would.
     #[test]
     fn an_answer_from_before_a_change_is_not_taken_under_any_schedule() {
         let bed = bed();

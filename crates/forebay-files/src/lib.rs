@@ -1,5 +1,5 @@
-//! What is known of files: the table of them, what all of them take together, and what each change of
-//! one means for the sums, the queues and the log.
+//! The knowledge of files: the table of them, their sums, and the effect of each change of a file
+//! on the sums, the queues and the log.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ use forebay_home as home;
 use forebay_threads::{failpoint, requester, time};
 use forebay_tier as tier;
 
-/// What is known of all files.
+/// All files that are known.
 pub struct Files {
     home: Arc<Home>,
     tier: Tier,
@@ -88,37 +88,36 @@ pub struct Files {
     started: Instant,
     stopping: AtomicBool,
     wake: (Mutex<u64>, Condvar),
-    /// Shadow files to be removed: not by who waits for an answer.
+    /// Ids of shadow files to be removed, by a thread that no caller waits for.
     trash: Mutex<Vec<FileId>>,
-    /// Shadow files that were never written to, of files that are gone: the next ones made take
-    /// their place.
+    /// Unwritten shadow files of files that are gone, used again for the next new files.
     blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
     /// Files that lost their last name a moment ago.
     graveyard: Mutex<Graveyard>,
     copying: Copying,
     digests: Digests,
-    /// Drops a file's bytes wherever else they are cached.
+    /// Drops the bytes of a file from other caches.
     discarder: OnceLock<Discarder>,
-    /// The engine before this one was shut down.
+    /// Whether the engine before this one was shut down cleanly.
     clean_start: bool,
 }
 
-/// Has the kernel drop what it has cached of a file. It is called without a lock held.
+/// Makes the kernel drop its cached bytes of a file. Called without a lock held.
 pub type Discarder = Box<dyn Fn(FileKey) + Send + Sync>;
 
-/// What was found on the tier.
+/// The inventory of a tier at a start.
 pub struct Inventory {
     pub next_id: u64,
-    /// Shadows that are to go.
+    /// Ids of shadow files to be removed.
     pub nameless: Vec<FileId>,
     pub tier_bytes: u64,
     pub digests: Digests,
-    /// The engine before this one was shut down.
+    /// Whether the engine before this one was shut down cleanly.
     pub clean_start: bool,
 }
 
 impl Files {
-    /// Nothing is known yet of any file: [`Files::populate`].
+    /// Creates the part without files; [`Files::populate`] adds them.
     pub fn new(
         home: Arc<Home>,
         (tier, index): (Tier, Index),
@@ -163,93 +162,93 @@ impl Files {
         let _ = self.discarder.set(discarder);
     }
 
-    /// An operator has thrown bytes of the file away: nobody is to read them from another cache.
+    /// Notes that an operator has thrown bytes of the file away: no program may read them from another cache.
     pub fn note_discarded(&self, key: FileKey) {
         if let Some(discard) = self.discarder.get() {
             discard(key);
         }
     }
 
-    /// What does not change while the engine runs.
+    /// Returns the configuration, which does not change while the engine runs.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The log, and what it comes to.
+    /// Returns the index, with its log.
     #[inline]
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// The clock of everybody here.
+    /// Returns the clock of all parts.
     #[inline]
     pub fn time(&self) -> &Time {
         &self.time
     }
 
-    /// How long the engine runs.
+    /// Returns how long the engine has been running.
     pub fn uptime(&self) -> Duration {
         self.time.since(self.started)
     }
 
-    /// What is counted for the statistics.
+    /// Returns the counters of the statistics.
     #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Sums over all files.
+    /// Returns the sums over all files.
     #[inline]
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// What the drain has brought home.
+    /// Returns the drain's progress.
     pub fn landings(&self) -> &Landings {
         &self.landings
     }
 
-    /// How large the units are in which bytes are evicted.
+    /// Returns the size of the units in which bytes are evicted.
     pub fn grain(&self) -> &Grain {
         &self.grain
     }
 
-    /// Uses of single units, for eviction.
+    /// Returns the counts of uses of single units, for eviction.
     pub fn uses(&self) -> &Uses {
         &self.uses
     }
 
-    /// What goes next. Its lock comes after a file's.
+    /// Locks the evictor, which picks the next unit. Its lock comes after a file's.
     pub fn evictor(&self) -> MutexGuard<'_, Evictor> {
         self.evictor.lock()
     }
 
-    /// The dirty files, in the order in which they became so.
+    /// Locks the queue of dirty files, which has them in the order in which they became dirty.
     pub fn dirty(&self) -> MutexGuard<'_, DirtyQueue> {
         self.dirty.lock()
     }
 
-    /// The number of the file that is known next.
+    /// Returns the id of the next new file.
     pub fn next_id(&self) -> u64 {
         self.next_id.load(Relaxed)
     }
 
-    /// A number that no file has.
+    /// Returns a new id.
     pub fn new_id(&self) -> FileId {
         FileId(self.next_id.fetch_add(1, Relaxed))
     }
 
-    /// Bytes that the shadow file with this number takes.
+    /// Returns the bytes that the shadow file with this id takes.
     pub fn shadow_bytes(&self, id: FileId) -> u64 {
         self.media().stat(&shadow_name(id)).map_or(0, |stat| stat.allocated)
     }
 
-    /// Whether the file with this key may have been forgotten since then.
+    /// Whether the file with this key may have been forgotten since `since`.
     pub fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
         self.table.read().forgotten_since(key, since)
     }
 
-    /// Leaves a file to be found by its id alone.
+    /// Makes a file that can be found by its id alone.
     pub fn forget_key(&self, file: &Arc<File>) {
         let mut table = self.table.write();
         if table.with_key(file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
@@ -257,32 +256,32 @@ impl Files {
         }
     }
 
-    /// Makes a file to be found by its key again.
+    /// Makes a file that can be found by its key again.
     pub fn know_key(&self, file: &Arc<File>) {
         self.table.write().enter_key(file.clone());
     }
 
-    /// The engine comes to its end: threads are to come to theirs.
+    /// Tells all threads that the engine ends.
     pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
     }
 
-    /// Whether the engine comes to its end.
+    /// Whether the engine is ending.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// From here on the tier takes part like this.
+    /// Sets the attachment of the tier.
     pub fn set_attachment(&self, attachment: Attachment) {
         self.attached.set(attachment);
     }
 
-    /// From here on these count.
+    /// Sets the tunables.
     pub fn set_tunables(&self, tunables: Tunables) {
         *self.tunables.write() = tunables;
     }
 
-    /// Waits until somebody is in need of the drain, but not for longer than that.
+    /// Waits until the drain is needed, at most for `patience`.
     pub fn wait_for_nudge(&self, patience: Duration) {
         let seen = self.wake.0.lock();
         if !self.landings.is_urgent() {
@@ -290,8 +289,8 @@ impl Files {
         }
     }
 
-    /// The write policy of this moment: one look for each request. Write-around while the tier is
-    /// detached.
+    /// Returns the present write policy: one look for each request. It is write-around while the
+    /// tier is detached.
     pub fn policy(&self) -> WritePolicy {
         match self.is_attached() {
             true => self.tune(|t| t.policy),
@@ -299,88 +298,88 @@ impl Files {
         }
     }
 
-    /// Whether every writer has to be seen: who writes past us is in no stream we could follow, and
-    /// nobody copies what he writes.
+    /// Whether every write has to go through the daemon: a write past it is in no stream that can
+    /// be followed, and is not copied to partners.
     pub fn watches_writers(&self) -> bool {
         self.tune(|t| t.bypass_writes) > 0 || self.copies_writes()
     }
 
-    /// Whether partners are to have what is written here. A writer goes through us then, so that readers do,
-    /// too: the kernel knows one way at a time, and refuses the second one with EIO.
+    /// Whether partners are to have writes. Then writers go through the daemon, and so do readers:
+    /// the kernel knows one way at a time, and refuses the other with EIO.
     pub fn copies_writes(&self) -> bool {
         self.copying.is_wanted()
     }
 
-    /// From here on these are told what is dirty here, whenever they want it.
+    /// Sets the partners that are told of dirty bytes, whenever they want them.
     pub fn begin_copies(&self, partners: Arc<dyn Partners>, at: CopiesAt) {
         self.copying.begin(partners, at);
     }
 
-    /// What partners are told.
+    /// Returns the state of copies at partners.
     #[inline]
     pub fn copying(&self) -> &Copying {
         &self.copying
     }
 
-    /// Whether, and how, the tier takes part.
+    /// Returns the attachment of the tier.
     pub fn attachment(&self) -> Attachment {
         self.attached.get()
     }
 
-    /// Whether the tier takes part in full.
+    /// Whether the tier is attached.
     #[inline]
     pub fn is_attached(&self) -> bool {
         self.attachment() == Attachment::Attached
     }
 
-    /// Whether a program may read or write the file past us (D1). Beside others who do it must: the
-    /// kernel knows one way at a time. Nobody does while bytes that were fetched before the file was emptied are
-    /// put into its shadow: who goes past us cannot wait for that (L3).
+    /// Whether a program may read or write the file past the daemon (D1). If other programs do, it must:
+    /// the kernel knows one way at a time. No program may begin while bytes that were fetched before the
+    /// file was emptied are put into its shadow: a program past the daemon cannot wait for that (L3).
     pub fn may_pass(&self, inner: &Inner) -> bool {
         let lands = |live: &Live| live.fills.iter().any(|fill| fill.lands);
         let may_begin = self.is_attached() && self.media().grants_leases();
         inner.is_passed() || (may_begin && !inner.live.as_deref().is_some_and(lands))
     }
 
-    /// How many files programs have open past us.
+    /// Returns the number of files that programs have open past the daemon.
     pub fn files_past_us(&self) -> u64 {
         self.all_files().iter().filter(|file| file.lock().is_passed()).count() as u64
     }
 
-    /// The fast medium.
+    /// Returns the fast medium.
     #[inline]
     pub fn media(&self) -> &Arc<dyn Media> {
         &self.tier.media
     }
 
-    /// One look at the tunables of this moment.
+    /// Reads the present tunables.
     #[inline]
     pub fn tune<T>(&self, get: impl FnOnce(&Tunables) -> T) -> T {
         get(&self.tunables.read())
     }
 
-    /// The file with this key, if anything is known of it.
+    /// Returns the file with this key, if it is known.
     pub fn find(&self, key: FileKey) -> Option<Arc<File>> {
         self.table.read().with_key(key).cloned()
     }
 
-    /// The file that is found by this key, and those that have it and are not.
+    /// Returns all files with this key: the one that the key finds, and those found by their ids alone.
     pub fn all_with_key(&self, key: FileKey) -> Vec<Arc<File>> {
         let table = self.table.read();
         table.aside(key).iter().chain(table.with_key(key)).cloned().collect()
     }
 
-    /// The file with this number, if it is known.
+    /// Returns the file with this id, if it is known.
     pub fn by_id(&self, id: FileId) -> Option<Arc<File>> {
         self.table.read().with_id(id).cloned()
     }
 
-    /// All of them, in no order.
+    /// Returns all files, in no order.
     pub fn all_files(&self) -> Vec<Arc<File>> {
         self.table.read().all().cloned().collect()
     }
 
-    /// Begins to know the file that the store has under this path, or finds the one that has its key.
+    /// Enters the file that the store has under this path, or returns the one that has its key.
     pub fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
         let paths = Paths::of(self.tree(), path);
         let mut table = self.table.write();
@@ -394,29 +393,29 @@ impl Files {
         file
     }
 
-    /// Begins to know a file by its record, which is not in the log yet. Whoever had its key is found by
-    /// his number alone from then on.
+    /// Enters a file by its record, which is not in the log yet. The file that had its key can be
+    /// found by its id alone from then on.
     pub fn insert_as(&self, id: FileId, record: Record) -> Arc<File> {
         let file = File::new(id, record, false);
         self.table.write().insert(file.clone());
         file
     }
 
-    /// The directories that names of files are in.
+    /// Returns the tree of the directories that files have names in.
     pub fn tree(&self) -> &Tree {
         self.index.tree()
     }
 
-    /// A file leaves the table: nobody finds it there any more.
+    /// Removes a file from the table.
     pub fn forget(&self, file: &File) {
         self.table.write().remove(file);
     }
 
-    /// Turns an error of the tier into one of ours, and counts it.
+    /// Converts an error of the tier into the engine's type, and counts it.
     pub fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
         result.map_err(|e| {
-            // Not its fault: it is full or takes no file so large, or programs have all the files
-            // open that we can.
+            // Not the tier's fault: it is full or takes no file so large, or programs have used up
+            // the descriptors.
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
             if ![libc::ENOSPC, libc::EFBIG, libc::EMFILE, libc::ENFILE].contains(&errno) {
                 add(&self.counters.tier_errors, 1);
@@ -426,13 +425,13 @@ impl Files {
         })
     }
 
-    /// Wakes the drain to look at the level again.
+    /// Wakes the governor to look at the level again.
     pub fn nudge(&self) {
         *self.wake.0.lock() += 1;
         self.wake.1.notify_all();
     }
 
-    /// EROFS if nothing may be changed on the store.
+    /// Returns EROFS if the store must not be changed.
     pub fn refuse_read_only(&self) -> Result<()> {
         match self.config.read_only {
             true => Err(Error::os(libc::EROFS, "the mount is read-only")),
@@ -440,12 +439,12 @@ impl Files {
         }
     }
 
-    /// Files at or below one of the paths; all if there is none. In the order of their paths.
+    /// Returns the files at or below one of the paths, or all if `scope` is empty, in the order of their paths.
     pub fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         within(self.candidates(scope), scope)
     }
 
-    /// Those of them that are dirty and have a name. Whatever is clean is not looked at, if it is more.
+    /// Returns those of them that are dirty and have a name. Clean files are not looked at if they are more.
     pub fn select_dirty(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         let now = self.time.ms();
         let count = self.dirty().by_age.len();
@@ -459,7 +458,7 @@ impl Files {
         files
     }
 
-    /// The dirty files that are known by no name at or below one of the paths. Looks at none.
+    /// Returns the dirty files without a known name at or below one of the paths. Looks at none.
     pub fn dirty_beside(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         let Some(below) = self.ids_below(scope) else { return Vec::new() };
         let mut files = self.dirty().older(self.time.ms(), u64::MAX);
@@ -467,14 +466,14 @@ impl Files {
         files.into()
     }
 
-    /// Whether any file at or below the path is known.
+    /// Whether a file at or below the path is known.
     pub fn knows_any(&self, path: &Path) -> bool {
         let ids = self.tree().at_or_below(path);
         let mut files = ids.into_iter().filter_map(|id| self.by_id(id));
         files.any(|file| file.lock().state.paths.any_within(path))
     }
 
-    /// What [`Files::select`] does, and perhaps some besides. Looks at none.
+    /// Returns the files of [`Files::select`], and perhaps others. Looks at none.
     pub fn candidates(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         match self.ids_below(scope) {
             None => self.all_files(),
@@ -482,19 +481,19 @@ impl Files {
         }
     }
 
-    /// `None`: all.
+    /// Returns the ids of files at or below the paths; `None` means all files.
     fn ids_below(&self, scope: &[PathBuf]) -> Option<BTreeSet<FileId>> {
         let all = scope.is_empty() || scope.iter().any(|path| path.as_os_str().is_empty());
         let below = || scope.iter().flat_map(|path| self.tree().at_or_below(path)).collect();
         (!all).then(below)
     }
 
-    /// The tunables of this moment.
+    /// Returns the present tunables.
     pub fn tunables(&self) -> Tunables {
         self.tune(Clone::clone)
     }
 
-    /// What the record of a file says now, if it has one.
+    /// Returns the present record of a file, if it has one.
     pub fn state_of(&self, id: FileId) -> Option<Record> {
         let file = self.by_id(id)?;
         let inner = file.lock();
@@ -502,7 +501,7 @@ impl Files {
     }
 }
 
-/// Those at or below one of these paths, or all if there is none, in the order of their paths.
+/// Keeps the files at or below one of these paths, or all if `scope` is empty, in the order of their paths.
 fn within(mut files: Vec<Arc<File>>, scope: &[PathBuf]) -> Vec<Arc<File>> {
     files.retain(|file| {
         let inner = file.lock();

@@ -1,4 +1,4 @@
-//! What is known of a file only while it is in use.
+//! The parts of a file that exist only while it is in use.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::tier::digests::Table;
 use crate::tier::media::MediaFile;
 use crate::unseen::Unseen;
 
-/// What exists only while a file is in use. All may read it; who changes it says what has happened.
+/// The run-time part of a file. All rooms may read it; they change it by noting events.
 #[derive(Default)]
 pub struct Live(InUse);
 
@@ -27,85 +27,86 @@ impl Deref for Live {
     }
 }
 
-/// What others may read of it.
+/// The fields, which other rooms may read.
 #[derive(Default)]
 pub struct InUse {
     pub shadow: Option<Arc<dyn MediaFile>>,
     pub backing: Option<Arc<dyn BackingFile>>,
     /// The backing file open for writing, where writes go around the tier.
     pub target: Option<Arc<dyn BackingFile>>,
-    /// The number of syncs of `target` that failed since somebody has the file open.
+    /// The number of syncs of `target` that failed since the file was opened.
     pub(super) failed_syncs: u64,
-    /// What the backing store holds, once somebody has asked.
+    /// The digests of what the backing store holds, once they were asked for.
     pub digests: Option<Arc<Table>>,
-    /// How often it is open.
+    /// The number of open handles.
     pub(super) opens: u32,
-    /// Present while somebody writes past our eyes.
+    /// Present while a program writes past the daemon.
     pub unseen: Option<Box<Unseen>>,
-    /// Programs that read past our eyes: the shadow must not be punched.
+    /// The number of programs that read past the daemon: the shadow must not be punched.
     pub pins: u32,
-    /// I/O on the shadow in flight, a flush not counted.
+    /// I/O operations on the shadow in flight, except a flush.
     pub(super) io: u32,
-    /// The same of those who see by the clock whether clean bytes went meanwhile.
+    /// The same, for operations that see by the clock whether clean bytes went meanwhile.
     io_that_looks: u32,
     pub around: Around,
-    /// Who waits to change it around the tier, in the order of coming.
+    /// The waiting changes around the tier, in the order of arrival.
     waits_around: Vec<(u64, End)>,
     /// Ranges being fetched.
     pub fills: Vec<Fetch>,
-    /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
+    /// The changes that partners were told of, and those not yet: from the first message until they
+    /// have forgotten the file.
     pub copied: Option<Box<Untold>>,
-    /// Bytes written since a round of it began last, and whether it is told of ahead of any sync now.
+    /// Bytes written since the last round began, and whether the file goes ahead of any sync now.
     pub fresh: u64,
     pub goes_ahead: bool,
-    /// The flush in progress (one at a time), and what was written since the copy began (S6).
+    /// The flush in progress (one at a time), and the ranges written since its copy began (S6).
     pub flight: Option<Watch>,
-    /// What was lately thrown away of what was cached, or changed around the tier.
+    /// The cached ranges that were lately thrown away, or changed around the tier.
     pub(super) gone_lately: Gone,
-    /// When the last flush that landed had begun, if the size was the same at its end, and the
-    /// backing file has nothing left of what was cut off here.
+    /// When the last landed flush had begun, if the size was the same at its end, and the backing
+    /// file had no bytes left that were cut off here.
     pub landed: Option<Look>,
-    /// The log's position after the last record about this file, if there was one since this is
-    /// here. Later ones are of no concern to a sync of it.
+    /// The log's position after the last record about this file since this part exists. A sync of
+    /// the file need not wait for later records.
     pub logged_seq: Option<u64>,
-    /// The position after the last record of the file of any kind, likewise.
+    /// The position after the last record of any kind about the file, likewise.
     pub(super) last_seq: u64,
-    /// The last seal that its shadow got.
+    /// The last seal of the shadow.
     pub seal: Option<Seal>,
-    /// Up to where there may be memory beyond the end of the shadow; 0 if there is none.
+    /// The end of memory reserved beyond the end of the shadow; 0 if none is.
     pub(super) reserved: u64,
-    /// Where the last write ended, and the last one before a sync.
+    /// The end of the last write, and of the last write before a sync.
     pub(super) written_to: u64,
     pub synced_to: u64,
-    /// When it was synced last.
+    /// The time of the last sync.
     pub synced_at: Option<Instant>,
-    /// Since when what is flushed is kept.
+    /// The time since when flushed bytes are kept.
     pub keeps_since: Option<Instant>,
     /// When the attributes were last compared with the backing store's.
     pub checked: Option<Instant>,
-    /// What the backing store said of it last, while it is open.
+    /// The backing store's last answer about the file, while it is open.
     pub seen: Option<Box<Seen>>,
     pub stream: Stream,
-    /// Where the last read ended.
+    /// The end of the last read.
     pub(super) read_to: u64,
     /// The last name is gone; the file lives until its last handle is closed.
     pub unlinked: bool,
-    /// The shadow's directory entry is known to be durable.
+    /// Whether the shadow's directory entry is known to be durable.
     pub named: bool,
     pub readiness: Readiness,
-    /// The shadow was made for a writer past us, and nothing was ever written to it.
+    /// Whether the shadow was made for a writer past the daemon, and never written.
     pub blank: bool,
-    /// The bytes are of a version that the backing store no longer has; they are dropped once
-    /// nobody reads them past us.
+    /// Whether the bytes are of a version that the backing store no longer has; they are dropped
+    /// once no program reads them past the daemon.
     pub stale: bool,
 }
 
-/// Whether what was on record when all of a file was last found durable is durable, too.
+/// Whether the records of a file are known to be durable, as of when all of it was last found durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Readiness {
     #[default]
     Unknown,
-    /// Somebody makes it so.
+    /// A thread makes the file ready.
     Sought,
     Known,
 }
@@ -113,25 +114,25 @@ pub enum Readiness {
 /// Whether clean bytes may be evicted while the shadow is read, copied or synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
-    /// Who is at it sees by the clock whether any went.
+    /// The operation sees by the clock whether any bytes went.
     Allowed,
     Refused,
 }
 
-/// Changes of a file around the tier.
+/// The state of changes of a file around the tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Around {
     #[default]
     None,
-    /// So many are in flight.
+    /// The number of changes in flight.
     UnderWay(u32),
-    /// One for which the file's end counts is in flight.
+    /// A change in flight that depends on the file's end.
     Alone,
-    /// There were some: the backing file is another than we know.
+    /// Changes have ended: the backing file differs from the known one.
     Over,
 }
 
-/// Whether a change around the tier goes by the file's end, or moves it: then none is made beside it.
+/// Whether a change around the tier depends on the file's end, or moves it: then it is made alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     IsNothing,
@@ -139,12 +140,12 @@ pub enum End {
 }
 
 impl Around {
-    /// Whether one is in flight.
+    /// Whether a change is in flight.
     pub fn is_under_way(self) -> bool {
         matches!(self, Around::UnderWay(_) | Around::Alone)
     }
 
-    /// Whether one that begins now has to wait.
+    /// Whether a change that begins now has to wait.
     pub(crate) fn bars(self, end: End) -> bool {
         match end {
             End::IsNothing => self == Around::Alone,
@@ -176,54 +177,55 @@ impl InUse {
         }
     }
 
-    /// Whether anybody has it open.
+    /// Whether the file is open.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.opens > 0
     }
 
-    /// The rounds in which partners were told.
+    /// Returns the rounds in which partners were told.
     pub fn rounds(&self) -> Rounds {
         self.copied.as_ref().map_or(Rounds::default(), |copied| copied.rounds)
     }
 
-    /// What is worth remembering when nobody uses the file any more.
+    /// Returns the parts to keep after the file's last use.
     pub(crate) fn remains(&self) -> Live {
         let InUse { checked, named, around, last_seq, seal, .. } = *self;
         Live(InUse { checked, named, around, last_seq, seal, ..InUse::default() })
     }
 
-    /// Whether somebody waits to change it around the tier.
+    /// Whether a change around the tier waits.
     pub fn is_waited_for(&self) -> bool {
         !self.waits_around.is_empty()
     }
 
-    /// The number of who has waited longest.
+    /// Returns the number of the change that has waited longest.
     pub fn first_waiting(&self) -> Option<u64> {
         self.waits_around.first().map(|(number, _)| *number)
     }
 
-    /// Whether who waits under this number may begin. Who needs the file alone is passed by nobody that came later, and passes
-    /// nobody that came before: either kind could go on for ever, and the other would wait for as long.
+    /// Whether the change that waits under `number` may begin. A change that has to be made alone
+    /// neither overtakes an earlier change nor is overtaken by a later one: changes of one kind
+    /// could come without end, and one of the other kind would wait for ever.
     pub fn may_begin_around(&self, number: u64, end: End) -> bool {
         let mut before = self.waits_around.iter().take_while(|(other, _)| *other != number);
         let may_pass = |other: &End| (end, *other) == (End::IsNothing, End::IsNothing);
         !self.around.bars(end) && before.all(|(_, other)| may_pass(other))
     }
 
-    /// Whether anything of the shadow is read, copied or synced.
+    /// Whether the shadow is being read, copied or synced.
     pub fn is_at_work(&self) -> bool {
         self.io + self.io_that_looks > 0 || self.flight.is_some()
     }
 }
 
-/// What happens to a file in use, as other rooms tell it.
+/// Events of a file in use, as other rooms report them.
 impl Live {
     pub(super) fn mine(&mut self) -> &mut InUse {
         &mut self.0
     }
 
-    /// Takes memory for `len` bytes behind `end`. Of a courtesy that fails nobody has to know.
+    /// Reserves memory for `len` bytes behind `end`. A failure does not matter.
     pub fn reserve(&mut self, end: u64, len: u64) {
         if let Some(shadow) = &self.0.shadow
             && shadow.reserve(end, len).is_ok()
@@ -232,74 +234,74 @@ impl Live {
         }
     }
 
-    /// The shadow is opened anew before it is used again.
+    /// Makes the next use open the shadow anew.
     pub fn close_shadow(&mut self) {
         self.0.shadow = None;
     }
 
-    /// The backing file, open for reading, for who needs it next.
+    /// Keeps the backing file, open for reading, for the next use.
     pub fn keep_backing(&mut self, backing: Arc<dyn BackingFile>) {
         self.0.backing.get_or_insert(backing);
     }
 
-    /// A program reads past us.
+    /// Notes one more program that reads past the daemon.
     pub fn pin(&mut self) {
         self.0.pins += 1;
     }
 
-    /// One program fewer reads past us.
+    /// Notes one fewer.
     pub fn unpin(&mut self) {
         self.0.pins -= 1;
     }
 
-    /// The first writer past us comes.
+    /// Notes the first writer past the daemon.
     pub fn begin_unseen(&mut self, unseen: Unseen) {
         self.0.unseen = Some(Box::new(unseen));
     }
 
-    /// Who writes it past us, to be told more of.
+    /// Returns the writers past the daemon, for changes.
     pub fn unseen_mut(&mut self) -> Option<&mut Unseen> {
         self.0.unseen.as_deref_mut()
     }
 
-    /// The last one has gone.
+    /// Notes that the last writer has gone.
     pub fn end_unseen(&mut self) -> Option<Box<Unseen>> {
         self.0.unseen.take()
     }
 
-    /// Something was written to a shadow that may have been made for that.
+    /// Notes that a shadow was written, which may have been made for a writer past the daemon.
     pub fn note_touched(&mut self) {
         self.0.blank = false;
     }
 
-    /// The bytes here are of a version that the store has no longer.
+    /// Notes that the bytes here are of a version that the store no longer has.
     pub fn outdate(&mut self) {
         self.0.stale = true;
     }
 
-    /// A copy home begins: what is written from now on stays dirty (S6).
+    /// Begins a flight: bytes that are written from now on stay dirty (S6).
     pub fn begin_flight(&mut self) {
         self.0.flight = Some(Watch::begin());
     }
 
-    /// What the store says of it while the flight is on may be its doing.
+    /// Notes that answers of the store during the flight may be due to the flight.
     pub fn disown_answers(&mut self) {
         if let Some(flight) = &mut self.0.flight {
             flight.disown_answers();
         }
     }
 
-    /// The copy home has ended.
+    /// Ends the flight.
     pub fn end_flight(&mut self) {
         self.0.flight = None;
     }
 
-    /// A flush that had begun then has landed.
+    /// Notes that the flush which had begun at `began` has landed.
     pub fn note_landed(&mut self, began: Look) {
         self.0.landed = Some(began);
     }
 
-    /// Somebody comes who is to change it around the tier, and waits for his turn under this number.
+    /// Adds a change around the tier to the waiting ones, and returns its number.
     pub fn wait_around(&mut self, end: End) -> u64 {
         let waits = &mut self.0.waits_around;
         let number = waits.last().map_or(0, |(last, _)| last + 1);
@@ -307,33 +309,33 @@ impl Live {
         number
     }
 
-    /// He waits no longer.
+    /// Ends the wait under this number.
     pub fn end_wait_around(&mut self, number: u64) {
         self.0.waits_around.retain(|(other, _)| *other != number);
     }
 
-    /// A change around the tier begins.
+    /// Begins a change around the tier.
     pub fn begin_around(&mut self, end: End) {
         self.0.around.begin(end);
     }
 
-    /// The backing file is another than we know.
+    /// Ends a change around the tier: the backing file differs from the known one.
     pub fn end_around(&mut self) {
         self.0.around.end();
         self.0.checked = None;
     }
 
-    /// What went around is of no concern any more.
+    /// Forgets the changes around the tier, which do not matter any more.
     pub fn forget_around(&mut self) {
         self.0.around = Around::None;
     }
 
-    /// A range is fetched.
+    /// Begins the fetch of a range.
     pub fn begin_fill(&mut self, fetch: Fetch) {
         self.0.fills.push(fetch);
     }
 
-    /// Whether the bytes of a fill are being put into the tier.
+    /// Notes whether the bytes of a fill are being put into the tier.
     pub fn note_landing(&mut self, said: &Arc<Said>, lands: bool) {
         let mine = |fetch: &&mut Fetch| Arc::ptr_eq(&fetch.said, said);
         if let Some(fetch) = self.0.fills.iter_mut().find(mine) {
@@ -341,107 +343,107 @@ impl Live {
         }
     }
 
-    /// A range was fetched, or could not be.
+    /// Ends the fetch of a range, successful or not.
     pub fn end_fill(&mut self, said: &Arc<Said>) {
         self.0.fills.retain(|fetch| !Arc::ptr_eq(&fetch.said, said));
     }
 
-    /// What is known of its readers now.
+    /// Sets the state of the file's stream of reads.
     pub fn follow_stream(&mut self, stream: Stream) {
         self.0.stream = stream;
     }
 
-    /// Whether a read goes on where the last one ended.
+    /// Notes a read, and returns whether it begins where the last one ended.
     pub fn read_on(&mut self, offset: u64, len: u64) -> bool {
         std::mem::replace(&mut self.0.read_to, offset + len) == offset
     }
 
-    /// A write has ended there.
+    /// Notes the end of a write.
     pub fn note_written_to(&mut self, end: u64) {
         self.0.written_to = end;
     }
 
-    /// It is synced, up to where the last write ended.
+    /// Notes a sync, which covers the bytes up to the end of the last write.
     pub fn note_syncing(&mut self, now: Instant) {
         self.0.synced_to = self.0.written_to;
         self.0.synced_at = Some(now);
     }
 
-    /// A sync of the file waits for the log up to there, and not for records after it.
+    /// Makes syncs of the file wait for the log up to `seq`, and not for later records.
     pub fn needs_logged(&mut self, seq: Option<u64>) {
         self.0.logged_seq = seq;
     }
 
-    /// What is flushed from then on is kept, unless some has been kept for longer.
+    /// Keeps bytes that are flushed from `now` on, unless some were kept before.
     pub fn keep_from(&mut self, now: Instant) {
         self.0.keeps_since.get_or_insert(now);
     }
 
-    /// The same, now that nothing is kept.
+    /// The same, now that no bytes are kept.
     pub fn keep_anew(&mut self, since: Option<Instant>) {
         self.0.keeps_since = since;
     }
 
-    /// Its attributes were compared with the store's.
+    /// Notes that the attributes were compared with the store's.
     pub fn note_checked(&mut self, now: Instant) {
         self.0.checked = Some(now);
     }
 
-    /// `false`: somebody makes it ready already.
+    /// Begins to make the file ready; `false` if another thread does so already.
     pub fn begin_readying(&mut self) -> bool {
         std::mem::replace(&mut self.0.readiness, Readiness::Sought) != Readiness::Sought
     }
 
-    /// Whoever was to make it ready has stopped.
+    /// Ends the attempt to make the file ready.
     pub fn end_readying(&mut self) {
         if self.0.readiness == Readiness::Sought {
             self.0.readiness = Readiness::Unknown;
         }
     }
 
-    /// All that is on record of it is durable.
+    /// Notes that all records of the file are durable.
     pub fn note_ready(&mut self) {
         self.0.readiness = Readiness::Known;
     }
 
-    /// What the store said of it last, to be added to.
+    /// Returns the store's last answer, for additions.
     pub fn seen_mut(&mut self) -> Option<&mut Seen> {
         self.0.seen.as_deref_mut()
     }
 
-    /// Partners know of it, or are about to.
+    /// Notes that partners know the file, or are about to.
     pub fn begin_copies(&mut self, untold: Untold) {
         self.0.copied = Some(Box::new(untold));
     }
 
-    /// What partners are told of it, to be added to.
+    /// Returns the changes that partners are told of, for additions.
     #[inline]
     pub fn copied_mut(&mut self) -> Option<&mut Untold> {
         self.0.copied.as_deref_mut()
     }
 
-    /// They have forgotten it.
+    /// Notes that partners have forgotten the file.
     pub fn end_copies(&mut self) {
         self.0.copied = None;
     }
 
-    /// So many bytes were written that no round has.
+    /// Notes written bytes that no round has.
     pub fn note_fresh(&mut self, bytes: u64) {
         self.0.fresh += bytes;
     }
 
-    /// A round takes what is fresh.
+    /// Notes that a round takes the fresh bytes.
     pub fn take_fresh(&mut self) {
         self.0.fresh = 0;
     }
 
-    /// Whether partners are told of it ahead of any sync.
+    /// Sets whether the file goes to partners ahead of any sync.
     pub fn go_ahead(&mut self, goes: bool) {
         self.0.goes_ahead = goes;
     }
 }
 
-/// A moment before the backing store was asked.
+/// A moment just before the backing store was asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     pub at: Instant,
@@ -449,33 +451,33 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Now, by a clock that says `at`.
+    /// Now, on a clock that shows `at`.
     pub fn at(at: Instant) -> Asked {
         Asked { at, look: Look::now() }
     }
 }
 
-/// What the backing store said of a file.
+/// The backing store's answer about a file.
 pub struct Seen {
     pub asked: Asked,
     pub attr: Attr,
-    /// When it was known to have no `security.capability`, after which the kernel asks at writes.
+    /// When the file was known to have no `security.capability`, which the kernel reads at writes.
     pub no_capability: Option<Instant>,
-    /// Made by this mount, and nobody else has been seen to change it since.
+    /// Whether this mount made the file, and no change by others has been seen since.
     pub made: bool,
-    /// Somebody asks again already.
+    /// Whether the store is being asked again.
     pub asked_again: bool,
 }
 
 /// How sequential the readers of a file are.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Stream {
-    /// Where the next read of a sequential reader begins.
+    /// The expected offset of the next sequential read.
     pub next: u64,
     /// Bytes read in order so far.
     pub run: u64,
-    /// How far ahead is worth fetching; 0 while reads are random.
+    /// How far ahead to fetch; 0 while reads are random.
     pub window: u64,
-    /// Up to where fetches were already asked for.
+    /// The end of the fetches that were requested.
     pub asked: u64,
 }

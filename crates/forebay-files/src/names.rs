@@ -1,4 +1,4 @@
-//! Names as the store tells them, and the journal of those that changed.
+//! Names on the store, and the journal of their changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::file::{File, Inner};
 use crate::home::Home;
 use crate::requester;
 
-/// A name that is about to change or go: the path, what it names, and whether that is a directory.
+/// A name that is about to change or go: its path, the key of its file, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a> {
     pub path: &'a Path,
@@ -20,28 +20,28 @@ pub struct Named<'a> {
     pub is_dir: bool,
 }
 
-/// Changes of names on the store, and what they mean for the files that are known.
+/// Changes of names on the store, and their effect on known files.
 pub struct Names {
     pub(super) home: Arc<Home>,
     pub(super) files: Arc<Files>,
-    /// Somebody syncs the names on the store.
+    /// Whether the names on the store are being synced.
     pub(super) syncing: AtomicBool,
 }
 
 impl Names {
-    /// Their journal is the one of the index of `files`.
+    /// Creates the part; the journal is that of the index of `files`.
     pub fn new(home: Arc<Home>, files: Arc<Files>) -> Names {
         Names { home, files, syncing: AtomicBool::new(false) }
     }
 }
 
 impl Names {
-    /// One name of the file is gone from the backing store.
+    /// Handles a name of the file that is gone from the backing store.
     pub fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
         let (links, found) = self.files.links_left(file);
         let mut inner = file.lock();
         if inner.gone {
-            return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
+            return Ok(()); // The last handle was closed meanwhile: no trace of the file is left.
         }
         inner.rename(file.id, |paths| paths.lose(path));
         inner.note_links(links);
@@ -53,8 +53,8 @@ impl Names {
             return Ok(());
         }
         if links > 0 && !inner.is_idle() {
-            // It lives on under a name that we do not know: its handles go on, and the next open
-            // by that name finds it here.
+            // The file lives on under an unknown name: its handles go on, and the next open by that
+            // name finds it here.
             return match found {
                 Some(attr) => self.follow(file, &mut inner, &attr),
                 None if inner.recorded => self.files.put(file, &mut inner),
@@ -74,26 +74,26 @@ impl Names {
         Ok(())
     }
 
-    /// The backing store, for what concerns no cached byte. Each call goes through
+    /// Calls the backing store, for anything but cached bytes. Each call goes through
     /// [`crate::home::health::Health::call`].
     pub fn ask<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
         self.home.health().call(|| call(self.home.backing()))
     }
 
-    /// The same for what changes something there: not for a request that has been answered
-    /// meanwhile. One that hangs in the call itself may still happen (S10).
+    /// The same for a change, unless the request has been answered meanwhile. If the call itself
+    /// hangs, the change may still happen (S10).
     pub fn alter<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
         requester::check()?;
         self.ask(call)
     }
 
-    /// [`Inner::overlay`], with the shadow looked up where it is not open.
+    /// Does [`Inner::overlay`], and looks the shadow up where it is not open.
     pub fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
         let name = || crate::tier::dir::shadow_name(file.id);
         inner.overlay(attr, || self.files.media().stat(&name()).ok());
     }
 
-    /// After a change of ours that moved the ctime: the cached bytes are still good.
+    /// Takes over the ctime after a change through the daemon: the cached bytes are still good.
     pub fn refresh(&self, at: Named<'_>) -> Option<Attr> {
         let file = self.files.find(at.key)?;
         let attr = self.ask(|b| b.stat(at.path)).ok()?;
@@ -103,8 +103,8 @@ impl Names {
         Some(attr)
     }
 
-    /// Another mount has changed names or attributes of the file, or its bytes if none are dirty here: what
-    /// the store says of what is dirty is taken over, and the next open asks.
+    /// Called when another mount has changed names or attributes of the file, or its bytes if none are
+    /// dirty here: attributes of a dirty file are taken over from the store, and the next open asks it.
     pub fn doubt(&self, key: FileKey) {
         let Some(file) = self.files.find(key) else { return };
         let dirty = {
@@ -117,13 +117,13 @@ impl Names {
         self.files.doubt(key);
     }
 
-    /// Takes over attributes that changed through us, if size and mtime say that the bytes did
-    /// not change with them. What others did before to what is here must have been seen: the ctime is ours then.
+    /// Takes over attributes that changed through the daemon, if size and mtime show that the bytes did
+    /// not change as well. Earlier changes by others must have been seen: the new ctime is the daemon's.
     pub fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
         self.follow_set(file, inner, attr, None)
     }
 
-    /// A dirty file has this time from now on: the flush of its bytes sets it on the store.
+    /// Sets the mtime of a dirty file: the flush of its bytes sets it on the store.
     pub fn set_time(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) -> Result<()> {
         self.files.set_shadow_mtime(file, inner, mtime);
         let set = Change::Followed { owner: inner.state.owner(), base: inner.state.base(), mtime };
@@ -134,7 +134,7 @@ impl Names {
         self.files.put_as(file, inner, |state| state.apply(&set))
     }
 
-    /// As [`Names::follow`], where the time was `set` too.
+    /// Like [`Names::follow`], where the time was `set` too.
     pub fn follow_set(
         &self,
         file: &Arc<File>,
@@ -164,7 +164,7 @@ impl Names {
             inner.apply(&followed);
             return Ok(());
         }
-        // Names may have changed with it.
+        // The names may have changed as well.
         let put = self.files.put_as(file, inner, |state| state.apply(&followed));
         if put.is_err() {
             inner.apply(&followed);

@@ -1,4 +1,4 @@
-//! Files that somebody has open.
+//! Open files.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::Files;
 use crate::file::{File, Inner};
 use forebay_base::lock::MutexGuard;
 
-/// A file that is open, until this is dropped: not under the file's lock.
+/// A file that is open until this is dropped. Not to be dropped under the file's lock.
 #[must_use]
 pub struct OpenFile {
     files: Arc<Files>,
@@ -19,7 +19,7 @@ pub struct OpenFile {
 }
 
 impl Files {
-    /// Opens a file that is not gone, and lets its lock go.
+    /// Opens a file that is not gone, and releases its lock.
     pub fn open(self: &Arc<Self>, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> OpenFile {
         let live = inner.live().mine();
         live.opens += 1;
@@ -28,16 +28,16 @@ impl Files {
         OpenFile { files: self.clone(), file: file.clone(), told }
     }
 
-    /// A sync of the backing file has failed: bytes that were written around the tier may be lost, whichever
-    /// opener wrote them.
+    /// Notes that a sync of the backing file has failed: bytes that were written around the tier
+    /// may be lost, whichever opener wrote them.
     pub fn note_failed_sync(&self, file: &File) {
         file.lock().live().mine().failed_syncs += 1;
     }
 }
 
 impl OpenFile {
-    /// Whether a sync of the backing file has failed since this opener was told last. Each opener is told once of
-    /// what failed until then, as by the kernel's `errseq_t`.
+    /// Whether a sync of the backing file has failed since this opener was last told. Each opener
+    /// is told once, as by the kernel's `errseq_t`.
     pub fn hears_of_failed_sync(&self) -> bool {
         let mut inner = self.file.lock();
         let failed = inner.live().mine().failed_syncs;
@@ -66,7 +66,7 @@ impl Drop for OpenFile {
                 inner.live().mine().target = None;
             }
             files.give_back(&mut inner);
-            // Nobody syncs it any more. Lost with the power, the record is made anew.
+            // No program can sync the file any more. If this record is lost with the power, it is made anew.
             let _ = files.let_go_of(file, &mut inner, 0, u64::MAX);
         }
         files.retire(file, inner);

@@ -1,6 +1,6 @@
-//! Files that are written past us: what they take of the tier is measured, and what they will take
-//! soon is told from how fast they grow. Nobody can stop who has one open; who comes next can be
-//! sent through the daemon while there is still room.
+//! Files that are written past the daemon: their bytes in the tier are measured, and their growth
+//! is predicted from their pace. A program that has such a file open cannot be stopped; a later one
+//! can be sent through the daemon while there is still room.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::time::Time;
 use forebay_base::lock::{Mutex, Rank};
 
-/// A look costs a system call for each of the files, so opens make one only if the last is older.
+/// The least age of the last look at which an open makes another: a look costs a system call for each file.
 pub const LOOK_MIN: Duration = Duration::from_millis(20);
 
-/// For how long a work that several threads do was under way: while any of them was at it.
+/// The time during which at least one of several threads was doing some work.
 pub struct Busy(Mutex<Spell>);
 
 #[derive(Default)]
 struct Spell {
     threads: u32,
-    /// The first of them began.
+    /// When the first of them began.
     since: Option<Instant>,
     before: Duration,
 }
@@ -29,7 +29,7 @@ impl Default for Busy {
 }
 
 impl Busy {
-    /// One thread is at it until what is returned is dropped.
+    /// Counts a thread as working until the returned guard is dropped.
     pub fn begin<'a>(&'a self, time: &'a Time) -> impl Drop + 'a {
         let mut spell = self.0.lock();
         spell.threads += 1;
@@ -62,43 +62,43 @@ impl Drop for AtIt<'_> {
     }
 }
 
-/// How fast files are compared with what the store holds.
+/// The pace at which files are compared with the store's content.
 #[derive(Default)]
 pub struct LookPace {
     bytes: AtomicU64,
     busy: Busy,
 }
 
-/// Until enough was compared to know: what a processor does.
+/// The assumed pace until enough bytes were compared: that of one processor.
 const LOOKS_PER_SEC: u64 = 4 << 30;
 
-/// Of so many parts of the time looks have one.
+/// Looks take one of this many parts of the time.
 const PARTS: f64 = 10.0;
 
-/// So much tells.
+/// Bytes from which on the measured pace counts.
 const LOOKED_MIN: u64 = 64 << 20;
 
 impl LookPace {
-    /// While files are compared: several threads may be at it.
+    /// Returns the time spent comparing: several threads may do so at once.
     pub fn busy(&self) -> &Busy {
         &self.busy
     }
 
-    /// So many bytes were compared.
+    /// Notes that `bytes` were compared.
     pub fn note(&self, bytes: u64) {
-        // What is long ago counts less.
+        // Old observations count less.
         if self.bytes.fetch_add(bytes, Relaxed) > 1 << 40 {
             self.bytes.fetch_update(Relaxed, Relaxed, |sum| Some(sum / 2)).ok();
             self.busy.halve();
         }
     }
 
-    /// Bytes that are compared within a tenth of that time.
+    /// Returns the bytes that can be compared in a tenth of `time`.
     pub fn bytes_within(&self, clock: &Time, time: Duration) -> u64 {
         (self.per_sec(clock) * time.as_secs_f64() / PARTS) as u64
     }
 
-    /// So many bytes are compared within a tenth of the time that is returned.
+    /// Returns the time of which comparing `bytes` takes a tenth.
     pub(crate) fn time_for(&self, clock: &Time, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 * PARTS / self.per_sec(clock))
     }
@@ -112,7 +112,7 @@ impl LookPace {
     }
 }
 
-/// How fast all of them grow.
+/// The pace at which files written past the daemon grow.
 pub struct Pace(Mutex<Option<Look>>);
 
 impl Default for Pace {
@@ -124,13 +124,13 @@ impl Default for Pace {
 #[derive(Clone, Copy)]
 struct Look {
     at: Instant,
-    /// All that they had grown by then, since start.
+    /// The total growth since start.
     grown: u64,
     bytes_per_sec: u64,
 }
 
 impl Pace {
-    /// By `now` they have grown by so many bytes since start. A look that comes too soon tells nothing.
+    /// Notes the total growth at `now`. A look that comes too soon is ignored.
     pub fn note(&self, now: Instant, grown: u64) {
         let mut last = self.0.lock();
         let Some(before) = *last else {
@@ -142,18 +142,18 @@ impl Pace {
             return;
         }
         let bytes_per_sec = (grown.saturating_sub(before.grown) as f64 / took.as_secs_f64()) as u64;
-        // Who rests for a moment will soon go on.
+        // A writer that rests for a moment will soon go on.
         let bytes_per_sec = bytes_per_sec.max(before.bytes_per_sec / 2);
         *last = Some(Look { at: now, grown, bytes_per_sec });
     }
 
-    /// Whether the last look was longer ago than that.
+    /// Whether the last look is older than `than`.
     pub fn is_older(&self, now: Instant, than: Duration) -> bool {
         let last = *self.0.lock();
         last.is_none_or(|last| now.saturating_duration_since(last.at) > than)
     }
 
-    /// What comes within a second.
+    /// Returns the growth that is expected within a second.
     pub(crate) fn arriving(&self) -> u64 {
         self.0.lock().map_or(0, |last| last.bytes_per_sec)
     }

@@ -1,5 +1,5 @@
-//! Members who keep copies of what is dirty here, as the engine sees them: whom to tell, and whether
-//! anybody is to be told.
+//! The partners, which are members that keep copies of dirty files here, as the engine sees them:
+//! whom to tell, and whether to tell at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,62 +9,64 @@ use forebay_backing::{FileKey, Result};
 use crate::file::File;
 use forebay_base::lock::{Mutex, Rank, RwLock};
 
-/// Who carries the engine's words to the partners. Words are the engine's own; what `Copies` of the
-/// same version is handed at the other end.
+/// The carrier of the engine's messages to the partners. The messages are the engine's own; at the
+/// other end `Copies` of the same version takes them.
 pub trait Partners: Send + Sync {
-    /// Hands words about a file to all who keep copies, and returns once each has them durably, or has
-    /// been struck off durably. `joined` is what [`Partners::joined`] said when their round began: who has joined since
+    /// Sends a message about a file to all partners, and returns once each has it durably, or has
+    /// been struck off durably. `joined` is the answer of [`Partners::joined`] when the round
+    /// began: a partner that has joined since gets none of it. `bytes` are at most 1 MiB.
     /// gets none of it. `bytes` are at most 1 MiB.
     ///
     /// # Errors
     ///
-    /// If nobody can be struck off: then nothing may be acknowledged.
+    /// If a partner cannot be struck off: then nothing may be acknowledged.
     fn keep(&self, file: FileKey, joined: u64, words: &[u8], bytes: &[u8]) -> Result<()>;
 
-    /// Whether as many as are wanted have all that was handed over. Asked before a program hears that it is safe, and
-    /// by nobody else: with however few partners, what is dirty goes home.
+    /// Checks that as many partners as are wanted have all that was sent. Asked only before a
+    /// program is told that its bytes are safe: a flush goes on with however few partners.
     ///
     /// # Errors
     ///
-    /// If they are not, and that is not enough.
+    /// If they have not, and fewer are not enough.
     fn has_enough(&self) -> Result<()>;
 
-    /// How many have joined so far: whose fill has begun. Who does in the middle of a round lacks its first pieces, and
-    /// gets the file with the fill.
+    /// Returns how many partners have joined so far, which means that their fill has begun. A partner
+    /// that joins in the middle of a round lacks its first pieces, and gets the file with the fill.
     fn joined(&self) -> u64;
 
-    /// The same with words by which a file is forgotten. They need no claim: it may be another's by now.
+    /// The same for a message that makes partners forget a file. It needs no claim: that may be
+    /// another member's by now.
     ///
     /// # Errors
     ///
     /// As [`Partners::keep`].
     fn forget(&self, file: FileKey, words: &[u8]) -> Result<()>;
 
-    /// What is told of one file takes too long, though each answer comes in time: strikes off, durably, who takes
-    /// the longest, unless nobody is slow.
+    /// Called when a round of one file takes too long, though each answer comes in time: strikes
+    /// the slowest partner off, durably, unless none is slow.
     ///
     /// # Errors
     ///
     /// As [`Partners::keep`].
     fn leave_slowest(&self) -> Result<()>;
 
-    /// Hands words about a file to one partner, who is being filled.
+    /// Sends a message about a file to one partner, which is being filled.
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
 
-    /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to
-    /// `Copies::mark`. From when the partner has answered the first of them, and
-    /// before this returns, it has joined: [`Partners::keep`] hands words to it, too; not sooner, as it would not know
-    /// what they build upon.
+    /// Sends one partner a message about all files of this home: a fill begins, or has ended. It
+    /// goes to `Copies::mark`. A partner has joined from its answer to the first such message on,
+    /// before this returns: [`Partners::keep`] sends to it, too; not sooner, as the partner would
+    /// not know what the messages build upon.
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
 
-    /// Whether somebody would take words about the file now, with nothing to wait for before.
+    /// Whether a message about the file would be taken now, without a wait before.
     fn takes(&self, file: FileKey) -> bool;
 
-    /// Whether anybody is to have copies now, or is being filled. Asked at each sync: cheap.
+    /// Whether a partner is to have copies now, or is being filled. Asked at each sync: cheap.
     fn wants(&self) -> bool;
 }
 
-/// When partners have what a program wrote.
+/// When partners have the bytes that a program wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CopiesAt {
     /// When its sync returns.
@@ -74,15 +76,15 @@ pub enum CopiesAt {
     Write,
 }
 
-/// Copies that partners keep of files here.
+/// The copies of this member's files at partners.
 pub struct Copying {
-    /// Partners are known: one look for who has none.
+    /// Whether partners are known: the only look on a mount without any.
     on: AtomicBool,
     at_write: AtomicBool,
     partners: RwLock<Option<Arc<dyn Partners>>>,
-    /// The number of the last words.
+    /// The number of the last message.
     last: AtomicU64,
-    /// Files that partners may have copies of, and need not any more.
+    /// Files that partners may have copies of, and need not keep any more.
     over: Mutex<Vec<Arc<File>>>,
 }
 
@@ -105,13 +107,13 @@ impl Copying {
         self.on.store(true, Relaxed);
     }
 
-    /// Whether there may be copies. Without partners this is one look.
+    /// Whether copies may exist. Without partners this is one look.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    /// When partners are to have what is written; `None` without any.
+    /// Returns when partners are to have written bytes; `None` without partners.
     #[inline]
     pub fn at(&self) -> Option<CopiesAt> {
         match self.is_on() {
@@ -121,7 +123,7 @@ impl Copying {
         }
     }
 
-    /// The partners, if they are to have what is dirty now.
+    /// Returns the partners, if they are to have dirty bytes now.
     #[inline]
     pub fn wanted(&self) -> Option<Arc<dyn Partners>> {
         if !self.is_on() {
@@ -130,32 +132,32 @@ impl Copying {
         self.partners().filter(|partners| partners.wants())
     }
 
-    /// Whether partners are to have what is dirty now.
+    /// Whether partners are to have dirty bytes now.
     pub fn is_wanted(&self) -> bool {
         self.wanted().is_some()
     }
 
-    /// The partners, wanted or not.
+    /// Returns the partners, wanted or not.
     pub fn partners(&self) -> Option<Arc<dyn Partners>> {
         self.partners.read().clone()
     }
 
-    /// A number for the next words; never the same again while the engine runs.
+    /// Returns the number of the next message; no number comes twice while the engine runs.
     pub fn next_number(&self) -> u64 {
         self.last.fetch_add(1, Relaxed) + 1
     }
 
-    /// Partners may forget this file.
+    /// Notes that partners may forget this file.
     pub fn is_over(&self, file: Arc<File>) {
         self.over.lock().push(file);
     }
 
-    /// Whether partners may forget any.
+    /// Whether partners may forget any file.
     pub fn has_over(&self) -> bool {
         self.is_on() && !self.over.lock().is_empty()
     }
 
-    /// Files that partners may forget: none is left here.
+    /// Takes the list of files that partners may forget.
     pub fn take_over(&self) -> Vec<Arc<File>> {
         std::mem::take(&mut *self.over.lock())
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::core::stamps;
 use crate::file::File;
 
-/// Files with dirty bytes, the one that was dirtied first in front. The key is the time with a
-/// number behind it, so that two files can be equally old.
+/// Files with dirty bytes, the oldest first. The key is the time with a number behind it, so that
+/// two files can have the same age.
 #[derive(Default)]
 pub struct DirtyQueue {
     pub(super) by_age: BTreeMap<u64, (u64, Arc<File>)>,
@@ -30,7 +30,7 @@ impl DirtyQueue {
         NonZeroU64::new(place).expect("since is positive")
     }
 
-    /// Whether a place is that of a file whose oldest dirty byte is from then.
+    /// Whether `place` is that of a file whose oldest dirty byte is from `since`.
     pub(crate) fn is_of(&self, place: NonZeroU64, since: u64) -> bool {
         self.by_age.get(&place.get()).is_some_and(|(then, _)| *then == since)
     }
@@ -39,7 +39,7 @@ impl DirtyQueue {
         self.by_age.remove(&place.get());
     }
 
-    /// All files, oldest first, and since when each is dirty, as far as is known [now](stamps::known).
+    /// Returns all files, oldest first, and since when each is dirty, as far as known [now](stamps::known).
     pub fn oldest_first(&self, now: u64) -> impl Iterator<Item = (u64, &Arc<File>)> {
         let is_beyond = move |entry: &&(u64, Arc<File>)| stamps::is_beyond(entry.0, now);
         let beyond = self.by_age.values().rev().take_while(is_beyond);
@@ -52,7 +52,7 @@ impl DirtyQueue {
         self.oldest(now, until, usize::MAX)
     }
 
-    /// The first so many of them.
+    /// Returns the first `count` of them.
     pub fn oldest(&self, now: u64, until: u64, count: usize) -> VecDeque<Arc<File>> {
         let due = self.oldest_first(now).take_while(|(since, _)| *since <= until);
         due.take(count).map(|(_, file)| file.clone()).collect()

@@ -1,5 +1,5 @@
-//! Every change of what is known of a file goes this way: on record first, then made. What cannot be
-//! recorded is not made, so nothing is ever taken back.
+//! The way of every change of a known file: on record first, then made. A change that cannot be
+//! recorded is not made, so no change is ever taken back.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::file::{Beside, File, Inner};
 use crate::tier::log::Entry;
 
 impl Files {
-    /// Records a change and makes it. The first record of a file holds all of it.
+    /// Records a change and makes it. The first record of a file holds its whole state.
     pub fn commit(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
         self.record(file, inner, change).1
     }
 
-    /// The same for what is so whether it is on record or not.
+    /// The same for a change that is a fact whether it is on record or not.
     pub fn commit_anyway(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
         let (change, recorded) = self.record(file, inner, change);
         if recorded.is_err() {
@@ -27,8 +27,8 @@ impl Files {
         recorded
     }
 
-    /// The same for what costs nothing if it is lost with us a moment later. Who closes a file as the
-    /// last has one more record to make, most often: they are written together.
+    /// The same for a change whose loss in a crash a moment later costs nothing. The last close of
+    /// a file makes one more record, most often: both are written together.
     pub fn commit_at_close(
         &self,
         file: &File,
@@ -46,7 +46,7 @@ impl Files {
         self.note_logged(inner, appended)
     }
 
-    /// The same for what is worth no record of its own, of a file that has none.
+    /// The same for a change that is worth no record of its own if the file has none.
     pub(crate) fn commit_if_known(
         &self,
         file: &File,
@@ -60,7 +60,7 @@ impl Files {
         Ok(())
     }
 
-    /// The same for what changes around the tier, which is so whether it is on record or not.
+    /// The same for a change around the tier, which is a fact whether it is on record or not.
     pub fn commit_around(&self, file: &File, inner: &mut Inner, change: Change<'_>) {
         match inner.recorded {
             true => drop(self.commit_anyway(file, inner, change)),
@@ -68,7 +68,7 @@ impl Files {
         }
     }
 
-    /// Hands the change back, too. A file without a name has no record: it ends with us.
+    /// Records a change, and returns it as well. A file without a name has no record: it ends with the daemon.
     fn record<'a>(
         &self,
         file: &File,
@@ -96,12 +96,12 @@ impl Files {
         (change, appended)
     }
 
-    /// Records the whole state of a file, whose names have changed.
+    /// Records the whole state of a file whose names have changed.
     pub fn put(&self, file: &File, inner: &mut Inner) -> Result<()> {
         self.put_as(file, inner, |_| {})
     }
 
-    /// Records the whole state of a file as it is to be, and takes it over.
+    /// Records the whole state of a file as changed by `change`, and takes it over.
     pub(crate) fn put_as(
         &self,
         file: &File,
@@ -125,7 +125,7 @@ impl Files {
         Ok(())
     }
 
-    /// Records that nothing of a file is in the tier any more.
+    /// Records that no byte of a file is in the tier any more.
     pub fn drop_record(&self, file: &File, inner: &mut Inner) -> Result<()> {
         if inner.recorded {
             self.append(inner, &Entry::Drop(file.id))?;
@@ -148,9 +148,9 @@ impl Files {
         Ok(())
     }
 
-    /// Records what a sync has made durable, unless the size has changed since it was `seen`: then
-    /// the bytes in those ranges may be younger than the sync. Returns whether it did. If it takes a
-    /// record, clean bytes `beside` it are kept by it.
+    /// Records the ranges that a sync has made durable, unless the size has changed since `seen`:
+    /// then the bytes in those ranges may be younger than the sync. Returns whether it did. If a
+    /// record is needed, it also keeps the clean bytes `beside` them.
     pub fn record_synced(
         &self,
         file: &Arc<File>,
@@ -167,8 +167,8 @@ impl Files {
             return Ok(true);
         }
         let ranges = inner.state.still_dirty(ranges);
-        // What was flushed beyond the sync's end is not to be cut off after a loss of power. Before
-        // a flush has ended, what is there may be what was cut off here.
+        // Bytes that were flushed beyond the sync's end must not be cut off after a loss of power.
+        // Before a flush has ended, the store may have bytes that were cut off here.
         let landed = inner.live().landed;
         let flushed = landed.is_some_and(|landed| !inner.changed(landed, What::Size))
             && !inner.state.is_unseen()
@@ -189,7 +189,7 @@ impl Files {
         Ok(true)
     }
 
-    /// Returns whether it was marked otherwise before.
+    /// Sets the pin mark; returns whether it was set otherwise before.
     pub fn mark_pinned(&self, file: &Arc<File>, inner: &mut Inner, pinned: bool) -> Result<bool> {
         if inner.state.is_pinned() == pinned || inner.gone {
             return Ok(false);
@@ -197,10 +197,10 @@ impl Files {
         self.commit(file, inner, Change::Pinned(pinned)).map(|()| true)
     }
 
-    /// Bytes that were kept are clean and no more: whoever is about to take them out of the tier, or
-    /// to change the backing file beneath them, first makes everything up to `settled_seq` durable.
+    /// Makes kept bytes simply clean: before they are evicted, or the backing file beneath them is
+    /// changed, everything up to `settled_seq` must be made durable.
     pub fn let_go_of(&self, file: &File, inner: &mut Inner, start: u64, end: u64) -> Result<()> {
-        // Of one that is written past us all that was durable outlasts a loss of power.
+        // In a file that is written past the daemon, all durable bytes outlast a loss of power.
         let stays = inner.state.is_held() || inner.state.is_unseen();
         match inner.state.keeps_within(start, end) && !stays {
             true => self.commit(file, inner, Change::LetGo { start, end }),
@@ -208,7 +208,7 @@ impl Files {
         }
     }
 
-    /// The same with all of the file, durably.
+    /// The same for the whole file, durably.
     pub fn let_go(&self, file: &File, inner: &mut Inner) -> Result<()> {
         self.let_go_of(file, inner, 0, u64::MAX)?;
         self.note_tier(self.index.sync_to(inner.settled_seq))

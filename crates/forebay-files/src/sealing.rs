@@ -1,5 +1,5 @@
-//! Syncs of what is written past us: one flush of the device makes the bytes durable, and a seal that says so
-//! ([`crate::core::seal`]).
+//! Syncs of files that are written past the daemon: one flush of the device makes the bytes
+//! durable, and with them a seal that says so ([`crate::core::seal`]).
 
 use std::io;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use crate::tier::log::Out;
 use crate::tier::media::MediaFile;
 
 impl Files {
-    /// Whether a sync of so many bytes can do with a seal: of a file that grows past us, also if it is its first.
+    /// Whether a sync of `len` bytes can do with a seal: that of a file that grows past the daemon,
+    /// also its first sync.
     pub fn may_seal(&self, inner: &Inner, len: u64) -> bool {
         let Some(live) = &inner.live else { return false };
         let grows = inner.state.durable_size().unwrap_or(0) < len;
-        // A seal moves the shadow's ctime: of these two that would say that they were written.
+        // A seal moves the shadow's ctime: in these two cases that would look like a write.
         let told = inner.doubt().is_none();
         let plain = inner.unseen().is_none_or(|unseen| unseen.set_id_at.is_none());
         let known = inner.recorded && !live.unlinked && !inner.state.is_unsynced();
         inner.state.is_unseen() && grows && told && plain && known && self.media().keeps_seals()
     }
 
-    /// Syncs the first `len` bytes, if the size has not changed since it was `seen`, with a seal that says so. If it gets none
-    /// nothing is synced.
+    /// Syncs the first `len` bytes, if the size has not changed since `seen`, with a seal that says
+    /// so. Without a seal no byte is synced.
     pub fn sync_sealing(
         &self,
         file: &Arc<File>,
@@ -37,7 +38,7 @@ impl Files {
         seen: Look,
     ) -> io::Result<Option<Seal>> {
         let skips = failpoint::skips_sync("shadow");
-        // Z4: what is needed of the log is written before the seal.
+        // Z4: the log that the seal needs is written before it.
         let wanted = self.wanted_of_log(&mut file.lock());
         let out = wanted.and_then(|wanted| self.index.hand_out(wanted)).filter(|_| !skips);
         // Z1: the seal is written behind the bytes.
@@ -56,14 +57,14 @@ impl Files {
         Ok(seal)
     }
 
-    /// Up to where the log has what a seal of the file presumes: its records, and for the first that it gets all that was
-    /// announced before it may last ([`Inner::begin_seal`]).
+    /// Returns up to where the log has what a seal of the file presumes: the file's records, and for
+    /// its first seal everything that was announced before the file may last ([`Inner::begin_seal`]).
     fn wanted_of_log(&self, inner: &mut Inner) -> Option<u64> {
         let logged = inner.live().logged_seq?;
         Some(if inner.state.durable_size().is_some() { logged } else { self.index.seq() })
     }
 
-    /// Whether a loss of power that leaves a seal of now leaves all that it presumes.
+    /// Whether a loss of power that leaves a seal made now also leaves everything that it presumes.
     fn stays(&self, inner: &mut Inner, wanted: Option<u64>, out: Option<Out>) -> bool {
         let needed = inner.live().logged_seq.max(wanted);
         let out = out.filter(|out| self.index.stands(*out));
@@ -71,13 +72,14 @@ impl Files {
         wanted.is_some() && needed.is_some_and(stays)
     }
 
-    /// Syncs a shadow that has a seal, and with the same flush what of the log was handed to the device before.
+    /// Syncs a shadow that has a seal, and with the same flush the part of the log that was handed
+    /// to the device before.
     fn sync_with_log(&self, shadow: &dyn MediaFile, out: Option<Out>) -> io::Result<()> {
         shadow.sync_sealed()?;
         out.map_or(Ok(()), |out| self.index.flushed(out))
     }
 
-    /// The seal that the shadow has then, or none.
+    /// Returns the seal that the shadow has then, or none.
     fn seal(
         &self,
         inner: &mut Inner,
@@ -85,7 +87,7 @@ impl Files {
         len: u64,
         seen: Look,
     ) -> Option<Seal> {
-        // Under the lock: who cuts the file comes before, and has changed the size, or after, and finds the seal.
+        // Under the lock: a truncate comes before, and has changed the size, or after, and finds the seal.
         if inner.changed(seen, What::Size) || !self.may_seal(inner, len) {
             return None;
         }
@@ -101,8 +103,8 @@ impl Files {
         Some(seal)
     }
 
-    /// Records what a sync has made durable, by `record`. What is sealed the shadow says as well: nobody needs to sync that
-    /// record.
+    /// Records with `record` the ranges that a sync has made durable. The shadow itself says what
+    /// is sealed: that record need not be synced.
     pub fn record_sealed(
         &self,
         inner: &mut Inner,
@@ -112,7 +114,7 @@ impl Files {
         let live = inner.live();
         let (last, logged) = (live.last_seq, live.logged_seq);
         let recorded = record(inner)?;
-        // Behind the record: whatever compaction begins now knows of it.
+        // After the record: a compaction that begins now knows the record.
         let counts = |seal: Seal| last <= seal.seq && self.index.is_within_log(seal);
         if recorded && seal.is_some_and(counts) {
             inner.live().mine().logged_seq = logged;
@@ -121,13 +123,14 @@ impl Files {
         Ok(recorded)
     }
 
-    /// Whether the log will be found without a record of the file behind the seal if all that comes from here on is lost (Z2).
+    /// Whether the log, if everything from here on is lost, will have no record of the file behind
+    /// the seal (Z2).
     fn is_latest(&self, inner: &Inner, seal: Seal) -> bool {
         let last = inner.live.as_ref().map_or(u64::MAX, |live| live.last_seq);
         last <= seal.seq && self.index.is_within_log(seal)
     }
 
-    /// Up to where a loss of power may leave the shadow sealed, with a seal that counts (Z3).
+    /// Returns up to where a loss of power may leave the shadow sealed, with a seal that counts (Z3).
     pub fn sealed_to(&self, inner: &Inner) -> Option<u64> {
         let live = inner.live.as_ref()?;
         let seal = live.seal?;
@@ -143,9 +146,9 @@ mod tests {
     use crate::core::state::Change;
     use crate::file::Inner;
 
-    /// Whether a sync of a file that has a seal needs its record to be synced if another file is recorded, and the index
-    /// compacted, when the seal was looked at, and before the record of the sync: the store may have more of the file
-    /// than the seal knows.
+    /// Whether a sync of a sealed file needs its record to be synced, if another file is recorded,
+    /// and the index compacted, between the look at the seal and the record of the sync: the store
+    /// may have more of the file than the seal knows.
     fn needs_its_record(compacts: bool) -> bool {
         let bed = bed();
         let (files, file, other) = (&bed.files, bed.make("f").0, bed.make("other").0);

@@ -1,4 +1,4 @@
-//! The shadow of a file: opened, made, compared with its record, emptied.
+//! The shadow file of a file: opened, made, compared with its record, emptied.
 
 use std::io;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::tier::media::{MediaFile, Open, is_alone};
 use crate::tier::shadows::{Found, look, set_aside};
 
 impl Files {
-    /// Gives back what is reserved beyond the end of a file that nobody has open any more.
+    /// Gives back the room that is reserved beyond the end of a file that is not open any more.
     pub(crate) fn give_back(&self, inner: &mut Inner) {
         let Some(live) = &mut inner.live else { return };
         let reserved = std::mem::take(&mut live.mine().reserved);
-        // Who writes past us may go on by a mapping.
+        // A writer past the daemon may go on by a mapping.
         if reserved == 0 || live.unseen.is_some() || inner.state.is_unseen() {
             return;
         }
@@ -31,7 +31,7 @@ impl Files {
     }
 
     /// Takes all bytes out of a shadow. Programs that have mapped it keep them: the file gets
-    /// another shadow, when it needs one.
+    /// another shadow when it needs one.
     pub fn empty(
         &self,
         file: &File,
@@ -51,13 +51,13 @@ impl Files {
         self.blanks.lock().push((id, shadow));
     }
 
-    /// A file that is created, closed and not written leaves a shadow for the next one: on ext4 each
-    /// one that is removed makes those made in the next minutes slower.
+    /// Returns an empty shadow. A file that is created, closed and not written leaves its shadow
+    /// for the next one: on ext4 each removal makes the files made in the next minutes slower.
     fn fresh_shadow(&self, name: &str) -> std::io::Result<Arc<dyn MediaFile>> {
         let blank = self.blanks.lock().pop();
         if let Some((id, shadow)) = blank {
             match self.media().rename(&tier::shadow_name(id), name) {
-                // As old as one that is made now.
+                // As old as a file that is made now.
                 Ok(()) => return shadow.set_mtime(self.time.stamp()).map(|()| shadow),
                 Err(_) => self.trash.lock().push(id),
             }
@@ -65,7 +65,7 @@ impl Files {
         self.media().open(name, Open::Fresh)
     }
 
-    /// Removes the shadows of files that are gone. One that cannot be removed is for the next start.
+    /// Removes the shadows of files that are gone. One that cannot be removed is left to the next start.
     pub fn empty_trash(&self) {
         let mut trash = std::mem::take(&mut *self.trash.lock());
         let blanks = std::mem::take(&mut *self.blanks.lock());
@@ -76,7 +76,7 @@ impl Files {
         }
     }
 
-    /// The open shadow file, made if it does not exist.
+    /// Returns the open shadow file, made if it does not exist.
     pub fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         let shadow = self.shadow_unwritten(file, inner)?;
         inner.live().mine().blank = false;
@@ -89,18 +89,18 @@ impl Files {
             return Ok(shadow);
         }
         let name = tier::shadow_name(file.id);
-        // Bytes that count must be there: an empty file in their place would read as zeros.
-        // Without any, what lies there is from before a crash.
+        // Bytes that count must be there: an empty file in their place would read as zeros. Without
+        // such bytes an existing shadow is from before a crash.
         let holds = inner.state.has_bytes();
         let opened = match holds {
             true => self.media().open(&name, Open::Existing),
-            // A file that is gone may have given its own away.
+            // A file that is gone may have given its own shadow away.
             false if inner.gone => self.media().open(&name, Open::Fresh),
             false => self.fresh_shadow(&name),
         };
         let shadow = self.note_tier(opened)?;
-        // Longer than the file is one whose last append died before it was recorded: programs that
-        // are passed through to the shadow would read on.
+        // A shadow is longer than the file if the last append died before it was recorded: programs
+        // that are passed through to it would read on.
         let size = inner.state.size();
         let fits = match holds {
             true => inner.state.is_unseen() || self.note_tier(shadow.size())? <= size,
@@ -108,18 +108,19 @@ impl Files {
         };
         if !fits && let Err(error) = self.note_tier(shadow.set_len(size)) {
             if !holds {
-                let _ = self.media().remove(&name); // Nothing would speak of it.
+                let _ = self.media().remove(&name); // No record would name it.
             }
             return Err(error);
         }
         let live = inner.live().mine();
         live.shadow = Some(shadow.clone());
-        live.named &= holds; // It may have taken another's place.
+        live.named &= holds; // It may have taken the place of another shadow.
         live.blank = !holds && size == 0;
         Ok(shadow)
     }
 
-    /// A time was set. Of a file whose bytes are ours the shadow's mtime is the file's own, after a crash.
+    /// Notes a time that was set, and sets it on the shadow: after a crash that is the mtime of a
+    /// file with dirty bytes.
     pub fn set_shadow_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
         inner.clock.note_time();
         let Ok(shadow) = self.shadow(file, inner) else { return };
@@ -132,7 +133,7 @@ impl Files {
     }
 
     /// Compares the shadow that an earlier daemon left of a file with its record, when the file is
-    /// used for the first time. What is dirty was compared at the start.
+    /// used for the first time. Dirty files were compared at the start.
     pub fn prove_shadow(&self, file: &Arc<File>) -> Result<()> {
         self.prove_locked(file, &mut file.lock())
     }
@@ -141,7 +142,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// EIO if the record was wrong, which it is no more: who has looked at it looks again.
+    /// EIO if the record was wrong, which it is no more: a caller that has looked at it looks again.
     pub fn prove_locked(&self, file: &Arc<File>, inner: &mut Inner) -> Result<()> {
         if inner.proven {
             return Ok(());
@@ -160,7 +161,7 @@ impl Files {
         };
         let (loss, lost) = inner.state.loss_beyond(len);
         inner.note_gone(0, u64::MAX);
-        // Without this record the next daemon looks again.
+        // Without this record the next daemon compares again.
         let _ = self.commit_anyway(file, inner, Change::Lost { len, loss });
         self.account(file, inner);
         let path = inner.state.display_path().display().to_string();
@@ -170,9 +171,10 @@ impl Files {
     }
 }
 
-/// Whether a shadow that nothing was written to through us is empty in every respect, and ours.
+/// Whether a shadow that was not written through the daemon is empty in every respect, and open nowhere else.
 pub(crate) fn is_blank(shadow: &dyn MediaFile) -> bool {
     let empty = shadow.stat().is_ok_and(|stat| stat.len == 0 && stat.allocated == 0);
-    // Where it cannot be told, a mapping that somebody kept would show him the next file.
+    // Where this is unknown the shadow is not used again: a program with a mapping of it would see
+    // the next file.
     empty && shadow.is_ours_alone().unwrap_or(false)
 }

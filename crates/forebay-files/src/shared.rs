@@ -1,4 +1,4 @@
-//! What of a file concerns other mounts of the same store.
+//! Facts about a file that other mounts of the same store need.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::file::File;
 use crate::live::Live;
 
 impl Files {
-    /// Whether another mount may have newer bytes of the file from now on: nothing of it is dirty here or
-    /// on its way home, nobody writes it past us, and after a loss of power nothing of it is flushed
-    /// again. Who has it open for writing through the daemon is for the front-end to know.
+    /// Whether another mount may have newer bytes of the file from now on: no byte is dirty here or
+    /// being flushed, no program writes the file past the daemon, and after a loss of power no byte is
+    /// flushed again. The front-end knows whether a program has it open for writing through the daemon.
     pub fn is_at_rest(&self, key: FileKey) -> bool {
-        // What makes it rest is durable, too: a tier that comes back without that record would take what it
-        // has for newer than what others have written since.
+        // The records that make the file rest are durable, too: a tier that comes back without them
+        // would take its own bytes for newer than those that others have written since.
         let is_durable = || self.note_tier(self.index.sync()).is_ok();
         let Some(file) = self.find(key) else { return is_durable() };
         let mut inner = file.lock();
@@ -34,8 +34,8 @@ impl Files {
         self.let_go(&file, &mut inner).is_ok() && is_durable()
     }
 
-    /// Others have written the file: what the store said of it before does not count, and the next open
-    /// asks.
+    /// Called when others have written the file: earlier answers of the store do not count, and the
+    /// next open asks.
     pub fn doubt(&self, key: FileKey) {
         let Some(file) = self.find(key) else { return };
         let mut inner = file.lock();
@@ -45,17 +45,18 @@ impl Files {
         }
     }
 
-    /// Whether what is known of a file is based on this version of the store's.
+    /// Whether the known state of a file is based on this version of the store's.
     pub fn is_based_on(&self, key: FileKey, version: &Version) -> bool {
         self.find(key).is_some_and(|file| file.lock().state.base() == *version)
     }
 
-    /// Files that are known at or below a path.
+    /// Returns the known files at or below a path.
     pub fn known_below(&self, path: &Path) -> Vec<FileKey> {
         self.select(&[path.to_path_buf()]).iter().map(|file| file.key).collect()
     }
 
-    /// Files of which bytes are here that the store has not, or may lose again, with a path of each that has one.
+    /// Returns the files with bytes that the store lacks, or may lose again, with a path of each
+    /// file that has one.
     pub fn unsettled(&self) -> Vec<(FileKey, PathBuf)> {
         let files = self.all_files();
         let unsettled = |file: &Arc<File>| {

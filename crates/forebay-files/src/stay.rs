@@ -1,4 +1,4 @@
-//! Files whose bytes are to stay in the tier for a while.
+//! Files whose bytes stay in the tier for a while.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::Files;
 use crate::file::{File, Inner};
 
-/// A file of which nothing is evicted until this is dropped: not under the file's lock.
+/// A file of which no byte is evicted until this is dropped. Not to be dropped under the file's lock.
 #[must_use]
 pub struct Stay {
     files: Arc<Files>,
@@ -14,7 +14,7 @@ pub struct Stay {
 }
 
 impl Files {
-    /// Keeps what the tier has of a file, and what comes, from being evicted.
+    /// Keeps the present and future bytes of a file in the tier from being evicted.
     pub fn keep_in(self: &Arc<Self>, file: &Arc<File>) -> Stay {
         file.lock().keepers += 1;
         Stay { files: self.clone(), file: file.clone() }
@@ -22,12 +22,12 @@ impl Files {
 }
 
 impl Inner {
-    /// Whether its clean bytes are not evicted: they are pinned, or somebody needs them for a while.
+    /// Whether clean bytes are not evicted: they are pinned, or kept for a while.
     pub fn stays(&self) -> bool {
         self.is_pinned() || self.keepers > 0
     }
 
-    /// Bytes of it that nobody could evict now.
+    /// Returns the file's bytes that cannot be evicted now.
     pub fn staying(&self) -> u64 {
         let all = self.stays() || self.is_passed();
         if all { self.charged } else { self.dirty_charged() }

@@ -1,4 +1,4 @@
-//! What a change of a file means for the sums, the evictor and the queue of dirty files.
+//! The effect of a change of a file on the sums, the evictor and the queue of dirty files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::tier::dir as tier;
 use crate::tier::media::MediaStat;
 use crate::totals::shift;
 
-/// Holes in a file are worth a look when it may take so many bytes less than it has.
+/// Holes in a file are looked for when it may take this many bytes fewer than it has.
 pub const HOLES_MIN: u64 = 1 << 20;
 
 impl Files {
-    /// Makes known what is on record.
+    /// Enters the files that are on record.
     pub fn populate(&self, records: BTreeMap<FileId, Record>) {
         self.table.write().reserve(records.len());
         for (id, record) in records {
@@ -27,9 +27,9 @@ impl Files {
             self.table.write().insert(file.clone());
             let mut inner = file.lock();
             if inner.state.conflict().is_aside() {
-                self.forget_key(&file); // It is not what programs open by that name.
+                self.forget_key(&file); // Its name leads programs to another file.
             }
-            // One that holds nothing any more is to be forgotten.
+            // A file without bytes is announced too, to be forgotten.
             let none = !inner.state.has_bytes();
             let present = inner.state.present(0, inner.state.size());
             self.admit(&file, present.into_iter().chain(none.then_some((0, 0))));
@@ -37,12 +37,12 @@ impl Files {
         }
     }
 
-    /// Brings the sums up to date after a change of `inner`, from its ranges.
+    /// Updates the sums after a change of `inner`, from its ranges.
     pub fn account(&self, file: &Arc<File>, inner: &mut Inner) {
         self.account_as_seen(file, inner, None);
     }
 
-    /// The same of a file whose shadow was looked at just now, under its lock.
+    /// The same for a file whose shadow was looked at just now, under its lock.
     pub fn account_as_seen(&self, file: &Arc<File>, inner: &mut Inner, seen: Option<MediaStat>) {
         let (used, dirty) = match inner.state.tracked() {
             None => {
@@ -65,18 +65,18 @@ impl Files {
         }
     }
 
-    /// Large files may be mostly holes, which are present and take no space; small ones are not
-    /// worth the look.
+    /// Returns the bytes that a file takes. A large file may be mostly holes, which are present and
+    /// take no space; a small one is not worth the look.
     fn allocated_if_large(&self, file: &File, inner: &Inner, present: u64) -> u64 {
         if present < 16 << 20 || present.abs_diff(inner.charged) < HOLES_MIN {
             return present;
         }
-        // Mostly it is closed: at start, and when it is evicted from.
+        // Mostly the shadow is closed: at start, and during eviction.
         let by_name = || self.media().stat(&tier::shadow_name(file.id)).ok();
         inner.shadow_stat().or_else(by_name).map_or(present, |stat| stat.allocated)
     }
 
-    /// Makes the units of stretches of a file known to the evictor.
+    /// Announces the units of stretches of a file to the evictor.
     pub fn admit(&self, file: &File, stretches: impl IntoIterator<Item = (u64, u64)>) {
         let mut evictor = self.evictor.lock();
         let mut last = None;
@@ -113,7 +113,7 @@ impl Files {
         }
     }
 
-    /// Takes a file out of the queue of dirty ones.
+    /// Takes a file out of the queue of dirty files.
     pub fn unqueue(&self, inner: &mut Inner) {
         if let Some(place) = inner.dirt.as_mut().and_then(|dirt| dirt.queued.take()) {
             self.dirty.lock().remove(place);
@@ -125,7 +125,7 @@ impl Files {
         if inner.state.is_dirty() && !unlinked {
             let since = inner.state.dirty_since().max(1);
             let mut queue = self.dirty.lock();
-            // It is never seen to be out of it while it is dirty.
+            // A dirty file is never seen outside the queue.
             let queued = inner.dirt().queued;
             if queued.is_none_or(|place| !queue.is_of(place, since)) {
                 queued.into_iter().for_each(|place| queue.remove(place));
@@ -134,37 +134,38 @@ impl Files {
         }
     }
 
-    /// Counts by how much a file has grown that is written past our eyes. Bytes that replace others
+    /// Counts the growth of a file that is written past the daemon. Bytes that replace others
     /// cannot be seen.
     pub fn note_growth(&self, file: &File, inner: &mut Inner) {
         let stat = inner.shadow_stat();
         self.note_growth_seen(file, inner, stat);
     }
 
-    /// The same of a file whose shadow was looked at just now, under its lock.
+    /// The same for a file whose shadow was looked at just now, under its lock.
     pub fn note_growth_seen(&self, file: &File, inner: &mut Inner, seen: Option<MediaStat>) {
         let Some(stat) = seen else { return };
-        // Blocks that the file system takes ahead of a writer are not written.
+        // Blocks that the file system allocates ahead of a writer are not written.
         let there = stat.len.min(stat.allocated);
         let Some(unseen) = inner.live.as_mut().and_then(|live| live.unseen_mut()) else {
             return;
         };
-        // The first look has nothing to compare with.
+        // The first look has no earlier one to compare with.
         let before = unseen.measured.replace(there).unwrap_or(there);
         let new = there.saturating_sub(before);
         add(&self.counters.passthrough_new_bytes, new);
         file.heat.add(new, self.uptime().as_secs());
     }
 
-    /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
-    /// for the index and for others.
+    /// Measures how much the tier may hold: the configured size, or the room of its file system
+    /// less 5 % for the index and for other users of it.
     pub fn measure(&self) {
         if let Some(limit) = self.limit_of(self.tune(|t| t.tier_size)) {
             self.totals.limit.store(limit, Relaxed);
         }
     }
 
-    /// Bytes that the tier may hold if so many are `asked` for; `None` if it cannot be measured.
+    /// Returns the bytes that the tier may hold if `asked` are configured; `None` if the room
+    /// cannot be measured.
     pub fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
         let used = self.totals.used();
         let space = self.media().space().ok()?;
@@ -172,7 +173,7 @@ impl Files {
         Some(asked.map_or(possible, |asked| asked.min(possible)).max(1))
     }
 
-    /// How full the tier is, and of what.
+    /// Returns how full the tier is, and with which bytes.
     pub fn level(&self) -> Level {
         let oldest = {
             let queue = self.dirty.lock();
@@ -190,13 +191,13 @@ impl Files {
         }
     }
 
-    /// Bytes that come into the tier before anything has to go.
+    /// Returns the bytes that fit into the tier before anything is evicted.
     pub fn free_bytes(&self) -> u64 {
         self.totals.limit().saturating_sub(self.totals.used())
     }
 }
 
-/// Space is taken in blocks.
+/// Rounds up to blocks, the unit of allocation.
 pub(crate) fn round_up(bytes: u64) -> u64 {
     bytes.div_ceil(4096) * 4096
 }

@@ -1,7 +1,8 @@
-//! What is thought of a shadow once a sync of it has failed.
+//! The treatment of a shadow file after a sync of it has failed.
 //!
-//! The kernel tells of a page that it could not write once for each descriptor, and counts it as written from then on
-//! (`errseq_t`, `Documentation/core-api/errseq.rst`). A sync that succeeds beside one that fails, or after it, says nothing.
+//! The kernel reports a page that it could not write once for each descriptor, and counts it as
+//! written from then on (`errseq_t`, `Documentation/core-api/errseq.rst`). A sync that succeeds
+//! beside a failed one, or after it, proves nothing.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::tier::dir::shadow_dir;
 use crate::tier::media::MediaFile;
 
 impl Files {
-    /// Makes what is in a shadow durable, and its name, unless that is `named` already.
+    /// Makes the bytes of a shadow durable, and its name, unless the name is so already (`named`).
     pub fn sync_shadow(&self, id: FileId, shadow: &dyn MediaFile, named: bool) -> io::Result<()> {
         match named {
             _ if failpoint::skips_sync("shadow") => Ok(()),
@@ -26,11 +27,12 @@ impl Files {
         }
     }
 
-    /// Takes note of how a sync ended; before the end of the work on the file, or another would take its name for durable.
+    /// Notes the result of a sync; before the end of the work on the file, or another thread would
+    /// take the name for durable.
     ///
     /// # Errors
     ///
-    /// Its own, and EIO if an earlier one has failed.
+    /// The sync's own, and EIO if an earlier sync has failed.
     pub fn note_shadow_sync(
         &self,
         file: &Arc<File>,
@@ -39,13 +41,13 @@ impl Files {
     ) -> Result<()> {
         match &synced {
             Ok(()) => inner.live().mine().named = true,
-            // On record: the kernel will not tell of it again, whoever asks after a restart.
+            // On record: the kernel will not report the error again, not even after a restart.
             Err(_) if !inner.state.is_unsynced() => {
                 let _ = self.commit_anyway(file, inner, Change::Unsynced);
             }
             Err(_) => {}
         }
-        // Of what was written past us nobody else knows what it was.
+        // The content of writes past the daemon is known nowhere else.
         if inner.state.is_unsynced() && (inner.state.is_unseen() || inner.doubt().is_some()) {
             self.declare_unsynced(file, inner);
         }
@@ -54,8 +56,8 @@ impl Files {
     }
 }
 
-/// Whether syncs of a shadow may be believed: once one has failed what is dirty of the file is durable when it is on the
-/// store.
+/// Refuses to trust syncs of a shadow once one has failed: then dirty bytes are durable when they
+/// are on the store.
 pub fn refuse_after_failure(inner: &Inner) -> Result<()> {
     let why = "the fast tier has failed to sync this file: it is not durable until it is flushed";
     if inner.state.is_unsynced() && inner.state.is_dirty() {

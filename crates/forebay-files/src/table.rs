@@ -18,16 +18,16 @@ use crate::file::File;
 pub(crate) struct Table {
     by_key: HashTable<Arc<File>>,
     by_id: HashTable<Arc<File>>,
-    /// Few: those that are found by their ids alone, since another one has the key, or nobody is to find
-    /// them by it.
+    /// Files that can be found by their ids alone, since another file has the key, or the key is
+    /// not to find them. They are few.
     aside: HashMap<FileKey, Vec<Arc<File>>>,
     hasher: DefaultHashBuilder,
-    /// What was taken out.
+    /// Files that were removed from the table lately.
     forgotten: Lately<FileKey>,
-    /// Files a name of which is being taken away: who opens one of them must see to it that he can
-    /// read it later.
+    /// Files of which a name is being removed: an open of one must make sure that the file stays
+    /// readable.
     leaving: Vec<FileKey>,
-    /// Those with which that has ended.
+    /// Files for which that has ended.
     departed: Lately<FileKey>,
 }
 
@@ -40,7 +40,7 @@ impl Table {
         self.by_id.find(self.hasher.hash_one(id), |file| file.id == id)
     }
 
-    /// Those that have this key and are not found by it.
+    /// Returns the files that have this key and are not found by it.
     pub fn aside(&self, key: FileKey) -> &[Arc<File>] {
         self.aside.get(&key).map_or(&[], Vec::as_slice)
     }
@@ -55,14 +55,15 @@ impl Table {
         by_id.reserve(more, |file| hasher.hash_one(file.id));
     }
 
-    /// Enters a file whose id is new. Whoever had its key before is found by id alone from now on.
+    /// Enters a file whose id is new. The file that had its key before is found by its id alone from now on.
     pub fn insert(&mut self, file: Arc<File>) {
         let Table { by_id, hasher, .. } = self;
         by_id.insert_unique(hasher.hash_one(file.id), file.clone(), |f| hasher.hash_one(f.id));
         self.enter_key(file);
     }
 
-    /// Makes a file that is known to be found by its key. Whoever had that is found by id alone from now on.
+    /// Makes a known file that can be found by its key. The file that had the key is found by its
+    /// id alone from now on.
     pub fn enter_key(&mut self, file: Arc<File>) {
         self.leave_aside(&file);
         let Table { by_key, aside, hasher, .. } = self;
@@ -76,7 +77,7 @@ impl Table {
         by_key.insert_unique(hash, file, |f| hasher.hash_one(f.key));
     }
 
-    /// Leaves a file to be found by its id alone.
+    /// Makes a file that can be found by its id alone.
     pub fn forget_key(&mut self, file: &File) {
         if let Some(file) = self.take_key(file) {
             self.aside.entry(file.key).or_default().push(file);
@@ -122,12 +123,12 @@ impl Table {
         self.leaving.contains(&key)
     }
 
-    /// Whether a name of the file may have gone since then.
+    /// Whether a name of the file may have gone since `since`.
     pub fn departed_since(&self, key: FileKey, since: Look) -> bool {
         self.departed.any_since(since, |gone| *gone == key)
     }
 
-    /// Whether the file may have been taken out since then.
+    /// Whether the file may have been removed from the table since `since`.
     pub fn forgotten_since(&self, key: FileKey, since: Look) -> bool {
         self.forgotten.any_since(since, |gone| *gone == key)
     }
@@ -166,7 +167,7 @@ mod tests {
         (table.with_key(KEY).map(|file| file.id.0), aside)
     }
 
-    /// However files come to be found by their ids alone, and whatever becomes of them then.
+    /// All ways in which files come to be found by their ids alone, and out of that state.
     #[test]
     fn files_that_are_not_found_by_their_key_are_found_aside() {
         let mut table = Table::default();

@@ -1,4 +1,4 @@
-//! What all files take together, and what of it has gone home.
+//! The sums over all files, and the drain's progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -16,94 +16,94 @@ use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 pub struct Totals {
     pub(super) used: AtomicU64,
     pub(super) dirty: AtomicU64,
-    /// Of what is used and not thought to be dirty, what may be: it cannot be evicted.
+    /// Bytes that may be dirty though they are not counted so: they cannot be evicted.
     pub(super) doubted: AtomicU64,
-    /// Of what is used, copies of other members' files.
+    /// The part of `used` that is copies of other members' files.
     copies: AtomicU64,
-    /// What dirty files will take of the backing store's room.
+    /// Room that dirty files will take on the backing store.
     pub(super) growth: AtomicU64,
     writers: AtomicU64,
     /// Files that grow unseen, to be measured from time to time.
     unseen: Mutex<HashMap<FileId, Arc<File>>>,
     pace: Pace,
     looks: LookPace,
-    /// What the tier may hold; measured again from time to time.
+    /// The bytes that the tier may hold; measured again from time to time.
     pub(super) limit: AtomicU64,
 }
 
 impl Totals {
-    /// Bytes that are in the tier.
+    /// Returns the bytes that are in the tier.
     #[inline]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Of these, newer than the backing store, as far as is known.
+    /// Returns the bytes in the tier that are newer than the backing store, as far as known.
     #[inline]
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Relaxed)
     }
 
-    /// Of those that are not thought to be dirty, what may be.
+    /// Returns the bytes that may be dirty though they are not counted so.
     pub fn doubted(&self) -> u64 {
         self.doubted.load(Relaxed)
     }
 
-    /// Bytes that dirty files will take of the backing store's room.
+    /// Returns the bytes that dirty files will take on the backing store.
     pub fn growth(&self) -> u64 {
         self.growth.load(Relaxed)
     }
 
-    /// Bytes that the tier may hold.
+    /// Returns the bytes that the tier may hold.
     #[inline]
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
 
-    /// Bytes that are kept for another member are now so many.
+    /// Changes the bytes of a copy for another member.
     pub fn charge_copy(&self, from: u64, to: u64) {
         shift(&self.used, from, to);
         shift(&self.copies, from, to);
     }
 
-    /// Bytes that are kept for other members.
+    /// Returns the bytes of copies for other members.
     pub fn copies(&self) -> u64 {
         self.copies.load(Relaxed)
     }
 
-    /// Programs that write past us.
+    /// Returns the number of programs that write past the daemon.
     pub fn writers(&self) -> u64 {
         self.writers.load(Relaxed)
     }
 
-    /// One more program writes past us.
+    /// Counts one more program that writes past the daemon.
     pub fn begin_writer(&self) {
         self.writers.fetch_add(1, Relaxed);
     }
 
-    /// One writes past us no more.
+    /// Counts one fewer.
     pub fn end_writer(&self) {
         self.writers.fetch_sub(1, Relaxed);
     }
 
-    /// How fast files are compared with what the store holds.
+    /// Returns the pace at which files are compared with the store's content.
     pub fn looks(&self) -> &LookPace {
         &self.looks
     }
 
-    /// How long a file that is written past us rests at least from one look to the next: all that are in doubt, looked at so
-    /// often, take a tenth of the time (R5).
+    /// Returns the least rest between two looks at a file that is written past the daemon: looks
+    /// this often at all files in doubt take a tenth of the time (R5).
     pub fn look_rest(&self, clock: &Time, max_age: Duration) -> Duration {
         self.looks.time_for(clock, self.doubted()).clamp(max_age / 2, Self::rest_max(max_age))
     }
 
-    /// So long at most, and no more is written past us than can be looked at so often: what is written right after a look
-    /// is to be found in time to be home before it is `max_age` old.
+    /// Returns the longest rest. No more is written past the daemon than can be looked at so often:
+    /// a write just after a look must be found in time to be flushed before it is `max_age` old.
     pub fn rest_max(max_age: Duration) -> Duration {
         max_age * 5 / 8
     }
 
-    /// How fast files grow that are written past us.
+    /// Returns the pace at which files written past the daemon grow.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -112,73 +112,73 @@ impl Totals {
         self.unseen.lock()
     }
 
-    /// This one is to be measured from time to time.
+    /// Adds a file to those measured from time to time.
     pub fn grows_unseen(&self, file: &Arc<File>) {
         self.growing().insert(file.id, file.clone());
     }
 
-    /// This one need not be measured any more.
+    /// Removes a file from those measured from time to time.
     pub fn is_seen(&self, file: &File) {
         self.growing().remove(&file.id);
     }
 
-    /// Files that are to be measured from time to time.
+    /// Returns the files that are measured from time to time.
     pub fn unseen(&self) -> Vec<Arc<File>> {
         self.growing().values().cloned().collect()
     }
 }
 
-/// What the drain has brought home: who waits for room sees by it whether waiting is of use.
+/// The drain's progress: a writer that waits for room sees by it whether waiting is of use.
 pub struct Landings {
     /// Bytes copied since start, settled or not.
     copied: AtomicU64,
-    /// And bytes that were compared with what the store holds.
+    /// Bytes compared with the store's content since start.
     looked: AtomicU64,
-    /// Batches that have landed; signaled after each.
+    /// The number of batches that have landed; signaled after each.
     settled: (Mutex<u64>, Condvar),
-    /// A writer waits for room.
+    /// Whether a writer waits for room.
     urgent: AtomicBool,
 }
 
 impl Landings {
-    /// Bytes that were copied home since start, settled or not.
+    /// Returns the bytes copied to the store since start, settled or not.
     pub fn copied(&self) -> u64 {
         self.copied.load(Relaxed)
     }
 
-    /// What moves while the drain is at work: the sign of life for who waits.
+    /// Returns a number that grows while the drain works, as a sign of life for waiting writers.
     pub fn progress(&self) -> u64 {
         self.copied() + self.looked.load(Relaxed)
     }
 
-    /// So many bytes were compared with what the store holds.
+    /// Notes that `bytes` were compared with the store's content.
     pub fn note_looked(&self, bytes: u64) {
         self.looked.fetch_add(bytes, Relaxed);
     }
 
-    /// So many bytes were copied home.
+    /// Notes that `bytes` were copied to the store.
     pub fn note_copied(&self, bytes: u64) {
         self.copied.fetch_add(bytes, Relaxed);
     }
 
-    /// Batches that have landed since start.
+    /// Returns the number of batches that have landed since start.
     pub fn landed(&self) -> u64 {
         *self.settled.0.lock()
     }
 
-    /// A batch has landed: who waits looks again.
+    /// Notes that a batch has landed, and wakes the waiting threads.
     pub fn note_batch(&self) {
         *self.settled.0.lock() += 1;
         self.settled.1.notify_all();
     }
 
-    /// Waits until a batch has landed, but not for longer than that.
+    /// Waits until a batch has landed, at most for `patience`.
     pub fn wait(&self, time: &Time, patience: Duration) {
         let settled = self.settled.0.lock();
         drop(time.wait(&self.settled.1, settled, patience));
     }
 
-    /// A writer waits for room: the drain is not to wait for its next turn.
+    /// Notes that a writer waits for room: the drain is not to wait for its next turn.
     pub fn urge(&self) {
         self.urgent.store(true, Relaxed);
     }
@@ -187,7 +187,7 @@ impl Landings {
         self.urgent.load(Relaxed)
     }
 
-    /// Whether a writer waits for room. Each urge is taken once, by the drain.
+    /// Whether a writer waits for room. The drain takes each urge once.
     pub fn take_urge(&self) -> bool {
         self.urgent.swap(false, Relaxed)
     }

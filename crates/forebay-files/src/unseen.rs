@@ -1,4 +1,4 @@
-//! A file that is written past us: by how many, and what is thought to be dirty of it.
+//! A file that is written past the daemon: the number of its writers, and the estimate of its dirty bytes.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -7,43 +7,43 @@ use forebay_backing::Timestamp;
 
 use crate::tier::media::MediaStat;
 
-/// Who writes a file past our eyes, and what is known of it.
+/// The writers of a file past the daemon, and the facts about their writes.
 pub struct Unseen {
     writers: NonZeroU32,
     pub since: Instant,
-    /// One of them may write on after we were told of its close: it may have left a mapping.
+    /// Whether a writer may go on after the report of its close: it may have left a mapping.
     pub outlives_close: bool,
-    /// The shadow when they began, to see whether anything was written.
+    /// The shadow at the first writer's beginning, to see whether anything was written.
     pub from: Option<MediaStat>,
-    /// Bytes in the shadow when it was last measured.
+    /// Bytes in the shadow at the last measurement.
     pub(super) measured: Option<u64>,
     pub copied: Option<Copied>,
-    /// It was complete and clean, or nearly: what was written is found by content.
+    /// Present if the file was complete and clean, or nearly: the written bytes are found by content.
     pub doubt: Option<Doubt>,
-    /// The shadow's last change when it was last given set-user-id or set-group-id through us.
+    /// The time of the shadow's last change when the daemon last set set-user-id or set-group-id.
     pub(super) set_id_at: Option<Timestamp>,
 }
 
-/// What is thought to be dirty of a file that was, or is, written past us.
+/// The estimate of dirty bytes of a file that was, or is, written past the daemon.
 #[derive(Debug, Clone, Copy)]
 pub struct Doubt {
-    /// When the first writer came.
+    /// Dirty bytes when the first writer came.
     pub dirty: u64,
-    /// Bytes that its shadow took then.
+    /// Bytes that the shadow took then.
     pub allocated: u64,
-    /// Nothing moved its time: if nothing is different, nothing was written.
+    /// Whether nothing moved the file's time: if its content is the same, nothing was written.
     pub unmoved: bool,
 }
 
 impl Doubt {
-    /// The same now that its shadow takes so many bytes.
+    /// Returns the estimate now that the shadow takes `allocated` bytes.
     pub fn dirty(&self, allocated: u64) -> u64 {
         self.dirty + allocated.saturating_sub(self.allocated)
     }
 }
 
 impl Unseen {
-    /// Of the first writer, who comes now and found the shadow like this.
+    /// Begins with the first writer, which comes now and finds the shadow as `from`.
     pub fn begin(now: Instant, from: Option<MediaStat>) -> Unseen {
         let writers = NonZeroU32::MIN;
         Unseen {
@@ -58,17 +58,17 @@ impl Unseen {
         }
     }
 
-    /// What is thought to be dirty then, and which copy of it is known.
+    /// Sets the estimate of dirty bytes, and the known copy.
     pub fn of(self, doubt: Option<Doubt>, copied: Option<Copied>) -> Unseen {
         Unseen { doubt, copied, ..self }
     }
 
-    /// Whether one of them may write on after its close, from now on.
+    /// Notes whether a writer may go on after its close, from now on.
     pub fn may_outlive_close(&mut self, may: bool) {
         self.outlives_close |= may;
     }
 
-    /// All of it was found, or copied, as it is now: what comes from here on is for the next look.
+    /// Notes a complete look or copy at this stat: later writes are left to the next look.
     pub fn note_copied(&mut self, copied: Copied) {
         if let Some(doubt) = &mut self.doubt {
             (doubt.dirty, doubt.allocated, doubt.unmoved) = (0, copied.at.allocated, false);
@@ -76,55 +76,56 @@ impl Unseen {
         self.copied = Some(copied);
     }
 
-    /// Whether the shadow was not changed since they began, as far as its times tell.
+    /// Whether the shadow has not changed since the first writer came, as far as its times tell.
     pub fn is_unmoved(&self, now: &MediaStat) -> bool {
         let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);
         self.from.as_ref().is_some_and(|from| at(from) == at(now))
     }
 
-    /// Whether a single one is left.
+    /// Whether one writer is left.
     pub fn is_last(&self) -> bool {
         self.writers == NonZeroU32::MIN
     }
 
-    /// One writer more.
+    /// Counts one writer more.
     pub fn join(&mut self) {
         self.writers = self.writers.saturating_add(1);
     }
 
-    /// One writer fewer, of several.
+    /// Counts one writer fewer, of several.
     pub fn part(&mut self) {
         self.writers = NonZeroU32::new(self.writers.get() - 1).expect("it is not the last");
     }
 }
 
-/// Bytes that were compared with what the backing store holds, and copied, of late.
+/// Bytes that were lately compared with the backing store's content, and copied.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Looks {
     pub looked: u64,
     pub copied: u64,
-    /// When the last one ended, and how long it took.
+    /// When the last look ended, and how long it took.
     pub last: Option<(Instant, Duration)>,
-    /// For how long it was last written past us.
+    /// For how long the file was written past the daemon the last time.
     pub written_for: Duration,
 }
 
-/// So much longer than a look lasts it is until the next.
+/// The rest after a look, as a multiple of the look's duration.
 const LOOK_PARTS: u32 = 10;
 
-/// A look of less disturbs nobody, however often.
+/// A shorter look disturbs nobody, however often it comes.
 const LOOK_SHORT: Duration = Duration::from_millis(100);
 
 impl Looks {
-    /// Whether the last one is too short a time ago for one more that only its age asks for, while somebody
-    /// writes it past us (R5). `rest` is what each file has.
+    /// Whether the last look is too recent for another one that only the age of the bytes asks for,
+    /// while a program writes the file past the daemon (R5). `rest` is the rest of every file.
     pub fn is_recent(&self, now: Instant, rest: Duration, max_age: Duration) -> bool {
         let rest = |took: Duration| (took * LOOK_PARTS).max(rest).min(max_age);
         self.last.is_some_and(|(ended, took)| now < ended + rest(took))
     }
 
-    /// Whether it took too long, too short a time ago, for the file to be opened past us and compared again.
-    /// Who has it open for as long as that, as a database does, has paid for the look.
+    /// Whether the last look took too long, too short a time ago, for the file to be opened past
+    /// the daemon and compared again. A program that has it open for as long as the rest, as a
+    /// database does, has paid for the look.
     pub fn rests(&self, now: Instant) -> bool {
         let rests = |(ended, took)| {
             let rest = took * LOOK_PARTS;
@@ -134,11 +135,11 @@ impl Looks {
     }
 }
 
-/// A complete copy of a file that is written past us.
+/// A complete copy of a file that is written past the daemon.
 pub struct Copied {
-    /// The shadow then.
+    /// The shadow at the copy.
     pub at: MediaStat,
-    /// From then on equal times prove nothing any more: a write may have been under way, which moved them
-    /// when it began; and a store into a mapping of a tier in memory moves none.
+    /// From this moment on equal times prove nothing any more: a write may have been under way, which
+    /// moves them at its beginning; and a store into a mapping on a tier in memory moves none.
     pub doubted_from: Option<Instant>,
 }

@@ -1,4 +1,4 @@
-//! I/O on the shadow of a file, given back whatever becomes of who does it.
+//! I/O on the shadow of a file, ended even if its thread panics.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::file::{File, Inner};
 use crate::live::Meanwhile;
 use forebay_base::lock::MutexGuard;
 
-/// I/O on the shadow in flight: nothing is punched out of it otherwise. Not to be dropped under the
+/// I/O on the shadow in flight, which keeps it from being punched. Not to be dropped under the
 /// file's lock.
 pub struct AtWork<'a> {
     files: &'a Files,
@@ -16,7 +16,7 @@ pub struct AtWork<'a> {
 }
 
 impl Files {
-    /// Begins I/O on the shadow, and lets the lock go.
+    /// Begins I/O on the shadow, and releases the lock.
     pub fn work_on<'a>(
         &'a self,
         file: &'a Arc<File>,
@@ -29,7 +29,7 @@ impl Files {
 }
 
 impl AtWork<'_> {
-    /// Ends it under the lock that the caller has.
+    /// Ends the I/O under the lock that the caller has.
     pub fn end(self, inner: &mut Inner) {
         self.give_back(inner);
         std::mem::forget(self);
