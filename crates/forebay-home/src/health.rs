@@ -1,8 +1,8 @@
 //! Whether the backing store answers.
 //!
-//! Every call to the backing store goes through [`Health::call`]. It fails fast while the store
-//! is away, notes when it goes away, and keeps the begin of every call in flight, so that a call
-//! that hangs is noticed from outside (S10). A probe decides when it is back.
+//! Every call to the backing store goes through [`Health::call`]. It fails fast while the store is
+//! away, notes when the store goes away, and keeps the beginning of every call in flight, so that
+//! other threads notice a call that hangs (S10). A probe decides when the store is back.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -14,10 +14,10 @@ use crate::pulse::Pulse;
 use crate::time::Time;
 use forebay_base::lock::{self, Mutex, Rank};
 
-/// More calls than this at once are not watched: far beyond the threads there are.
+/// The number of calls at once that are watched: far more than there are threads.
 const WATCHED_MAX: usize = 1024;
 
-/// Whether the backing store answers, and since when it does not.
+/// Whether the backing store answers, with the calls in flight.
 #[derive(Debug)]
 pub struct Health {
     time: Time,
@@ -25,7 +25,7 @@ pub struct Health {
     /// When each call in flight began, in nanoseconds after `epoch`; 0 is a free place.
     calls: Box<[AtomicU64]>,
     epoch: Instant,
-    /// Of the calls that a program waits for.
+    /// The pulse of calls that a program waits for.
     pulse: Pulse,
     last_error: Mutex<Option<(String, Instant)>>,
     errors: AtomicU64,
@@ -33,7 +33,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of a store that nobody has called yet: it counts as available.
+    /// Creates the health of a store that was not called yet: it counts as available.
     pub fn new(time: Time) -> Health {
         Health {
             away: AtomicBool::default(),
@@ -47,23 +47,23 @@ impl Health {
         }
     }
 
-    /// Whether the store counts as there.
+    /// Whether the store counts as available.
     #[inline]
     pub fn is_available(&self) -> bool {
         !self.away.load(Relaxed)
     }
 
-    /// How calls fare that a program waits for.
+    /// Returns the pulse of calls that a program waits for.
     pub fn pulse(&self) -> &Pulse {
         &self.pulse
     }
 
-    /// How many calls have failed in a way that says something of the store, since start.
+    /// Returns the number of calls since start that failed in a way that says something about the store.
     pub fn errors(&self) -> u64 {
         self.errors.load(Relaxed)
     }
 
-    /// How often the store went away, since start.
+    /// Returns how often the store went away since start.
     pub fn absences(&self) -> u64 {
         self.absences.load(Relaxed)
     }
@@ -90,12 +90,13 @@ impl Health {
         self.probe(work)
     }
 
-    /// The same, unless it is `refused` by the time it counts as begun: who refuses from then on, and
-    /// sees no call in flight ([`Health::is_called`]), knows that none of these begins any more.
+    /// The same, unless `refused` returns an error once the call counts as begun: a thread that
+    /// makes it refuse, and then sees no call in flight ([`Health::is_called`]), knows that no such
+    /// call begins any more.
     ///
     /// # Errors
     ///
-    /// As [`Health::call`], and what it is refused with.
+    /// As [`Health::call`], and the error of `refused`.
     pub fn quietly_unless<T>(
         &self,
         refused: impl Fn() -> Option<Error>,
@@ -125,7 +126,7 @@ impl Health {
         result
     }
 
-    /// Notes the begin of a call, mostly in the place that this thread used last.
+    /// Notes the beginning of a call, mostly in the place that this thread used last.
     fn begin(&self) -> Option<&AtomicU64> {
         thread_local! {
             static LAST: Cell<usize> = Cell::new(FIRST.fetch_add(1, Relaxed) as usize);
@@ -144,13 +145,13 @@ impl Health {
         (self.time.since(self.epoch).as_nanos() as u64).max(1)
     }
 
-    /// How long the oldest call in flight has taken so far.
+    /// Returns how long the oldest call in flight has taken so far.
     fn oldest(&self) -> Option<Duration> {
         let began = self.calls.iter().map(|at| at.load(Relaxed)).filter(|at| *at > 0).min()?;
         Some(Duration::from_nanos(self.now().saturating_sub(began)))
     }
 
-    /// Takes note of an error; one that means absence makes the store count as away.
+    /// Notes an error; one that means absence makes the store count as away.
     fn note(&self, error: &Error) {
         match error.kind() {
             Kind::Unavailable | Kind::TimedOut => self.went_away(&error.to_string()),
@@ -175,14 +176,15 @@ impl Health {
         }
     }
 
-    /// A probe was answered: the store counts as available again.
+    /// Makes the store count as available again, after a probe was answered.
     pub fn came_back(&self) {
         if self.away.swap(false, Relaxed) {
             tracing::info!("the backing store is back");
         }
     }
 
-    /// Whether a call hangs is seen by who waits behind nobody. Declares the store away if a call has been in flight for longer than `limit`.
+    /// Declares the store away if a call has been in flight for longer than `limit`. Waits for no
+    /// lock that a hanging call may hold.
     pub fn check_stalls(&self, limit: Duration) {
         if let Some(oldest) = self.oldest()
             && oldest > limit
@@ -192,18 +194,18 @@ impl Health {
         }
     }
 
-    /// Whether any call is in flight.
+    /// Whether a call is in flight.
     pub fn is_called(&self) -> bool {
         fence(SeqCst);
         self.oldest().is_some()
     }
 
-    /// Whether some call hangs right now.
+    /// Whether a call hangs right now.
     pub fn has_stalled_call(&self, limit: Duration) -> bool {
         self.oldest().is_some_and(|oldest| oldest > limit)
     }
 
-    /// The last of those errors, in words, and how many seconds ago it was.
+    /// Returns the last of those errors as text, and how many seconds ago it was.
     pub fn last_error(&self) -> Option<(String, f64)> {
         let last = self.last_error.lock();
         last.as_ref().map(|(text, at)| (text.clone(), self.time.since(*at).as_secs_f64()))

@@ -1,4 +1,4 @@
-//! The backing store as the engine asks it: with patience, and knowing how it does.
+//! The backing store as the engine calls it: with patience, and with a record of its health.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use forebay_threads::{pool, time};
 
 /// The backing store of one mount.
 pub struct Home {
-    /// Its files are closed by a reaper, whoever drops them under whatever lock.
+    /// The store, whose files a reaper closes, whichever thread drops them under whatever lock.
     backing: Arc<dyn BackingStore>,
     reaper: Arc<Reaper>,
     health: Arc<Health>,
-    /// What a flush asks of the backing store beside its copies.
+    /// Threads for the calls of a flush to the backing store other than its copies.
     errands: Pool,
-    /// Modes do not bind the daemon.
+    /// Whether the daemon may ignore file modes.
     privileged: bool,
 }
 
 impl Home {
-    /// `backing` is behind `reaper`, and what either learns of it goes into `health`.
+    /// Creates the part; `backing` is behind `reaper`, and both report to `health`.
     pub fn new(
         backing: Arc<dyn BackingStore>,
         reaper: Arc<Reaper>,
@@ -39,28 +39,28 @@ impl Home {
         Home { backing, reaper, health, errands, privileged }
     }
 
-    /// The store itself. Calls to it go through [`Home::health`].
+    /// Returns the store itself. Calls to it go through [`Home::health`].
     pub fn backing(&self) -> &dyn BackingStore {
         &*self.backing
     }
 
-    /// Who closes its files.
+    /// Returns the reaper that closes the store's files.
     pub fn reaper(&self) -> &Reaper {
         &self.reaper
     }
 
-    /// Whether it answers.
+    /// Returns the health of the store.
     #[inline]
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
-    /// Threads for what a flush asks of it beside its copies.
+    /// Returns the threads for the calls of a flush other than its copies.
     pub fn errands(&self) -> &Pool {
         &self.errands
     }
 
-    /// Whether modes do not bind the daemon there.
+    /// Whether the daemon may ignore file modes on the store.
     pub fn is_privileged(&self) -> bool {
         self.privileged
     }

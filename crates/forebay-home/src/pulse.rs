@@ -1,4 +1,4 @@
-//! How foreground operations fare on one side, for the governor's brake: how many there were since
+//! The pulse of foreground operations on one side, for the governor's brake: how many there were since
 //! the last look, the fastest of them, and when the last one ended. A few atomics per operation.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::core::governor::brake::Seen;
 use crate::time::Time;
 
-/// What operations on one side have come to since the last look.
+/// Measures of the operations on one side since the last look.
 #[derive(Debug)]
 pub struct Pulse {
     time: Time,
@@ -15,12 +15,12 @@ pub struct Pulse {
     count: AtomicU32,
     fastest_us: AtomicU32,
     active: AtomicU32,
-    /// In microseconds after `epoch`.
+    /// The end of the last operation, in microseconds after `epoch`.
     last_end_us: AtomicU64,
 }
 
 impl Pulse {
-    /// Of a side on which nothing has happened yet.
+    /// Creates the pulse of a side without operations yet.
     pub fn new(time: Time) -> Pulse {
         Pulse {
             epoch: time.now(),
@@ -40,25 +40,25 @@ pub struct Beat<'a> {
 }
 
 impl Pulse {
-    /// An operation begins; it ends when what is returned is dropped.
+    /// Begins an operation; it ends when the returned guard is dropped.
     #[inline]
     pub fn begin(&self) -> Beat<'_> {
         self.active.fetch_add(1, Relaxed);
         Beat { pulse: self, began: self.time.now() }
     }
 
-    /// What was seen since the last call.
+    /// Returns the measures since the last call, and begins anew.
     pub fn take(&self) -> Seen {
         let fastest = self.fastest_us.swap(u32::MAX, Relaxed);
         let count = self.count.swap(0, Relaxed);
-        // A beat between the two is counted in neither or seen twice: no matter.
+        // A beat between these two lines is not counted, or counted twice: that does not matter.
         match fastest {
             u32::MAX => Seen::default(),
             us => Seen { count: count.max(1), fastest: Duration::from_micros(us.into()) },
         }
     }
 
-    /// How long there has been nothing.
+    /// Returns how long there has been no operation.
     pub fn idle_for(&self) -> Duration {
         if self.active.load(Relaxed) > 0 {
             return Duration::ZERO;

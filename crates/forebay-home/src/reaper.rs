@@ -1,16 +1,16 @@
 //! Closes the files of the backing store, each of which may hang in its close as in any other call.
 //!
-//! A [`Layer`] around the store. A file that the engine drops, under whatever locks, goes to a few
-//! threads that close it under the patience of every call ([`Health`]).
+//! The reaper is a [`Layer`] around the store. A file that the engine drops, under whatever locks,
+//! goes to a few threads that close it under the patience of every call ([`Health`]).
 //!
 //! Invariants:
-//! - R1: who drops a file never waits for the store.
-//! - R2: a close that hangs holds up no other, while fewer than [`AT_ONCE`] do.
-//! - R3: as many files as there are descriptors for ([`room_to_close`]) and those opened meanwhile
-//!   wait to be closed: beyond, who would open another waits too, and is refused when the store
+//! - R1: a thread that drops a file never waits for the store.
+//! - R2: a close that hangs holds up no other, while fewer than [`AT_ONCE`] hang.
+//! - R3: at most as many files as there are descriptors for ([`room_to_close`]), and those opened
+//!   meanwhile, wait to be closed: beyond that an open waits too, and is refused when the store
 //!   counts as away.
-//! - R4: who finds no descriptor left to open a file with waits while some wait to be closed, and tries
-//!   again: a flush that holds many files open is refused none of them for those that are done with.
+//! - R4: an open that finds no descriptor left waits while files wait to be closed, and tries
+//!   again: a flush that holds many files open is not refused because of files that are done with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::pool::Pool;
 use crate::time::Time;
 use forebay_base::lock::{Condvar, Mutex, Rank};
 
-/// Closes under way at once: a network file system answers so many in the time of one.
+/// Closes under way at once: a network file system answers this many in the time of one.
 const AT_ONCE: usize = 16;
 
-/// Files that are dropped within this time of each other are closed together: a thread is woken so
-/// often, and not for each file that a program makes.
+/// Files that are dropped within this time of each other are closed together: a thread is woken
+/// once in this time, and not for each file that a program makes.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// How soon who waits to open a file sees that the store counts as away.
+/// How often a waiting open checks whether the store counts as away.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Closes files that are dropped, on threads of its own.
@@ -42,13 +42,13 @@ pub struct Reaper {
     waiting_max: usize,
 }
 
-/// How many files are not closed yet.
+/// The number of files that are not closed yet.
 struct Waiting {
     count: Mutex<usize>,
     fewer: Condvar,
 }
 
-/// One of them.
+/// One file that is not closed yet.
 struct Closing(Arc<Waiting>);
 
 impl Closing {
@@ -66,26 +66,26 @@ impl Drop for Closing {
 }
 
 impl Reaper {
-    /// What its calls come to goes into `health`.
+    /// Creates a reaper whose calls report to `health`.
     pub fn new(health: Arc<Health>, time: Time) -> Reaper {
         let pool = Pool::gathering("fb-close", AT_ONCE, time.clone(), GATHER);
         let waiting = Waiting { count: Mutex::new(Rank::Home, 0), fewer: Condvar::new() };
         Reaper { time, health, pool, waiting: Arc::new(waiting), waiting_max: room_to_close() }
     }
 
-    /// Sees to files that were dropped when there could be no thread to close them.
+    /// Starts threads for files that were dropped when no thread could be started.
     pub fn tend(&self) {
         self.pool.tend();
     }
 
-    /// Waits until all that was dropped is closed, if that is within `limit`.
+    /// Waits until all dropped files are closed, at most for `limit`.
     pub fn rest(&self, limit: Duration) {
         self.pool.hurry();
         let count = self.waiting.count.lock();
         drop(self.time.wait_while(&self.waiting.fewer, count, limit, |count| *count > 0));
     }
 
-    /// R3. The caller's call counts as begun, so that the store does if this takes too long.
+    /// Waits for room (R3). The caller's call counts as begun, so a long wait makes the store count as away.
     fn wait_for_room(&self) -> Result<()> {
         let began = self.time.now();
         let mut count = self.waiting.count.lock();
@@ -109,12 +109,12 @@ impl Reaper {
         *self.waiting.count.lock()
     }
 
-    /// R4. Waits for a close, but not for long; whether another try is worth it of who knew of so many
-    /// that wait before his last one.
+    /// Waits a short time for a close (R4). Returns whether another try is worth it, for a caller
+    /// that saw `before` files waiting at its last try.
     fn wait_for_a_close(&self, before: usize) -> bool {
         let count = self.waiting.count.lock();
         if *count == 0 || !self.health.is_available() {
-            // The last may have gone since.
+            // The last file may have been closed since.
             return before > 0 && *count == 0;
         }
         self.pool.hurry();
@@ -152,7 +152,7 @@ impl Layer for Reaper {
     fn part(&self, close: Parting) {
         let (closing, health) = (Closing::begin(&self.waiting), self.health.clone());
         self.pool.leave(move || {
-            // While the store is away, too: this may be what it is waited for with.
+            // Closed while the store is away, too: this call may be what the store's return is waited for with.
             if let Err(error) = health.probe(close) {
                 tracing::debug!(%error, "closing a file of the backing store");
             }
@@ -178,7 +178,7 @@ mod tests {
         Reaper::new(Arc::new(Health::new(Time::default())), Time::default())
     }
 
-    /// Gives the reaper so many files whose close lasts until the sender is dropped.
+    /// Gives the reaper `count` files whose close lasts until the sender is dropped.
     fn hang(reaper: &Reaper, count: usize) -> mpsc::Sender<()> {
         let (go, wait) = mpsc::channel();
         let wait = Arc::new(Mutex::new(wait));
@@ -196,8 +196,8 @@ mod tests {
         let call = Call { verb: Verb::Open, paths: &[Path::new("f")], offset: 0, len: 0 };
         reaper.before(&call)
     }
-    /// R3: without the notification at the end of a close ([`Closing`]'s drop) who waits would wait for
-    /// the next look.
+    /// R3: without the notification at the end of a close ([`Closing`]'s drop) an open would wait
+    /// for the next look.
     #[cfg(debug_assertions)]
     #[test]
     fn who_opens_waits_for_a_close_and_no_longer_under_any_schedule() {
@@ -287,7 +287,7 @@ mod tests {
             }
         });
         assert!(opened.is_ok() && tries.get() > 5, "{} tries", tries.get());
-        // The store that is away closes nothing.
+        // A store that is away closes no file.
         let _go = hang(&reaper, 1);
         while reaper.health.is_available() {
             std::thread::yield_now();
