@@ -22,7 +22,7 @@ use crate::tier::witness::Witness;
 use crate::tier::{index, shadows};
 use crate::time::Time;
 
-/// What a mount would find in a tier, and what is wrong with it.
+/// The state in which a mount would find a tier, and its problems.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CheckReport {
     pub ok: bool,
@@ -30,23 +30,24 @@ pub struct CheckReport {
     pub clean_bytes: u64,
     pub dirty_files: u64,
     pub dirty_bytes: u64,
-    /// What was never synced and went with the power, or with the tier's file system: no damage.
+    /// Files and bytes that were never synced and were lost with the power, or when the tier's file
+    /// system was unmounted: no damage.
     pub dropped_files: u64,
     pub dropped_bytes: u64,
-    /// How, in words, if anything was dropped.
+    /// How they were lost, as text, if any were.
     pub why_dropped: Option<&'static str>,
-    /// What has to be there and is not.
+    /// Files and bytes that should be in the tier and are missing.
     pub lost_files: u64,
     pub lost_bytes: u64,
-    /// Files of which it is on record that somebody has to settle them: the problems say why.
+    /// Files with a conflict on record that an operator has to settle: the problems say why.
     pub conflicted_files: u64,
     pub problems: Vec<String>,
-    /// Nothing mounts it, nor brings anything home: what it holds can be saved elsewhere, as
-    /// [`salvage`](crate::salvage()) does.
+    /// Whether daemons refuse the tier: none mounts or flushes it, and its contents can be saved
+    /// elsewhere, as [`salvage`](crate::salvage::salvage()) does.
     pub is_refused: bool,
     /// Files with dirty bytes.
     pub dirty: Vec<PathBuf>,
-    /// What reading all bytes came to, if that was asked for.
+    /// The result of reading all bytes, if that was asked for.
     pub scrubbed: Option<Scrubbed>,
 }
 
@@ -79,7 +80,7 @@ impl CheckReport {
         report
     }
 
-    /// Reads what files hold, and compares what is clean with what is known of the store.
+    /// Reads the bytes of all files, and compares clean ones with the known digests of the store.
     fn read_all(
         &mut self,
         media: &dyn Media,
@@ -114,7 +115,7 @@ impl CheckReport {
         progress.done_files.fetch_add(1, Relaxed);
     }
 
-    /// Returns what is there of the file after a start.
+    /// Examines a file; returns its state after a start, if it survives.
     fn file(
         &mut self,
         media: &dyn Media,
@@ -139,7 +140,7 @@ impl CheckReport {
         self.lost_files += u64::from(survived.lost > 0);
         self.lost_bytes += survived.lost;
         let problem = found.problem(id, survived.lost);
-        // One that comes of a loss found here is told as that.
+        // A conflict that comes of a loss found here is reported as that loss.
         if record.conflict().stands() && survived.lost == 0 && survived.verdict == Verdict::Keep {
             let why = record.conflict().why();
             self.conflicted_files += 1;
@@ -160,18 +161,18 @@ impl CheckReport {
     }
 }
 
-/// Verifies a tier that nobody uses: superblock, index, log, and that every shadow file that
-/// should hold bytes can. Changes nothing.
+/// Verifies a tier that is not in use: superblock, index, log, and that every shadow file that
+/// should hold bytes can hold them. Changes nothing.
 ///
 /// # Errors
 ///
-/// If the tier is none, or is in use.
+/// If `dir` is no tier, or the tier is in use.
 pub fn check(dir: &Path) -> Result<CheckReport> {
     look(dir, None)
 }
 
-/// As [`check`]; and reads all that the tier holds, and compares what is clean with what the store held as far as that
-/// is known. Ends early, and says nothing of the rest, if `progress` is cancelled.
+/// Like [`check`]; also reads all bytes of the tier, and compares clean ones with the store's content as
+/// far as its digests are known. If `progress` is cancelled it ends early, and says nothing of the rest.
 ///
 /// # Errors
 ///

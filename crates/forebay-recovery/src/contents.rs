@@ -1,4 +1,4 @@
-//! What a tier has, read before anybody is told that it is in use.
+//! The contents of a tier, read before the tier is announced as in use.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use crate::tier::index::{Index, Loaded};
 use crate::tier::shelf::Found;
 use crate::tier::witness::Witness;
 
-/// A tier that was read, to start an engine on. Nothing in it was changed by that but the format of an older one.
+/// A tier that was read, to start an engine on. Reading changes nothing in it except the format of
+/// an older one.
 pub struct Contents {
     tier: Tier,
     index: Index,
@@ -25,30 +26,30 @@ pub struct Contents {
     digests: Digests,
 }
 
-/// A tier that was recovered: what an engine begins with.
+/// A tier that was recovered, from which an engine begins.
 pub struct Recovered {
     pub tier: Tier,
     pub index: Index,
     pub witness: Witness,
     pub copies: Found,
     pub digests: Digests,
-    /// What is known of files, as it is on record.
+    /// The records of files.
     pub files: BTreeMap<FileId, Record>,
-    /// No shadow has this number, or one above it.
+    /// The ids of all shadow files are below this number.
     pub next_id: u64,
-    /// Files that somebody still writes to past us.
+    /// Files that a program still writes to past the daemon.
     pub lingering: Vec<FileId>,
-    /// Files whose shadows are to go.
+    /// Files whose shadows are to be removed.
     pub nameless: Vec<FileId>,
     pub report: RecoveryReport,
 }
 
 impl Contents {
-    /// Reads a tier that is ours.
+    /// Reads a tier that is in this process's use.
     ///
     /// # Errors
     ///
-    /// If the index cannot be read, or the copies for others.
+    /// If the index, or the copies for others, cannot be read.
     pub fn read(mut tier: Tier) -> Result<Contents> {
         let witness = Witness::here(&*tier.media);
         let (index, loaded) = Index::open(tier.media.clone(), &witness).map_err(|e| {
@@ -68,13 +69,14 @@ impl Contents {
         Ok(Contents { tier, index, loaded, witness, copies, digests })
     }
 
-    /// Settles what a crash has left half done, in the tier and of the names of `owned` on the store, and begins the index
-    /// anew. `now_ms` is the time of day, in milliseconds since the epoch. A crash in the midst of it leaves a tier that is
-    /// recovered likewise the next time.
+    /// Settles what a crash has left half done, in the tier and in the names of `owned` on the
+    /// store, and begins the index anew. `now_ms` is the time of day, in milliseconds since the
+    /// epoch. A crash during that leaves a tier that the next start recovers in the same way.
     ///
     /// # Errors
     ///
-    /// If the tier fails, or the store does not answer where a change of names was under way. Nothing dirty is dropped then.
+    /// If the tier fails, or the store does not answer where a change of names was under way. No
+    /// dirty byte is dropped then.
     pub fn recover(
         self,
         backing: &dyn BackingStore,
@@ -115,7 +117,7 @@ impl Contents {
         })
     }
 
-    /// Another one each time that the tier has lost what was written to it and never synced.
+    /// Returns the name of the tier's memory, which changes each time that the tier has lost unsynced writes.
     pub fn memory(&self) -> String {
         format!("{}.{}", self.tier.uuid(), self.loaded.losses(&self.witness))
     }

@@ -1,4 +1,4 @@
-//! What is found in a tier: recovery at a start, and what looks at a tier that no engine runs on.
+//! What is found in a tier: recovery at a start, and tools for a tier on which no engine runs.
 
 pub mod check;
 pub mod contents;

@@ -1,5 +1,5 @@
-//! What in a tier that nobody uses is not on the backing store: a read-only listing, for who has to
-//! decide what a dead node's flash is worth.
+//! A read-only list of the bytes in an unused tier that are not on the backing store, for an
+//! operator who has to decide what a dead node's flash is worth.
 
 use std::path::{Path, PathBuf};
 
@@ -14,30 +14,30 @@ use crate::tier::shelf::Found;
 use crate::tier::witness::Witness;
 use crate::time::Time;
 
-/// A file with bytes that the backing store has not.
+/// A file with bytes that the backing store lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unflushed {
     pub path: PathBuf,
     pub dirty_bytes: u64,
-    /// When the oldest of them was written, in milliseconds since the epoch; 0 if nobody knows.
+    /// When the oldest of them was written, in milliseconds since the epoch; 0 if that is not known.
     pub since_ms: u64,
-    /// Whose copy it is; `None`: it is the tier's own file.
+    /// The home whose copy it is; `None`: it is the tier's own file.
     pub home: Option<String>,
 }
 
-/// Lists what in the tier `dir`, and in the copies that it keeps for others, is not on the backing store:
-/// what a mount would find, in the order of homes and paths. Changes nothing.
+/// Lists the files of the tier `dir`, and of the copies that it keeps for others, with bytes that the
+/// backing store lacks: as a mount would find them, in the order of homes and paths. Changes nothing.
 ///
 /// # Errors
 ///
-/// If the tier is in use, is none, or cannot be read.
+/// If `dir` is no tier, or the tier is in use or cannot be read.
 pub fn manifest(dir: &Path) -> Result<Vec<Unflushed>> {
     let tier = tier::open_existing(dir)?;
     manifest_on(&tier.media)
         .map_err(|e| Error::io(e, format!("reading the tier {}", dir.display())))
 }
 
-/// The same of a tier on any medium.
+/// The same for a tier on any medium.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub fn manifest_on(media: &dyn Media) -> std::io::Result<Vec<Unflushed>> {
     let mut list = Vec::new();
     for (id, mut record) in loaded.files {
         let shadow = shadows::look(media, id, &record, boot)?.shadow(&record);
-        // What was kept may be newer after a loss of power, and what was never synced is gone.
+        // Kept bytes may count as newer after a loss of power, and bytes that were never synced are gone.
         record.recover(boot, shadow, Time::default().ms());
         if record.is_dirty() {
             list.push(Unflushed {

@@ -1,5 +1,5 @@
-//! What the journal of names says, carried out on the backing store: names that it has forgotten
-//! with the power are made again.
+//! Carries out the journal of names on the backing store: names that the store has lost with the
+//! power are made again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Recovery<'_> {
         if !is_done {
             let look = self.look_at(&plan.steps)?;
             let again = settle::settle(&plan.steps, &look, &self::known(loaded, &plan.steps));
-            // Of what was not made the first look tells.
+            // For files outside these steps the first look counts.
             plan.wanted.retain(|key, _| !keys.contains(key));
             plan.wanted.extend(again.wanted);
             plan.blocked = again.blocked;
@@ -61,7 +61,8 @@ impl Recovery<'_> {
         })
     }
 
-    /// A directory was being renamed when we died: what is below it is on record where it was.
+    /// Concludes the rename of a directory that a crash interrupted: the files below it are on
+    /// record at the old place.
     fn follow_dirs(&self, steps: &[Step], look: &Look, end: Option<Timestamp>) -> Result<()> {
         for step in steps.iter().filter(|step| step.told == Told::Announced) {
             if let Some(way) = step.op.way()
@@ -73,8 +74,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Makes files that are forgotten under names that say whose they are: their own they get once
-    /// their keys are on record, or who is killed in between would take them for somebody else's.
+    /// Makes lost files again under temporary names: they get their own names once their keys are on record.
+    /// If recovery were killed in between, files with their own names would count as another program's.
     fn make_anew(&mut self, loaded: &mut Loaded, plan: &mut Plan) -> Result<()> {
         let ids: BTreeMap<FileKey, FileId> =
             loaded.files.iter().map(|(id, record)| (record.key, *id)).collect();
@@ -106,7 +107,7 @@ impl Recovery<'_> {
 
     fn make_beside(&self, beside: &Path, owner: Owner) -> Result<Attr> {
         self.make_parents(beside, owner);
-        // One of a recovery that was killed before it could record it.
+        // A file of an earlier recovery that was killed before it could record it.
         if self.backing.stat(beside).is_ok_and(|attr| attr.size == 0) {
             let _ = self.backing.unlink(beside);
         }
@@ -114,13 +115,13 @@ impl Recovery<'_> {
         Ok(self.backing.create(beside, &new)?.1)
     }
 
-    /// Who is killed while names change finds the files by this.
+    /// Records the steps, by which recovery finds the files if it is killed while names change.
     fn record(&self, steps: &[Step]) -> Result<()> {
         self.index.set_names(steps.to_vec()).map_err(recording)?;
         self.index.sync().map_err(recording)
     }
 
-    /// Does what is to be done; what cannot be leaves its names as they are.
+    /// Carries the steps out; a step that fails leaves its names as they are.
     fn carry_out(&mut self, todo: &[NameOp]) {
         let mut broken: Vec<&Path> = Vec::new();
         for op in todo {
@@ -133,7 +134,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Removes files that were made anew and could not be brought home.
+    /// Removes files that were made anew and could not get their own names.
     fn clear(&self, anew: &[(PathBuf, FileKey)]) {
         for (beside, key) in anew {
             if self.backing.stat(beside).is_ok_and(|attr| attr.key == *key) {
@@ -180,7 +181,7 @@ impl Recovery<'_> {
 
     fn rename_to_free(&self, from: &Path, to: &Path) -> Result<()> {
         match self.backing.rename(from, to, RenameMode::NoReplace) {
-            // Some network file systems cannot refuse to replace.
+            // Some network file systems cannot refuse to replace a file.
             Err(e) if e.is(libc::EINVAL) && self.backing.stat(to).is_err_and(|e| is_none(&e)) => {
                 self.backing.rename(from, to, RenameMode::Replace)
             }
@@ -188,7 +189,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// A directory may be forgotten as well.
+    /// Makes a name, and its parent directories if the store has lost them as well.
     fn with_parents(&self, to: &Path, make: impl Fn() -> Result<()>) -> Result<()> {
         make().or_else(|e| match e.is(libc::ENOENT) {
             true => {
@@ -216,8 +217,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Files on record have the names that they have on the store; those whose names something else
-    /// has keep them, and the next flush finds a conflict (S8). What has none any more is forgotten.
+    /// Gives records the names that their files have on the store. A file whose name another one
+    /// has keeps it, and its next flush finds a conflict (S8). A file without a name is forgotten.
     fn rename_records(&mut self, loaded: &mut Loaded, plan: &Plan, keys: &BTreeSet<FileKey>) {
         for (_, path) in &plan.blocked {
             let text = format!("{}: something else is there", path.display());
@@ -240,8 +241,8 @@ impl Recovery<'_> {
         self.nameless.iter().for_each(|id| drop(loaded.files.remove(id)));
     }
 
-    /// Changes of names and attributes through us move the ctime, and the record of that may be lost. A time that was
-    /// set is on record before.
+    /// Takes over ctimes: changes of names and attributes through the daemon move the ctime, and
+    /// the record of that may be lost. A time that was set is on record before.
     pub(super) fn note_ctimes(&mut self, loaded: &mut Loaded, of: impl Fn(FileKey) -> bool) {
         for (id, record) in &mut loaded.files {
             if self.boot == Boot::Kept && !of(record.key) {
@@ -271,7 +272,7 @@ fn known(loaded: &Loaded, steps: &[Step]) -> Known {
     Known { worth, end }
 }
 
-/// The store does not let us look, and will not later.
+/// Whether the store does not let the daemon look, and will not later.
 fn is_refused(error: &Error) -> bool {
     [libc::EACCES, libc::EPERM, libc::ELOOP, libc::ENAMETOOLONG].iter().any(|it| error.is(*it))
 }

@@ -1,5 +1,5 @@
-//! Starting on a tier: what survived is sorted from what did not, and what a crash left half done
-//! is settled.
+//! Starting on a tier: surviving bytes are separated from lost ones, and steps that a crash left
+//! half done are settled.
 
 use std::collections::HashSet;
 
@@ -19,13 +19,13 @@ use crate::tier::shadows;
 use crate::tier::shadows::Found;
 use crate::tier::witness::{Since, Witness};
 
-/// One pass over what was found.
+/// One pass over the files that were found.
 pub(crate) struct Recovery<'a> {
     pub media: &'a dyn Media,
     pub backing: &'a dyn BackingStore,
     pub index: &'a Index,
     pub boot: Boot,
-    /// Whose names may be made again.
+    /// The files whose names may be made again.
     pub owned: &'a Owned,
     /// The time of day.
     pub now_ms: u64,
@@ -36,13 +36,13 @@ pub(crate) struct Recovery<'a> {
     pub nameless: Vec<FileId>,
 }
 
-/// What the pass hands on.
+/// The results of the pass.
 pub(crate) struct Outcome {
     pub report: RecoveryReport,
     pub changed: Vec<FileId>,
-    /// Files that somebody still writes to past us.
+    /// Files that a program still writes to past the daemon.
     pub lingering: Vec<FileId>,
-    /// Files whose shadows are to go.
+    /// Files whose shadows are to be removed.
     pub nameless: Vec<FileId>,
 }
 
@@ -78,7 +78,8 @@ impl Recovery<'_> {
             nameless: Vec::new(),
         };
         if boot == Boot::Kept {
-            // What was synced past us rests on it: all of it is dirty soon, and durable where it was kept.
+            // Syncs past the daemon rest on kept bytes: such a file is wholly dirty soon, and
+            // durable where it was kept.
             let goes = |state: &Record| state.keeps() && !state.is_held() && !state.is_unseen();
             let kept = loaded.files.iter_mut().filter(|(_, state)| goes(state));
             pass.changed.extend(kept.map(|(id, state)| {
@@ -109,7 +110,7 @@ impl Recovery<'_> {
         Ok(Outcome { report, changed, lingering, nameless })
     }
 
-    /// Keeps, repairs or drops every file. `spared` are shadow files that other records speak of.
+    /// Keeps, repairs or drops every file. `spared` are shadow files that other records name.
     fn sort(&mut self, loaded: &mut Loaded, spared: &HashSet<FileId>) -> Result<()> {
         let every_record_was_read = self.report.problems.is_empty();
         let mut shadows = self.shadows()?;
@@ -120,7 +121,7 @@ impl Recovery<'_> {
                 shadows.insert(id);
             }
         }
-        // What no record speaks of holds no byte that counts, if every record could be read.
+        // A shadow without a record holds no byte that counts, if every record could be read.
         if every_record_was_read {
             for id in shadows.difference(spared) {
                 let _ = self.media.remove(&tier::shadow_name(*id));
@@ -134,7 +135,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// After a clean shutdown only what is to be flushed is looked at; the rest when it is used.
+    /// After a clean shutdown only dirty files are compared now; the others at their first use.
     fn prove_dirty(&mut self, loaded: &mut Loaded) -> Result<()> {
         let dirty = loaded.files.iter().filter(|(_, state)| state.is_dirty());
         let ids: Vec<FileId> = dirty.map(|(id, _)| *id).collect();
@@ -179,7 +180,7 @@ impl Recovery<'_> {
         if self.boot == Boot::Kept && state.is_unseen() && exists {
             let shadow = self.media.open(&tier::shadow_name(id), Open::Existing);
             let alone = shadow.and_then(|shadow| shadow.is_ours_alone());
-            // A file system without leases cannot tell; then nobody is assumed to write.
+            // A file system without leases cannot tell; then no program is assumed to write.
             if !alone.unwrap_or(true) {
                 self.lingering.push(id);
                 return Ok(Verdict::Keep);
@@ -195,7 +196,7 @@ impl Recovery<'_> {
                 .map_err(|e| Error::io(e, format!("setting {name} aside")))?;
         }
         if survived.verdict == Verdict::Keep {
-            // Programs that are passed through to it would read on, or not far enough.
+            // Programs that are passed through to the shadow would read on, or not far enough.
             if let Found::Sound(stat) | Found::Short(stat) = found
                 && stat.len != state.size()
             {

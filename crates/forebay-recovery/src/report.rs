@@ -1,26 +1,26 @@
-//! What recovery says.
+//! The report of a recovery.
 
 use serde::Serialize;
 
 use crate::tier::witness::Since;
 
-/// What was found in the tier at start, and what was done about it.
+/// What was found in the tier at start, and how it was handled.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RecoveryReport {
-    /// The machine has not been restarted since the tier was last used.
+    /// Whether the machine has not been restarted since the tier was last used.
     pub same_boot: bool,
-    /// It has not, but the tier's file system was unmounted in between.
+    /// Whether in that time the tier's file system was unmounted.
     pub remounted: bool,
     pub clean_shutdown: bool,
     pub files: u64,
     pub dirty_files: u64,
     pub dirty_bytes: u64,
-    /// Files that wait for somebody to settle a conflict.
+    /// Files with a conflict that an operator has to settle.
     pub conflicted_files: u64,
-    /// Files of which never-synced bytes were lost with the power or the tier's file system.
+    /// Files whose never-synced bytes were lost with the power or with the tier's file system, and the bytes.
     pub dropped_files: u64,
     pub dropped_bytes: u64,
-    /// Files of which dirty bytes that have to be in the tier are not, and how many.
+    /// Files whose dirty bytes should be in the tier and are missing, and the bytes.
     pub lost_files: u64,
     pub lost_bytes: u64,
     /// Damage, in words.
@@ -28,7 +28,7 @@ pub struct RecoveryReport {
 }
 
 impl RecoveryReport {
-    /// How what was dropped went, in words.
+    /// Returns how dropped bytes were lost, as text.
     pub fn why_dropped(&self) -> &'static str {
         match self.remounted {
             true => why_dropped(Since::Remounted),

@@ -1,12 +1,12 @@
-//! Saving what a tier holds to another place than its backing store.
+//! Saving the contents of a tier to another place than its backing store.
 //!
 //! Reads the tier as [`crate::check`] does and changes nothing in it, so it can be repeated, and
-//! the tier can still be survived in the ordinary way. There is no engine, hence no drain. The
-//! backing store, where there is one, is a [`Source`], which can only be read.
+//! the tier can still be recovered in the ordinary way. There is no engine, hence no drain. The
+//! backing store, if given, is a [`Source`], which can only be read.
 //!
-//! Nobody settles a rename or unlink that was under way at the time of a crash: it is told. Absent
-//! bytes that cannot be had become holes, and are told too. Without the index the log still names
-//! what changed last; a shadow file that no record speaks of is saved under its number.
+//! A rename or unlink that was under way at a crash is not settled, but reported. Absent bytes that
+//! cannot be read become holes, and are reported too. Without the index the log still names the
+//! files that changed last; a shadow file without a record is saved under its number.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -35,10 +35,10 @@ mod source;
 /// Bytes moved by one call.
 const CHUNK: u64 = 1 << 20;
 
-/// Where bytes go whose name is not known.
+/// The directory for files whose names are not known.
 const NAMELESS: &str = "unnamed";
 
-/// What was saved, and what somebody should know of it.
+/// The saved files, and the problems.
 #[derive(Debug, Default)]
 pub struct Salvaged {
     pub report: Report,
@@ -55,7 +55,7 @@ struct Piece<'a> {
     present: Vec<(u64, u64)>,
 }
 
-/// How many bytes were fetched from the backing store; else, in words, what was not.
+/// The number of bytes fetched from the backing store; or, as text, what could not be fetched.
 type Fetched = std::result::Result<u64, String>;
 
 struct Salvage<'a> {
@@ -76,11 +76,11 @@ impl Salvage<'_> {
         let announced = loaded.names.steps().into_iter().filter(|s| s.told == Told::Announced);
         self.done.found.problems.extend(announced.filter_map(|step| under_way(&step.op)));
         self.done.found.files += loaded.files.len() as u64;
-        // Of a file in doubt nobody knows that it is clean.
+        // A file in doubt may be dirty although its record says clean.
         let files = std::mem::take(&mut loaded.files).into_iter();
         let wanted = |id, state: &Record| state.may_be_dirty(boot) || loaded.is_in_doubt(id);
         let mut wanted: Vec<_> = files.filter(|(id, state)| wanted(*id, state)).collect();
-        // A name that two have is the one's that is sure.
+        // If two files have the same name, the one that is not in doubt gets it.
         wanted.sort_by_key(|(id, _)| loaded.is_in_doubt(*id));
         self.progress.total_files.fetch_add(wanted.len() as u64, Relaxed);
         for (id, state) in wanted {
@@ -115,8 +115,8 @@ impl Salvage<'_> {
         }
     }
 
-    /// Saves what the tier has of a file whose record may be older than its shadow, whatever that
-    /// says is present.
+    /// Saves the bytes in the tier of a file whose record may be older than its shadow, whatever
+    /// the record says is present.
     fn doubtful_file(&mut self, id: FileId, mut record: Record) {
         let Ok(stat) = self.media.stat(&tier::shadow_name(id)) else { return };
         if stat.kind != FileKind::File || stat.len == 0 {
@@ -131,7 +131,7 @@ impl Salvage<'_> {
         self.failed(&record.display_path(), text.into());
     }
 
-    /// What of a shadow is no hole.
+    /// Returns the ranges of a shadow that are no holes.
     fn data_of(&self, id: FileId, len: u64) -> Ranges {
         let mut data = Ranges::None;
         let Ok(shadow) = self.media.open(&tier::shadow_name(id), Open::Existing) else {
@@ -163,8 +163,8 @@ impl Salvage<'_> {
         }
     }
 
-    /// Fetches what the tier has not of a file. The error says what is missing, or what is there
-    /// in its place.
+    /// Fetches the bytes of a file that the tier lacks. The error says what is missing, or what
+    /// takes its place.
     fn rest(&self, record: &Record, target: &dyn BackingFile) -> Fetched {
         let gaps = record.gaps(0, record.size());
         let absent: u64 = gaps.iter().map(|(a, b)| b - a).sum();
@@ -180,7 +180,7 @@ impl Salvage<'_> {
             .and_then(|theirs| fetch(&theirs, &gaps, target).map(|()| theirs.version));
         match fetched {
             Err(why) => Err(holes(&format!(" ({why})"))),
-            // Our own flush, which a crash has cut off, has changed what is dirty alone.
+            // A flush by the daemon, which a crash has cut off, has changed only ranges that are dirty here.
             Ok(version) if version == record.base() || record.flush_is_open() => Ok(absent),
             Ok(_) => Err(format!(
                 "the backing file has changed: {absent} bytes that the tier has not are of its new version"
@@ -188,7 +188,7 @@ impl Salvage<'_> {
         }
     }
 
-    /// Returns how many bytes were written, and what came of `rest`.
+    /// Copies a file; returns the bytes written, and the result of `rest`.
     fn copy(
         &self,
         piece: Piece<'_>,
@@ -236,7 +236,7 @@ impl Salvage<'_> {
         Ok(bytes)
     }
 
-    /// Saves the shadow files that no record names, whole: nobody knows what of them is dirty.
+    /// Saves the shadow files that no record names, whole: it is not known which of their bytes are dirty.
     fn nameless(&mut self, known: &HashSet<FileId>) -> Result<()> {
         for dir in 0..SHADOW_DIRS {
             let names = self.media.list(&tier::shadow_dir(FileId(dir)));
@@ -302,13 +302,13 @@ impl Salvage<'_> {
     }
 }
 
-/// Writes every file with dirty bytes of the tier in `dir` to the store `to`. What the tier has not
-/// is read from the backing store `from`; where that cannot be, a hole stands for it, and the file
-/// is listed among the failures. Nothing is changed in the tier or in `from`.
+/// Writes every file with dirty bytes of the tier in `dir` to the store `to`. Bytes that the tier
+/// lacks are read from the backing store `from`; if they cannot be read, a hole takes their place,
+/// and the file is listed among the failures. Nothing is changed in the tier or in `from`.
 ///
 /// # Errors
 ///
-/// If there is no tier, or somebody uses it.
+/// If `dir` is no tier, or the tier is in use.
 pub fn salvage(
     dir: &Path,
     from: Option<&dyn BackingStore>,
@@ -321,11 +321,11 @@ pub fn salvage(
     Ok(salvaged)
 }
 
-/// The same of a tier on any medium that nobody uses.
+/// The same for an unused tier on any medium.
 ///
 /// # Errors
 ///
-/// If it cannot be listed.
+/// If the tier cannot be listed.
 pub fn salvage_on(
     media: &dyn Media,
     from: Option<&dyn BackingStore>,

@@ -1,5 +1,5 @@
-//! Reads what a tier holds, and compares the clean bytes with the digests of what the store held when they were
-//! read from it or brought to it.
+//! Reads the bytes of a tier, and compares clean ones with the digests of the store's content,
+//! noted when the bytes were fetched or flushed.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,34 +17,34 @@ use crate::tier::media::{Media, MediaFile, Open};
 /// Bytes read at once: whole blocks.
 const PIECE: u64 = 1 << 20;
 
-/// Damaged stretches of a file that are named; the rest is counted.
+/// The number of damaged stretches of a file that are named; the others are counted.
 const NAMED_MAX: usize = 8;
 
-/// What came of it.
+/// The result of a scrub.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Scrubbed {
     /// Bytes that were read.
     pub read_bytes: u64,
-    /// Of those, clean ones that are what the store held.
+    /// Clean bytes that equal the store's content.
     pub verified_bytes: u64,
-    /// Clean ones that are not.
+    /// Clean bytes that differ from it.
     pub damaged_bytes: u64,
-    /// That there is nothing to compare with: dirty ones, and those of which nobody knows what the store held.
+    /// Bytes without a known digest: dirty ones, and those whose content on the store is unknown.
     pub uncompared_bytes: u64,
-    /// That the medium does not give back.
+    /// Bytes that the medium does not return.
     pub unreadable_bytes: u64,
 }
 
-/// One shadow.
+/// The scrub of one shadow file.
 struct Scrub<'a> {
     shadow: &'a dyn MediaFile,
-    /// What is known of the store, of a file of ours.
+    /// The record and the digests of a file of this member; `None` for others.
     known: Option<(&'a Record, Table)>,
     found: Scrubbed,
     problems: Vec<String>,
 }
 
-/// Adds what one file comes to; returns what is wrong with it, in words.
+/// Scrubs one file and adds to the sums; returns its problems, as text.
 pub(super) fn scrub(
     media: &dyn Media,
     digests: Option<&Digests>,
@@ -58,7 +58,7 @@ pub(super) fn scrub(
     read(media, id, present, table.map(|table| (record, table)), sums, progress)
 }
 
-/// The same of a copy that is kept for another member. Here is nothing to compare it with.
+/// The same for a copy that is kept for another member, for which there are no digests.
 pub(super) fn scrub_copy(
     media: &dyn Media,
     (id, portrait): (FileId, &Portrait),
@@ -106,8 +106,8 @@ fn read(
     Ok(scrub.problems)
 }
 
-/// Whether a clean block has to be what the digests tell: not of a file that may have been written past the daemon
-/// since it was looked at last, nor of one whose flush was broken off, or whose length is not home.
+/// Whether a clean block has to match its digest: not in a file that may have been written past the daemon
+/// since the last look, nor in one whose flush was broken off, or whose size is not on the store yet.
 fn is_known(record: &Record) -> bool {
     !record.is_unseen() && !record.flush_is_open() && record.size() == record.base().size
 }

@@ -1,7 +1,7 @@
-//! The backing store as a rescue sees it.
+//! The backing store as the source of a rescue.
 //!
-//! A rescue is asked for because the store is to be spared, or not to be trusted. [`Source`] keeps
-//! the store to itself and offers no call that changes anything there.
+//! A rescue spares the store, or does not trust it. [`Source`] keeps the store to itself and offers
+//! no call that changes it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ impl<'a> Source<'a> {
         Source(store)
     }
 
-    /// Opens the file with this key, by the first of `names` that it has.
+    /// Opens the file with this key, by the first of `names` that leads to it.
     ///
     /// # Errors
     ///
-    /// ESTALE if other files have its names; else what the store says of the last one.
+    /// ESTALE if the names lead to other files; else the store's error for the last one.
     pub fn open(&self, names: impl Iterator<Item = PathBuf>, key: FileKey) -> Result<Theirs> {
         let mut why = Error::os(libc::ENOENT, "it has no name");
         for name in names {
