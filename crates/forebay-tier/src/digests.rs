@@ -1,14 +1,15 @@
-//! Which blocks the backing store holds, by their digests: a side file for each shadow of some size.
+//! Digests of the blocks that the backing store holds: a side file for each shadow of some size.
 //!
 //! ```text
 //! digests/key      what all digests of the tier are made with
 //! digests/ID       header, then pages of 4096 bytes with 255 digests each
 //! ```
 //!
-//! A table counts for the one version of the backing file that its header names, and for none while it is
-//! *open*: before that file is changed in any way, until it was synced and looked at after (R2).
-//! It need not be synced for that: after a loss of power the tier draws another key, and no table counts
-//! any more. Header and pages are checked with the key; what does not fit is unknown.
+//! A table is valid for the one version of the backing file that its header names. It is valid for none
+//! while it is *open*: from before the backing file is changed until that file was synced and its version
+//! read (R2). The table need not be synced for that: after a loss of power the tier draws another key,
+//! and every old table is void. Header and pages are checked with the key; a page that fails the check is
+//! unknown.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ const KEY_ASIDE: &str = "digests/key.new";
 
 const PAGE: usize = 4096;
 
-/// A checksum and the page's number stand in front.
+/// A checksum and the page's number stand in front of the digests.
 const PAGE_HEAD: usize = 16;
 
 /// Digests in a page.
@@ -38,13 +39,13 @@ const MAGIC: &[u8; 8] = b"fbdigest";
 
 const HEADER: usize = 80;
 
-/// The tables of a tier.
+/// The tables of digests of a tier.
 pub struct Digests {
     media: Arc<dyn Media>,
     key: Arc<Key>,
 }
 
-/// What the backing store holds of one file.
+/// The digests of the blocks of one backing file.
 pub struct Table {
     file: Arc<dyn MediaFile>,
     key: Arc<Key>,
@@ -55,7 +56,7 @@ pub fn name(id: FileId) -> String {
 }
 
 impl Digests {
-    /// Those that count after this start.
+    /// The tables that are still valid after this start.
     pub fn open(media: Arc<dyn Media>, boot: Boot) -> io::Result<Digests> {
         media.make_dir(DIR)?;
         let known = if boot == Boot::Kept { read_key(&*media)? } else { None };
@@ -66,7 +67,7 @@ impl Digests {
         Ok(Digests { media, key: Arc::new(key) })
     }
 
-    /// Those that count, of a tier that is only looked at; `None` if none do.
+    /// The valid tables of a tier that is only read; `None` if none is valid.
     pub fn existing_of(media: Arc<dyn Media>, boot: Boot) -> Option<Digests> {
         let known = if boot == Boot::Kept { read_key(&*media).ok().flatten() } else { None };
         known.map(|key| Digests { media, key: Arc::new(key) })
@@ -77,13 +78,13 @@ impl Digests {
         &self.key
     }
 
-    /// The table of a file; an empty one if there is none.
+    /// The table of a file; a new, empty one if the file has none.
     pub fn table(&self, id: FileId) -> io::Result<Table> {
         let file = self.media.open(&name(id), Open::Keep)?;
         Ok(Table { file, key: self.key.clone() })
     }
 
-    /// The same if there is one.
+    /// The table of a file, if the file has one.
     pub fn existing(&self, id: FileId) -> Option<Table> {
         let file = self.media.open(&name(id), Open::Existing).ok()?;
         Some(Table { file, key: self.key.clone() })
@@ -93,7 +94,7 @@ impl Digests {
         let _ = self.media.remove(&name(id));
     }
 
-    /// The files that there are tables of.
+    /// The files that have a table.
     pub fn all(media: &dyn Media) -> Vec<FileId> {
         let names = media.list(DIR).unwrap_or_default();
         names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(FileId).collect()
@@ -113,7 +114,8 @@ fn read_key(media: &dyn Media) -> io::Result<Option<Key>> {
     Ok((crc32fast::hash(key).to_le_bytes() == crc).then(|| Key::of(*key)))
 }
 
-/// Durable before a table is made with it: one that comes back after a loss of power would count.
+/// The key is durable before a table is made with it: an old key that comes back after a loss of power
+/// would make old tables valid.
 fn draw_key(media: &dyn Media) -> io::Result<Key> {
     let mut bytes = [0; Key::BYTES];
     fill_at_random(&mut bytes)?;
@@ -136,7 +138,7 @@ impl Table {
         &self.key
     }
 
-    /// The version of the backing file that it counts for.
+    /// The version of the backing file that the table is valid for.
     pub fn stamp(&self) -> Option<Version> {
         let mut bytes = [0; HEADER];
         let read = self.file.read_at(&mut bytes, 0).ok()?;
@@ -154,7 +156,7 @@ impl Table {
         })
     }
 
-    /// From here on it counts for `version`, or for none.
+    /// From here on the table is valid for `version`, or for none.
     pub fn set_stamp(&self, version: Option<&Version>) -> io::Result<()> {
         let mut bytes = [0; HEADER];
         bytes[..8].copy_from_slice(MAGIC);
@@ -177,7 +179,7 @@ impl Table {
         self.file.write_at(&bytes, 0)
     }
 
-    /// Nothing in it counts any more.
+    /// Empties the table.
     pub fn reset(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.set_stamp(None)
@@ -199,8 +201,8 @@ impl Table {
         found
     }
 
-    /// How many of `count` pages, taken evenly from those of `blocks` blocks, are known, and of how many
-    /// digests.
+    /// Looks at `count` pages, taken evenly from those of `blocks` blocks. Returns the number of known
+    /// digests, and of all digests of these pages.
     pub fn sample(&self, blocks: u64, count: u64) -> (u64, u64) {
         let pages = blocks.div_ceil(IN_PAGE);
         let step = pages.div_ceil(count).max(1);
@@ -214,7 +216,7 @@ impl Table {
         sums
     }
 
-    /// The first so many of `blocks` blocks that are not known.
+    /// The first `count` of the `blocks` blocks whose digests are not known.
     pub fn unknown(&self, blocks: u64, count: usize) -> Vec<u64> {
         let firsts = (0..blocks).step_by(IN_PAGE as usize);
         let of_page = |first: u64| {
@@ -225,7 +227,7 @@ impl Table {
         firsts.flat_map(of_page).take(count).collect()
     }
 
-    /// The first block at or after this one that may be known; `None` if none is.
+    /// The first block at or after `block` whose digest may be known; `None` if there is none.
     pub fn next_noted(&self, block: u64) -> Option<u64> {
         let page = offset(block / IN_PAGE);
         let Ok(found) = self.file.next_data(page) else { return Some(block) };
@@ -233,9 +235,9 @@ impl Table {
         Some((start / PAGE as u64 - 1).saturating_mul(IN_PAGE).max(block))
     }
 
-    /// Puts digests in. `found` is in any order.
+    /// Writes digests into the table. `found` is in any order.
     pub fn write(&self, found: &mut [(u64, Digest)]) -> io::Result<()> {
-        // One that is told twice is not known.
+        // A block that is in `found` twice becomes unknown.
         found.sort_by_key(|(block, digest)| (*block, !digest.is_known()));
         for of_page in found.chunk_by(|a, b| a.0 / IN_PAGE == b.0 / IN_PAGE) {
             let number = of_page[0].0 / IN_PAGE;
@@ -246,7 +248,7 @@ impl Table {
         Ok(())
     }
 
-    /// Nothing is known from this block on.
+    /// Forgets the digests from this block on.
     pub fn forget_from(&self, block: u64) -> io::Result<()> {
         let number = block / IN_PAGE;
         if let Some(mut page) = self.page(number) {
@@ -280,7 +282,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Digests of blocks that follow each other.
+/// A page of a table: the digests of consecutive blocks.
 struct Page {
     bytes: Box<[u8; PAGE]>,
     number: u64,
@@ -352,7 +354,7 @@ mod tests {
         assert!(digests.existing(FileId(6)).is_none());
     }
 
-    /// A loss of power may leave any page of it old.
+    /// A loss of power may leave any page of a table old.
     // S-4
     #[test]
     fn no_table_counts_after_a_loss_of_power_and_no_damaged_page_of_one() {

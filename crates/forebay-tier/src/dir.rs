@@ -1,4 +1,4 @@
-//! The tier directory: its superblock, its lock, and the names of what lies in it.
+//! The tier directory: its superblock, its lock, and the names of the files in it.
 //!
 //! ```text
 //! forebay.json     superblock: format, backing store, uuid
@@ -29,11 +29,11 @@ pub use made::Made;
 
 mod made;
 
-/// The format this program writes, and the newest it reads. A tier of an older one is one without
-/// what came later: 4 knows seals of shadow files. It is taken over.
+/// The format this program writes, and the newest it reads. A tier of an older format is taken over: it only
+/// lacks the later additions (format 4 has seals of shadow files).
 pub const FORMAT: u32 = 4;
 
-/// The oldest that it reads: the first with a journal of names.
+/// The oldest format that this program reads: the first with a journal of names.
 const OLDEST: u32 = 3;
 
 const SUPERBLOCK: &str = "forebay.json";
@@ -52,7 +52,7 @@ pub const SHADOW_DIRS: u64 = 256;
 pub struct TierOwner {
     /// Where the backing store was, canonical; for people and for `recover`.
     pub path: PathBuf,
-    /// What is compared.
+    /// The part that is compared.
     pub identity: String,
 }
 
@@ -61,15 +61,15 @@ struct Superblock {
     format: u32,
     uuid: String,
     backing: TierOwner,
-    /// Over the other fields: a damaged superblock is refused, not guessed at.
+    /// A checksum of the other fields: a damaged superblock is refused, not guessed at.
     crc: u32,
 }
 
-/// A tier directory that is ours alone until dropped.
+/// A tier directory, locked for this process until dropped.
 pub struct Tier {
     pub media: Arc<dyn Media>,
     run: Option<Arc<Folder>>,
-    /// Of an older format: where it is, and what its superblock says.
+    /// For a tier of an older format: its directory, and its superblock.
     older: Option<(PathBuf, Superblock)>,
     uuid: String,
     made: Option<Made>,
@@ -82,14 +82,14 @@ impl Tier {
     /// # Errors
     ///
     /// [`Kind::WrongTier`] if it is in use, damaged, of a newer format, of another backing store,
-    /// of another user, or if `dir` holds files that are not a tier; [`Kind::Usage`] if somebody
-    /// else could exchange it. Nothing is changed then.
+    /// of another user, or if `dir` holds files that are not a tier; [`Kind::Usage`] if another user could
+    /// replace it. Nothing is changed then.
     pub fn open(dir: &Path, backing: &TierOwner) -> Result<Tier> {
         let (tier, new) = own_or_made(dir)?;
         if is_fresh(&tier)? {
             refuse_foreign_files(&tier)?;
         }
-        // Where another was first, his lock is in it, and it stays.
+        // If another process was first, its lock file is in the directory, and the directory stays.
         let lock = take_lock(&tier).inspect_err(|_| drop(new.as_ref().map(made::remove_dir)))?;
         let made = new.map(|end| Made::of(end, &tier, &lock)).transpose();
         let made = made.map_err(|e| failed(e, &tier))?;
@@ -99,9 +99,9 @@ impl Tier {
         }
     }
 
-    /// Of a directory that is locked.
+    /// The tier in a directory that is locked.
     fn prepared(tier: Folder, dir: &Path, backing: &TierOwner) -> Result<Tier> {
-        // Shadow files carry the bytes of everybody's files: nobody else may look inside.
+        // Shadow files hold the bytes of all users' files: no other user may look inside.
         tier.close_to_others().map_err(|e| failed(e, &tier))?;
         let mut older = None;
         let uuid;
@@ -130,17 +130,17 @@ impl Tier {
         Ok(Tier { media, run: None, older: None, uuid, made: None, _lock: None })
     }
 
-    /// The new directory of one that was not there, once: with it, who goes no further leaves nothing behind.
+    /// The directory that was made for a new tier, once: a caller that fails later removes it with this.
     pub fn made(&mut self) -> Option<Made> {
         self.made.take()
     }
 
-    /// The tier's own number, which no other tier has; empty for one of [`Tier::on`].
+    /// The tier's uuid, which no other tier has; empty for a tier of [`Tier::on`].
     pub fn uuid(&self) -> &str {
         &self.uuid
     }
 
-    /// Where the daemon keeps its socket, its log and what it remembers.
+    /// The directory of the daemon's socket, its log and its saved state.
     ///
     /// # Panics
     ///
@@ -149,18 +149,18 @@ impl Tier {
         self.run.clone().expect("a tier in a directory has one")
     }
 
-    /// Makes a tier of an older format one of this.
+    /// Converts a tier of an older format to this format.
     pub fn take_over(&mut self) -> Result<()> {
         let Some((dir, found)) = self.older.take() else { return Ok(()) };
         write_superblock(&own(&dir)?, found.backing, found.uuid)
     }
 
-    /// Whose the tier in `dir` is, without touching it.
+    /// The owner of the tier in `dir`, read without changing the tier.
     pub fn owner(dir: &Path) -> Result<TierOwner> {
         Ok(read_superblock(&own(dir)?)?.backing)
     }
 
-    /// The absolute path, without links, of a tier that may not exist yet; its parent must.
+    /// The absolute path, without links, of a tier that may not exist yet; its parent must exist.
     pub fn path(dir: &Path) -> Result<PathBuf> {
         let end = way::walk(dir, Demand::Fixed)?;
         let found = end.found.as_ref().map(rustix::fs::fstat).transpose();
@@ -237,13 +237,13 @@ fn prepare(media: &dyn Media) -> io::Result<()> {
     media.sync_dir("")
 }
 
-/// The directory of a tier that exists. It belongs to the user we act as, and nobody else can put
-/// another one in its place.
+/// Opens the directory of a tier that exists. It belongs to the effective user, and no other user can put
+/// another directory in its place.
 fn own(dir: &Path) -> Result<Folder> {
     opened(&way::walk(dir, Demand::Fixed)?, dir)
 }
 
-/// With where it is, if it was not there.
+/// Opens the tier's directory, or makes it; returns the place of a directory that was made.
 fn own_or_made(dir: &Path) -> Result<(Folder, Option<End>)> {
     let end = way::walk(dir, Demand::Fixed)?;
     if end.found.is_some() {
@@ -277,7 +277,7 @@ fn prepare_run(tier: &Folder) -> Result<Folder> {
     made.map_err(|e| failed_at(e, tier.path().join(RUN).display().to_string()))
 }
 
-/// What is opened by its name in these is in nobody else's reach.
+/// Requires that no other user can reach these directories, whose files are opened by name.
 fn require_own_dirs(tier: &Folder) -> io::Result<()> {
     let shadows = (0..SHADOW_DIRS).map(|id| shadow_dir(FileId(id)));
     for name in ["shadow", "log", digests::DIR].map(String::from).into_iter().chain(shadows) {
@@ -428,7 +428,7 @@ fn failed(error: io::Error, tier: &Folder) -> Error {
     failed_at(error, dir_text(tier.path()))
 }
 
-/// What must not be in a tier makes it none of ours.
+/// A file that must not be in a tier means that the directory is not a tier.
 fn failed_at(error: io::Error, what: String) -> Error {
     match folder::is_refusal(&error) {
         true => Error::new(Kind::WrongTier, format!("{what}: {error}")),
@@ -444,7 +444,7 @@ fn dir_text(dir: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// An older program must not read what this one writes to a tier that it knew.
+    /// An older program must not read a tier that it knew, once this program has written to it.
     // S-11
     #[test]
     fn a_tier_of_the_format_before_becomes_one_of_this_and_an_older_one_is_refused() {

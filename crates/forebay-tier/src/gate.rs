@@ -1,11 +1,12 @@
-//! What the kernel asks before programs read or write shadow files that they have open past us:
-//! fanotify's events before content (Linux 6.14, on ext4, XFS and btrfs; CAP_SYS_ADMIN).
+//! The gate: the kernel asks the daemon before programs read or write shadow files that they have open
+//! past the daemon, with fanotify's pre-content events (Linux 6.14, on ext4, XFS and btrfs;
+//! CAP_SYS_ADMIN).
 //!
 //! Invariants:
-//! - G1: who waits for an answer gets one: an [`Asked`] that is dropped lets its program go on, and so
-//!   does a gate for all that it still has to say, when its last [`Asked`] and itself are dropped, or
-//!   the process dies.
-//! - G2: this process is never held up: what it asks itself is answered as it is read.
+//! - G1: every waiting program gets an answer: an [`Asked`] that is dropped lets its program go on. A
+//!   gate does so for all unread questions when the gate and its last [`Asked`] are dropped, or the
+//!   process dies.
+//! - G2: this process never waits for itself: its own accesses are answered as they are read.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -22,20 +23,20 @@ const PRE_ACCESS: u64 = 0x0010_0000;
 /// `FAN_EVENT_INFO_TYPE_RANGE` of linux/fanotify.h.
 const INFO_RANGE: u8 = 6;
 
-/// Questions that are read at once: each opens a descriptor.
+/// Questions that are read at once: each of them opens a descriptor.
 const BATCH: usize = 16;
 const METADATA: usize = size_of::<libc::fanotify_event_metadata>();
 /// A head of four bytes, four of padding, offset and length.
 const RANGE: usize = 24;
 
-/// A group of marks: on which files the kernel asks, or only keeps ready to.
+/// A group of marks: the files on which the kernel asks, or only stays ready to ask.
 #[derive(Clone)]
 pub struct Gate(Arc<OwnedFd>);
 
 impl Gate {
     /// # Errors
     ///
-    /// An old kernel, or no right to ask.
+    /// On an old kernel, or without the right to ask.
     pub fn new() -> io::Result<Gate> {
         let flags = libc::FAN_CLASS_PRE_CONTENT
             | libc::FAN_CLOEXEC
@@ -48,22 +49,23 @@ impl Gate {
             -1 => return Err(io::Error::last_os_error()),
             fd => fd,
         };
-        // SAFETY: new, and nobody else's.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(Gate(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
-    /// From now on who opens the file can be asked about, as long as the gate is there; nobody is yet.
-    /// The kernel decides at the opening whether it ever asks, so that all others cost nothing.
+    /// Makes the kernel ready to ask about programs that open the file from now on, as long as the
+    /// gate exists; it does not ask yet. The kernel decides at the open whether it ever asks, so
+    /// opens of other files cost nothing.
     ///
     /// # Errors
     ///
     /// EOPNOTSUPP on a file system that does not ask, such as tmpfs.
     pub fn keep_ready(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        // A mark that ignores what it is for counts as interest in it.
+        // A mark that ignores its own event counts as interest in the event.
         self.change(libc::FAN_MARK_ADD | libc::FAN_MARK_IGNORE_SURV, file)
     }
 
-    /// Each access of those who can be asked about waits for an answer.
+    /// From now on every access by a program that can be asked about waits for an answer.
     pub fn ask(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.change(libc::FAN_MARK_ADD, file)
     }
@@ -81,7 +83,7 @@ impl Gate {
         }
     }
 
-    /// What the kernel asks, waiting for it for so long.
+    /// The accesses that wait for an answer; waits up to `patience` for the first.
     pub fn asked(&self, patience: Duration) -> io::Result<Vec<Asked>> {
         let mut polled = [PollFd::new(&*self.0, PollFlags::IN)];
         let patience =
@@ -90,7 +92,7 @@ impl Gate {
             Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
             other => other?,
         };
-        // The kernel refuses the program for which it cannot open a descriptor here.
+        // The kernel refuses an access if it cannot open a descriptor in this process for it.
         let spare: Vec<_> =
             (0..BATCH).map(|_| rustix::io::fcntl_dupfd_cloexec(&*self.0, 0)).collect();
         if spare.iter().any(Result::is_err) {
@@ -111,7 +113,7 @@ impl Gate {
         if event.fd < 0 {
             return None;
         }
-        // SAFETY: the kernel has just opened it for us.
+        // SAFETY: the kernel has just opened the descriptor for this process.
         let file = unsafe { OwnedFd::from_raw_fd(event.fd) };
         event.asks.then(|| Asked {
             group: self.0.clone(),
@@ -123,8 +125,8 @@ impl Gate {
     }
 }
 
-/// A program that waits to read or write `[start, end)` of a shadow, until this is dropped. Nothing
-/// is known of whether it reads or writes.
+/// A program that waits to read or write `[start, end)` of a shadow, until this is dropped. The kernel
+/// does not say whether the program reads or writes.
 pub struct Asked {
     group: Arc<OwnedFd>,
     file: OwnedFd,
@@ -139,8 +141,8 @@ impl Asked {
         Ok(fs::fstat(&self.file)?.st_ino)
     }
 
-    /// What the shadow gains if it is written to: what lies beyond its end, or all of what has a hole
-    /// in it. `None` if it is full of bytes there.
+    /// The growth of the shadow if the program writes: the bytes beyond its end, or the whole range if
+    /// it has a hole. `None` if the range is full of bytes.
     pub fn growth(&self) -> io::Result<Option<Growth>> {
         let len = fs::fstat(&self.file)?.st_size as u64;
         if self.end > len {
@@ -156,11 +158,11 @@ impl Asked {
     }
 }
 
-/// How a shadow grows.
+/// The growth of a shadow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
     pub bytes: u64,
-    /// Where it will end, if it becomes longer.
+    /// The new end of the shadow, if it becomes longer.
     pub end: Option<u64>,
 }
 
@@ -170,10 +172,10 @@ impl Drop for Asked {
         let answer =
             libc::fanotify_response { fd: self.file.as_raw_fd(), response: libc::FAN_ALLOW };
         let (from, len) = (ptr::from_ref(&answer).cast(), size_of_val(&answer));
-        // SAFETY: writes one answer, which is there.
+        // SAFETY: writes one answer, which is alive during the call.
         if unsafe { libc::write(self.group.as_fd().as_raw_fd(), from, len) } < 0 {
             let error = io::Error::last_os_error();
-            // ENOENT: whoever waited was killed.
+            // ENOENT: the waiting program was killed.
             if error.raw_os_error() != Some(libc::ENOENT) {
                 tracing::error!(%error, "letting a program go on that writes past the daemon");
             }
@@ -189,7 +191,7 @@ struct Event {
     range: (u64, u64),
 }
 
-/// The events that are whole in `bytes`.
+/// The complete events in `bytes`.
 fn parsed(mut bytes: &[u8]) -> Vec<Event> {
     let mut events = Vec::new();
     while bytes.len() >= METADATA {
@@ -257,7 +259,7 @@ mod tests {
         bytes
     }
 
-    /// Records of other kinds are passed over, and what is cut short or makes no sense ends it.
+    /// Records of other kinds are skipped; a record that is cut short or invalid ends the parsing.
     #[test]
     fn questions_are_read_whatever_stands_between_them() {
         let asked = event(5, PRE_ACCESS, &info(INFO_RANGE, 4096, 100));

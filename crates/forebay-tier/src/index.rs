@@ -1,4 +1,4 @@
-//! The index: what is cached, in what state, durable in the tier.
+//! The index: which files are in the tier, and their states, durably.
 //!
 //! A transactional store (redb) holds the state as of the last *compaction*; the log in front of it
 //! holds every change since. Appending to the log costs one small write, where a transaction
@@ -9,9 +9,9 @@
 //! Invariants:
 //! - I1: a record reaches the store only after it was appended to the log.
 //! - I2: a log file is removed only after a durable commit that covers it.
-//! - I3: after [`Index::sync`] everything appended before is durable, and all before a position that is synced.
-//! - I4: a directory that a record names is in the store, or in a file of the log that is read after
-//!   it; and each file of the log says where the directories are that it names.
+//! - I3: after [`Index::sync`] all records appended before it are durable, and all before a synced position.
+//! - I4: a directory that a record names is in the store, or in a file of the log that is read after it; and
+//!   each file of the log holds the places of the directories that it names.
 //!
 //! Locks: `compact` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
 
@@ -64,22 +64,22 @@ pub struct Index {
     tree: Arc<Tree>,
     /// See [`Loaded::losses`].
     losses: u64,
-    /// How often the tier was used, this time among them.
+    /// The number of uses of the tier, this one included.
     start: u64,
     log: Mutex<Log>,
-    /// One at a time syncs the log: of two the kernel tells one of what it could not write.
+    /// Lets one thread at a time sync the log: the kernel reports a failed write to one caller only.
     syncing: Mutex<()>,
-    /// The store, for one compaction at a time. None after a commit that found no room: redb takes no more until it
-    /// is opened again. After a sync that failed it stays as it is, and with it the log.
+    /// The store, for one compaction at a time. None after a commit that found no room: redb accepts nothing
+    /// more until it is opened again. After a failed sync it stays as it is, and the log stays too.
     compact: Mutex<Option<Store>>,
     synced_seq: Arc<AtomicU64>,
     /// The position after the last record by which bytes of a file became clean.
     settled_seq: AtomicU64,
-    /// Bytes in the log's file since it was begun, readable without the lock.
+    /// Bytes in the current file of the log, readable without the lock.
     log_bytes: AtomicU64,
 }
 
-/// What the log is moved into.
+/// The transactional store that the log is compacted into.
 struct Store {
     db: Database,
     doubt: Arc<AtomicBool>,
@@ -88,26 +88,26 @@ struct Store {
 struct Log {
     file: LogFile,
     next_seq: u64,
-    /// Everything before this position is durable.
+    /// All records before this position are durable.
     synced_seq: Arc<AtomicU64>,
     touched: Touched,
     names: Journal,
     sealed: Vec<String>,
-    /// Where the file's own records begin, behind the names that each file begins with.
+    /// Where the file's own records begin, behind the names at the front of each file.
     begun: u64,
-    /// Rises with each file of the log, and when it may not have said where directories are.
+    /// Rises with each new file of the log, and when a record of directories may have failed.
     tells: u64,
-    /// The position after the last record that says more than that bytes are durable.
+    /// The position after the last record that is more than a note that bytes are durable.
     told: u64,
 }
 
-/// What the store has to be told of at the next compaction.
+/// The changes that the next compaction writes to the store.
 #[derive(Default)]
 struct Touched {
     files: HashSet<FileId>,
-    /// Directories that have changed their places.
+    /// Directories that have moved.
     moved: HashMap<DirId, Weak<Dir>>,
-    /// Directories that are no more.
+    /// Directories that have ended.
     ended: Vec<DirId>,
 }
 
@@ -119,7 +119,7 @@ impl Touched {
     }
 }
 
-/// What a compaction puts into the store.
+/// The rows that a compaction writes into the store.
 struct Compacted {
     files: Vec<(FileId, Option<Record>)>,
     dirs: BTreeMap<DirId, Arc<Dir>>,
@@ -128,7 +128,7 @@ struct Compacted {
 }
 
 impl Compacted {
-    /// The rows of files are there with those of the directories that their names are in.
+    /// Collects the rows of the files, and of the directories that their names are in.
     fn of(
         touched: &Touched,
         tree: &Tree,
@@ -153,11 +153,11 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// If the log is damaged, too: what it says must not be acted on.
+    /// If the log is damaged, too: a damaged log must not be acted on.
     pub fn open(media: Arc<dyn Media>, now: &Witness) -> io::Result<(Index, Loaded)> {
         media.make_dir("log")?;
         let db = open_store(&*media)?;
-        media.sync_dir("")?; // A store whose name is lost with the power is lost itself.
+        media.sync_dir("")?; // The store's name must be durable: without its name the store is lost with the power.
         let mut loaded = Loaded::default();
         load_store(&db.db, &mut loaded)?;
         loaded.replay_logs(&*media, now)?;
@@ -167,7 +167,7 @@ impl Index {
         if let Some(damage) = loaded.damage.first() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone()));
         }
-        // From here on records say that those before them are durable (T2).
+        // From here on new records say that the earlier ones are durable (T2).
         for name in &loaded.logs {
             media.open(name, Open::Existing)?.sync_data()?;
         }
@@ -203,9 +203,9 @@ impl Index {
         Ok((index, loaded))
     }
 
-    /// Records, durably, who can witness the use of the tier, and that it is in use. `changed` are the
-    /// files that recovery changed, `state_of` tells what every file is now; the logs that led
-    /// here are retired.
+    /// Records, durably, the witness of this use of the tier, and that it is in use. `changed` are the files
+    /// that recovery changed, `state_of` gives the current state of every file; the logs that were replayed are
+    /// retired.
     pub fn begin(
         &self,
         witness: &Witness,
@@ -219,8 +219,8 @@ impl Index {
         self.compact_as(state_of, Some((witness, None)), next_id)
     }
 
-    /// Marks a clean shutdown: everything in the tier is durable and may be trusted. Unless records
-    /// were made after `seq`, when the tier was synced: then it is not marked.
+    /// Marks a clean shutdown: everything in the tier is durable and may be trusted. If records were appended
+    /// after `seq`, the position of the tier's last sync, nothing is marked.
     pub fn end(
         &self,
         witness: &Witness,
@@ -231,13 +231,14 @@ impl Index {
         self.compact_as(state_of, Some((witness, Some(seq))), next_id)
     }
 
-    /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
+    /// Appends a change: written, not synced. It survives the process, not the machine. Returns the position
     /// after it, for [`Index::sync_to`].
     pub fn append(&self, entry: &Entry<'_>) -> io::Result<u64> {
         self.append_when(When::Now, entry)
     }
 
-    /// The same with the next record, or the next sync. It does not survive us before.
+    /// Appends a change that is written with the next record or sync. Until then it does not survive the
+    /// process.
     pub fn append_later(&self, entry: &Entry<'_>) -> io::Result<u64> {
         self.append_when(When::Later, entry)
     }
@@ -254,18 +255,18 @@ impl Index {
         Ok(log.next_seq)
     }
 
-    /// Whether nothing that became clean can come back as it was, after a loss of power.
+    /// Whether all bytes that became clean stay clean after a loss of power.
     pub fn has_settled(&self) -> bool {
         self.is_synced(self.settled_seq.load(Acquire))
     }
 
-    /// Announces a change of names, or takes note of one; the number goes into [`Index::conclude`].
+    /// Announces or notes a change of names; the returned number goes into [`Index::conclude`].
     pub fn name(&self, op: NameOp, told: Told, at: Option<Timestamp>) -> io::Result<u64> {
         let mut log = self.lock();
         let step = log.names.step(op, told, at);
         let n = step.n;
         if let Err(error) = log.note(NameRecord::Step(step)) {
-            // Nobody asks the store for it.
+            // The caller does not ask the store for a change that was not recorded.
             if told == Told::Announced {
                 log.names.apply(NameRecord::Failed { n });
             }
@@ -275,8 +276,8 @@ impl Index {
         Ok(n)
     }
 
-    /// The store has made an announced change; `at` is a moment of its clock since. Directories are
-    /// where they have gone by `way`. Returns the log's position after the record.
+    /// Concludes an announced change that the store has made; `at` is a moment of the store's clock after it.
+    /// `way` moves the directories. Returns the log's position after the record.
     pub fn conclude(&self, n: u64, at: Option<Timestamp>, way: Option<Way<'_>>) -> io::Result<u64> {
         let mut log = self.lock();
         let plan = way.map(|way| self.tree.plan(way)).unwrap_or_default();
@@ -284,7 +285,7 @@ impl Index {
         let noted = log.note(NameRecord::Done { n, at, places });
         match noted {
             Ok(()) => plan.told(log.tells),
-            // Each record of a file tells it again from here on.
+            // Every later record of a file states its directories again.
             Err(_) => log.tells += 1,
         }
         let seq = log.next_seq;
@@ -297,24 +298,24 @@ impl Index {
         &self.tree
     }
 
-    /// An announced change did not happen. Durable, if the announcement may be: whoever is told that
-    /// it failed must not see it made again.
+    /// Notes that an announced change failed. The note is durable if the announcement may be: a program that
+    /// got the error must not see the change made later.
     pub fn failed(&self, n: u64) -> io::Result<()> {
         self.lock().note(NameRecord::Failed { n })?;
         self.sync()
     }
 
-    /// The journal of names is this from here on.
+    /// Replaces the journal of names.
     pub fn set_names(&self, steps: Vec<Step>) -> io::Result<()> {
         self.lock().note(NameRecord::All(steps))
     }
 
-    /// Asks the journal of names.
+    /// Runs `ask` on the journal of names.
     pub fn names<T>(&self, ask: impl FnOnce(&Journal) -> T) -> T {
         ask(&self.lock().names)
     }
 
-    /// These changes of names are durable on the store.
+    /// Drops changes of names that are durable on the store.
     pub fn retire(&self, ns: Vec<u64>) -> io::Result<()> {
         match ns.is_empty() {
             true => Ok(()),
@@ -322,7 +323,7 @@ impl Index {
         }
     }
 
-    /// Makes everything appended so far durable (I3). One sync serves all who wait for it.
+    /// Makes all records appended so far durable (I3). One sync serves all threads that wait for one.
     pub fn sync(&self) -> io::Result<()> {
         let seq = {
             let mut log = self.lock();
@@ -349,7 +350,8 @@ impl Index {
             if !failpoint::skips_sync("log") {
                 file.sync_data().inspect_err(|_| self.lock().file.doubt())?;
             }
-            // Else another sync has failed meanwhile: what the device lost of this one it is given once more.
+            // Otherwise another sync has failed meanwhile: the device may have lost records of this one, and
+            // they are written again.
             if self.look().file.note_laid(laying) {
                 self.synced_seq.fetch_max(seq, Relaxed);
                 return Ok(());
@@ -357,8 +359,8 @@ impl Index {
         }
     }
 
-    /// The log, to be relied on: if a sync of anything on the medium has failed, the device may have lost what it was
-    /// given of the log, and the kernel counts that as written.
+    /// Locks the log and checks it: if any sync on the medium has failed, the device may have lost records of
+    /// the log that the kernel counts as written.
     fn look(&self) -> MutexGuard<'_, Log> {
         let mut log = self.lock();
         let is_unsynced = !self.is_synced(log.next_seq);
@@ -367,13 +369,14 @@ impl Index {
         log
     }
 
-    /// Hands all that was appended so far to the device, for the sync of a shadow to make it durable ([`Index::flushed`],
-    /// Z4). `None` if what is before `wanted` is durable, or needs a sync of its own.
+    /// Hands all records so far to the device, so that the sync of a shadow makes them durable
+    /// ([`Index::flushed`], Z4). `None` if the records before `wanted` are durable, or need a sync of their
+    /// own.
     pub fn hand_out(&self, wanted: u64) -> Option<Out> {
         if self.is_synced(wanted) {
             return None;
         }
-        // The kernel tells one of what it could not write: as in a sync.
+        // The kernel reports a failed write to one caller only, as in a sync.
         let _turn = self.syncing.lock();
         let (out, file) = {
             let mut log = self.look();
@@ -396,13 +399,13 @@ impl Index {
         self.look().file.note_out(out).then_some(out)
     }
 
-    /// Whether a flush of the device is still all that it takes.
+    /// Whether a flush of the device is still enough to make these records durable.
     pub fn stands(&self, out: Out) -> bool {
         self.look().file.stands(out)
     }
 
-    /// The device was flushed since. What a file of the log that was begun meanwhile has is none of that, nor what was
-    /// handed out before a failure: then the log is synced.
+    /// Notes that the device was flushed after `out`. If a new file of the log was begun since, or a sync
+    /// failed, the flush does not cover the records, and the log is synced.
     pub fn flushed(&self, out: Out) -> io::Result<()> {
         let log = self.look();
         if log.file.stands(out) {
@@ -417,23 +420,23 @@ impl Index {
         self.lock().next_seq
     }
 
-    /// For the shadow of a file as it is on record now, of which `len` bytes are durable with it.
+    /// A seal for the shadow of a file in its current recorded state, of which `len` bytes are durable.
     pub fn seal(&self, len: u64) -> Seal {
         Seal { start: self.start, seq: self.seq(), len }
     }
 
-    /// Whether no compaction began since: the store has nothing from behind it.
+    /// Whether no compaction began since the seal was made: then the store holds nothing later than the seal.
     pub fn is_within_log(&self, seal: Seal) -> bool {
         self.lock().file.first_seq() <= seal.seq
     }
 
-    /// Makes everything before `seq` durable.
+    /// Makes all records before `seq` durable.
     pub fn sync_to(&self, seq: u64) -> io::Result<()> {
         if self.is_synced(seq) { Ok(()) } else { self.sync() }
     }
 
-    /// Makes all names durable, and what else was told, but not that bytes are: of those a seal may say so, and who
-    /// syncs a file sees to it.
+    /// Makes all records durable except those that only say that bytes are durable: a seal may say the same,
+    /// and the sync of the file takes care of them.
     pub fn sync_names(&self) -> io::Result<()> {
         let told = self.lock().told;
         self.sync_to(told)
@@ -447,8 +450,8 @@ impl Index {
         self.log_bytes.load(Relaxed) >= COMPACT_BYTES
     }
 
-    /// Moves what the log says into the store. `state_of` gives a file's current state, `None`
-    /// if it is gone.
+    /// Moves the state from the log into the store. `state_of` gives a file's current state, `None` if the file
+    /// is gone.
     pub fn compact(
         &self,
         next_id: u64,
@@ -466,8 +469,8 @@ impl Index {
         let mut store = self.compact.lock();
         let (touched, sealed, seq) = self.rotate()?;
         let compacted = Compacted::of(&touched, &self.tree, state_of);
-        // A state may be newer than the rotation. Its records must be durable before it is, or a
-        // power loss would replay the older ones among them on top of it.
+        // A state may be newer than the rotation. Its records must be durable before the store is, or a loss of
+        // power would replay older records on top of the newer state.
         let written = self.sync().and_then(|()| {
             let db = match store.take() {
                 Some(db) => db,
@@ -495,9 +498,9 @@ impl Index {
         Ok(())
     }
 
-    /// Starts a new log file and hands out what the old ones cover. The old file is synced, so
-    /// that a sync of the new one means all (I3): before the log's lock is taken, and under it what was
-    /// appended since.
+    /// Starts a new log file and returns the changes that the old ones cover. The old file is synced first, so
+    /// that a sync of the new file covers everything (I3): once before the log's lock is taken, and under it
+    /// for the records appended since.
     fn rotate(&self) -> io::Result<(Touched, Vec<String>, u64)> {
         let turn = self.syncing.lock();
         self.sync_upto(self.seq(), &turn)?;
@@ -509,7 +512,7 @@ impl Index {
             log.file.file().sync_data().inspect_err(|_| log.file.doubt())?;
         }
         if !log.file.is_empty() {
-            // Of one that was not begun nothing is to be left: more records go into the one before it.
+            // A new file that failed to begin must not stay: later records go into the old file.
             let fresh = LogFile::create(&*self.media, seq)
                 .inspect_err(|_| drop(self.media.remove(&log::name(seq))))?;
             let old = std::mem::replace(&mut log.file, fresh);
@@ -533,11 +536,11 @@ impl Index {
     }
 }
 
-/// When a record is written.
+/// The moment at which a record is written.
 #[derive(Clone, Copy)]
 enum When {
     Now,
-    /// With the next one.
+    /// With the next record.
     Later,
 }
 
@@ -616,7 +619,7 @@ impl Log {
         Ok(())
     }
 
-    /// Each file of the log says by itself where the names in it are.
+    /// Each file of the log states the directories of the names in it.
     fn tell_dirs(&mut self, record: &Record) -> io::Result<()> {
         let dirs: Vec<Arc<Dir>> =
             record.paths.dirs().flat_map(|dir| dir.untold(self.tells)).collect();
@@ -639,7 +642,7 @@ impl Log {
         Ok(())
     }
 
-    /// Known even where it cannot be recorded: the next file of the log begins with it.
+    /// The change counts even if it cannot be written: the next file of the log begins with it.
     fn note(&mut self, record: NameRecord) -> io::Result<()> {
         let entry = Entry::Name(record);
         let appended = self.append(When::Now, &entry);

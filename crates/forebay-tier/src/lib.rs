@@ -1,4 +1,4 @@
-//! What lies on the fast medium: the directory of a tier, shadow files, log and index, and copies for others.
+//! The contents of the fast tier: its directory, shadow files, log and index, and copies for other members.
 
 pub mod digests;
 pub mod dir;

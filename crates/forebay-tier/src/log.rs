@@ -1,16 +1,16 @@
 //! The log: every change of the index since the last compaction, in order, one checksummed record each.
 //!
-//! A record written and not synced survives the death of the process (S2); a synced one survives
-//! the loss of power (S3). How a file of it may end, and what is damage, is in [`tail`].
+//! A record that is written and not synced survives the death of the process (S2); a synced record survives the
+//! loss of power (S3). [`tail`] says how a file of the log may end, and what is damage.
 //!
-//! A file's end is zeros, written ahead of the records: a sync then finds blocks and a size that the
-//! file system knows already, and costs one flush of the device and no commit of a journal. (As
-//! databases do with theirs; fdatasync(2) leaves out what reading the data back does not need.)
+//! A file of the log ends in zeros, written ahead of the records: a sync then finds blocks and a size that the
+//! file system already knows, and costs one flush of the device and no commit of a journal. (Databases do the
+//! same with their logs; fdatasync(2) leaves out metadata that reading does not need.)
 //!
 //! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, `synced: u64`,
 //! payload of `len` bytes; little-endian. Sequence numbers rise by one and never start again.
-//! `synced`: the records before this number were durable when this one was written. It is there if
-//! the highest bit of `len` is set, which older versions did not do.
+//! `synced`: the records before this number were durable when this one was written. The field is present if the
+//! highest bit of `len` is set, which older versions never set.
 
 use std::io;
 use std::sync::Arc;
@@ -28,13 +28,12 @@ mod tail;
 
 pub use tail::Tail;
 
-/// A change of the index. A stretch of the log that is replayed over a later state ends in that later
-/// state.
+/// A change of the index. Replaying a part of the log over a later state gives that later state again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Entry<'a> {
     /// The whole state of a file.
     Put(FileId, Box<Record>),
-    /// Numbers of entries that format 2 had, and this one not: they mean nothing else.
+    /// The numbers of entries that only format 2 had; they are never used again.
     Old1,
     Old2,
     Old3,
@@ -45,9 +44,9 @@ pub enum Entry<'a> {
     Old8,
     /// A change of names on the backing store.
     Name(NameRecord),
-    /// What is known of a file changed.
+    /// A change of the state of a file.
     Change(FileId, Change<'a>),
-    /// Where directories are.
+    /// The places of directories.
     Dirs(Vec<Placed>),
 }
 
@@ -71,22 +70,22 @@ pub struct LogFile {
     tail: u64,
     reserved: u64,
     buf: Vec<u8>,
-    /// So much at the front of `buf` are records that wait for the next write.
+    /// The number of bytes at the front of `buf` that are records waiting for the next write.
     waiting: usize,
     first_seq: u64,
-    /// A sync has failed: what the kernel could not write it counts as written, and tells of it no more.
+    /// A sync has failed: the kernel counts the lost bytes as written, and does not report them again.
     unsure: bool,
-    /// How often that was so.
+    /// The number of times that `unsure` was set.
     doubts: u64,
-    /// Up to here the blocks are the file's, and filled, durably.
+    /// Up to this offset the file has its blocks, and they are filled, durably.
     laid: u64,
     /// Records before this position were handed to the device since the last doubt.
     out: u64,
-    /// So many syncs on the medium had failed when that was looked at last.
+    /// The number of failed syncs on the medium at the last look.
     failed: u64,
 }
 
-/// A file of the log, between two failures of its syncs.
+/// A span in the life of a file of the log, between two failures of its syncs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Spell {
     first_seq: u64,
@@ -97,12 +96,12 @@ struct Spell {
 #[derive(Debug, Clone, Copy)]
 pub struct Out {
     spell: Spell,
-    /// They are all before this position.
+    /// All the records are before this position.
     pub seq: u64,
     end: u64,
 }
 
-/// How far a file of the log is filled when a sync has ended that begins now.
+/// How far a file of the log will be filled once a sync that begins now has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Laying {
     spell: Spell,
@@ -110,25 +109,25 @@ pub struct Laying {
 }
 
 impl Out {
-    /// So many bytes of the file are to be handed out.
+    /// The end of the bytes of the file that are to be handed out.
     pub fn end(&self) -> u64 {
         self.end
     }
 }
 
 impl LogFile {
-    /// Starts an empty file whose first record will be `first_seq`, durable as a name.
+    /// Starts an empty file whose first record will be `first_seq`; its name is durable.
     pub fn create(media: &dyn Media, first_seq: u64) -> io::Result<LogFile> {
         LogFile::create_in(media, "log", first_seq)
     }
 
-    /// The same in another directory: of a log with entries of its own.
+    /// Starts an empty file in another directory, for a log with entries of its own.
     pub fn create_in(media: &dyn Media, dir: &str, first_seq: u64) -> io::Result<LogFile> {
         let (name, failed) = (name_in(dir, first_seq), media.failed_syncs());
-        // Its name never goes: without it the log would be damaged.
+        // The name must never disappear: without this file the log would be damaged.
         let file = media.open(&name, Open::Keep)?;
         if file.stat()?.len > 0 {
-            // Nor may what was in it turn up behind what will be.
+            // Old contents must not reappear behind later records.
             file.set_len(0)?;
             file.sync_data()?;
         }
@@ -151,14 +150,14 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Appends one record, in one write with those that wait. On an error nothing was appended: the next
+    /// Appends one record, in one write with the waiting ones. On an error nothing was appended: the next
     /// record overwrites the torn one.
     pub fn append(&mut self, seq: u64, synced: u64, entry: &impl Serialize) -> io::Result<()> {
         self.encode(seq, synced, entry)?;
         self.write()
     }
 
-    /// The same with the next record, or with [`LogFile::flush`].
+    /// Appends one record that is written with the next one, or by [`LogFile::flush`].
     pub fn append_later(
         &mut self,
         seq: u64,
@@ -170,12 +169,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Writes what waits.
+    /// Writes the waiting records.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.waiting > 0 { self.write() } else { Ok(()) }
     }
 
-    /// Puts a record behind those that wait.
+    /// Puts a record behind the waiting ones.
     fn encode(&mut self, seq: u64, synced: u64, entry: &impl Serialize) -> io::Result<()> {
         let start = self.waiting;
         self.buf.truncate(start);
@@ -196,7 +195,7 @@ impl LogFile {
         self.reserve(self.buf.len() as u64)?;
         let end = self.tail + self.buf.len() as u64;
         if let Err(error) = self.file.write_at(&self.buf, self.tail) {
-            // What is left of it behind the next record would look like damage.
+            // The rest of a torn record behind the next record would look like damage.
             if self.zero(self.tail, end).is_err() {
                 self.reserved = self.reserved.min(self.tail);
             }
@@ -211,14 +210,14 @@ impl LogFile {
         Ok(())
     }
 
-    /// Makes sure of room for `more` bytes, and some to come.
+    /// Makes room for `more` bytes, and some reserve.
     fn reserve(&mut self, more: u64) -> io::Result<()> {
         let need = self.tail + more;
         if need <= self.reserved && self.reserved > 0 {
             return Ok(());
         }
         match self.reserve_ahead(need, more) {
-            // There may still be room for the record itself, which may be that of an eviction.
+            // There may still be room for the record itself, which may be the record of an eviction.
             Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => self.reserved = need,
             other => other?,
         }
@@ -245,11 +244,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// A sync of it has failed, or the flush that was to make it durable. What the device had is written again.
+    /// Notes that a sync of the file, or the flush that was to make it durable, has failed. All bytes that the
+    /// device had are written again.
     pub fn doubt(&mut self) {
         self.unsure = true;
         self.doubts += 1;
-        // The zeros ahead, too.
+        // The zeros ahead are written again, too.
         (self.laid, self.out) = (0, 0);
         self.reserved = self.reserved.min(self.tail);
     }
@@ -258,12 +258,12 @@ impl LogFile {
         Spell { first_seq: self.first_seq, doubts: self.doubts }
     }
 
-    /// A sync of it begins.
+    /// Notes how far the file is filled at the beginning of a sync.
     pub fn laying(&self) -> Laying {
         Laying { spell: self.spell(), to: self.reserved }
     }
 
-    /// That sync has succeeded. Returns whether it counts: nothing has failed since it began.
+    /// Notes that this sync succeeded. Returns whether it is valid: no sync has failed since it began.
     pub fn note_laid(&mut self, laying: Laying) -> bool {
         let counts = laying.spell == self.spell();
         if counts {
@@ -272,8 +272,8 @@ impl LogFile {
         counts
     }
 
-    /// So many syncs of anything on the medium have failed. If there are records that are not durable, the device may have
-    /// lost those that it had.
+    /// Notes the number of failed syncs of all files on the medium. If some records are not durable, the device
+    /// may have lost those that it had.
     pub fn note_failures(&mut self, failed: u64, is_unsynced: bool) {
         let is_news = std::mem::replace(&mut self.failed, failed) != failed;
         if is_news && is_unsynced {
@@ -281,8 +281,8 @@ impl LogFile {
         }
     }
 
-    /// All records so far, up to the position `seq`, to be handed to the device. `None` if a flush of that is not
-    /// enough: the file has blocks that the file system has to make durable as well, or a sync has failed.
+    /// The records so far, up to the position `seq`, to be handed to the device. `None` if a flush of them is
+    /// not enough: the file has blocks that the file system must make durable as well, or a sync has failed.
     pub fn hand_out(&mut self, seq: u64) -> Option<Out> {
         if self.unsure || self.tail > self.laid {
             return None;
@@ -290,12 +290,12 @@ impl LogFile {
         Some(Out { spell: self.spell(), seq, end: self.tail })
     }
 
-    /// Those that the device has already, if all before `wanted` are among them.
+    /// The records that the device already has, if all before `wanted` are among them.
     pub fn handed_out(&self, wanted: u64) -> Option<Out> {
         (wanted <= self.out).then(|| Out { spell: self.spell(), seq: self.out, end: self.tail })
     }
 
-    /// The device has them. Returns whether it has them still.
+    /// Notes that the device has the records. Returns whether that is still true.
     pub fn note_out(&mut self, out: Out) -> bool {
         let stands = self.stands(out);
         if stands {
@@ -304,17 +304,17 @@ impl LogFile {
         stands
     }
 
-    /// Whether they need no more than a flush still: nothing has failed since.
+    /// Whether the records still need only a flush: no sync has failed since.
     pub fn stands(&self, out: Out) -> bool {
         out.spell == self.spell()
     }
 
-    /// Before a sync: after one that failed all records up to `next_seq` are written once more, so that it does not
-    /// leave a hole among them.
+    /// Called before a sync: after a failed sync, all records up to `next_seq` are written once more, so that
+    /// no record is missing among them.
     ///
     /// # Errors
     ///
-    /// If they cannot be read, or are not what was written, any more.
+    /// If the records cannot be read any more, or differ from those that were written.
     pub fn be_sure<E: DeserializeOwned>(&mut self, next_seq: u64) -> io::Result<()> {
         if !self.unsure {
             return Ok(());
@@ -349,13 +349,13 @@ impl LogFile {
     }
 }
 
-/// One record as it was found.
+/// One record as it is read.
 #[derive(Debug)]
 pub struct Found<E = Entry<'static>> {
     pub seq: u64,
     pub synced: u64,
     pub entry: E,
-    /// Bytes that it takes.
+    /// The size of the record in bytes.
     size: usize,
 }
 
@@ -373,7 +373,7 @@ pub fn name_in(dir: &str, first_seq: u64) -> String {
     format!("{dir}/{first_seq:016x}")
 }
 
-/// Reads the records of one file from `next_seq` on, in order, and then how it ends.
+/// Reads the records of one file from `next_seq` on, in order, and then the tail of the file.
 pub fn read<E: DeserializeOwned>(
     file: &dyn MediaFile,
     next_seq: &mut u64,
@@ -392,7 +392,7 @@ pub fn read<E: DeserializeOwned>(
     Ok(Tail::of(&bytes, at, *next_seq))
 }
 
-/// Where the header of a record says that it ends, and where its payload begins.
+/// The end of a record, according to its header, and the beginning of its payload.
 fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
     let len = u32::from_le_bytes(bytes.get(..4)?.try_into().expect("4 bytes"));
     let header = if len & HAS_SYNCED == 0 { HEADER - 8 } else { HEADER };
@@ -420,8 +420,8 @@ mod tests {
     use crate::core::state::{Age, Boot, Loss};
     use crate::media::DirMedia;
 
-    /// A program that was killed leaves its log to the next, which may be newer: new entries come
-    /// last, and none that there was takes on another form.
+    /// A program that was killed leaves its log to the next, which may be newer: new entries come last, and the
+    /// form of an existing entry never changes.
     // S-11
     #[test]
     fn entries_are_written_as_ever() {
@@ -450,7 +450,7 @@ mod tests {
         }
     }
 
-    /// What waits is there, in order, once the next record or a flush is written, and not before.
+    /// Waiting records are in the file, in order, once the next record or a flush is written, and not before.
     // S-2
     #[test]
     fn records_that_wait_are_written_with_the_next() {

@@ -1,5 +1,5 @@
-//! The seam to the fast tier: everything the engine writes there goes through [`Media`], so that
-//! a test can keep, drop or tear what was not synced.
+//! The interface to the fast tier: everything that the engine writes to the tier goes through [`Media`], so
+//! that a test can keep, drop or tear unsynced bytes.
 //!
 //! Names are relative to the tier, ASCII, with `/` between components.
 
@@ -30,7 +30,7 @@ mod whole;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
     Existing,
-    /// Created empty, in the place of one that exists.
+    /// Created empty, in the place of an existing file.
     Fresh,
     /// Opened as it is, created empty if missing.
     Keep,
@@ -49,7 +49,7 @@ pub struct MediaStat {
     /// Bytes occupied, which differs from `len` for sparse files.
     pub allocated: u64,
     pub mtime: Timestamp,
-    /// Moves with every change of the file, whatever its other times are set to.
+    /// Moves with every change of the file, however its other times are set.
     pub ctime: Timestamp,
     pub kind: FileKind,
 }
@@ -71,31 +71,32 @@ pub trait Media: Send + Sync + 'static {
     }
     /// Makes everything on the medium durable.
     fn sync_all(&self) -> io::Result<()>;
-    /// How many syncs of the medium and its files have failed so far. With each the device may have lost what it had been
-    /// given of any file, and not flushed; the kernel counts that as written.
+    /// The number of failed syncs of the medium and its files so far. With each failure the device may have
+    /// lost bytes of any file that it had been given and had not flushed; the kernel counts them as written.
     fn failed_syncs(&self) -> u64 {
         0
     }
     fn space(&self) -> io::Result<Space>;
-    /// Whether it is memory, of which a file's pages are found when it is written.
+    /// Whether the medium is memory, where a file's pages are allocated when they are written.
     fn is_memory(&self) -> bool {
         false
     }
-    /// Whether what is overwritten takes room anew.
+    /// Whether overwriting bytes takes new room.
     fn copies_on_write(&self) -> bool {
         false
     }
-    /// Whether any two changes of a file with a look at it between them have different times. Where
-    /// times are those of the last tick of a clock, they have not.
+    /// Whether any two changes of a file have different times if its times are read in between. Where times
+    /// come from a clock's last tick, they may be equal.
     fn tells_each_change(&self) -> bool {
         true
     }
-    /// Whether a lease tells if anybody else has a file open. Where none does, nobody may have one past us.
+    /// Whether a lease tells if another program has a file open. Where leases are not granted, no program may
+    /// have a file open past the daemon.
     fn grants_leases(&self) -> bool {
         true
     }
-    /// Whether what [`MediaFile::seal`] puts beside a file is durable only if all is that was written out before, of that
-    /// file or another.
+    /// Whether the seal that [`MediaFile::seal`] sets is durable only once all bytes that were written out
+    /// before are, of that file or another.
     fn keeps_seals(&self) -> bool {
         false
     }
@@ -103,11 +104,11 @@ pub trait Media: Send + Sync + 'static {
     fn seal_of(&self, _name: &str) -> io::Result<Option<Vec<u8>>> {
         Ok(None)
     }
-    /// What tells that it was mounted all the time since it said the same; `None` if nothing does.
+    /// A mark that stays the same as long as the medium stays mounted; `None` if there is none.
     fn mount_mark(&self) -> Option<String> {
         None
     }
-    /// Latency of every operation so far, by name.
+    /// The latency of every operation so far, by name.
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {
         Vec::new()
     }
@@ -117,7 +118,7 @@ pub trait Media: Send + Sync + 'static {
 pub trait MediaFile: Send + Sync {
     /// Reads until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Puts up to `len` bytes behind those that are in `out`; returns how many.
+    /// Appends up to `len` bytes from `offset` to `out`; returns their number.
     fn read_onto(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
         let begin = out.len();
         out.resize(begin + len, 0);
@@ -128,41 +129,41 @@ pub trait MediaFile: Send + Sync {
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn stat(&self) -> io::Result<MediaStat>;
-    /// Its length in bytes, and no more: who asks for times has the file's next change keep one of its own
-    /// (Linux, multigrain-ts.rst), and the sync after that write the inode as well.
+    /// The file's length in bytes, and no more: a caller that reads the times makes the file's next change keep
+    /// a time of its own (Linux, multigrain-ts.rst), and the sync after that write the inode as well.
     fn size(&self) -> io::Result<u64> {
         Ok(self.stat()?.len)
     }
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
     /// Makes bytes and size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
-    /// Hands all bytes before `end` to the device, which may forget them still.
+    /// Hands all bytes before `end` to the device, which may still lose them.
     fn write_out(&self, _end: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Puts a seal beside the file, in the place of the one before. It is durable after the next
+    /// Sets the seal of the file, in the place of the earlier one. The seal is durable after the next
     /// [`MediaFile::sync_sealed`], or before.
     ///
     /// # Errors
     ///
-    /// Also if of this file none would count, whatever [`Media::keeps_seals`] says.
+    /// Also if a seal of this file would not be valid, whatever [`Media::keeps_seals`] says.
     fn seal(&self, _seal: &[u8]) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
-    /// Makes bytes, size and seal durable, and the file's name (fsync), with a flush of the device that begins after
-    /// this was called.
+    /// Makes bytes, size, seal and name of the file durable (fsync), with a flush of the device that begins
+    /// after this call.
     fn sync_sealed(&self) -> io::Result<()> {
         self.sync_data()
     }
-    /// Whether that flush, of any file of the medium that has a seal, is one of the device that this file's bytes are on.
+    /// Whether the flush by another sealed file of the medium reaches the device that this file's bytes are on.
     fn is_flushed_by_others(&self) -> bool {
         false
     }
-    /// About how many bytes a sync would have to write; 0 if nobody knows.
+    /// About how many bytes a sync would have to write; 0 if unknown.
     fn unsynced(&self) -> u64 {
         0
     }
-    /// Has them written, and does not wait.
+    /// Starts the writing of dirty pages, and does not wait.
     fn begin_sync(&self) {}
     /// Frees `[offset, offset + len)`, which then reads as zeros; the size stays.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
@@ -170,7 +171,7 @@ pub trait MediaFile: Send + Sync {
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
     /// The next stretch at or after `offset` that is not a hole.
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>>;
-    /// Whether nobody else has the file open, in this process or another.
+    /// Whether no other descriptor has the file open, in this process or another.
     fn is_ours_alone(&self) -> io::Result<bool> {
         Ok(true)
     }
@@ -196,7 +197,7 @@ pub struct DirMedia {
     is_memory: bool,
     copies_on_write: bool,
     syncs_names: bool,
-    /// The file system that it is, as its files tell.
+    /// The device number of the directory's file system, as its files report it.
     dev: u64,
     tells_each_change: OnceLock<bool>,
     leases: Arc<OnceLock<bool>>,
@@ -209,11 +210,11 @@ pub struct DirMedia {
 /// Types of file systems that write nothing in place: btrfs, bcachefs, ZFS.
 const COPYING: [i64; 3] = [0x9123_683e, 0xca45_1a4e, 0x2fc1_2fc1];
 
-/// So many changes are looked at to see whether each is told.
+/// The number of changes that are tried to see whether each one has a time of its own.
 const CHANGES: usize = 16;
 
 impl DirMedia {
-    /// Any directory, whoever may write to it.
+    /// Opens any directory, whoever may write to it.
     pub fn open(root: &Path) -> io::Result<DirMedia> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         let fd = fs::open(root, flags, Mode::empty())?;
@@ -239,7 +240,7 @@ impl DirMedia {
         })
     }
 
-    /// Changes a file again and again within a tick, and looks at its time each time.
+    /// Changes a file again and again within a tick, and reads its time after each change.
     fn see_changes(&self) -> io::Result<bool> {
         const NAME: &str = "digests/times";
         let began = Instant::now();
@@ -252,11 +253,11 @@ impl DirMedia {
         let took = began.elapsed();
         self.remove(NAME)?;
         times.dedup();
-        // So many ticks there are not in this time, whatever the clock.
+        // This time cannot hold as many ticks, whatever the clock.
         Ok(times.len() == CHANGES && took < Duration::from_millis(CHANGES as u64 / 2))
     }
 
-    /// Asks for a lease of a file that nobody else knows.
+    /// Takes a lease of a file that no other program knows.
     fn see_lease(&self) -> io::Result<bool> {
         const NAME: &str = "digests/lease";
         let told = self.open(NAME, Open::Fresh)?.is_ours_alone().is_ok();
@@ -285,14 +286,14 @@ impl Media for DirMedia {
         };
         let open = || open().map_err(full);
         let fd = match self.ops.open.time(|_| 0, open) {
-            // Not emptied: programs may have mapped what is there.
+            // The old file is not emptied: programs may have it mapped.
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
                 fs::unlinkat(&self.folder, name, AtFlags::empty())?;
                 self.ops.open.time(|_| 0, open)?
             }
             opened => opened?,
         };
-        // The log and its like are to be opened whatever programs have open.
+        // The log and files like it must stay openable, however many files programs have open.
         let fd = if name.starts_with("shadow/") || name.starts_with("digests/") {
             leave_room(fd)?
         } else {
@@ -335,7 +336,7 @@ impl Media for DirMedia {
 
     fn sync_new(&self, file: &dyn MediaFile, dir: &str) -> io::Result<()> {
         match file.as_fd() {
-            // Not fdatasync: the name may be younger than the file, and that is told of its times alone.
+            // Not fdatasync: the name may be younger than the file, which only its times show.
             Some(fd) if self.syncs_names => Ok(self.ops.sync.time(|()| 0, || fs::fsync(fd))?),
             _ => {
                 file.sync_data()?;
@@ -403,12 +404,12 @@ impl Media for DirMedia {
 
 struct DirMediaFile {
     fd: OwnedFd,
-    /// The file system of its medium.
+    /// The device number of the medium's file system.
     dev: u64,
-    /// Whether there are any, once that was tried.
+    /// Whether the medium grants leases, once that was tried.
     leases: Arc<OnceLock<bool>>,
     ops: Arc<Ops>,
-    /// Whether seals of it count, once that was asked.
+    /// Whether seals of the file are valid, once that was tried.
     seals: OnceLock<bool>,
 }
 
@@ -467,15 +468,15 @@ impl MediaFile for DirMediaFile {
         *self.seals.get_or_init(|| mark::is_flushed_by_commits(self.fd.as_fd(), self.dev))
     }
 
-    /// By cachestat(2), which Linux has since 6.5.
+    /// Uses cachestat(2), which Linux has since 6.5.
     fn unsynced(&self) -> u64 {
         const CACHESTAT: libc::c_long = 451;
         const PAGE: u64 = 4096;
         // From the beginning to the end.
         let range = [0u64; 2];
-        // Pages in the cache, dirty ones, those on their way, evicted ones, and lately so.
+        // Pages in the cache, dirty, under writeback, evicted, and recently evicted.
         let mut found = [0u64; 5];
-        // SAFETY: the range is two numbers and the answer five, as the call has them.
+        // SAFETY: the range is two numbers and the answer five, as the system call defines them.
         let done = unsafe {
             libc::syscall(CACHESTAT, self.fd.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0)
         };
@@ -483,7 +484,7 @@ impl MediaFile for DirMediaFile {
     }
 
     fn begin_sync(&self) {
-        // SAFETY: takes numbers alone.
+        // SAFETY: the call takes numbers alone.
         unsafe { libc::sync_file_range(self.fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
@@ -515,13 +516,13 @@ impl MediaFile for DirMediaFile {
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        // Who opens the file at this very moment breaks the lease, and the signal that tells of it
-        // by default ends the process: one that does nothing instead.
+        // A program that opens the file at this very moment breaks the lease. The signal for that ends the
+        // process by default: this one is ignored by default.
         fcntl(F_SETSIG, libc::SIGURG)?;
         match fcntl(libc::F_SETLEASE, libc::F_WRLCK) {
             Ok(()) => fcntl(libc::F_SETLEASE, libc::F_UNLCK).map(|()| true),
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
-            // Nobody was let past us.
+            // The medium grants no leases: no program was let past the daemon.
             Err(_) if self.leases.get() == Some(&false) => Ok(true),
             Err(e) => Err(e),
         }
@@ -532,7 +533,7 @@ impl MediaFile for DirMediaFile {
     }
 }
 
-/// A quota that is used up is a medium without room: what can be evicted or flushed makes some.
+/// A used-up quota counts as a full medium: eviction or a flush can make room.
 fn full(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EDQUOT) => io::Error::from_raw_os_error(libc::ENOSPC),
@@ -540,16 +541,16 @@ fn full(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether no program has the shadow open or mapped past us. One that was passed through to it may
-/// close it and keep its mapping, of which the kernel tells us nothing: the mapping holds the shadow
-/// and not our file. What is taken out of a shadow would be zeros to it, and what it stores there
-/// would be seen by nobody. (`backing_file_mmap` in Linux, fs/backing-file.c.)
+/// Whether no program has the shadow open or mapped past the daemon. A program with a passed-through shadow may
+/// close it and keep its mapping, which the kernel does not report: the mapping holds the shadow and not the
+/// file in the mount. Bytes that are punched out of the shadow would be zeros to the program, and its stores
+/// would be lost. (`backing_file_mmap` in Linux, fs/backing-file.c.)
 pub fn is_alone(shadow: &dyn MediaFile) -> bool {
-    // What cannot be told may be so.
+    // If the medium cannot tell, a program may have it open.
     shadow.is_ours_alone().unwrap_or(false)
 }
 
-/// What is on record as present and is not in the shadow is not zeros.
+/// The error for bytes that are on record as present and not in the shadow: they are not zeros.
 pub fn torn() -> std::io::Error {
     std::io::Error::other("a shadow file is shorter than the record of it")
 }
@@ -586,7 +587,7 @@ mod tests {
 
     use super::{DirMedia, DirMediaFile, Media, MediaFile, Open};
 
-    /// On a device that no commit flushes.
+    /// On a device that no commit flushes, a seal is refused.
     // S-3
     #[test]
     fn a_file_of_which_no_seal_counts_gets_none() {
@@ -600,7 +601,7 @@ mod tests {
         assert_eq!(media.seal_of("f").expect("it is there"), None);
     }
 
-    /// How often of `TRIES` the last of two changes had a time of its own, with `look` between the two.
+    /// How often of `TRIES` the second of two changes had a time of its own, with `look` between the two.
     fn times_of_their_own(file: &dyn MediaFile, look: impl Fn()) -> usize {
         let own = |_: &usize| {
             file.stat().expect("it is there");
@@ -626,7 +627,7 @@ mod tests {
             return eprintln!("SKIPPED: this file system's times are of a clock's ticks");
         }
         let sized = times_of_their_own(&*file, || assert_eq!(file.size().expect("it is there"), 1));
-        // A tick may fall between the two.
+        // A tick may fall between the two changes.
         assert!(sized < TRIES / 2, "{sized} of {TRIES}");
     }
 }

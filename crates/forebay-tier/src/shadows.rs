@@ -1,12 +1,12 @@
 //! Whether a shadow file is what its record says, before a byte of it is believed.
 //!
-//! One comparison for all who meet what an earlier daemon left: recovery, check, salvage, and
-//! whoever uses a file for the first time after a start. A byte on record that lies beyond the end
-//! of the shadow is missing: a clean one is absent and is fetched again, a dirty one is lost, and
-//! told ([`FileState::loss_beyond`]). It is never zero.
+//! One comparison for all code that meets shadows of an earlier daemon: recovery, check, salvage,
+//! and the first use of a file after a start. A recorded byte beyond the end of the shadow is
+//! missing: a clean one is absent and is fetched again, a dirty one is lost, and reported
+//! ([`FileState::loss_beyond`]). It is never zero.
 //!
-//! What a crash may leave is no damage: a shadow grows before the record of it is made, and is cut
-//! after, so it is never shorter than what counts.
+//! A crash leaves no damage: a shadow grows before its record is made, and is cut after it, so it
+//! is never shorter than its recorded bytes.
 
 use std::io;
 
@@ -17,22 +17,22 @@ use crate::core::state::{Boot, FileState};
 use crate::dir::shadow_name;
 use crate::media::{Media, MediaStat};
 
-/// What lies where a record says that a shadow is.
+/// The result of looking at the place of a shadow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// Whatever it is, no byte in it counts.
+    /// No byte of the shadow counts, whatever is in its place.
     Unneeded,
-    /// It has every byte that counts.
+    /// The shadow has every byte that counts.
     Sound(MediaStat),
-    /// It ends before the last byte that counts.
+    /// The shadow ends before the last byte that counts.
     Short(MediaStat),
     Missing,
-    /// Something else has its name.
+    /// Another kind of file has the shadow's name.
     Foreign(FileKind),
 }
 
 impl Found {
-    /// `need` is where the last byte that counts ends.
+    /// Judges a shadow; `need` is the end of the last byte that counts.
     pub fn of(stat: MediaStat, need: u64) -> Found {
         match stat.kind {
             FileKind::File if stat.len < need => Found::Short(stat),
@@ -45,7 +45,7 @@ impl Found {
         matches!(self, Found::Unneeded | Found::Sound(_))
     }
 
-    /// The shadow's length and time of last change; `None` if there is none where one has to be.
+    /// The shadow's length and time of last change; `None` if a needed shadow is missing.
     pub fn shadow(&self, state: &FileState) -> Option<(u64, Timestamp)> {
         match self {
             Found::Unneeded => Some((state.size(), state.mtime())),
@@ -54,7 +54,7 @@ impl Found {
         }
     }
 
-    /// What is wrong, in words, if `lost` dirty bytes went with it.
+    /// The problem in words, if there is one; `lost` dirty bytes are lost with it.
     pub fn problem(&self, id: FileId, lost: u64) -> Option<String> {
         let what = match self {
             Found::Unneeded | Found::Sound(_) => return None,
@@ -70,7 +70,8 @@ impl Found {
     }
 }
 
-/// Compares the shadow of `state` with it. An error says nothing of the file, but of the medium.
+/// Compares the shadow of `state` with it. An error is the medium's, and says nothing about the
+/// file.
 pub fn look(media: &dyn Media, id: FileId, state: &FileState, boot: Boot) -> io::Result<Found> {
     let Some(need) = state.needs_shadow(boot) else { return Ok(Found::Unneeded) };
     match media.stat(&shadow_name(id)) {
@@ -80,7 +81,7 @@ pub fn look(media: &dyn Media, id: FileId, state: &FileState, boot: Boot) -> io:
     }
 }
 
-/// Takes what is no shadow out of a shadow's place. Nobody knows whose it is: it is kept.
+/// Renames a foreign file out of a shadow's place. Its owner is unknown, so it is kept.
 pub fn set_aside(media: &dyn Media, id: FileId) -> io::Result<()> {
     let name = shadow_name(id);
     media.rename(&name, &format!("{name}.not-a-shadow"))

@@ -1,8 +1,9 @@
-//! The copies that are kept for one home, as their log has them.
+//! The shelf: the copies that are kept for one home, and their log.
 //!
-//! Their bytes lie where those of our own files do, in shadow files with numbers of their own. So a copy
-//! becomes a file of ours with one record, and nothing moves. The log is `copies/HOME/SEQ`, records as in
-//! the tier's own log; each file of it begins with all that there is, and the mark that it was all.
+//! The bytes of copies lie where those of own files do, in shadow files with numbers of their own. So a
+//! copy becomes an own file with one record, and no byte moves. The log is `copies/HOME/SEQ`, with
+//! records as in the tier's own log; each file of it begins with all copies, and a mark that these were
+//! all.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -17,22 +18,22 @@ use crate::dir::shadow_name;
 use crate::log;
 use crate::media::{Media, Open};
 
-/// The directory of all of them in a tier, with one of its own for each home.
+/// The directory of all copies in a tier, with one subdirectory for each home.
 pub const DIR: &str = "copies";
 
-/// A copy, but for its bytes.
+/// A copy, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     pub id: FileId,
-    /// The number of the claim that it was made under.
+    /// The number of the claim that the copy was made under.
     pub claim: u64,
-    /// The round that it is from.
+    /// The round that the copy is from.
     pub round: u64,
     pub portrait: Portrait,
 }
 
 impl Kept {
-    /// The file has grown by `ranges`.
+    /// Notes that the file has grown by `grown.ranges`.
     pub fn grow(&mut self, grown: &Grown) {
         (self.claim, self.round) = (grown.claim, grown.round);
         let portrait = &mut self.portrait;
@@ -42,13 +43,13 @@ impl Kept {
         (portrait.size, portrait.mtime) = (grown.size, grown.mtime);
     }
 
-    /// Of the file, that are here.
+    /// The number of the file's bytes that the copy has.
     pub fn bytes(&self) -> u64 {
         self.portrait.ranges.bytes(|_| true)
     }
 }
 
-/// What a round has brought of a file, of which its home changed nothing else.
+/// The changes of a file in a round, if its home changed nothing else of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grown {
     pub claim: u64,
@@ -58,15 +59,15 @@ pub struct Grown {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// What the log says. New ones come last.
+/// An entry of the log of a shelf. New kinds come last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
-    /// What follows is from this run of the home's engine. `filled`: nothing is missing.
+    /// The entries that follow are from this run of the home's engine. `filled`: no copy is missing.
     Session {
         session: u64,
         filled: bool,
     },
-    /// What is in front of it is all that there was when this file of the log was begun.
+    /// The entries before this one are all that there were when this file of the log was begun.
     Begun,
     Whole(FileKey, Box<Kept>),
     Grown(FileKey, Grown),
@@ -83,17 +84,17 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// An empty one, for a run of the home's engine.
+    /// An empty shelf, for a run of the home's engine.
     pub fn of_session(session: u64) -> Shelf {
         Shelf { session, ..Shelf::default() }
     }
 
-    /// What an entry of the log says, is so.
+    /// Applies an entry of the log.
     pub fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Session { session, filled } => {
                 if session != self.session {
-                    // Another run of the home's engine counts its rounds anew.
+                    // Another run of the home's engine counts its rounds from the start.
                     self.copies.values_mut().for_each(|kept| kept.round = 0);
                 }
                 (self.session, self.filled) = (session, filled);
@@ -109,7 +110,7 @@ impl Shelf {
         }
     }
 
-    /// What a file of the log begins with.
+    /// The entries that a new file of the log begins with.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         let session = Entry::Session { session: self.session, filled: self.filled };
         let whole = |(file, kept): (&FileKey, &Kept)| Entry::Whole(*file, Box::new(kept.clone()));
@@ -125,9 +126,9 @@ pub struct FoundHome {
     /// The files of its log.
     pub logs: Vec<String>,
     pub next_seq: u64,
-    /// Something is missing, in words: what is left cannot be built upon.
+    /// The missing parts, in words: the rest is no base for more copies.
     pub damage: Option<String>,
-    /// Copies that are files of our own already.
+    /// Some copies have become files of this member already.
     pub adopted: bool,
 }
 
@@ -138,12 +139,12 @@ pub struct Found {
 }
 
 impl Found {
-    /// Reads what is there, and changes nothing. `ours` says whether a shadow is that of a file of ours
-    /// with this key.
+    /// Reads the copies, and changes nothing. `ours` says whether a shadow belongs to an own file with
+    /// this key.
     ///
     /// # Errors
     ///
-    /// If the medium fails. A log that is damaged is no error: [`FoundHome::damage`].
+    /// If the medium fails. A damaged log is no error: [`FoundHome::damage`].
     pub fn read(
         media: &dyn Media,
         boot: Boot,
@@ -163,7 +164,7 @@ impl Found {
         Ok(found)
     }
 
-    /// By home.
+    /// The copies by home.
     pub fn into_homes(self) -> Vec<FoundHome> {
         self.homes
     }
@@ -174,7 +175,7 @@ impl Found {
         copies.map(|kept| kept.id).collect()
     }
 
-    /// What is wrong with them, in words.
+    /// The problems of the copies, in words.
     pub fn problems(&self) -> Vec<String> {
         let damage = |home: &FoundHome| {
             home.damage.as_ref().map(|what| format!("copies for {}: {what}", home.name))
@@ -211,9 +212,9 @@ fn read_home(
         let (mut shelf, mut seq) = (Shelf::default(), first);
         let file = media.open(&format!("{dir}/{name}"), Open::Existing)?;
         let tail = log::read(&*file, &mut seq, |entry| shelf.apply(entry))?;
-        // Another file of the log than this one is begun next.
+        // The next file of the log gets another name than this one.
         home.next_seq = home.next_seq.max(tail.next_seq()).max(first + 1);
-        // One that was being begun when we died: the one before it has everything.
+        // A file whose beginning was cut off by a crash: the one before it has everything.
         if !shelf.begun {
             continue;
         }
@@ -241,8 +242,8 @@ fn read_home(
     Ok(Some(home))
 }
 
-/// The name of a home's directory: what is no letter, digit, `-` or `_` of its name is in hexadecimal
-/// digits behind `%`.
+/// The name of a home's directory: each byte of its name that is no letter, digit, `-` or `_` is written
+/// as `%` and two hexadecimal digits.
 pub fn encoded(home: &str) -> String {
     let mut name = String::new();
     for byte in home.bytes() {

@@ -1,43 +1,43 @@
-//! Why bytes that were never synced may be believed: the kernel that held them in its memory holds
-//! them still.
+//! The reason why unsynced bytes may be believed: the kernel that held them in its memory still
+//! holds them.
 //!
-//! Two things end that: the machine starts anew, or the tier's file system is unmounted (or shut
-//! down first, so that what was in memory never reached the device) and mounted again. A witness
-//! is what tells both; it is recorded when the tier is used, and compared here and nowhere else.
+//! Two events end that: the machine boots anew, or the tier's file system is unmounted (or shut
+//! down first, so that its memory never reached the device) and mounted again. A witness detects
+//! both; it is recorded when the tier is used, and compared here and nowhere else.
 
 use crate::core::state::Boot;
 use crate::media::Media;
 
-/// What was there when somebody used the tier.
+/// The state of the machine when the tier was used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Witness {
-    /// The machine's boot id; empty if nobody used the tier yet.
+    /// The machine's boot id; empty if the tier was never used.
     pub boot: String,
-    /// [`Media::mount_mark`], where one can be had.
+    /// [`Media::mount_mark`], where the medium has one.
     pub mount: Option<String>,
 }
 
-/// What has happened to the memory of the kernel since a witness was recorded.
+/// The events since a witness was recorded, as far as they concern the kernel's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Since {
-    /// Nobody had used the tier before.
+    /// The tier was never used before.
     Unused,
-    /// The same kernel holds the same file system: what was written is there.
+    /// The same kernel holds the same file system: every written byte is there.
     Kept,
     /// The same kernel, but the file system was unmounted in between.
     Remounted,
-    /// Another kernel.
+    /// Another kernel runs.
     Rebooted,
 }
 
 impl Witness {
-    /// As things are now.
+    /// The witness of the present state.
     pub fn here(media: &dyn Media) -> Witness {
         Witness { boot: boot_id(), mount: media.mount_mark() }
     }
 
-    /// What has happened since `self` was recorded, if things are `now` so. Where one of the two
-    /// has no mark of the mount, the boot alone decides.
+    /// The events between the recording of `self` and `now`. If one of the two has no mark of the
+    /// mount, the boot alone decides.
     pub fn since(&self, now: &Witness) -> Since {
         let remounted = || self.mount.as_ref().zip(now.mount.as_ref()).is_some_and(|(a, b)| a != b);
         match self {
@@ -50,7 +50,7 @@ impl Witness {
 }
 
 impl Since {
-    /// What may be trusted. Before a shutdown that was clean everything was synced.
+    /// Which bytes may be trusted. Before a clean shutdown everything was synced.
     pub fn boot(self, clean_shutdown: bool) -> Boot {
         match self {
             Since::Unused | Since::Kept => Boot::Kept,
@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Every pair of what was recorded and what is there now.
+    /// Every pair of a recorded witness and a present one.
     // S-2 S-4
     #[test]
     fn memory_is_believed_while_the_same_kernel_has_the_file_system_mounted() {

@@ -1,4 +1,4 @@
-//! A tier that was not there before it was opened: who fails to use it takes it away again.
+//! A tier that was made when it was opened: a process that fails to use it removes it again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,11 @@ use super::{LOCK, RUN, SUPERBLOCK};
 use crate::digests;
 use crate::index::STORE_NAME;
 
-/// What a tier without a file in it holds, in the order in which it is removed: what says that it is a tier goes last.
+/// The contents of a tier without files, in the order of removal: the superblock and the lock, which mark a
+/// tier, go last.
 const OF_EMPTY: [&str; 7] = ["shadow", "log", digests::DIR, RUN, STORE_NAME, SUPERBLOCK, LOCK];
 
-/// The directory of a new tier. While this lives, nobody else has the tier.
+/// The directory of a new tier. While this lives, no other process can have the tier.
 pub struct Made {
     end: End,
     tier: Folder,
@@ -29,8 +30,8 @@ impl Made {
         Ok(Made { end, tier, _lock: lock.try_clone()? })
     }
 
-    /// Removes it, and gives back the error for whose sake. Where the tier holds anything else than an empty one does, and
-    /// its `run` anything else than `of_daemon`, nothing of it is removed, and the error says so.
+    /// Removes the new tier, and returns `error`. If the tier holds more than an empty one does, or its `run`
+    /// more than `of_daemon`, nothing is removed, and the error says so.
     #[must_use]
     pub fn undo(made: Option<Made>, error: Error, of_daemon: &[&str]) -> Error {
         let Some(made) = made else { return error };
@@ -68,7 +69,7 @@ impl Made {
         }
     }
 
-    /// What is in a directory of the tier, by paths in the tier; nothing if there is no such directory.
+    /// The names in a directory of the tier, as paths in the tier; empty if there is no such directory.
     fn names(&self, dir: &str) -> io::Result<Vec<String>> {
         match self.tier.list(dir) {
             Ok(names) => Ok(names.iter().map(|name| path_in(dir, name)).collect()),
@@ -82,7 +83,7 @@ fn path_in(dir: &str, name: impl AsRef<Path>) -> String {
     Path::new(dir).join(name).display().to_string()
 }
 
-/// Removes a directory that was just made, if nobody has put anything into it.
+/// Removes a directory that was just made, if it is still empty.
 pub(super) fn remove_dir(end: &End) -> io::Result<()> {
     Ok(unlinkat(&end.dir, &end.name, AtFlags::REMOVEDIR)?)
 }
@@ -116,7 +117,7 @@ mod tests {
         }
     }
 
-    /// What the error says after it.
+    /// The text of the error after the removal.
     fn undone(made: Option<Made>) -> String {
         let error = Error::new(Kind::Unavailable, "no mount");
         assert!(made.is_some(), "it was made");
@@ -133,7 +134,7 @@ mod tests {
         assert!(bed.open().is_some(), "and it can be made again");
     }
 
-    /// Method: a file in each place where somebody may have put one.
+    /// Method: a file in each place where a user may have put one.
     #[test]
     fn a_new_tier_with_anything_else_in_it_stays_as_it_is() {
         for name in ["notes", "shadow/0a/a", "shadow/a", "run/jobs.json"] {

@@ -1,4 +1,4 @@
-//! What is found of an index at start: the store, and the logs that are replayed over it.
+//! The loading of an index at start: the store is read, and the logs are replayed over it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -20,26 +20,26 @@ use crate::log::Entry;
 use crate::media::{Media, Open};
 use crate::witness::{Since, Witness};
 
-/// The index as it was found at start.
+/// The index as it is found at start.
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub files: BTreeMap<FileId, Record>,
     pub names: Journal,
     pub next_id: u64,
-    /// Of the last use of the tier.
+    /// The witness of the last use of the tier.
     pub witness: Witness,
     pub clean_shutdown: bool,
-    /// How often what was never synced was lost, before the last use of the tier.
+    /// The number of times that unsynced data were lost, before the last use of the tier.
     losses: u64,
-    /// How often the tier was used; `None` if nobody knows.
+    /// The number of uses of the tier; `None` if it is not known.
     pub(super) start: Option<u64>,
-    /// What could not be read, in words.
+    /// The parts that could not be read, in words.
     pub problems: Vec<String>,
-    /// Where records of the log are missing that were there, in words: nobody knows what they said.
+    /// The places where records of the log are missing, in words: their contents are unknown.
     pub damage: Vec<String>,
     /// Files whose whole state was recorded after the last damage.
     pub(super) sure: HashSet<FileId>,
-    /// Somebody has used the tier: there must be a log.
+    /// The tier was used before: there must be a log.
     pub(super) used: bool,
     pub(super) next_seq: u64,
     pub(super) applied_seq: u64,
@@ -54,7 +54,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What has happened since the tier was last used, if things are `now` so.
+    /// What has happened between the last use of the tier and `now`.
     pub fn since(&self, now: &Witness) -> Since {
         self.witness.since(now)
     }
@@ -64,12 +64,12 @@ impl Loaded {
         !self.damage.is_empty() && !self.sure.contains(&id)
     }
 
-    /// What of it may be trusted then.
+    /// Which bytes may be trusted after that.
     pub fn boot(&self, now: &Witness) -> Boot {
         self.since(now).boot(self.clean_shutdown)
     }
 
-    /// How often what was never synced was lost, this time among them.
+    /// The number of times that unsynced data were lost, this start included.
     pub fn losses(&self, now: &Witness) -> u64 {
         self.losses + u64::from(self.boot(now) == Boot::Lost)
     }
@@ -87,7 +87,7 @@ impl Loaded {
     pub(super) fn replay_logs(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
         let read = self.replay_each_log(media, now);
         self.find_dirs();
-        // Who was still served after the mark was set made records behind it.
+        // Records behind the mark of a clean shutdown come from programs that were still served after it.
         self.clean_shutdown &= self.next_seq == self.applied_seq;
         // A log without one whole record is started afresh under the same name.
         let fresh = log::name(self.next_seq);
@@ -104,9 +104,9 @@ impl Loaded {
             let first = u64::from_str_radix(&name, 16).unwrap_or(0);
             self.logs.push(full.clone());
             if first < self.applied_seq {
-                continue; // Covered by the store; a crash kept it from being removed (I2).
+                continue; // Covered by the store; a crash prevented its removal (I2).
             }
-            // Begun, and not finished: more records went into the one before it (I2).
+            // A file that was begun and not finished: later records went into the old file (I2).
             if first < self.next_seq && is_empty(media, &full, first)? {
                 continue;
             }
@@ -123,7 +123,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Finds the directories of all names.
+    /// Finds the directories that all names are in.
     fn find_dirs(&mut self) {
         let mut grown = Grown::of(std::mem::take(&mut self.places));
         self.files.values_mut().for_each(|record| record.paths.settle(&mut grown));
@@ -131,8 +131,8 @@ impl Loaded {
         self.moved = grown.finish();
     }
 
-    /// Replays one file. Behind damage, what can be read is applied as well: who saves a damaged
-    /// tier has more of it, and nobody else acts on it.
+    /// Replays one file of the log. Readable records behind damage are applied as well: `salvage` recovers more
+    /// of a damaged tier with them, and nothing else acts on them.
     fn replay(&mut self, media: &dyn Media, name: &str, now: &Witness) -> io::Result<()> {
         let file = media.open(name, Open::Existing)?;
         let (mut next_seq, mut seq) = (self.next_seq, self.next_seq);
@@ -142,7 +142,7 @@ impl Loaded {
         };
         let tail = log::read(&*file, &mut next_seq, each)?;
         self.next_seq = next_seq;
-        // What was recorded behind the mark of a clean shutdown nobody has synced.
+        // Records behind the mark of a clean shutdown were never synced.
         if tail.is_damage(self.since(now).boot(false)) {
             self.gap(format!("{name} is damaged at record {next_seq:x}"));
             self.next_seq = tail.next_seq();
@@ -151,8 +151,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// After a loss of power: takes what shadows say of themselves and the log does not, of files that were written past
-    /// the daemon. Returns the shadows that cannot be asked, and why.
+    /// After a loss of power: takes from the seals of shadows what the log does not say, of files that programs
+    /// wrote past the daemon. Returns the shadows whose seals cannot be read, and the errors.
     pub(super) fn believe_seals(
         &mut self,
         media: &dyn Media,
@@ -181,14 +181,15 @@ impl Loaded {
                     self.problems.push(in_doubt(file, durable.unwrap_or(0), len));
                 }
                 file.apply(&Change::Synced { size: len, ranges: (&[(0, len)]).into() });
-                // It changes the store, too.
+                // The change goes to the store, too.
                 self.touched.entry(id).or_insert(self.applied_seq);
             }
         }
         failed
     }
 
-    /// The same for who changes nothing: what cannot be asked is told.
+    /// Believes the seals for a caller that changes nothing: seals that cannot be read are reported as
+    /// problems.
     fn hear_seals(&mut self, media: &dyn Media, now: &Witness) {
         for (name, error) in self.believe_seals(media, now) {
             let text = format!("{name}: up to where it was synced last is not known: {error}");
@@ -196,28 +197,29 @@ impl Loaded {
         }
     }
 
-    /// Whether the seal of a file counts. Where nobody knows which use of the tier was the last, it may be of any.
+    /// Whether the seal of a file is valid. If the number of the last use of the tier is unknown, the seal may
+    /// be of any use.
     pub(super) fn counts(&self, seal: Seal, id: FileId) -> bool {
         let start = self.start.unwrap_or(seal.start);
         seal.counts(start, self.applied_seq, self.touched.get(&id).copied())
     }
 
-    /// Up to where the shadow says that it is durable, if that counts.
+    /// The length up to which the shadow's valid seal says that it is durable, if it has one.
     fn sealed_to(&self, media: &dyn Media, id: FileId) -> io::Result<Option<u64>> {
         let name = shadow_name(id);
         let stat = match media.stat(&name) {
             Ok(stat) if stat.kind == FileKind::File => stat,
-            // Who compares it with its record tells of that.
+            // The caller that compares the shadow with its record reports this.
             Ok(_) => return Ok(None),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
         let seal = media.seal_of(&name)?.and_then(|bytes| Seal::of_bytes(&bytes));
-        // A write that had not ended when the seal was made may have moved the size in memory alone.
+        // A write that was under way when the seal was made may have moved the size in memory alone.
         Ok(seal.filter(|seal| self.counts(*seal, id)).map(|seal| seal.len.min(stat.len)))
     }
 
-    /// Records are missing here: what was known so far may have changed.
+    /// Notes that records are missing here: they may have changed everything that is known so far.
     fn gap(&mut self, what: String) {
         self.damage.push(format!("the log: {what}"));
         self.sure.clear();
@@ -268,7 +270,7 @@ pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
     Ok(loaded)
 }
 
-/// Of a file whose seal may be of an earlier use of the tier.
+/// The problem of a file whose seal may be of an earlier use of the tier.
 fn in_doubt(file: &Record, durable: u64, len: u64) -> String {
     format!(
         "{}: its bytes {durable}..{len} were synced by the word of its shadow file alone, which may be of an earlier use of the tier: they are in doubt",
@@ -276,18 +278,18 @@ fn in_doubt(file: &Record, durable: u64, len: u64) -> String {
     )
 }
 
-/// What the logs alone say, for when the store cannot be read: the files that changed since the
-/// last compaction.
+/// Reads the logs alone, for a tier whose store cannot be read: the files that changed since the last
+/// compaction.
 pub fn load_logs(media: &dyn Media, now: &Witness) -> Loaded {
     let mut loaded = Loaded::default();
-    // Who used it last nobody knows: what was never synced is not believed.
+    // The last boot is unknown: data that were never synced are not believed.
     loaded.witness.boot = "unknown".into();
     let first = media.list("log").unwrap_or_default().into_iter().min();
     loaded.next_seq = first.and_then(|name| u64::from_str_radix(&name, 16).ok()).unwrap_or(0);
-    // What the store had from behind that the logs say again (I2).
+    // The store may have had records that the logs repeat (I2).
     loaded.applied_seq = loaded.next_seq;
     let read = loaded.replay_logs(media, now);
-    // Every change of a file from before the first log is told as a problem; the caller knows.
+    // Every change of a file that is older than the first log is a problem here; the caller knows that.
     loaded.problems.clear();
     loaded.problems.extend(read.err().map(|e| format!("the log cannot be read to its end: {e}")));
     loaded.hear_seals(media, now);
@@ -320,7 +322,7 @@ pub(super) fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     load_dirs(&txn, loaded)?;
     for row in files.iter().map_err(other)? {
         let (id, bytes) = row.map_err(other)?;
-        // The number above was read before the files were: one of them may be newer.
+        // `next_id` was read before the files were: a file may be newer.
         loaded.next_id = loaded.next_id.max(id.value() + 1);
         match postcard::from_bytes(bytes.value()) {
             Ok(state) => drop(loaded.files.insert(FileId(id.value()), state)),
@@ -330,7 +332,7 @@ pub(super) fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     Ok(())
 }
 
-/// A tier of an older format has none.
+/// Reads the directories. A tier of an older format has no table of them.
 fn load_dirs(txn: &redb::ReadTransaction, loaded: &mut Loaded) -> io::Result<()> {
     let Ok(dirs) = txn.open_table(DIRS) else { return Ok(()) };
     for row in dirs.iter().map_err(other)? {

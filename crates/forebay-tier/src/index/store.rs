@@ -1,4 +1,4 @@
-//! What redb writes to: a file of the tier, or memory over one that must not be changed.
+//! The storage under redb: a file of the tier, or memory over a file that must not be changed.
 
 use std::io;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use forebay_base::lock::{Mutex, Rank};
 /// redb on a file of the tier.
 pub(super) struct Backend {
     pub file: Arc<dyn MediaFile>,
-    /// A sync has failed: the kernel counts as written what it could not write, and a sync of the file opened anew
-    /// would say that all is well.
+    /// A sync has failed: the kernel counts as written what it could not write, and a sync of the file, opened
+    /// anew, would report success.
     pub doubt: Arc<AtomicBool>,
 }
 

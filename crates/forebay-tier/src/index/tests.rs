@@ -14,7 +14,7 @@ use crate::core::paths::{Paths, Weight};
 use crate::core::state::FileState;
 use crate::media::{DirMedia, MediaFile, MediaStat, Space};
 
-/// What the names are, said by whole paths.
+/// The naive model: the whole paths of each file.
 type Naive = BTreeMap<FileId, Vec<PathBuf>>;
 
 struct Chance(u64);
@@ -27,7 +27,7 @@ impl Chance {
         self.0 % n
     }
 
-    /// Of few names, so that they meet; one of them is not UTF-8.
+    /// A random directory of few names, so that paths meet; one name is not UTF-8.
     fn dir(&mut self) -> PathBuf {
         let names: [&[u8]; 4] = [b"a", b"b", b"\xff", b"c"];
         let name = |chance: &mut Chance| OsStr::from_bytes(names[chance.below(4) as usize]);
@@ -79,7 +79,7 @@ fn enter(id: FileId, paths: &Paths) {
     }
 }
 
-/// An index with the files that are in memory.
+/// An index with the states of its files in memory.
 struct Bench {
     media: Arc<dyn Media>,
     index: Index,
@@ -141,8 +141,8 @@ impl Bench {
     }
 }
 
-/// Directories that move, are exchanged, made and forgotten, with compactions and crashes in between: names
-/// are those that whole paths would have, in memory and on record.
+/// Directories are moved, exchanged, made and forgotten, with compactions and crashes in between: the names are
+/// equal to those of the whole-path model, in memory and on record.
 // S-2
 #[test]
 fn directories_that_move_take_the_names_below_along() {
@@ -238,7 +238,7 @@ fn directories_that_move_take_the_names_below_along() {
             }
         }
         assert!(moved > 2 && crashes > 2 && found_below > 100, "{moved} {crashes} {found_below}");
-        // Nothing is left of directories that nothing is in.
+        // No directory remains once it is empty.
         naive.keys().for_each(|id| bench.remove(*id));
         bench.compact();
         bench.compact();
@@ -248,8 +248,8 @@ fn directories_that_move_take_the_names_below_along() {
     }
 }
 
-/// What somebody else has removed may still be known at a name that is taken since: both go on
-/// together, after a restart as well.
+/// A directory that another writer removed may still be known at a name that is taken since: both stay known,
+/// after a restart as well.
 #[test]
 fn a_directory_takes_the_place_of_one_that_is_still_known() {
     let dir = TempDir::new();
@@ -270,8 +270,8 @@ fn a_directory_takes_the_place_of_one_that_is_still_known() {
     assert!(bench.index.tree().find(Path::new("to")).is_none());
 }
 
-/// A tier whose store cannot be read is saved from its log alone: what the log says of a file names it
-/// whole.
+/// A tier whose store cannot be read is saved from its log alone: the log holds the whole name of each file in
+/// it.
 // S-11
 #[test]
 fn each_file_of_the_log_says_where_the_names_in_it_are() {
@@ -285,12 +285,12 @@ fn each_file_of_the_log_says_where_the_names_in_it_are() {
     assert_eq!(loaded.files[&id].display_path(), Path::new("x/y/b/f"));
 }
 
-/// A directory that has no room for anything new of this name while it is full.
+/// A medium that is full for new writes to the file of this name.
 struct Full {
     dir: DirMedia,
     what: Mutex<&'static str>,
     failed_syncs: AtomicU64,
-    /// Another sync fails while the log's own succeeds, so often.
+    /// The number of syncs of other files that fail while the log's own sync succeeds.
     failing: AtomicU64,
 }
 
@@ -339,7 +339,7 @@ impl MediaFile for FullFile {
             self.media.failing.fetch_sub(1, Relaxed);
             self.media.failed_syncs.fetch_add(1, Relaxed);
         }
-        // Of the store alone.
+        // Only the sync of the store fails.
         let is_store = self.name == STORE_NAME;
         self.media.of(if is_store { "sync" } else { "" }).and_then(|()| self.file.sync_data())
     }
@@ -364,7 +364,7 @@ impl MediaFile for FullFile {
 impl Media for Arc<Full> {
     fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
         let file = self.dir.open(name, how)?;
-        // It is there, and its entry is not known to be durable.
+        // The file exists, and its entry is not known to be durable.
         if how == Open::Keep && file.stat()?.len == 0 {
             self.of(name)?;
         }
@@ -376,7 +376,7 @@ impl Media for Arc<Full> {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        // As after a crash.
+        // The removal fails as after a crash.
         self.of(name).and_then(|()| self.dir.remove(name))
     }
 
@@ -409,8 +409,8 @@ impl Media for Arc<Full> {
     }
 }
 
-/// A tier without room for a while can be compacted when there is some, and what was recorded meanwhile is
-/// there after a crash at any moment of it.
+/// A tier that has no room for a while can be compacted once there is room, and the records made meanwhile
+/// survive a crash at any moment.
 // S-9 S-11
 #[test]
 fn a_compaction_that_found_no_room_is_made_later() {
@@ -421,7 +421,7 @@ fn a_compaction_that_found_no_room_is_made_later() {
         let root = DirMedia::open(dir.path()).unwrap();
         let full = Full::of_dir(root);
         let mut bench = Bench::open(Arc::new(full.clone()));
-        // More than redb has room for in the file.
+        // More files than redb has room for in the file.
         let ids: Vec<_> = (0..2000).map(|n| bench.create(Path::new(&format!("d/{n}")))).collect();
         *full.what.lock() = what;
         let states = |bench: &Bench| {
@@ -442,7 +442,8 @@ fn a_compaction_that_found_no_room_is_made_later() {
     }
 }
 
-/// A store of which a sync has failed may have lost what it reads back: whatever is told after that, the log stays.
+/// A store whose sync has failed may have lost what it reads back: whatever is reported after that, the log
+/// stays.
 // S-3 S-11
 #[test]
 fn after_a_failed_sync_of_the_store_the_log_stays() {
@@ -462,7 +463,7 @@ fn after_a_failed_sync_of_the_store_the_log_stays() {
     assert_eq!(loaded.files.len(), 2, "both are in the log");
 }
 
-/// They rise once the tier is in use again, however many starts have failed before.
+/// The count rises once the tier is in use again, however many starts have failed before.
 #[test]
 fn what_was_never_synced_is_lost_once_each_time() {
     let dir = TempDir::new();
@@ -487,7 +488,7 @@ fn what_was_never_synced_is_lost_once_each_time() {
     assert_eq!(starts.map(|(boot, begins)| start(boot, begins)), [0, 0, 1, 1, 1, 1, 2]);
 }
 
-/// What the next use of the tier begins with has all that was promised, and numbers of lost records come again.
+/// The next use of the tier has every promised byte, and numbers of lost records are used again.
 // S-3 S-4
 #[test]
 fn a_seal_is_of_one_use_of_the_tier() {
@@ -507,7 +508,7 @@ fn a_seal_is_of_one_use_of_the_tier() {
     assert!(!loaded.counts(seal, FileId(7)) && loaded.counts(next, FileId(7)));
 }
 
-/// What the store has from behind a seal nobody can tell from what it had before.
+/// Once the store holds records from behind a seal, they cannot be told from earlier ones.
 // S-3
 #[test]
 fn a_seal_is_within_the_log_until_more_of_it_is_in_the_store() {
@@ -523,8 +524,8 @@ fn a_seal_is_within_the_log_until_more_of_it_is_in_the_store() {
     assert!(!bench.index.is_within_log(seal));
 }
 
-/// What was handed to the device is durable after a flush, unless something has failed in between; and nothing is handed
-/// where the flush is not enough.
+/// Records that were handed to the device are durable after a flush, unless a sync failed in between; and
+/// nothing is handed out where a flush is not enough.
 // S-3
 #[test]
 fn what_was_handed_out_is_durable_after_a_flush() {

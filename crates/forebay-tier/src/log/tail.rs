@@ -1,27 +1,27 @@
 //! How a file of the log ends: well, torn, or in damage.
 //!
-//! Records are written one behind the other, ahead of zeros. So what a dying daemon leaves is whole
-//! records, at most a part of one more, and zeros: anything else was changed afterwards (T1). A loss
-//! of power may besides take any record that nobody had synced, also one in front of others that
-//! arrived; but none from before the number that a record found behind it calls synced (T2).
+//! Records are written one behind the other, ahead of zeros. So a dying daemon leaves whole records,
+//! at most a part of one more, and zeros: anything else was changed afterwards (T1). A loss of power
+//! may also take any record that was never synced, even one in front of others that arrived; but no
+//! record before the number that a later record calls synced (T2).
 
 use serde::de::DeserializeOwned;
 
 use crate::core::state::Boot;
 use crate::log::{Entry, Found, decode, extent};
 
-/// What lies behind the last record that can be read in order.
+/// The bytes behind the last record that can be read in order.
 #[derive(Debug)]
 pub struct Tail<E = Entry<'static>> {
-    /// The number of the record that should be there.
+    /// The number of the record that should come next.
     missing: u64,
-    /// It cannot be read, and is no part of one that was not written to its end.
+    /// The bytes there cannot be read, and are not a part of a record whose write broke off.
     whole: bool,
     /// Records behind it that can be read, with higher numbers.
     pub sound: Vec<Found<E>>,
 }
 
-/// A write that is broken off by the death of its process, or for want of space, ends at a block.
+/// A write that breaks off, because its process died or the space ran out, ends at a block.
 const BLOCK: usize = 512;
 
 impl<E: DeserializeOwned> Tail<E> {
@@ -30,13 +30,13 @@ impl<E: DeserializeOwned> Tail<E> {
         let Some(last) = rest.iter().rposition(|byte| *byte != 0) else {
             return Tail { missing, whole: false, sound: Vec::new() };
         };
-        // Blocks are those of the file.
+        // The blocks are those of the file.
         let written = (at + last + 1).next_multiple_of(BLOCK) - at;
         let whole = !is_torn(rest, written, missing);
         Tail { missing, whole, sound: behind(&rest[..=last], missing) }
     }
 
-    /// Whether what is there cannot be what a crash has left.
+    /// Whether the tail cannot be the result of a crash.
     pub fn is_damage(&self, boot: Boot) -> bool {
         match boot {
             Boot::Kept => self.whole || !self.sound.is_empty(),
@@ -44,7 +44,7 @@ impl<E: DeserializeOwned> Tail<E> {
         }
     }
 
-    /// The number behind the last record that can be read at all.
+    /// The number after the last record that can be read at all.
     pub fn next_seq(&self) -> u64 {
         self.sound.last().map_or(self.missing, |found| found.seq + 1)
     }
@@ -56,18 +56,18 @@ fn is_torn(rest: &[u8], written: usize, seq: u64) -> bool {
     number == seq.to_le_bytes() && extent(rest).is_some_and(|(_, end)| end > written)
 }
 
-/// Every record that can be read in `bytes`, which begin with one that cannot, with rising numbers
-/// above `missing`. Where they begin nobody knows.
+/// Every record that can be read in `bytes`, which begin with an unreadable one, with rising numbers
+/// above `missing`. The beginnings of the records are not known.
 fn behind<E: DeserializeOwned>(bytes: &[u8], missing: u64) -> Vec<Found<E>> {
     let mut sound: Vec<Found<E>> = Vec::new();
-    // The last ones of a file may end in zeros, which were cut off.
+    // The last records of a file may end in zeros, which were cut off.
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len() + BLOCK, 0);
     let mut at = 1;
     while at + 16 < padded.len() {
         let above = sound.last().map_or(missing, |found| found.seq);
         let seq = u64::from_le_bytes(padded[at + 8..at + 16].try_into().expect("8 bytes"));
-        // A number per byte at most: what is farther off is no number.
+        // One number per byte at most: a number that is farther off is not a record's.
         let plausible = seq > above && seq - missing <= bytes.len() as u64;
         match plausible.then(|| decode(&padded[at..])).flatten() {
             Some(found) => {
@@ -102,7 +102,7 @@ mod tests {
         bytes
     }
 
-    /// Records 5 to 9, synced up to 5 and, by the last ones, up to 8; then zeros.
+    /// Records 5 to 9, of which the first say that 5 is synced, and the last that 8 is; then zeros.
     fn log() -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for (seq, synced) in [(5, 5), (6, 5), (7, 5), (8, 8), (9, 8)] {
@@ -137,16 +137,16 @@ mod tests {
             let tail = tail(&bytes);
             let seqs: Vec<u64> = tail.sound.iter().map(|found| found.seq).collect();
             assert_eq!(seqs, (5 + hit as u64 + 1..10).collect::<Vec<_>>(), "bit {bit}");
-            // Of the last record a length that reaches beyond what was written looks torn.
+            // A length of the last record that reaches beyond the written bytes looks torn.
             let torn = hit == 4 && bit / 8 - ends[3] < 4;
             assert!(tail.is_damage(Boot::Kept) || torn, "bit {bit}");
-            // 8 and 9 say that what was before 8 was durable.
+            // Records 8 and 9 say that those before 8 were durable.
             assert_eq!(tail.is_damage(Boot::Lost), hit < 3, "bit {bit}");
         }
     }
 
-    /// What a daemon that dies leaves of a record at a block's end, and what a loss of power leaves
-    /// of records that nobody had synced.
+    /// A record that a dying daemon leaves cut at a block's end, and unsynced records after a loss
+    /// of power.
     // S-2 S-4
     #[test]
     fn what_a_crash_leaves_is_no_damage() {

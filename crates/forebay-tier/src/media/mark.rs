@@ -1,9 +1,9 @@
-//! A mark that a mounted file system has until its last unmount, the same for every process,
-//! mount namespace and bind mount: the inode number of its directory in sysfs. The kernel numbers
-//! these (kernfs) in the order they are made and does not use a number again while it runs.
+//! A mark that a mounted file system keeps until its last unmount, the same for every process, mount namespace
+//! and bind mount: the inode number of its directory in sysfs. The kernel numbers these (kernfs) in the order
+//! of creation and does not use a number again while it runs.
 //!
-//! The ids of mounts (`statx` with `STATX_MNT_ID_UNIQUE`) are no such mark: a bind mount or another
-//! namespace has another one of the same living file system.
+//! The ids of mounts (`statx` with `STATX_MNT_ID_UNIQUE`) are no such mark: a bind mount or another namespace
+//! has a different id for the same file system.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -27,9 +27,10 @@ pub(super) fn syncs_names(fd: BorrowedFd<'_>) -> bool {
     sysfs_dir(fd).is_some_and(|dir| of(&dir) && dir.is_dir())
 }
 
-/// Whether the file system commits changes of inodes in their order, each commit behind a flush of what the device
-/// took before: XFS, and ext4 with a journal of its own, which is not committed without one (`data=ordered` forbids that).
-/// Of ext4 the kernel tells so in `/proc/fs`; where that cannot be read it does not count.
+/// Whether the file system commits changes of inodes in order, each commit after a flush of what the device
+/// took before: XFS, and ext4 with a journal of its own in which no commit happens without a flush
+/// (`data=ordered` and barriers). For ext4 the kernel says so in `/proc/fs`; where that cannot be read the
+/// answer is no.
 pub(super) fn commits_in_order(fd: BorrowedFd<'_>) -> bool {
     let Some(dir) = sysfs_dir(fd).filter(|dir| dir.is_dir()) else { return false };
     let Some(device) = dir.file_name().and_then(|name| name.to_str()) else { return false };
@@ -38,14 +39,14 @@ pub(super) fn commits_in_order(fd: BorrowedFd<'_>) -> bool {
     }
     let options = std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options"));
     let has = |wanted: &str| options.iter().flat_map(|all| all.lines()).any(|one| one == wanted);
-    // The journal of another device has another name.
+    // A journal on another device has another name.
     let own_journal = || Path::new(&format!("/proc/fs/jbd2/{device}-8")).exists();
     dir.starts_with("/sys/fs/ext4") && has("data=ordered") && has("barrier") && own_journal()
 }
 
 fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let driver = match fs::fstatfs(fd).ok()?.f_type as u32 {
-        // ext2 and ext3 as well, which the driver of ext4 serves.
+        // The driver of ext4 serves ext2 and ext3 as well.
         0xef53 => "ext4",
         0x5846_5342 => "xfs",
         0xf2f5_2010 => "f2fs",
@@ -58,13 +59,13 @@ fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     Some(Path::new("/sys/fs").join(driver).join(device.file_name()?))
 }
 
-/// Whether a commit of the file system `dev` has a flush of the device with it that the file's bytes are on: not if something
-/// else is mounted below the tier, nor of XFS's realtime device. A file has that flag from the directory that it was made in,
-/// wherever it is now, and keeps it once there are bytes in it.
+/// Whether a commit of the file system `dev` flushes the device that the file's bytes are on. It does not if
+/// another file system is mounted below the tier, nor for XFS's realtime device. A file takes the realtime flag
+/// from the directory that it was made in, wherever it is now, and keeps it once it has bytes.
 pub(super) fn is_flushed_by_commits(fd: BorrowedFd<'_>, dev: u64) -> bool {
     /// `FS_IOC_FSGETXATTR` of linux/fs.h: `_IOR('X', 31, struct fsxattr)`.
     const FS_GET_XATTR: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
-    // No time is asked for: see `MediaFile::size`.
+    // No times are asked for: see `MediaFile::size`.
     let own = fs::statx(fd, "", fs::AtFlags::EMPTY_PATH, fs::StatxFlags::TYPE);
     let is_here = own.is_ok_and(|own| fs::makedev(own.stx_dev_major, own.stx_dev_minor) == dev);
     let mut found = [0_u32; 7];
@@ -73,18 +74,18 @@ pub(super) fn is_flushed_by_commits(fd: BorrowedFd<'_>, dev: u64) -> bool {
     is_here && told == 0 && !is_realtime(found[0])
 }
 
-/// By a file's flags (`fsx_xflags`).
+/// Whether the flags (`fsx_xflags`) say that the file is on the realtime device.
 fn is_realtime(flags: u32) -> bool {
     /// `FS_XFLAG_REALTIME`.
     const REALTIME: u32 = 0x1;
     flags & REALTIME != 0
 }
 
-/// Its devices are not what `st_dev` says.
+/// The uuid of a btrfs, whose device numbers differ from `st_dev`.
 fn btrfs_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     /// `BTRFS_IOC_FS_INFO` of linux/btrfs.h: `_IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)`.
     const FS_INFO: libc::Ioctl = 0x8400_941f_u32 as libc::Ioctl;
-    /// Behind `max_id` and `num_devices`, of 8 bytes each.
+    /// The place of the uuid, behind `max_id` and `num_devices` of 8 bytes each.
     const FSID: std::ops::Range<usize> = 16..32;
     let mut info = [0_u64; 128];
     // SAFETY: the call writes 1024 bytes, which is what `info` has, and reads none of our memory.
@@ -107,12 +108,12 @@ mod tests {
 
     #[test]
     fn a_file_is_flushed_by_commits_unless_it_is_a_realtime_one() {
-        // Preallocated, and for it to be inherited.
+        // 0x2 is preallocated; 0x100 is an inherited realtime flag.
         assert!(!is_realtime(0) && !is_realtime(0x2 | 0x100) && is_realtime(0x3));
         let dir = TempDir::new();
         let file = std::fs::File::create(dir.path().join("f")).expect("room");
         let magic = rustix::fs::fstatfs(&file).expect("a file system").f_type;
-        // Of others no seal is asked for.
+        // Files on other file systems are never sealed.
         let dev = rustix::fs::fstat(&file).expect("it is open").st_dev;
         if [0xef53, 0x5846_5342].contains(&magic) {
             assert!(is_flushed_by_commits(file.as_fd(), dev), "nobody made it one");

@@ -1,4 +1,4 @@
-//! Bytes of a descriptor, all that are asked for.
+//! Reads of descriptors that return all the bytes asked for.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ pub fn read_full(fd: &OwnedFd, buf: &mut [u8], offset: u64) -> io::Result<usize>
     Ok(done)
 }
 
-/// Puts up to `len` bytes behind those that are in `out`; nothing is cleared before.
+/// Appends up to `len` bytes to `out`, without clearing the space first.
 pub fn read_behind(fd: &OwnedFd, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
     out.reserve(len);
     let mut done = 0;

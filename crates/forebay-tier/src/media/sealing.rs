@@ -1,7 +1,8 @@
 //! Seals of files, as extended attributes.
 //!
-//! An attribute of an inode is durable when the journal has it. Where a commit of the journal has the device flush what it
-//! took before (`mark::commits_in_order`), so is then all that the device had taken before the attribute was set.
+//! An attribute of an inode is durable once the journal has it. Where a commit of the journal makes the device
+//! flush first (`mark::commits_in_order`), all bytes that the device had taken before the attribute was set are
+//! durable then, too.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::core::seal::SEAL_BYTES;
 
-/// Short, to find room in the inode.
+/// The name is short, to fit into the inode.
 const NAME: &str = "user.fb";
 
 pub(super) fn seal(fd: BorrowedFd<'_>, seal: &[u8]) -> io::Result<()> {
@@ -25,19 +26,19 @@ pub(super) fn seal_of(fd: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
             bytes.truncate(len);
             Ok(Some(bytes))
         }
-        // Another file system, or somebody else's attribute.
+        // Another file system, or another program's attribute.
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Writes what is in the page cache, and waits for the device to have it: for the extents, too, which the file system marks
-/// as written before it lets the pages go.
+/// Writes the page cache, and waits until the device has the bytes, and so the extents, which the file system
+/// marks as written before it releases the pages.
 pub(super) fn write_out(fd: BorrowedFd<'_>, end: u64) -> io::Result<()> {
     let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: takes numbers alone.
+    // SAFETY: the call takes numbers alone.
     match unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, end as libc::off64_t, how) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,9 +1,9 @@
-//! Files made ahead, without a name, for a tier on which making one is slow.
+//! A stock of unnamed files, made ahead for a tier on which making a file is slow.
 //!
-//! ext4 looks, for each new inode, at all those of the group that were freed in the last minutes
-//! (`recently_deleted` in its `ialloc.c`): after many files were unlinked a new one takes a
-//! millisecond. A file of `O_TMPFILE` has all of that behind it, and giving it its name is cheap.
-//! A crash leaves nothing of those that were not used.
+//! For each new inode, ext4 looks at all inodes of the group that were freed in the last minutes
+//! (`recently_deleted` in its `ialloc.c`): after many unlinks a new file takes a millisecond. A
+//! file of `O_TMPFILE` has that behind it, and naming it is cheap. A crash leaves nothing of the
+//! unused files.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use rustix::io::{Errno, Result};
 use crate::pool::run_anywhere;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// So many are kept, each an open descriptor.
+/// The number of files in stock; each is an open descriptor.
 const KEPT: usize = 64;
 
-/// Making a file is slow if it takes longer than this.
+/// Making a file counts as slow if it takes longer than this.
 const SLOW: Duration = Duration::from_micros(100);
 
 const NOW: Timestamps = {
@@ -38,9 +38,9 @@ pub struct Stock {
 #[derive(Debug)]
 struct Shared {
     ready: Mutex<Vec<OwnedFd>>,
-    /// What making one took of late, in nanoseconds.
+    /// The recent cost of making a file, in nanoseconds.
     cost: AtomicU64,
-    /// The file system cannot do it, or we are about to go.
+    /// The file system cannot make such files, or the stock is about to end.
     ended: AtomicBool,
 }
 
@@ -56,26 +56,26 @@ impl Default for Stock {
 }
 
 impl Stock {
-    /// Takes note of what it took to make a file with a name.
+    /// Notes the time that it took to make a file with a name.
     pub fn note(&self, took: Duration) {
         self.shared.note(took);
     }
 
-    /// A file with this name, if one is ready. `EEXIST` as for open(2).
+    /// A file from the stock under this name, if one is ready. `EEXIST` as for open(2).
     pub fn take(&self, dir: BorrowedFd<'_>, name: &str) -> Result<Option<OwnedFd>> {
         if self.shared.is_slow() {
             self.order(dir);
         }
         let Some(fd) = self.shared.ready().pop() else { return Ok(None) };
         match fs::linkat(&fd, "", dir, name, AtFlags::EMPTY_PATH) {
-            // As old as one that is made now.
+            // The times are those of a file that is made now.
             Ok(()) => fs::futimens(&fd, &NOW).map(|()| Some(fd)),
             Err(Errno::EXIST) => {
                 self.shared.ready().push(fd);
                 Err(Errno::EXIST)
             }
             Err(e) => {
-                // Somebody without the right to link what has no name, for example.
+                // For example without the right to link an unnamed file.
                 if !passes(e) {
                     self.shared.end();
                 }
@@ -84,7 +84,7 @@ impl Stock {
         }
     }
 
-    /// Has more made in the background when half of them are gone.
+    /// Orders more files in the background when half of the stock is gone.
     fn order(&self, dir: BorrowedFd<'_>) {
         if self.shared.ended.load(Relaxed) || self.shared.ready().len() > KEPT / 2 {
             return;
@@ -96,7 +96,7 @@ impl Stock {
         let Ok(dir) = dir.try_clone_to_owned() else { return };
         let shared = self.shared.clone();
         let make = move || {
-            run_anywhere(); // Whoever needed a file may be bound to a processor.
+            run_anywhere(); // The thread that needed a file may be bound to a processor.
             shared.fill(dir.as_fd());
         };
         *maker = std::thread::Builder::new().name("fb-stock".into()).spawn(make).ok();
@@ -104,7 +104,7 @@ impl Stock {
 }
 
 impl Drop for Stock {
-    /// Who takes the tier away next finds nothing open.
+    /// A process that takes the tier away next finds nothing open.
     fn drop(&mut self) {
         self.shared.end();
         if let Some(maker) = self.maker.get_mut().take() {
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-/// Too many open files, or a full or failing tier: whoever needs a file will be told.
+/// Too many open files, or a full or failing tier: the caller that needs a file sees the error.
 fn passes(e: Errno) -> bool {
     matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT | Errno::IO)
 }

@@ -1,17 +1,17 @@
-//! One sync for all of a file system.
+//! One sync of a whole file system for many callers.
 
 use std::io;
 
 use forebay_base::lock::{Mutex, Rank};
 
-/// Whether syncs of the whole may be believed.
+/// Remembers whether syncs of the whole file system may be believed.
 ///
-/// The kernel tells of a write that failed once for each descriptor, whose file ever it was in (`errseq_t`,
-/// syncfs(2)). All who sync the whole do so through one descriptor, and one of them is told. So after that
-/// nobody is told any more that all is well: each file has to be asked.
+/// The kernel reports a failed write once for each descriptor, whichever file the write was in (`errseq_t`,
+/// syncfs(2)). All callers sync the whole through one descriptor, and only one of them gets the error. So
+/// after a failure no sync of the whole succeeds any more: each file has to be synced.
 #[derive(Debug)]
 pub struct Whole {
-    /// Held during the sync: who begins one before another has failed must not end it as good.
+    /// Held during the sync: a sync that begins before another has failed must not end as good.
     failed: Mutex<bool>,
 }
 
@@ -24,7 +24,7 @@ impl Default for Whole {
 impl Whole {
     /// # Errors
     ///
-    /// That of the sync, and one for each that comes after it.
+    /// The error of the sync, and one for each sync that comes after it.
     pub fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut failed = self.failed.lock();
         if *failed {
@@ -45,7 +45,7 @@ mod tests {
         let whole = Whole::default();
         let good = || whole.sync(|| Ok(())).is_ok();
         assert!(good() && good());
-        // Another's, who begins while the kernel tells the first one of the failure.
+        // A second sync, which begins while the kernel reports the failure to the first.
         let (told, beside) = std::thread::scope(|threads| {
             let (begun, begins) = std::sync::mpsc::channel();
             let beside = threads.spawn(move || {
