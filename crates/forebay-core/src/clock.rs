@@ -1,31 +1,31 @@
-//! Whether a file has moved since somebody looked: asked by all who let its lock go between a look and
-//! what follows from it.
+//! Clocks that tell whether a file has moved since a look at it: for all code that releases a file's
+//! lock between a look and the action that relies on it.
 //!
-//! All files share one count of moments, so who does not know yet which file he asks the store about
-//! can look, too.
+//! All files share one count of moments, so a caller can take a look before it knows which file it asks
+//! the store about.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::ranges::{Ranges, State};
 
-/// The last moment at which anything happened to any file.
+/// The moment of the last event of any file.
 static NOW: AtomicU64 = AtomicU64::new(0);
 
 fn tick() -> u64 {
     NOW.fetch_add(1, SeqCst) + 1
 }
 
-/// What may have moved.
+/// The parts of a file that may have moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// What is known of the backing file has followed a change of ours, of names and attributes or by a
-    /// flush: a look at it from before says nothing then.
+    /// The known state of the backing file has followed a change through the mount (names, attributes,
+    /// or a flush): an earlier look at the backing file proves nothing then.
     Base,
-    /// The same, or such a change was, or is, under way: the backing file differs from what we know
-    /// because of us.
+    /// As `Base`, or such a change was, or is, under way: the backing file differs from its known state
+    /// because of the mount.
     Home,
-    /// The size was changed: a sync from before says nothing of what came after.
+    /// The size was changed: an earlier sync says nothing about later bytes.
     Size,
     /// A time was set through us: what a flush has told the store since before it is out of date.
     Time,
@@ -33,7 +33,7 @@ pub enum What {
     Bytes(u64, u64),
 }
 
-/// When what happened to a file last.
+/// The moments of the last events of one file.
 #[derive(Debug)]
 pub struct Clock {
     base: u64,
@@ -44,7 +44,7 @@ pub struct Clock {
     trace: Trace,
 }
 
-/// A moment.
+/// The moment of a look at a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Look {
     at: u64,
@@ -52,19 +52,19 @@ pub struct Look {
     trace: Trace,
 }
 
-/// What changes of names and attributes through us have left, since the file is known.
+/// The trace that changes of names and attributes through the mount have left since the file is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Trace {
     #[default]
     None,
-    /// One was asked for, and may have failed.
+    /// A change was asked for, and may have failed.
     Asked,
-    /// What is known of the backing file has followed one.
+    /// The known state of the backing file has followed a change.
     Followed,
 }
 
 impl Look {
-    /// Of who does not know which file he looks at.
+    /// A look by a caller that does not know yet which file it looks at.
     pub fn now() -> Look {
         Look { at: NOW.load(SeqCst), ..Look::default() }
     }
@@ -74,19 +74,19 @@ impl Look {
         !self.under_way
     }
 
-    /// Whether what was known of the backing file had not changed since the file is known.
+    /// Whether the known state of the backing file had not changed since the file is known.
     pub fn is_first(self) -> bool {
         self.trace != Trace::Followed
     }
 
-    /// Whether no change through us was even asked for since then.
+    /// Whether no change through the mount was even asked for.
     pub fn is_untouched(self) -> bool {
         self.trace == Trace::None
     }
 }
 
 impl Default for Clock {
-    /// Of a file that is known from now on.
+    /// The clock of a file that is known from now on.
     fn default() -> Clock {
         Clock { base: tick(), size: 0, time: 0, bytes: 0, under_way: 0, trace: Trace::None }
     }
@@ -97,7 +97,7 @@ impl Clock {
         Look { under_way: self.is_under_way(), trace: self.trace, ..Look::now() }
     }
 
-    /// Whether it moved since; `lately` are the bytes that went last.
+    /// Whether `what` moved since the look; `lately` are the bytes that were discarded last.
     pub fn changed(&self, since: Look, what: What, lately: Option<&Gone>) -> bool {
         match what {
             What::Base => self.base > since.at,
@@ -125,7 +125,7 @@ impl Clock {
         self.note_asked();
     }
 
-    /// A change of names or attributes is, or was, asked for: it may have failed.
+    /// Notes that a change of names or attributes is, or was, asked for: it may have failed.
     pub fn note_asked(&mut self) {
         self.base = tick();
         if self.trace == Trace::None {
@@ -133,7 +133,7 @@ impl Clock {
         }
     }
 
-    /// What is known of the backing file follows what it is.
+    /// Notes that the known state of the backing file was brought up to date.
     pub fn note_base(&mut self) {
         (self.base, self.trace) = (tick(), Trace::Followed);
     }
@@ -151,18 +151,18 @@ impl Clock {
     }
 }
 
-/// What happened to many things last, and when, the newest behind.
+/// The last events of many things and their moments, the newest at the end.
 #[derive(Debug)]
 pub struct Lately<T> {
     last: VecDeque<(u64, T)>,
-    /// What happened until then is forgotten.
+    /// Events up to this moment are forgotten.
     from: u64,
 }
 
-/// The bytes of a file that were thrown away last.
+/// The bytes of a file that were discarded last.
 pub type Gone = Lately<(u64, u64)>;
 
-/// Of the smallest units so many go in a moment.
+/// The number of events kept: of the smallest units so many are evicted in a moment.
 const KEPT: usize = 256;
 
 impl<T> Default for Lately<T> {
@@ -172,7 +172,7 @@ impl<T> Default for Lately<T> {
 }
 
 impl<T> Lately<T> {
-    /// It happens now. Returns the moment.
+    /// Notes an event of `what` now. Returns its moment.
     pub fn note(&mut self, what: T) -> u64 {
         if self.last.len() == KEPT
             && let Some((oldest, _)) = self.last.pop_front()
@@ -184,19 +184,20 @@ impl<T> Lately<T> {
         now
     }
 
-    /// Whether it happened to anything that is meant since then, as far as is known.
+    /// Whether an event after `since` concerned anything for which `is_meant` holds, as far as is
+    /// known.
     pub fn any_since(&self, since: Look, is_meant: impl Fn(&T) -> bool) -> bool {
         let newest = self.last.iter().rev().take_while(|(at, _)| *at > since.at);
         self.from > since.at || newest.into_iter().any(|(_, what)| is_meant(what))
     }
 }
 
-/// When something happened last that has no clock besides.
+/// The moment of the last event of something that has no clock of its own.
 #[derive(Debug, Default)]
 pub struct Last(AtomicU64);
 
 impl Last {
-    /// It happens now.
+    /// Notes an event now.
     pub fn note(&self) {
         self.0.fetch_max(tick(), SeqCst);
     }
@@ -206,7 +207,7 @@ impl Last {
     }
 }
 
-/// A look that lasts: what is written meanwhile is noted.
+/// A look that lasts: writes during it are noted.
 #[derive(Debug)]
 pub struct Watch {
     began: u64,
@@ -223,17 +224,17 @@ impl Watch {
         self.written.set(start, end.min(1 << 62), State::Dirty);
     }
 
-    /// Who looked until now looked before it.
+    /// Makes every look before now count as one from before the watch.
     pub fn disown_answers(&mut self) {
         self.began = tick();
     }
 
-    /// What was written since it began.
+    /// The ranges that were written since the watch began.
     pub fn written(&self) -> &Ranges {
         &self.written
     }
 
-    /// Whether it had begun when somebody looked.
+    /// Whether the watch had begun when the look was taken.
     pub fn covers(&self, look: Look) -> bool {
         self.began <= look.at
     }

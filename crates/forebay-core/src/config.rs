@@ -1,4 +1,4 @@
-//! What an engine is told at start, and what can be changed while it runs.
+//! The configuration of an engine: fixed at start, or changeable while it runs.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::time::Time;
 pub enum Attachment {
     #[default]
     Attached,
-    /// Reads and writes go around the tier; what is dirty is flushed.
+    /// Reads and writes go around the tier; dirty bytes are flushed.
     Detached,
-    /// The same, but what is dirty stays, and is read and written in the tier.
+    /// As `Detached`, but dirty bytes stay, and are read and written in the tier.
     DetachedKeepDirty,
 }
 
@@ -29,7 +29,7 @@ pub enum WritePolicy {
     WriteBack,
     /// Lands in the fast tier and is flushed before close returns; fsync means the backing store.
     WriteThrough,
-    /// Goes to the backing store at once; the fast tier holds only what was read.
+    /// Goes to the backing store at once; the fast tier holds only bytes that were read.
     WriteAround,
 }
 
@@ -37,14 +37,14 @@ pub enum WritePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Eviction {
-    /// What was used once, before what was used again.
+    /// Units that were used once go before units that were used again.
     #[default]
     S3Fifo,
-    /// What came first.
+    /// Units go in the order in which they came.
     Fifo,
 }
 
-/// A smaller file is copied as a whole in one call: not worth a file beside it.
+/// A smaller file is copied as a whole in one call: it is not worth a side file of digests.
 const DIGESTS_FROM: u64 = 1 << 20;
 
 /// Fixed for the life of an engine.
@@ -56,18 +56,18 @@ pub struct Config {
     pub names_max: usize,
     /// Whether the tier takes part from the start.
     pub attachment: Attachment,
-    /// What the engine decides by.
+    /// The clock of the engine.
     pub time: Time,
-    /// Who may have read the store already.
+    /// The neighbours that may have read the store already.
     pub near: Near,
-    /// Whose names a start may make again that the store has not: what others did to their own since is theirs.
+    /// The files whose missing names a start may make again on the store: other files belong to other members.
     pub owned: Owned,
-    /// A partner that gets copies of all that is dirty here is sent so many bytes per second.
+    /// The bytes per second at which a new partner is sent copies of all dirty bytes.
     pub fill_rate: u64,
-    /// Of files of so many bytes and more it is remembered, by digests, what the backing store holds; of none
-    /// if it is the largest number.
+    /// Files of at least this size have a table of digests of their bytes on the backing store; the largest
+    /// number means no file has.
     pub digests_from: u64,
-    /// Partners are told of a file ahead of its sync once so many bytes of it are new.
+    /// Partners are told of a file ahead of its sync once it has this many new bytes.
     pub ahead_from: u64,
 }
 
@@ -97,7 +97,7 @@ pub enum Watermark {
 }
 
 impl Watermark {
-    /// In bytes, of a tier of `tier_bytes`.
+    /// The level in bytes, in a tier of `tier_bytes`.
     pub fn of(self, tier_bytes: u64) -> u64 {
         match self {
             Watermark::Share(percent) => {
@@ -122,24 +122,23 @@ pub struct Marks {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tunables {
     pub policy: WritePolicy,
-    /// Bytes the tier may occupy. `None`: what its file system has, less 5 %.
+    /// Bytes the tier may occupy. `None`: the size of its file system, less 5 %.
     pub tier_size: Option<u64>,
-    /// Which clean bytes go first.
+    /// Which clean bytes are evicted first.
     pub eviction: Eviction,
-    /// What a sequential reader reads beyond this is not taken into the tier; 0 takes all in.
+    /// A sequential reader's bytes beyond this are not taken into the tier; 0 takes all in.
     pub bypass_reads: u64,
-    /// What a sequential writer writes beyond this goes to the backing store at once; 0 takes all
-    /// in.
+    /// A sequential writer's bytes beyond this go to the backing store at once; 0 takes all in.
     pub bypass_writes: u64,
     /// How the drain decides.
     pub preset: Preset,
     /// A dirty byte is flushed before it is this old.
     pub max_age: Duration,
-    /// What was rewritten less than this ago waits for the next lap of the drain.
+    /// Bytes that were rewritten less than this ago wait for the next lap of the drain.
     pub settle: Duration,
     /// Flushing by level stops below this many dirty bytes.
     pub dirty_low: Watermark,
-    /// At this many the drain does what it can.
+    /// At this many dirty bytes the drain runs as fast as it can.
     pub dirty_high: Watermark,
     /// Above this many writers are slowed down.
     pub dirty_hard: Watermark,
@@ -149,8 +148,8 @@ pub struct Tunables {
     pub rate_max: u64,
     /// Cap on the drain's writes to the backing store per second; 0 is none.
     pub ops_max: u64,
-    /// What foreground operations may take before the drain makes way; `None` for 2 ms on the fast
-    /// tier and 75 ms on the backing store.
+    /// The latency of foreground operations above which the drain makes way; `None` for 2 ms on the fast tier
+    /// and 75 ms on the backing store.
     pub latency_target: Option<Duration>,
     /// When the drain may work.
     pub schedule: Schedule,

@@ -1,13 +1,12 @@
-//! What partners know of a file: the words in which they are told, and what they are not told yet.
+//! The knowledge that partners have of a file: the messages to them, and the changes they were not told yet.
 //!
-//! Partners are told in rounds. A round takes what was written since the last one, sends the bytes in
-//! pieces, and ends with what the file is then. Until that is there the bytes count for nothing, unless
-//! they lie where bytes counted before: there, who syncs gets the old ones or the new.
+//! Partners are told in rounds. A round takes the bytes written since the last one, sends them in pieces, and ends
+//! with the file's new state. Until the end has arrived the bytes do not count, unless they lie where bytes counted
+//! before: there, a program that syncs gets the old ones or the new.
 //!
 //! Invariants:
-//! - K1: whatever became dirty since a round began is in `unsent`, or `anew` is set.
-//! - K2: a round builds upon one that all partners have. One that failed left nothing that the next does
-//!   not say again.
+//! - K1: bytes that became dirty since a round began are in `unsent`, or `anew` is set.
+//! - K2: a round builds upon one that all partners have. The next round says again everything that a failed one said.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,21 +18,21 @@ use serde::{Deserialize, Serialize};
 use crate::ranges::{Ranges, State};
 use crate::state::{Change, Portrait};
 
-/// Words about one file. The bytes of `data` go beside, one stretch behind the other.
+/// A message about one file. The bytes of `data` are sent beside it, one stretch behind the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words<'a> {
-    /// Which run of the home's engine says so.
+    /// The run of the home's engine that sends the message.
     pub session: u64,
     /// Rises with each round, over all files of the home.
     pub number: u64,
     /// The round that this one builds upon.
     pub after: u64,
-    /// Bytes that the round has brought so far, these among them: who has taken fewer has lost some.
+    /// Bytes that the round has brought so far, these included: a partner that has taken fewer has lost some.
     pub brought: u64,
     pub data: Cow<'a, [(u64, u64)]>,
     pub zeros: Cow<'a, [(u64, u64)]>,
-    /// Of what is newer than the backing store, in a round that ends with [`Then::Whole`]: a part, and how many bytes the
-    /// round has named so far, these among them.
+    /// A part of the ranges that are newer than the backing store, in a round that ends with [`Then::Whole`], and the
+    /// number of bytes that the round has named so far, these included.
     pub runs: Cow<'a, [(u64, u64)]>,
     pub named: u64,
     pub then: Then,
@@ -43,58 +42,59 @@ pub struct Words<'a> {
 pub enum Then {
     /// More of the round follows, which ends with [`Then::Whole`] if `whole`.
     More { whole: bool },
-    /// The file has grown by what this round has brought, and has this size.
+    /// The file has grown by the bytes of this round, and has this size.
     Grown { size: u64, mtime: Timestamp },
-    /// The file is this, and what is newer than the backing store are the runs that this round has named.
+    /// The state of the file; the runs that this round has named are newer than the backing store.
     Whole(Box<Portrait>),
-    /// Of this file, which a fill brings in several rounds, the partner has what this one has brought besides.
+    /// The state of a file that a fill brings in several rounds: the partner now also has the bytes of this round.
     Part(Box<Portrait>),
-    /// Nothing of it is newer than the backing store. `lasts`: durably so when this is answered.
+    /// No byte of the file is newer than the backing store. `lasts`: durably so when this is answered.
     Forget { lasts: bool },
 }
 
-/// Words about all files of a home.
+/// A message about all files of a home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mark {
-    /// Whatever there is of the home goes; all that it has follows.
+    /// The partner drops all copies of the home; all its files follow.
     Begin { session: u64 },
-    /// All of it was sent.
+    /// All files were sent.
     End { session: u64 },
 }
 
 /// "To the end" must leave room for sums.
 const END: u64 = 1 << 62;
 
-/// What partners are not told yet of a file.
+/// The changes of a file that partners were not told yet.
 #[derive(Debug, Default)]
 pub struct Untold {
-    /// The last round that all have; 0 if there was none.
+    /// The last round that all partners have; 0 if there was none.
     pub number: u64,
     unsent: Ranges,
-    /// More has changed than what was written: the next round tells all of the state.
+    /// More has changed than written bytes: the next round sends the whole state.
     anew: bool,
-    /// The log's position after the last rename of a directory above it, when they were told.
+    /// The log's position after the last rename of a directory above the file, as partners were told.
     moved_at: u64,
-    /// A name that it is about to get.
+    /// A name that the file is about to get.
     pub also: Option<PathBuf>,
-    /// What each partner that is being filled with it still lacks: what the fill has not come to, and what was written
+    /// The ranges that each partner being filled still lacks: those the fill has not reached, and those written
+    /// since.
     /// since.
     left: BTreeMap<String, Ranges>,
-    /// The number of the words by which it is forgotten, if that is settled.
+    /// The number of the message by which partners forget the file, once that is settled.
     end: Option<u64>,
     /// A round is under way.
     pub sending: bool,
     pub rounds: Rounds,
 }
 
-/// Rounds that have begun, and the last one of those that have ended well.
+/// The number of rounds that have begun, and the last of them that has ended well.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rounds {
     pub begun: u64,
     pub done: u64,
 }
 
-/// What a round takes with it; given back if it fails.
+/// The changes that a round carries; given back if the round fails.
 #[derive(Debug)]
 pub struct Taken {
     unsent: Ranges,
@@ -103,15 +103,15 @@ pub struct Taken {
 }
 
 impl Untold {
-    /// Of a file that partners know nothing of.
+    /// For a file that partners know nothing about.
     pub fn none() -> Untold {
         let mut copied = Untold { anew: true, ..Untold::default() };
         copied.note_written(0, u64::MAX);
         copied
     }
 
-    /// Of a file that partners may know from a run of the engine before this one. `number` is a new one: nobody
-    /// builds upon it before all was told.
+    /// For a file that partners may know from an earlier run of the engine. `number` is a new one: no round builds
+    /// upon it before the whole state was sent.
     pub fn of_before(number: u64) -> Untold {
         Untold { number, ..Untold::none() }
     }
@@ -122,7 +122,7 @@ impl Untold {
         self.left.values_mut().for_each(|left| left.set(start, end, State::Dirty));
     }
 
-    /// The state changes by more than what is written.
+    /// Notes that the state changes by more than written bytes.
     pub fn note_anew(&mut self) {
         self.anew = true;
     }
@@ -139,7 +139,7 @@ impl Untold {
             | Change::LetGo { .. }
             | Change::Aged { .. }
             | Change::Pinned(_) => {}
-            // Bytes that were clean may be dirty by it.
+            // The change may make clean bytes dirty.
             Change::Ours { .. } | Change::Again { .. } | Change::Absorbed { .. } => {
                 self.note_written(0, u64::MAX);
                 self.anew = true;
@@ -148,7 +148,7 @@ impl Untold {
         }
     }
 
-    /// Whether partners are to be told anything of a file whose directories moved last at `moved_at`.
+    /// Whether partners are to be told anything about a file whose directories moved last at `moved_at`.
     pub fn owes(&self, moved_at: u64) -> bool {
         self.anew || self.unsent != Ranges::None || self.moved_at != moved_at
     }
@@ -158,21 +158,21 @@ impl Untold {
         self.unsent.within(0, size).map(|run| (run.start, run.end)).collect()
     }
 
-    /// What the fill of a partner has to bring still of the first `size` bytes: at first all.
+    /// The ranges of the first `size` bytes that the fill of a partner still has to bring: at first all.
     pub fn left_of(&mut self, partner: &str, size: u64) -> Vec<(u64, u64)> {
         let all = || Ranges::whole(END, State::Dirty);
         let left = self.left.entry(partner.into()).or_insert_with(all);
         left.within(0, size).map(|run| (run.start, run.end)).collect()
     }
 
-    /// A round of the fill takes what is left in front of `upto`.
+    /// Notes that a round of the fill takes the ranges in front of `upto`.
     pub fn fills(&mut self, partner: &str, upto: u64) {
         if let Some(left) = self.left.get_mut(partner) {
             left.clear(0, upto);
         }
     }
 
-    /// That round has failed: it had these.
+    /// Puts back the ranges of a failed round of the fill.
     pub fn fills_again(&mut self, partner: &str, stretches: &[(u64, u64)]) {
         if let Some(left) = self.left.get_mut(partner) {
             stretches.iter().for_each(|&(start, end)| left.set(start, end, State::Dirty));
@@ -183,7 +183,7 @@ impl Untold {
         self.left.remove(partner);
     }
 
-    /// Begins a round. Returns what it takes, and whether it tells all.
+    /// Begins a round. Returns the changes that it takes, and whether it sends the whole state.
     pub fn begin(&mut self, moved_at: u64) -> (Taken, bool) {
         let whole = self.anew || self.number == 0 || self.moved_at != moved_at;
         let taken = Taken {
@@ -195,7 +195,7 @@ impl Untold {
         (taken, whole)
     }
 
-    /// Its file is no more: partners forget it by words with this number.
+    /// Notes that the file is gone: partners forget it by the message with this number.
     pub fn ends_as(&mut self, number: u64) {
         self.end = Some(number);
     }
@@ -204,12 +204,12 @@ impl Untold {
         self.end
     }
 
-    /// All have the round.
+    /// Notes that all partners have the round.
     pub fn ended(&mut self, number: u64) {
         (self.number, self.rounds.done) = (number, self.rounds.begun);
     }
 
-    /// It failed: nobody knows who has what of it.
+    /// Notes that the round failed: which partner has which part of it is unknown.
     pub fn failed(&mut self, taken: Taken) {
         taken.unsent.iter().for_each(|run| self.note_written(run.start, run.end));
         self.anew |= taken.anew;

@@ -1,4 +1,4 @@
-//! Events since start.
+//! Counters of events since start.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use crate::served::{Before, Served};
 
 macro_rules! counters {
     ($($name:ident),* $(,)?) => {
-        /// Events since start.
+        /// Counters of events since start.
         #[derive(Default)]
         pub struct Counters { $(pub $name: AtomicU64),* }
 

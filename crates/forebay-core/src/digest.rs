@@ -1,21 +1,21 @@
-//! Digests of blocks: they tell whether what lies in a shadow is what the backing store holds.
+//! Digests of blocks: they tell whether the bytes in a shadow are those of the backing store.
 //!
-//! A digest covers content and length of a block; a hole has that of zeros. They are XXH3-128 under a key
-//! that each tier draws by itself (docs/decisions/content.md).
+//! A digest covers content and length of a block; a hole has the digest of zeros. Digests are XXH3-128
+//! under a key that each tier draws by itself (docs/decisions/content.md).
 
 use xxhash_rust::xxh3::{xxh3_64_with_secret, xxh3_128_with_secret};
 
-/// Bytes of a block. The last one of a file ends with it.
+/// Bytes of a block. The last block ends with the file.
 pub const BLOCK: u64 = 16 << 10;
 
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// What one block of the backing file is.
+/// The digest of one block of a backing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest(u128);
 
 impl Digest {
-    /// Nobody knows: it equals no block.
+    /// The digest of a block that is not known: it equals no block's.
     pub const UNKNOWN: Digest = Digest(0);
 
     pub const BYTES: usize = 16;
@@ -38,7 +38,7 @@ impl Digest {
 pub struct Key([u8; Key::BYTES]);
 
 impl Key {
-    /// As many as the hash mixes in.
+    /// The number of bytes that the hash mixes in.
     pub const BYTES: usize = 192;
 
     pub fn of(bytes: [u8; Key::BYTES]) -> Key {
@@ -47,28 +47,28 @@ impl Key {
 
     /// The digest of a block.
     pub fn digest(&self, block: &[u8]) -> Digest {
-        // None is taken for one that nobody knows.
+        // No real digest is equal to the unknown one.
         Digest(xxh3_128_with_secret(block, &self.0).max(1))
     }
 
-    /// The same of a hole, of at most [`BLOCK`] bytes.
+    /// The digest of a hole of at most [`BLOCK`] bytes.
     pub fn digest_of_zeros(&self, len: u64) -> Digest {
         self.digest(&ZEROS[..len as usize])
     }
 
-    /// Tells whether a record of digests is whole, and of this key.
+    /// A checksum that tells whether a record of digests is whole, and made with this key.
     pub fn check(&self, bytes: &[u8]) -> u64 {
         xxh3_64_with_secret(bytes, &self.0)
     }
 }
 
-/// A block of a file, and which part of it is meant.
+/// A block of a file, and the part of it that is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub block: u64,
     pub start: u64,
     pub end: u64,
-    /// It is all of the block.
+    /// The part is all of the block.
     pub whole: bool,
 }
 

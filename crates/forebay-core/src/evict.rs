@@ -1,18 +1,18 @@
-//! Which clean bytes go first when the tier is full: S3-FIFO over units, stretches of files as long
-//! as [`Grain`] says.
+//! The choice of the clean bytes to evict first when the tier is full: S3-FIFO over units, which are
+//! stretches of files as long as [`Grain`] says.
 //!
-//! Pure. Three queues: *small* takes what is new, *main* what was used again, *ghost* remembers
-//! what was evicted from small. A hit sets a counter and moves nothing, so the read path takes no
-//! lock of ours; that, and the lowest mean miss ratio on most published traces (Yang et al., "FIFO
-//! queues are all you need for cache eviction", SOSP 2023), is why this and not an LRU. A scan
-//! over files that are read once passes through the small queue and leaves main alone.
+//! Pure. Three queues: *small* takes new units, *main* those that were used again, *ghost* remembers
+//! those that were evicted from small. A hit sets a counter and moves nothing, so the read path takes no
+//! lock of the evictor; that, and the lowest mean miss ratio on most published traces (Yang et al., "FIFO
+//! queues are all you need for cache eviction", SOSP 2023), are the reasons for this and not an LRU. A
+//! scan over files that are read once passes through the small queue and leaves main alone.
 //!
-//! The alternative is plain FIFO: one queue, and no regard for use. It keeps what came last, which
-//! suits data that is read once, soon after it was written.
+//! The alternative is plain FIFO: one queue that ignores use. It keeps the newest units, which suits data
+//! that is read once, soon after it was written.
 //!
-//! Dirty, pinned and open units are offered like any other; the caller refuses them and they go
-//! to the back of main. One whose file is at work for a moment keeps its place: what a database uses
-//! would be thrown out by chance otherwise.
+//! Dirty, pinned and open units are offered like any other; the caller refuses them and they go to the
+//! back of main. A unit whose file is at work for a moment keeps its place: otherwise a database's units
+//! would be evicted by chance.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -26,18 +26,18 @@ use crate::id::FileId;
 /// it.
 pub const UNIT_MAX: u64 = 8 << 20;
 
-/// The smallest: each is a record and a hole of its own when it goes.
+/// The smallest unit: each is a record and a hole of its own when it is evicted.
 const UNIT_MIN: u64 = 256 << 10;
 
-/// What the tier holds is in about so many units, or in as few as the largest make: enough to tell
-/// what is used from what is not, few enough to be kept in memory.
+/// The tier's content is divided into about this many units, or into fewer of the largest size: enough to
+/// tell used from unused, few enough to be kept in memory.
 const UNITS: u64 = 16 << 10;
 
-/// Of units whose files are at work, so many keep their places: the others make way for who is
+/// The number of units with files at work that keep their places: more of them make way for the units
 /// behind them.
 const ASIDE_MAX: usize = 64;
 
-/// The counter's ceiling: three hits count as many.
+/// The counter's ceiling: more than three hits count as three.
 pub const HITS_MAX: u8 = 3;
 
 /// A stretch of a file, in one word since there may be millions.
@@ -48,7 +48,7 @@ impl Unit {
     /// 4 TiB in the smallest units, 128 TiB in the largest; a larger file's end is not evicted.
     const INDEX_BITS: u32 = 24;
 
-    /// Whether it is as long as the largest.
+    /// The flag of a unit of the largest length.
     const LONG: u64 = 1 << Unit::INDEX_BITS;
 
     const ID_SHIFT: u32 = Unit::INDEX_BITS + 1;
@@ -68,7 +68,7 @@ impl Unit {
     }
 }
 
-/// How long units are: by the size of the tier when it was opened.
+/// The length of units: by the size of the tier when it was opened.
 #[derive(Debug, Clone, Copy)]
 pub struct Grain(u64);
 
@@ -77,13 +77,13 @@ impl Grain {
         Grain((bytes / UNITS).next_power_of_two().clamp(UNIT_MIN, UNIT_MAX))
     }
 
-    /// Bytes.
+    /// The length of a unit in bytes.
     pub fn unit(self) -> u64 {
         self.0
     }
 
-    /// The units of a stretch of a file. One that is longer than the tier is mostly holes: the
-    /// largest units do for it.
+    /// The units of a stretch of a file. A stretch that is longer than the tier is mostly holes: it gets
+    /// the largest units.
     pub fn units(self, id: FileId, start: u64, end: u64) -> impl Iterator<Item = Unit> {
         let last = end.saturating_sub(1).max(start);
         let long = last / self.0 >= Unit::LONG || (last - start) / self.0 > 2 * UNITS;
@@ -91,24 +91,25 @@ impl Grain {
         (start / unit..=last / unit).map(move |index| Unit::new(id, index, long))
     }
 
-    /// What it stands for, as offsets in its file.
+    /// The unit's range in its file.
     pub fn range(self, unit: Unit) -> (u64, u64) {
         let bytes = if unit.0 & Unit::LONG == 0 { self.0 } else { UNIT_MAX };
         (unit.index() * bytes, (unit.index() + 1) * bytes)
     }
 }
 
-/// How often units of large files were used of late. By hash and without a lock: two that share a
-/// counter are kept a little longer, two uses at the same moment may count as one.
+/// Counters of recent uses of the units of large files. By hash and without a lock: two units that share
+/// a counter are kept a little longer, two uses at the same moment may count as one.
 #[derive(Debug)]
 pub struct Uses(Box<[AtomicU8]>);
 
 impl Uses {
-    /// Sixteen counters for each unit that a tier of `bytes` holds: few share one.
+    /// Sixteen counters for each unit that a tier of `bytes` holds: few units share one.
     pub fn of_tier(bytes: u64) -> Uses {
         let units = (bytes / Grain::of_tier(bytes).unit()).clamp(1 << 10, 1 << 18);
         let zeros = Box::new_zeroed_slice(16 * units.next_power_of_two() as usize);
-        // SAFETY: a counter of zeros is a counter. Memory for it comes when it is first used.
+        // SAFETY: a counter of zeros is a valid counter. The kernel gives memory to it when it is first
+        // used.
         Uses(unsafe { zeros.assume_init() })
     }
 
@@ -122,7 +123,7 @@ impl Uses {
         count_up(self.of(unit));
     }
 
-    /// Reads and lowers.
+    /// Reads and lowers a unit's counter.
     pub fn take(&self, unit: Unit) -> u8 {
         count_down(self.of(unit))
     }
@@ -131,13 +132,13 @@ impl Uses {
 /// What the caller did with an offered unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Gone; this many bytes are free.
+    /// Evicted; this many bytes are free.
     Evicted(u64),
-    /// This many bytes are free, and others of the unit are still there.
+    /// This many bytes are free, and other bytes of the unit are still in the tier.
     Partly(u64),
-    /// Not now: dirty, pinned or open.
+    /// Refused now: dirty, pinned or open.
     Refused,
-    /// Its file is being read or written at this moment.
+    /// The unit's file is being read or written at this moment.
     Busy,
     /// The unit no longer exists.
     Unknown,
@@ -150,17 +151,17 @@ enum Queue {
     Main,
 }
 
-/// How far an eviction has come. One at a time goes through the units.
+/// The progress of an eviction. One walk at a time goes through the units.
 #[derive(Debug)]
 pub struct Walk {
-    /// Main is gone through once, and again as long as that takes marks of use away.
+    /// Main is gone through once, and again as long as that lowers counters of use.
     lap: usize,
     spared: bool,
     again: u8,
     /// Each unit can be offered once from small and HITS_MAX + 1 times from main.
     steps: usize,
     from: Queue,
-    /// Of each queue what is busy.
+    /// The busy units of each queue.
     aside: [Vec<Unit>; 2],
 }
 
@@ -177,23 +178,23 @@ pub struct Evictor {
     main: VecDeque<Unit>,
     ghost: VecDeque<Unit>,
     ghosts: HashSet<Unit>,
-    /// What is in small or main, so that every fill may announce its unit.
+    /// The units in small or main, so that every fill may announce its unit.
     members: Members,
 }
 
-/// A set of units. Files that came one after the other have neighboring ids, and mostly one unit
-/// each: one word says of 64 of them whether theirs is in.
+/// A set of units. Files that came one after the other have neighboring ids, and mostly one unit each:
+/// one word holds the membership of 64 of them.
 #[derive(Debug, Default)]
 struct Members(HashMap<u64, u64>);
 
 impl Members {
-    /// The word a unit is in, and its bit there.
+    /// The word of a unit, and its bit in the word.
     fn place(unit: Unit) -> (u64, u64) {
         let (id, place) = (unit.id().0, unit.0 & ((1 << Unit::ID_SHIFT) - 1));
         ((id >> 6) << Unit::ID_SHIFT | place, 1 << (id & 63))
     }
 
-    /// Returns whether it was not in.
+    /// Adds a unit; returns whether it was new.
     fn insert(&mut self, unit: Unit) -> bool {
         let (word, bit) = Members::place(unit);
         let bits = self.0.entry(word).or_default();
@@ -214,8 +215,7 @@ impl Members {
 }
 
 impl Evictor {
-    /// Admits a unit of which bytes have just come into the tier; one that is known keeps its
-    /// place.
+    /// Admits a unit that bytes have just come into; a known unit keeps its place.
     pub fn admit(&mut self, unit: Unit) {
         if !self.members.insert(unit) {
             return;
@@ -227,10 +227,10 @@ impl Evictor {
         }
     }
 
-    /// Changes the policy; what is in keeps its place.
+    /// Changes the policy; known units keep their places.
     pub fn set_policy(&mut self, by: Eviction) {
         if by == Eviction::Fifo && self.by != by {
-            // What was used again came before what is new.
+            // Units that were used again came before the new ones.
             self.main.append(&mut self.small);
             self.ghost.clear();
             self.ghosts.clear();
@@ -242,9 +242,10 @@ impl Evictor {
         self.small.len() + self.main.len()
     }
 
-    /// Begins to go through the units. They are offered one by one, so that who evicts holds no lock of
-    /// ours while he does: what is new is asked first as long as it is more than a tenth, and after that
-    /// when all of main refuses: a file that is written all the time may have its only clean bytes there.
+    /// Begins to go through the units. They are offered one by one, so that the caller holds no lock of
+    /// the evictor while it evicts. Small is asked first as long as it is more than a tenth, and after
+    /// that when all of main refuses: a file that is written all the time may have its only clean bytes
+    /// in small.
     pub fn walk(&self) -> Walk {
         Walk {
             lap: self.main.len(),
@@ -256,8 +257,8 @@ impl Evictor {
         }
     }
 
-    /// The next unit to be evicted; `None` if everything was offered. `hits` reads and lowers a unit's
-    /// counter. It is in no queue until [`Evictor::settle`], but does not become known anew meanwhile.
+    /// The next unit to be evicted; `None` if all were offered. `hits` reads and lowers a unit's counter.
+    /// The unit is in no queue until [`Evictor::settle`], but counts as known meanwhile.
     pub fn offer(&mut self, walk: &mut Walk, mut hits: impl FnMut(Unit) -> u8) -> Option<Unit> {
         while walk.steps > 0 && self.len() > 0 {
             walk.steps -= 1;
@@ -279,9 +280,9 @@ impl Evictor {
         None
     }
 
-    /// Takes in what became of the unit that was offered last, under the lock of its file if it has
-    /// one: what comes into it later is announced anew. Returns the bytes freed. Those that are busy are
-    /// left where they are, up to [`ASIDE_MAX`] of each queue.
+    /// Takes the answer about the unit that was offered last, under the lock of its file if it has one:
+    /// bytes that come into it later are announced anew. Returns the bytes freed. Busy units are left
+    /// where they are, up to [`ASIDE_MAX`] of each queue.
     pub fn settle(&mut self, walk: &mut Walk, unit: Unit, answer: Answer) -> u64 {
         match answer {
             Answer::Evicted(bytes) => {
@@ -309,20 +310,20 @@ impl Evictor {
         main.into_iter().rev().for_each(|unit| self.main.push_front(unit));
     }
 
-    /// The units that are wanted in their order, whatever their use. They keep their places until
+    /// The wanted units in the order of their queues, whatever their use. They keep their places until
     /// [`Evictor::settle_in_place`].
     pub fn those(&self, mut is_wanted: impl FnMut(Unit) -> bool) -> Vec<Unit> {
         let all = self.small.iter().chain(&self.main).copied();
         all.filter(|unit| is_wanted(*unit)).collect()
     }
 
-    /// As [`Evictor::settle`], of a unit that has kept its place.
+    /// As [`Evictor::settle`], for a unit that has kept its place.
     pub fn settle_in_place(&mut self, unit: Unit, answer: Answer) -> u64 {
         if matches!(answer, Answer::Evicted(_) | Answer::Unknown) {
             self.members.remove(unit);
             let queues = [&mut self.small, &mut self.main];
             for queue in queues {
-                // What goes came first, mostly.
+                // The units that are evicted are mostly at the front.
                 if let Some(at) = queue.iter().position(|known| *known == unit) {
                     queue.remove(at);
                     break;
@@ -352,7 +353,7 @@ pub fn count_up(uses: &AtomicU8) {
     }
 }
 
-/// What it was before.
+/// Lowers a counter; returns its earlier value.
 pub fn count_down(uses: &AtomicU8) -> u8 {
     let before = uses.load(Relaxed);
     if before > 0 {
@@ -518,7 +519,7 @@ mod tests {
 
     #[test]
     fn one_that_was_used_is_evicted_when_nothing_else_can_be() {
-        // Wherever it stands among those that refuse, new or old.
+        // The used unit may stand anywhere among those that refuse, in small or in main.
         for (count, used) in [(2, 1), (100, 0), (100, 57), (100, 99), (1, 0)] {
             for old in [false, true] {
                 let mut evictor = Evictor::default();

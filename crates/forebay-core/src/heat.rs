@@ -1,5 +1,5 @@
-//! How busy something was lately: bytes that count half after some seconds, in one word, without
-//! a lock. Two threads at the same moment may lose each other's bytes; for a ranking that will do.
+//! The recent activity of a file: bytes that count half after some seconds, in one word, without a
+//! lock. Two threads at the same moment may lose each other's bytes; a ranking can bear that.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ const BYTES_BITS: u32 = 40;
 
 const BYTES_MAX: u64 = (1 << BYTES_BITS) - 1;
 
-/// Seconds of the last change above, bytes below.
+/// The seconds of the last change in the high bits, bytes in the low ones.
 #[derive(Debug, Default)]
 pub struct Heat(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What tells files apart in the tier.
+//! The ids that tell files apart in the tier.
 
 use serde::{Deserialize, Serialize};
 

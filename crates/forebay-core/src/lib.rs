@@ -1,4 +1,5 @@
-//! What is decided: pure, with no call to a store, a disk or a thread, and no lock held over any.
+//! The decisions of the engine: pure, with no call to a store, a disk or a thread, and no lock held
+//! over any.
 
 pub mod clock;
 pub mod config;

@@ -1,4 +1,4 @@
-//! Whom else an engine may ask for bytes of the store.
+//! Neighbours: the other mounts that an engine may ask for bytes of the store.
 
 use std::fmt;
 use std::path::Path;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use forebay_backing::{FileKey, Version};
 
-/// Other mounts of the same store, of which each reads a part of it for all.
+/// Other mounts of the same store, each of which reads a part of it for all.
 pub trait Neighbours: Send + Sync {
-    /// Fills `buf` with what the file at `path` has from `offset` on as the store had it in this version.
-    /// `false` if the store is to be asked: the part is this mount's own, or nobody answers in time.
+    /// Fills `buf` with the bytes from `offset` on that the store had in this version of the file at
+    /// `path`. `false` if the caller has to ask the store: the part is this mount's own, or no neighbour
+    /// answers in time.
     fn read(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool;
 }
 
-/// Those of one mount, if it has any.
+/// The neighbours of one mount, if it has any.
 #[derive(Clone, Default)]
 pub struct Near(pub Option<Arc<dyn Neighbours>>);
 
@@ -23,7 +24,7 @@ impl fmt::Debug for Near {
     }
 }
 
-/// Which files are this mount's to name, where others mount the store, too. Without it all are.
+/// The files that this mount may name, where other members mount the store, too. Without a function: all.
 #[derive(Clone, Default)]
 pub struct Owned(pub Option<Arc<dyn Fn(FileKey) -> bool + Send + Sync>>);
 

@@ -15,7 +15,7 @@ mod tree;
 
 pub use tree::{Dir, DirId, Grown, Moving, Placed, Places, Plan, Tree, Way, Weight};
 
-/// Every name known of a file, the most trusted first. Empty once the last one was unlinked. Nearly
+/// Every known name of a file, the most trusted first. Empty once the last name was unlinked. Nearly
 /// every file has one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paths(SmallVec<[Name; 1]>);
@@ -26,11 +26,11 @@ enum Name {
         dir: Arc<Dir>,
         name: Box<OsStr>,
     },
-    /// As it was read: a path, or [`IN`] with the number of a directory and the name in it.
+    /// A name as it is on record: a path, or [`IN`] with the number of a directory and the name in it.
     Read(Box<[u8]>),
 }
 
-/// With this, which no path has, a name on record begins that is in a directory with a number.
+/// The first byte of a recorded name that is in a numbered directory; no path begins with it.
 const IN: u8 = 0;
 
 impl PartialEq for Name {
@@ -57,7 +57,7 @@ impl Name {
         match self {
             Name::In { dir, name } => dir.join(name),
             Name::Read(bytes) => match numbered(bytes) {
-                // Nobody knows where that is.
+                // The place of the directory is unknown.
                 Some((dir, name)) => Path::new(&format!("(directory {:x})", dir.0)).join(name),
                 None => OsStr::from_bytes(bytes).into(),
             },
@@ -97,27 +97,27 @@ fn numbered(bytes: &[u8]) -> Option<(DirId, &OsStr)> {
 }
 
 impl Paths {
-    /// So many names of a file are known here at most; the record holds all of them, and each change
-    /// of one writes it. A file with more is found by these, and by its others when they are looked
-    /// up; before the last that is known goes, its bytes go to the backing store.
+    /// The most names of a file that are known here; the record holds all of them, and each change of
+    /// one writes it. A file with more names is found by these, and by the others when they are looked
+    /// up; before the last known name is removed, the file's bytes go to the backing store.
     pub const MAX: usize = 64;
 
-    /// Their directories know from here on that they are this file's.
+    /// Enters the file's names in their directories.
     pub fn enter(&self, file: FileId) {
         tree::enter(file, Weight::None, [].into_iter(), self.entries());
     }
 
-    /// It has none of them any more.
+    /// Removes the file's names from their directories.
     pub fn leave(&self, file: FileId, weight: Weight) {
         tree::enter(file, weight, self.entries(), [].into_iter());
     }
 
-    /// Their directories know from here on whether something of the file is durable.
+    /// Tells the directories whether the file has durable bytes from here on.
     pub fn weigh(&self, weight: Weight) {
         tree::weigh(weight, self.dirs());
     }
 
-    /// Changes the names of a file, where their directories know of it.
+    /// Changes the names of a file, and updates their directories.
     pub fn change_of(&mut self, file: FileId, weight: Weight, change: impl FnOnce(&mut Paths)) {
         let before = self.clone();
         change(self);
@@ -157,24 +157,25 @@ impl Paths {
         self.0.iter().any(|name| name.is(path))
     }
 
-    /// Whether it is the one that is trusted most.
+    /// Whether `path` is the most trusted name.
     pub fn is_first(&self, path: &Path) -> bool {
         self.0.first().is_some_and(|name| name.is(path))
     }
 
-    /// Whether one of them is `dir`, or below it.
+    /// Whether a name is `dir`, or below it.
     pub fn any_within(&self, dir: &Path) -> bool {
         self.iter().any(|path| path.starts_with(dir))
     }
 
-    /// Takes in a name that is less trusted than those that are known.
+    /// Adds a name that is less trusted than the known ones.
     pub fn learn_also(&mut self, tree: &Tree, path: &Path) {
         if !self.has(path) && self.0.len() < Paths::MAX {
             self.0.push(Name::of(tree, path));
         }
     }
 
-    /// Takes in the name by which it was just found: of those that are known it is the one that is sure.
+    /// Moves the name by which the file was just found to the front: of the known names this one is
+    /// sure.
     pub fn learn_first(&mut self, tree: &Tree, path: &Path) {
         match self.0.iter().position(|name| name.is(path)) {
             Some(at) => self.0[..=at].rotate_right(1),
@@ -189,19 +190,19 @@ impl Paths {
         self.0.retain(|name| !name.is(path));
     }
 
-    /// Takes away those that are not to be kept.
+    /// Removes the names that are not to be kept.
     pub fn keep(&mut self, is_kept: impl Fn(&Path) -> bool) {
         self.0.retain(|name| is_kept(&name.path()));
     }
 
-    /// Puts another in the place of each name for which there is one.
+    /// Replaces each name for which `other` gives one.
     pub fn change(&mut self, tree: &Tree, other: impl Fn(&Path) -> Option<PathBuf>) {
         for name in &mut self.0 {
             if let Some(other) = other(&name.path()) {
                 *name = Name::of(tree, &other);
             }
         }
-        // One that was found by its new name meanwhile has that already.
+        // A file that was found by its new name meanwhile has that name already.
         let mut at = 1;
         while at < self.0.len() {
             match self.0[..at].contains(&self.0[at]) {
@@ -211,18 +212,17 @@ impl Paths {
         }
     }
 
-    /// Whether a directory that one of them is in is being renamed.
+    /// Whether a directory above a name is being renamed.
     pub fn is_moving(&self) -> bool {
         self.dirs().any(|dir| dir.is_moving())
     }
 
-    /// Whether a rename of one was or is under way since then.
+    /// Whether a rename of a directory above a name was or is under way since then.
     pub fn moved_since(&self, since: Look) -> bool {
         self.dirs().any(|dir| dir.moved_since(since))
     }
 
-    /// The log's position after the last rename of a directory that one of them is in; 0 if there was
-    /// none.
+    /// The log's position after the last rename of a directory above a name; 0 if there was none.
     pub fn moved_at(&self) -> u64 {
         self.dirs().map(|dir| dir.moved_at()).max().unwrap_or(0)
     }
@@ -231,8 +231,8 @@ impl Paths {
         self.0.iter().filter_map(Name::dir)
     }
 
-    /// Finds the directories of names that were read. Those of which nobody knows where they are
-    /// stay as they are, if there is no other.
+    /// Finds the directories of recorded names. A name whose directory's place is unknown stays as it
+    /// is, if the file has no other.
     pub fn settle(&mut self, grown: &mut Grown) {
         for name in &mut self.0 {
             let Name::Read(bytes) = name else { continue };
@@ -251,7 +251,7 @@ impl Paths {
     }
 }
 
-/// As a list of raw bytes: names need not be UTF-8.
+/// Serialized as a list of raw bytes: names need not be UTF-8.
 impl Serialize for Paths {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_seq(self.0.iter().map(Name::to_bytes))

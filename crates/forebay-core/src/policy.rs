@@ -1,39 +1,41 @@
-//! What may pass us by, as a function of what is so now. No clock, no I/O. When to flush and when
-//! to slow down is the [`governor`](crate::governor)'s.
+//! The decision which programs may write past the daemon. No clock, no I/O. When to flush and when to slow down
+//! is the [`governor`](crate::governor)'s decision.
 
 use std::time::Duration;
 
 use crate::config::Tunables;
 
-/// What the drain looks at.
+/// The levels that the decision is based on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Level {
     pub tier_bytes: u64,
     pub used_bytes: u64,
     pub dirty_bytes: u64,
-    /// What cannot be evicted besides: it was written past us, and nobody has looked at it yet.
+    /// Bytes that cannot be evicted besides: programs wrote them past the daemon, and the daemon has not looked
+    /// at them yet.
     pub doubted_bytes: u64,
-    /// What will be dirty besides in a second, if those who write past us go on as they do.
+    /// Bytes that will become dirty in the next second, if the programs that write past the daemon keep their
+    /// rate.
     pub arriving_bytes: u64,
     /// Age of the oldest dirty byte that may be flushed.
     pub oldest_age: Option<Duration>,
     pub backing_available: bool,
 }
 
-/// What bounds programs that write past us.
+/// The bound on programs that write past the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
     /// The kernel asks before they write where there is hardly any room, see [`holds_writers`].
     Asked,
-    /// How they are let in alone.
+    /// Only the limit on how many are let in.
     LetIn,
 }
 
 impl Bound {
-    /// The smallest tier that is written to past us.
+    /// The smallest tier that programs may write to past the daemon.
     pub fn tier_min(self) -> u64 {
         match self {
-            // A quarter of less is written full between two looks.
+            // A quarter of a smaller tier is written full between two looks.
             Bound::Asked => SMALL / 8,
             // At the few GB/s of a fast device, about a second of writing.
             Bound::LetIn => SMALL,
@@ -41,9 +43,9 @@ impl Bound {
     }
 }
 
-/// Whether one more program may write past us. Its shadow cannot be evicted, and it is slowed down only if it is
-/// asked, so room is kept: a sixty-fourth of the tier for each of them, from what is
-/// free or clean, and what they will have written soon counts as written; and a tiny tier never allows it.
+/// Whether one more program may write past the daemon. Its shadow cannot be evicted, and it is slowed down only
+/// if the kernel asks, so room is kept: a sixty-fourth of the tier for each such writer, from the free or clean
+/// bytes, and the bytes that they will soon have written count as written; a tiny tier never allows it.
 pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) -> bool {
     if level.tier_bytes < bound.tier_min() {
         return false;
@@ -56,23 +58,22 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) 
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
-/// Those who write past us on a smaller tier are looked at every [`LOOK_QUICK`].
+/// On a smaller tier the files of such writers are looked at every [`LOOK_QUICK`].
 pub const SMALL: u64 = 4 << 30;
 
-/// At a few GB/s some tens of megabytes are written meanwhile.
+/// At a few GB/s some tens of megabytes are written in this time.
 pub const LOOK_QUICK: Duration = Duration::from_millis(10);
 
-/// Less room than that part of [`SMALL`], or of a smaller tier, is written full within the moments between
-/// two looks.
+/// Less room than this part of [`SMALL`], or of a smaller tier, is written full within the moments between two
+/// looks.
 const AHEAD_PART: u64 = 4;
 
-/// What arrives in the time that is reckoned with: a second, and with quick looks a tenth of it.
+/// The bytes that arrive in the time that is reckoned with: a second, and with quick looks a tenth of it.
 fn arriving(level: Level) -> u64 {
     if level.tier_bytes < SMALL { level.arriving_bytes / 10 } else { level.arriving_bytes }
 }
 
-/// Whether those who write past us are asked about before they write: what is dirty may soon be all
-/// that the tier may hold.
+/// Whether the kernel asks before these programs write: dirty bytes may soon fill all that the tier may hold.
 pub fn holds_writers(level: Level) -> bool {
     let stays = level.dirty_bytes.saturating_add(level.doubted_bytes);
     let ahead = level.tier_bytes.min(SMALL) / AHEAD_PART;

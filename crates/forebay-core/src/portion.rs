@@ -1,6 +1,5 @@
-//! How much of a file one flight takes: so much data, and whatever holes there are between that
-//! cost the backing store next to nothing. The number of flights follows what was written, then,
-//! and not how large a file was made.
+//! The portion of a file that one flight takes: so much data, and the holes in between that cost the backing store
+//! next to nothing. So the number of flights follows the written bytes, and not the size of the file.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,30 +9,29 @@ use std::time::Duration;
 /// piece while it is still being written (S9).
 pub const FLIGHT_BYTES: u64 = 128 << 20;
 
-/// And of one of which little is to be copied, most likely, but all compared: a second or two, when it is read from
-/// a disk.
+/// The data of a flight that mostly compares and probably copies little: a second or two of reading from a disk.
 pub const DOUBT_BYTES: u64 = 8 * FLIGHT_BYTES;
 
-/// Looked for at most, since it is under the file's lock.
+/// The most stretches that are looked for, since that happens under the file's lock.
 const STRETCHES_MAX: u32 = 8192;
 
-/// What a flight takes of what is wanted of a file.
+/// The part of the wanted ranges of a file that a flight takes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Portion {
     pub captured: Vec<(u64, u64)>,
-    /// Of that, what is not known to be a hole.
+    /// The ranges of `captured` that are not known to be holes.
     pub data: Vec<(u64, u64)>,
-    /// What is wanted beyond is left for the next.
+    /// Wanted ranges beyond this are left for the next flight.
     pub upto: u64,
 }
 
 impl Portion {
-    /// All of it.
+    /// The portion of all runs.
     pub fn whole(runs: Vec<(u64, u64)>) -> Portion {
         Portion { data: runs.clone(), captured: runs, upto: u64::MAX }
     }
 
-    /// The first runs of so many bytes, whatever is in them.
+    /// The first runs of `limit` bytes, whatever is in them.
     pub fn dense(runs: Vec<(u64, u64)>, limit: u64) -> Portion {
         let captured = first_part(&runs, limit);
         let upto = match captured.last() {
@@ -43,8 +41,8 @@ impl Portion {
         Portion { upto, ..Portion::whole(captured) }
     }
 
-    /// The first runs of a file that is mostly holes, as `next_data` tells. Those at or beyond
-    /// `free_from` cost nothing; of others `holes` bytes are taken.
+    /// The first runs of a file that is mostly holes, as `next_data` tells. Holes at or beyond `free_from` cost
+    /// nothing; of other holes `holes` bytes are taken.
     pub fn sparse(
         runs: &[(u64, u64)],
         next_data: impl Fn(u64) -> io::Result<Option<(u64, u64)>>,
@@ -81,7 +79,7 @@ impl Portion {
     }
 }
 
-/// Stretches of data, looked for once each by who goes from front to back.
+/// Stretches of data, each looked for once by a caller that goes from front to back.
 struct Stretches<F> {
     next_data: F,
     found: (u64, u64),
@@ -93,12 +91,12 @@ impl<F: Fn(u64) -> io::Result<Option<(u64, u64)>>> Stretches<F> {
         Stretches { next_data, found: (0, 0), looks: 0 }
     }
 
-    /// The one that `at` is in, or else the next.
+    /// The stretch that `at` is in, or else the next.
     fn at(&mut self, at: u64) -> io::Result<(u64, u64)> {
         if at >= self.found.1 {
             self.looks += 1;
             let (start, end) = (self.next_data)(at)?.unwrap_or((u64::MAX, u64::MAX));
-            // One that goes at this very moment may look empty.
+            // A stretch that disappears at this very moment may look empty.
             self.found = (start.max(at), end.max(at + 1));
         }
         Ok(self.found)
@@ -108,18 +106,18 @@ impl<F: Fn(u64) -> io::Result<Option<(u64, u64)>>> Stretches<F> {
 /// The largest piece of a file, in data; pieces are copied in parallel.
 const PIECE_MAX: u64 = 8 << 20;
 
-/// And so many stretches of it, each of which costs the backing store a call.
+/// The most stretches in a piece, each of which costs the backing store a call.
 const PIECE_STRETCHES: u32 = 8;
 
-/// How much of a hole over old bytes one call makes in a moment, as the backing store has shown:
-/// most free a terabyte as fast as a page, but those that know no holes write zeros.
+/// The length of a hole over old bytes that one call can make in a moment, as the backing store has shown: most
+/// stores free a terabyte as fast as a page, but those without holes write zeros.
 pub struct HoleStep(AtomicU64);
 
 const STEP_MIN: u64 = 8 << 20;
 
 const STEP_MAX: u64 = 1 << 40;
 
-/// Nobody writes the zeros of the smallest step so fast.
+/// No store writes the zeros of the smallest step so fast.
 const QUICK: Duration = Duration::from_millis(2);
 
 const SLOW: Duration = Duration::from_millis(200);
@@ -131,17 +129,17 @@ impl Default for HoleStep {
 }
 
 impl HoleStep {
-    /// What one call makes.
+    /// The length that one call makes.
     pub fn bytes(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// What one flight takes.
+    /// The length that one flight takes.
     pub fn flight_bytes(&self) -> u64 {
         self.bytes() * (FLIGHT_BYTES / STEP_MIN)
     }
 
-    /// A call for so many bytes took so long.
+    /// Notes that a call for so many bytes took so long.
     pub fn note(&self, bytes: u64, took: Duration) {
         let step = self.bytes();
         if took >= SLOW {
@@ -152,7 +150,7 @@ impl HoleStep {
     }
 }
 
-/// The first runs of together at most `limit` bytes, the last of them cut.
+/// The first runs, together at most `limit` bytes; the last of them is cut.
 fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
     let mut left = limit;
     let mut part = Vec::new();
@@ -167,8 +165,7 @@ fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
     part
 }
 
-/// Cuts runs into pieces to copy in parallel. Of few bytes it is not worth a look where the holes
-/// are.
+/// Cuts runs into pieces to copy in parallel. For few bytes a look at the holes is not worth it.
 pub fn pieces(
     runs: &[(u64, u64)],
     next_data: impl Fn(u64) -> io::Result<Option<(u64, u64)>>,

@@ -1,4 +1,4 @@
-//! Which bytes of a file are in which state: a map of disjoint, sorted, half-open ranges.
+//! The states of a file's bytes: a map of disjoint, sorted, half-open ranges.
 //!
 //! Pure. A byte without a run is absent. Neighbors in the same state are always merged, so the
 //! number of runs is the smallest that says the same (R1), and two equal coverages are `==`.
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a present byte is. Absent bytes have no state: their truth is in the backing store.
+/// The state of a present byte. Absent bytes have no state: the backing store has their truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum State {
     /// Equal to the backing store's byte at the recorded version.
@@ -18,9 +18,9 @@ pub enum State {
     /// such a byte leaves it `Durable`: after a power loss it holds the old or the new value.
     Durable,
     /// As `Clean`, and on stable storage of the fast tier; after a loss of power it counts as
-    /// `Durable`, and is flushed again. Who writes it and syncs needs no record of that: this one
-    /// holds. It must be `Clean` again, durably, before it may leave the tier or differ from the
-    /// backing store.
+    /// `Durable`, and is flushed again. A program that writes it and syncs needs no new record:
+    /// this one holds. It must be `Clean` again, durably, before it may leave the tier or differ
+    /// from the backing store.
     Kept,
 }
 
@@ -43,7 +43,7 @@ pub struct Run {
     pub state: State,
 }
 
-/// What becomes of a stretch; `None` is absent.
+/// A stretch and its new state; `None` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub start: u64,
@@ -165,8 +165,8 @@ impl Ranges {
         if start >= end {
             return true;
         }
-        // Files of thousands of runs are asked all the time whether all of them is here: the sum
-        // says no, and if nothing is outside, yes.
+        // Files of thousands of runs are often asked whether all their bytes are here: the sum of
+        // present bytes says no, or, if no byte lies outside, yes.
         let present = self.bytes(|_| true);
         if present < end - start {
             return false;
@@ -180,7 +180,7 @@ impl Ranges {
         }
     }
 
-    /// Where the last run ends.
+    /// The end of the last run.
     pub fn end(&self) -> u64 {
         self.edges().map_or(0, |(_, last)| last.end)
     }
@@ -244,7 +244,7 @@ impl Ranges {
         }
     }
 
-    /// Puts `[start, end)` into `state`, whatever it was.
+    /// Puts `[start, end)` into `state`, whatever its state was.
     pub fn set(&mut self, start: u64, end: u64, state: State) {
         if start >= end {
             return;
@@ -329,7 +329,7 @@ impl From<Ranges> for Vec<Run> {
     }
 }
 
-/// Removes `[start, end)` from every run, splitting those that reach over an edge.
+/// Removes `[start, end)` from every run; a run that reaches over an edge is split.
 fn carve(runs: &mut Runs, start: u64, end: u64) {
     if let Some((_, &run)) = runs.map.range(..start).next_back()
         && run.end > start
@@ -352,7 +352,7 @@ fn carve(runs: &mut Runs, start: u64, end: u64) {
 mod tests {
     use super::*;
 
-    /// Every sequence of random operations equals the same on an array of bytes.
+    /// Every sequence of random operations gives the same result as on an array of bytes.
     #[test]
     fn ranges_equal_a_byte_array_under_random_operations() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,5 +1,5 @@
-//! What the engine tells the outside: status, statistics, listings, progress and reports.
-//! Everything here serializes to JSON as it stands; field names are part of the interface.
+//! The reports of the engine: status, statistics, listings, progress and results. Everything here serializes to
+//! JSON as it stands; field names are part of the interface.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -37,7 +37,7 @@ impl DerefMut for Status {
     }
 }
 
-/// What of it is read as it is told. Bytes unless the name says otherwise.
+/// The part of the status that is read as it is shown. Bytes unless the name says otherwise.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gauges {
@@ -55,7 +55,7 @@ pub struct Gauges {
     pub conflicted_files: u64,
     pub pinned_files: u64,
     pub open_files: u64,
-    /// Files at work for so long that they could not be counted among the others.
+    /// Files that were at work for so long that they could not be counted with the others.
     pub busy_files: u64,
     pub passthrough_writers: u64,
     pub oldest_dirty_age_secs: f64,
@@ -73,13 +73,12 @@ pub struct Gauges {
     pub clean_in_secs: Option<f64>,
     /// Copies in flight that the governor allows.
     pub copies_at_once: u32,
-    /// What holds the drain back now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks
-    /// for no more), `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`,
-    /// `backing-away`, `detached`; where nothing can be taken `settle`, `in-flight`, `held-for-last`,
-    /// `failed-files`, `open-writers`, `conflicts`.
+    /// The limit of the drain now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks for no more),
+    /// `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`, `backing-away`, `detached`; where no
+    /// byte can be taken `settle`, `in-flight`, `held-for-last`, `failed-files`, `open-writers`, `conflicts`.
     pub limited_by: String,
     pub backing_available: bool,
-    /// The last error of the backing store, with how long ago in seconds.
+    /// The last error of the backing store, and how many seconds ago it was.
     pub last_error: Option<(String, f64)>,
 }
 
@@ -98,7 +97,7 @@ pub struct AgeBucket {
     pub bytes: u64,
 }
 
-/// A file that requests moved bytes of lately.
+/// A file whose bytes were moved by recent requests.
 #[derive(Debug, Clone, Serialize)]
 pub struct BusyFile {
     pub path: PathBuf,
@@ -117,12 +116,12 @@ pub struct FileInfo {
     pub state: &'static str,
     pub dirty_age_secs: Option<f64>,
     pub error: Option<String>,
-    /// The file that holds its bytes, in the tier's directory.
+    /// The path of its shadow file in the tier's directory.
     pub shadow: String,
 }
 
-/// How far a long operation has come. Shared between who works and who watches; `cancel` asks the
-/// worker to stop at the next safe point.
+/// The progress of a long operation. Shared between the worker and its watchers; `cancel` asks the worker to
+/// stop at the next safe point.
 #[derive(Debug)]
 pub struct Progress {
     pub total_bytes: AtomicU64,
@@ -151,7 +150,7 @@ impl Default for Progress {
     }
 }
 
-/// Counts what one batch copies among what is being copied, until it is closed.
+/// Counts the bytes that one batch has copied, until it is closed.
 pub struct Meter {
     sum: Arc<AtomicU64>,
     own: Mutex<Option<u64>>,
@@ -169,18 +168,18 @@ impl Meter {
         }
     }
 
-    /// The batch is over; what a copy that was given up still adds does not count.
+    /// Ends the count: bytes that an abandoned copy still adds do not count.
     pub fn close(&self) {
         let own = self.own.lock().take();
         self.sum.fetch_sub(own.unwrap_or(0), Relaxed);
     }
 }
 
-/// Failures that can be watched while the work goes on; the report has all of them.
+/// The failures that can be watched while the work goes on; the report has all of them.
 const FAILURES_WATCHED: usize = 1000;
 
 impl Progress {
-    /// Done bytes, with those under way.
+    /// Done bytes, plus those under way.
     pub fn moved_bytes(&self) -> u64 {
         let moved = self.done_bytes.load(Relaxed) + self.copying.load(Relaxed);
         moved.min(self.total_bytes.load(Relaxed))
@@ -210,17 +209,17 @@ impl Progress {
 #[derive(Debug, Clone, Serialize)]
 pub struct Failure {
     pub path: PathBuf,
-    /// `failed`, `conflict`, `missing` (nothing has the name), `held-back`: to be flushed last,
-    /// and others failed; or [`PERISHABLE`].
+    /// `failed`, `conflict`, `missing` (no file has the name), `held-back`: to be flushed last, while other
+    /// files failed; or [`PERISHABLE`].
     pub state: &'static str,
     pub error: String,
 }
 
-/// Of a file whose dirty bytes stay in a tier that could not make them durable: they do not outlast a restart of
-/// the machine.
+/// The state of a file whose dirty bytes stay in a tier that could not make them durable: they do not survive a
+/// restart of the machine.
 pub const PERISHABLE: &str = "perishable";
 
-/// What a long operation did.
+/// The result of a long operation.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     pub files: u64,
@@ -230,7 +229,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes in what a later part did.
+    /// Adds the result of a later part.
     pub fn add(&mut self, later: Report) {
         self.files += later.files;
         self.bytes += later.bytes;
@@ -245,8 +244,8 @@ mod tests {
     use super::*;
     use forebay_threads::explored::{explore, spawn};
 
-    /// What a copy adds and what the batch's end takes off are one under the lock: with the sum raised
-    /// after it is let go of ([`Meter::add`]) less than nothing is being copied.
+    /// A copy's addition and the batch's subtraction each happen under the lock: if [`Meter::add`] raised the
+    /// sum after releasing it, the sum could fall below zero.
     #[test]
     fn nothing_is_left_of_a_meter_that_is_closed_under_any_schedule() {
         explore(|| {

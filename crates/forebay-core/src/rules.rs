@@ -1,7 +1,7 @@
-//! Admission rules: which files, asked for by whom, may come into the tier.
+//! Admission rules: which files, opened by which programs, may come into the tier.
 //!
 //! Pure, but for [`Process`], which the caller looks up. Rules are tried in order and the first
-//! that matches decides; what no rule matches is allowed. All conditions of a rule must hold; a
+//! that matches decides; without a match the file is allowed. All conditions of a rule must hold; a
 //! condition with several values holds if one of them does.
 
 use std::path::Path;
@@ -22,7 +22,7 @@ pub enum Admit {
     Deny,
 }
 
-/// What is decided for one handle, when it is opened.
+/// The decision for one handle, when it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Admission {
     pub read: Admit,
@@ -33,7 +33,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Whether its bytes may go where nobody sees them.
+    /// Whether the handle's requests may pass the daemon.
     pub fn is_free(&self) -> bool {
         self.read == Admit::Allow && self.write == Admit::Allow && self.quota == Quota::Unlimited
     }
@@ -51,7 +51,7 @@ impl Admission {
     }
 }
 
-/// Whether a rule limits what its files take of the tier.
+/// Whether a rule limits the bytes of its files in the tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quota {
     #[default]
@@ -59,8 +59,8 @@ pub enum Quota {
     Limited,
 }
 
-/// An admission rule in force: what its files take of the tier, and the requests of the handles it
-/// decided for, since it was added.
+/// An admission rule in force: the bytes that its files take of the tier, and the requests of the
+/// handles it decided for, since it was added.
 #[derive(Debug, Clone)]
 pub struct RuleUse {
     pub rule: Rule,
@@ -93,20 +93,20 @@ pub struct Rule {
     pub uid: Vec<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gid: Vec<u32>,
-    /// A process and those it started; the rule goes when the last of them has ended.
+    /// A process and its descendants; the rule ends with the last of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// A control group (version 2) and those below it, such as `system.slice/backup.service`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cgroup: Vec<String>,
-    /// Files of at least so many bytes.
+    /// Files of at least this many bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_min: Option<u64>,
-    /// Files of at most so many bytes.
+    /// Files of at most this many bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_max: Option<u64>,
-    /// Bytes of the tier for the rule's files together: what comes takes the place of what they
-    /// have had there longest, and is denied if none of that can go.
+    /// Bytes of the tier for the rule's files together: new bytes replace those that have been
+    /// there longest, and are denied if none of these can be evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
     /// The rule's files are not evicted.
@@ -114,16 +114,16 @@ pub struct Rule {
     pub pin: bool,
 }
 
-/// Who opens a file.
+/// The program that opens a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     pub uid: u32,
     pub gid: u32,
-    /// 0 is unknown.
+    /// 0 if unknown.
     pub pid: u32,
 }
 
-/// One process: numbers are used again, so it is told apart by when it started.
+/// One process: pids are used again, so its start time tells it apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcId {
     pub pid: u32,
@@ -131,15 +131,15 @@ pub struct ProcId {
     pub started: u64,
 }
 
-/// What is known of a process where a rule asks.
+/// The facts about a process that rules ask for.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
-    /// Itself, its parent, and so on.
+    /// The process itself, its parent, and so on.
     pub line: Vec<ProcId>,
     pub cgroup: String,
 }
 
-/// How long a rule whose files gave nothing is not asked again, in milliseconds: the search goes
+/// How long a rule whose files gave no bytes is not asked again, in milliseconds: the search goes
 /// over everything in the tier.
 const REST_MS: u64 = 100;
 
@@ -147,14 +147,15 @@ const REST_MS: u64 = 100;
 #[derive(Debug)]
 pub struct Active {
     pub rule: Rule,
-    /// Those of the rule, which is valid.
+    /// The path patterns of the rule, which is valid.
     paths: Vec<Pattern>,
     pub used: AtomicU64,
-    /// Of `used`, what is dirty.
+    /// The part of `used` that is dirty.
     pub dirty: AtomicU64,
     pub(crate) reads: Tally,
     pub(crate) writes: Tally,
-    /// When it may be asked for clean bytes again, in milliseconds since the epoch.
+    /// The time from which the rule may be asked for clean bytes again, in milliseconds since the
+    /// epoch.
     asked_from: AtomicU64,
     /// Processes that the rule follows.
     family: Mutex<Vec<ProcId>>,
@@ -179,19 +180,19 @@ impl Active {
         }
     }
 
-    /// What would be beyond the quota if `len` bytes came.
+    /// The bytes beyond the quota if `len` bytes came.
     pub fn excess(&self, len: u64) -> u64 {
         let after = self.used.load(Relaxed).saturating_add(len);
         self.rule.quota.map_or(0, |quota| after.saturating_sub(quota))
     }
 
-    /// Whether some of its bytes may be evicted, as far as can be told without a search.
+    /// Whether some of the rule's bytes may be evicted, as far as can be told without a search.
     pub fn may_give(&self, now_ms: u64) -> bool {
         let clean = self.used.load(Relaxed).saturating_sub(self.dirty.load(Relaxed));
         clean > 0 && !self.rule.pin && now_ms >= self.asked_from.load(Relaxed)
     }
 
-    /// A search found nothing: all is open past us, or pinned one by one.
+    /// Notes that a search found nothing: all files are open past the daemon, or pinned one by one.
     pub fn gave_nothing(&self, now_ms: u64) {
         self.asked_from.store(now_ms + REST_MS, Relaxed);
     }
@@ -267,7 +268,7 @@ impl Rule {
 
     /// # Errors
     ///
-    /// What is wrong, and what to write instead.
+    /// Says what is wrong, and what to write instead.
     pub fn validate(&self) -> Result<(), String> {
         if self.name.is_empty()
             || !self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

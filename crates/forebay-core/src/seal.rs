@@ -1,30 +1,30 @@
-//! What a shadow file says of itself: up to where a sync has made it durable.
+//! Seals: a shadow file's own note of the length up to which a sync has made it durable.
 //!
-//! Of a file that grows past us each sync would need a record, and a second flush of the device for that.
-//! A seal is written beside the bytes, by the file system's own journal, so that one flush brings both. It says
-//! the same as the record ([`Change::Synced`](crate::state::Change::Synced)), which follows and need not be
-//! synced.
+//! For a file that grows past the daemon each sync would need a record, and a second flush of the device for it. A
+//! seal is written beside the bytes, by the file system's own journal, so that one flush brings both. It says the
+//! same as the record ([`Change::Synced`](crate::state::Change::Synced)), which follows and need not be synced.
 //!
-//! - Z1: a seal on the medium means that all up to its length is there, as it was when the seal was made, or newer.
-//! - Z2: a seal counts until the tier is used again, if the log, as it is found, has no record of the file since: each later
-//!   one stands behind that of the sync.
-//! - Z3: before bytes that a seal speaks of are cut off, the record of that is durable: by Z2 it counts no more.
-//! - Z4: a seal on the medium means that the log has all records of the file from before the seal, and of a file's first seal
-//!   all that was announced of its names before it was known that it may last.
+//! - Z1: a seal on the medium means that all bytes up to its length are there, as they were when the seal was made,
+//!   or newer.
+//! - Z2: a seal is valid until the tier is used again, if the log, as it is found, has no record of the file since:
+//!   each later record stands behind that of the sync.
+//! - Z3: before bytes that a seal covers are cut off, the record of the cut is durable: by Z2 the seal is void then.
+//! - Z4: a seal on the medium means that the log has all records of the file from before the seal, and for a file's
+//!   first seal all announcements of its names from before it was known that the file may last.
 
-/// It is of a file in a certain state: as the log has it before number `seq`.
+/// The seal of a file in a certain state: that of the log before record `seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
-    /// The use of the tier that it is of: the next one gives numbers of records again that never reached the log, and
-    /// begins with all that an fsync has promised in the store.
+    /// The use of the tier that the seal is of: the next use assigns again the numbers of records that never reached
+    /// the log, and begins with everything that an fsync has promised in the store.
     pub start: u64,
     /// The number of the log's next record.
     pub seq: u64,
-    /// So many bytes are durable.
+    /// The number of durable bytes.
     pub len: u64,
 }
 
-/// Three numbers and a check.
+/// Three numbers and a checksum.
 pub const SEAL_BYTES: usize = 28;
 
 impl Seal {
@@ -39,7 +39,7 @@ impl Seal {
         bytes
     }
 
-    /// `None` if it is none of ours.
+    /// Reads a seal; `None` if the bytes are not a seal.
     pub fn of_bytes(bytes: &[u8]) -> Option<Seal> {
         let bytes: &[u8; SEAL_BYTES] = bytes.try_into().ok()?;
         let word = |n: usize| u64::from_le_bytes(bytes[n * 8..][..8].try_into().expect("8 bytes"));
@@ -48,7 +48,8 @@ impl Seal {
         sound.then(|| Seal { start: word(0), seq: word(1), len: word(2) })
     }
 
-    /// Whether it counts (Z2) after that use of the tier, where the store holds what was recorded before `applied`, and the last record of the file in the log, if there is one, is `last`.
+    /// Whether the seal is valid (Z2) after use `start` of the tier, where the store holds the records before
+    /// `applied`, and `last` is the file's last record in the log, if there is one.
     pub fn counts(self, start: u64, applied: u64, last: Option<u64>) -> bool {
         self.start == start && applied <= self.seq && last.is_none_or(|last| last < self.seq)
     }

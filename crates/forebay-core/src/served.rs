@@ -1,16 +1,16 @@
 //! How a request was served: each is exactly one of hit, partial hit, miss, new or bypass, so that
 //! requests = hits + partial hits + misses + new + bypasses for both directions.
 //!
-//! A read of which all bytes were in the tier is a hit, of which some were a partial hit. A write
-//! is judged by what it overwrites: one behind the end of the file is new, which no read is. It is a
-//! miss if it fails. Whoever adds a way around the tier
-//! adds a counter `read_bypass_REASON` or `write_bypass_REASON`; sums are made by that prefix.
+//! A read whose bytes were all in the tier is a hit, with some of them a partial hit. A write is
+//! judged by the bytes it overwrites: a write behind the end of the file is new, which no read is,
+//! and one that fails is a miss. Each way around the tier has a counter `read_bypass_REASON` or
+//! `write_bypass_REASON`; sums are made by that prefix.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-/// Requests of one direction: `total` is the sum of the five behind it.
+/// Requests of one direction: `total` is the sum of the other five.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
     pub total: u64,
@@ -27,7 +27,7 @@ impl Requests {
         self.hits + self.partial_hits + self.misses + self.new + self.bypasses
     }
 
-    /// Those since `before`; all, if that was counted by another rule of the same name.
+    /// The requests since `before`; all, if another rule of the same name counted `before`.
     pub fn since(&self, before: &Requests) -> Requests {
         if self.total < before.total {
             return *self;
@@ -50,17 +50,17 @@ pub enum Served {
     Hit,
     Partial,
     Miss,
-    /// Over nothing: there was no byte that could have been in the tier.
+    /// The request met no existing bytes: none could have been in the tier.
     New,
     /// Past the tier, and counted where that was decided.
     Bypassed,
 }
 
-/// What of a range was in the tier before it was touched.
+/// The bytes of a range that were in the tier before the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Before {
     pub len: u64,
-    /// Bytes that the file had there, in the tier or not.
+    /// Bytes that the file had in the range, in the tier or not.
     pub existing: u64,
     pub present: u64,
     pub dirty: u64,
@@ -77,7 +77,7 @@ impl Before {
     }
 }
 
-/// Requests of one direction that handles of a rule made, by how they were served.
+/// Requests through the handles of a rule in one direction, by how they were served.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     hits: AtomicU64,

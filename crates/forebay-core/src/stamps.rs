@@ -1,5 +1,5 @@
-//! When the parts of a file became dirty and were last written, in blocks: what the drain goes by
-//! in a large file. Only in memory: after a restart a file is as old as its record says.
+//! The times when the parts of a file became dirty and were last written, in blocks: the drain uses them in
+//! large files. Only in memory: after a restart a file is as old as its record says.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::ranges::{Ranges, Run};
 /// costs little.
 pub const BLOCK: u64 = 256 << 10;
 
-/// A change of more than this many bytes is no write of a program, and is not worth its stamps.
+/// A change of more than this many bytes is no program's write, and is not worth its stamps.
 const TOUCH_MAX: u64 = 256 << 20;
 
-/// What has no stamps is cut into about so many parts, however large it is.
+/// A range without stamps is cut into about this many parts, however large it is.
 const UNKNOWN_PARTS: u64 = 4096;
 
-/// A stamp is taken for one from beyond now only from so many milliseconds on: somebody else may have taken it
-/// a moment after we looked at the clock.
+/// A stamp counts as one from the future only from this many milliseconds on: another thread may have taken it
+/// a moment after this one read the clock.
 const BEYOND_MS: u64 = 1000;
 
 /// Whether a time is from before the clock was set back.
@@ -24,7 +24,8 @@ pub fn is_beyond(then: u64, now: u64) -> bool {
     then > now.saturating_add(BEYOND_MS)
 }
 
-/// When that was. How long ago a time from beyond now was nobody knows: longer than anything may wait.
+/// The time itself; 1 for a time in the future. The age of such a time is unknown, and counts as longer than
+/// any wait.
 pub fn known(then: u64, now: u64) -> u64 {
     if is_beyond(then, now) { 1 } else { then }
 }
@@ -43,15 +44,15 @@ pub struct Stamps {
     last: u64,
 }
 
-/// A part of one block that is dirty, or of several of which nothing is known.
+/// A dirty part of one block, or of several blocks without stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub start: u64,
     pub end: u64,
-    /// Of the run it is a part of.
+    /// The length of the run that the part is in.
     pub run_bytes: u64,
     pub stamp: Stamp,
-    /// It was written to not long ago. What was not may be a hole.
+    /// The part was written recently. Otherwise it may be a hole.
     pub known: bool,
 }
 
@@ -64,7 +65,7 @@ impl Part {
 impl Stamps {
     pub const NONE: Stamps = Stamps { blocks: BTreeMap::new(), last: 0 };
 
-    /// Takes note of a write to `[start, end)`.
+    /// Notes a write to `[start, end)`.
     pub fn touch(&mut self, start: u64, end: u64, now: u64) {
         self.last = now;
         if start >= end || end - start > TOUCH_MAX {
@@ -75,12 +76,12 @@ impl Stamps {
         }
     }
 
-    /// When anything of the file was last written; 0 if that is not known.
+    /// The time of the last write to the file; 0 if it is not known.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Forgets what was `copied`; what was rewritten since the copy `began` is dirty from then.
+    /// Forgets the stamps of `copied`; bytes that were rewritten since the copy `began` are dirty from then.
     pub fn settle(&mut self, copied: &[(u64, u64)], rewritten: &Ranges, began: u64) {
         for &(start, end) in copied.iter().filter(|(start, end)| start < end) {
             let touched = start / BLOCK..=(end - 1) / BLOCK;
@@ -89,7 +90,7 @@ impl Stamps {
                 let (from, to) = (block * BLOCK, (block + 1) * BLOCK);
                 let again = rewritten.within(from, to).next().is_some();
                 match self.blocks.get_mut(&block).filter(|_| again) {
-                    // One from before the clock was set back is from then, too.
+                    // A stamp from before the clock was set back is changed to then, too.
                     Some(stamp) if is_beyond(stamp.first, began) => stamp.first = began,
                     Some(stamp) => stamp.first = stamp.first.max(began),
                     None => drop(self.blocks.remove(&block)),
@@ -98,9 +99,9 @@ impl Stamps {
         }
     }
 
-    /// The dirty `runs`, together of so many `bytes`, cut at the borders of blocks, each part with
-    /// its stamp; `since` is the file's. Where there are no stamps a part may be of many blocks: a
-    /// hole of terabytes must not have millions.
+    /// The dirty `runs`, of `bytes` together, cut at the borders of blocks, each part with its stamp; `since`
+    /// is the file's. Without stamps a part may span many blocks: a hole of terabytes must not have millions
+    /// of parts.
     pub fn parts(
         &self,
         runs: impl Iterator<Item = Run>,

@@ -1,8 +1,8 @@
-//! What the engine knows of one cached file, and every legal way for that to change.
+//! The state of one cached file, and every legal way for it to change.
 //!
-//! Pure: no I/O, clock or lock. Its fields are private: [`FileState::apply`] changes them, and who calls it
-//! records the [`Change`] before. Each change is made durable in the index in the order
-//! that [`FileState::plan_write`] and the docs below demand.
+//! Pure: no I/O, clock or lock. The fields are private: [`FileState::apply`] changes them, and its caller records
+//! the [`Change`] before. Each change is made durable in the index in the order that [`FileState::plan_write`]
+//! and the docs below demand.
 //!
 //! Invariants:
 //! - F1: no run reaches beyond `size` (of a tracked file).
@@ -28,9 +28,9 @@ mod stored;
 pub use change::{Age, Change, Loss, Settled, Stretches};
 pub use portrait::Portrait;
 
-/// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
-/// writes a page sooner or later writes those beside it, and each first sync of one costs a record.
-/// After a loss of power they are flushed once more, for nothing.
+/// In blocks of this size clean bytes are kept beside those that a sync makes durable. A database that writes a
+/// page sooner or later writes its neighbors, and the first sync of each costs a record. After a loss of power
+/// the kept bytes are flushed once more, for nothing.
 pub const BESIDE: u64 = 256 << 10;
 
 /// Mode and owner as last seen, to serve and to recreate the file without its backing store.
@@ -67,32 +67,31 @@ impl From<MaybeSize> for Option<u64> {
     }
 }
 
-/// Where the bytes of a file stand.
+/// The states of a file's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Bytes {
-    /// Each as its range says.
+    /// Each byte is as its range says.
     Tracked(Ranges),
-    /// Somebody writes past us: all of the shadow may be newer than we know. What was known before,
-    /// and what syncs have made durable since: of it only what outlasts a loss of power counts.
+    /// A program writes past the daemon: all of the shadow may be newer than the ranges. They hold the state
+    /// before, and what syncs have made durable since: only the part that outlasts a loss of power counts.
     Unseen(Box<Ranges>),
 }
 
-/// Why dirty bytes wait for somebody to decide what counts. Older versions wrote a flag here, false
-/// or true, which are the first two.
+/// The reason why dirty bytes wait for a user's decision. Older versions wrote a flag here, false or true, which
+/// are the first two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Conflict {
     #[default]
     None,
-    /// The backing file changed while we held dirty bytes (S8).
+    /// The backing file changed while the tier held dirty bytes (S8).
     Changed,
-    /// Dirty bytes were lost in the tier: what is left is not the file that was written (S4).
+    /// Dirty bytes were lost in the tier: the rest is not the file that was written (S4).
     Torn,
-    /// Another member of the store took the file over while this one was away: it has newer bytes, or
-    /// may have.
+    /// Another member of the store took the file over while this one was away: it has newer bytes, or may have.
     Superseded,
-    /// It is another member's, from whom this one is about to take it over: not ours yet.
+    /// The file is another member's, and this member is about to take it over: it is not its own yet.
     Adopted,
-    /// The tier has failed to sync what was written past us: what it has since may be older.
+    /// The tier has failed to sync bytes that were written past the daemon: its bytes since may be older.
     Unsynced,
 }
 
@@ -101,7 +100,7 @@ impl Conflict {
         self != Conflict::None
     }
 
-    /// Whether who opens the file by its name finds something else.
+    /// Whether a program that opens the file by its name finds another file.
     pub fn is_aside(self) -> bool {
         matches!(self, Conflict::Superseded | Conflict::Adopted)
     }
@@ -122,7 +121,7 @@ impl Conflict {
     }
 }
 
-/// What the index keeps of one file.
+/// The record that the index keeps of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub key: FileKey,
@@ -148,10 +147,10 @@ impl DerefMut for Record {
 pub struct FileState {
     pub paths: Paths,
     owner: Owner,
-    /// Size programs see, in bytes, of a tracked file; else the shadow's size is the truth.
+    /// The size that programs see, in bytes, of a tracked file; else the shadow's size is the truth.
     size: u64,
     mtime: Timestamp,
-    /// The backing file as we last saw it.
+    /// The version of the backing file that was seen last.
     base: Version,
     bytes: Bytes,
     durable_size: MaybeSize,
@@ -161,60 +160,60 @@ pub struct FileState {
     meta_dirty: bool,
     /// A flush has begun to change the backing file: its version proves nothing until it ends.
     flush_open: bool,
-    /// Not to be evicted.
+    /// The file must not be evicted.
     pinned: bool,
-    /// The tier has failed to sync what is dirty here.
+    /// The tier has failed to sync dirty bytes of the file.
     unsynced: bool,
-    /// No flush until somebody decides what counts.
+    /// The file is not flushed until a user decides which version counts.
     conflict: Conflict,
-    /// It was another member's, who may still write to the backing file: what is flushed stays, to be
+    /// The file was another member's, which may still write to the backing file: flushed bytes stay, to be
     /// flushed again.
     held: bool,
-    /// The number of the claim that it was taken over under; 0 for what is held no more, or never was.
+    /// The number of the claim that the file was taken over under; 0 if it is not held any more, or never was.
     claim: u64,
 }
 
-/// What has to be recorded around a write of `[start, end)`.
+/// The records around a write of `[start, end)`.
 ///
 /// Clean bytes must be recorded as dirty *before* they are overwritten, or a crash would leave
 /// new bytes that count as equal to the backing store. Absent bytes must be recorded *after*, or
 /// a crash would leave a hole that counts as data. Dirty bytes need nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WritePlan {
-    /// As they are to be recorded: what was kept is durable at once.
+    /// The marks as they are to be recorded: kept bytes become durable at once.
     pub before: Vec<Mark>,
     pub after: Vec<Mark>,
 }
 
-/// What restart means for what was not synced.
+/// The meaning of a restart for unsynced bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boot {
     /// The page cache lived on (same boot), or everything was synced at shutdown.
     Kept,
-    /// Power was lost: only what was made durable is to be trusted.
+    /// Power was lost: only durable bytes are to be trusted.
     Lost,
 }
 
-/// What recovery does with one file.
+/// The decision of recovery about one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Keep,
-    /// Nothing of it is worth keeping.
+    /// Nothing of the file is worth keeping.
     Drop,
 }
 
-/// What recovery made of one file. Bytes are dirty ones.
+/// The result of recovery for one file, in dirty bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Survived {
     pub verdict: Verdict,
-    /// Never synced, and gone with the kernel's memory.
+    /// Bytes that were never synced, and are lost with the kernel's memory.
     pub dropped: u64,
-    /// To be in the shadow, and not there.
+    /// Bytes that should be in the shadow, and are not.
     pub lost: u64,
 }
 
 impl FileState {
-    /// A file of which nothing is cached yet.
+    /// The state of a file with no cached bytes.
     pub fn absent(paths: Paths, attr: &Attr) -> FileState {
         FileState {
             paths,
@@ -235,7 +234,7 @@ impl FileState {
         }
     }
 
-    /// Whether what is flushed of it stays, to be flushed again.
+    /// Whether flushed bytes of the file stay, to be flushed again.
     pub fn is_held(&self) -> bool {
         self.held
     }
@@ -269,8 +268,8 @@ impl FileState {
         self.dirty_since
     }
 
-    /// Whether the tier has failed to sync bytes of it: what a later sync says of them proves nothing, and a
-    /// page that it could not write may be read as it was before. Until nothing of it is in the tier.
+    /// Whether the tier has failed to sync bytes of the file: a later sync of them proves nothing, and a page
+    /// that could not be written may be read with old content. Lasts until none of its bytes is in the tier.
     pub fn is_unsynced(&self) -> bool {
         self.unsynced
     }
@@ -292,7 +291,7 @@ impl FileState {
         self.paths.first().unwrap_or_else(|| PathBuf::from("(unlinked)"))
     }
 
-    /// The ranges, if they say what the bytes are: while nobody writes past us.
+    /// The ranges, if they describe the bytes: while no program writes past the daemon.
     pub fn tracked(&self) -> Option<&Ranges> {
         match &self.bytes {
             Bytes::Tracked(ranges) => Some(ranges),
@@ -300,12 +299,12 @@ impl FileState {
         }
     }
 
-    /// Whether somebody may write past us: all of the shadow counts, as it is.
+    /// Whether a program may write past the daemon: all of the shadow counts, as it is.
     pub fn is_unseen(&self) -> bool {
         self.tracked().is_none()
     }
 
-    /// What is on record, whoever writes.
+    /// The recorded ranges, whoever writes.
     fn ranges(&self) -> &Ranges {
         match &self.bytes {
             Bytes::Tracked(ranges) => ranges,
@@ -320,7 +319,7 @@ impl FileState {
         }
     }
 
-    /// Makes the ranges say what the bytes are, again.
+    /// Makes the ranges describe the bytes again.
     fn track(&mut self) {
         self.bytes = Bytes::Tracked(std::mem::replace(self.ranges_mut(), Ranges::None));
     }
@@ -329,12 +328,12 @@ impl FileState {
         self.tracked().is_none_or(Ranges::any_dirty) || self.meta_dirty
     }
 
-    /// Whether a time of the backing file is that of the version we know, or the one that dirty bytes have here.
+    /// Whether a time of the backing file is that of the known version, or the one that dirty bytes have here.
     pub fn is_own_time(&self, mtime: Timestamp) -> bool {
         mtime == self.base.mtime || self.is_dirty() && mtime == self.mtime
     }
 
-    /// Whether anything is dirty that we have seen.
+    /// Whether anything is dirty apart from unseen writes.
     pub fn is_dirty_besides(&self) -> bool {
         self.meta_dirty || self.ranges().any_dirty()
     }
@@ -343,7 +342,7 @@ impl FileState {
         self.covers(0, self.size)
     }
 
-    /// Whether writing more of it unseen would not add to what must be flushed.
+    /// Whether more unseen writes would not add to the bytes that must be flushed.
     pub fn is_wholly_dirty(&self) -> bool {
         self.is_dirty() && self.tracked().is_none_or(|ranges| ranges.all_dirty(0, self.size))
     }
@@ -353,22 +352,22 @@ impl FileState {
         self.tracked().is_none_or(|ranges| ranges.count() > 0)
     }
 
-    /// Whether all of `[start, end)` is here.
+    /// Whether all of `[start, end)` is in the tier.
     pub fn covers(&self, start: u64, end: u64) -> bool {
         self.tracked().is_none_or(|ranges| ranges.covers(start, end))
     }
 
-    /// The first stretch of `[start, end)` that is not here.
+    /// The first stretch of `[start, end)` that is absent.
     pub fn first_gap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         self.tracked()?.first_gap(start, end)
     }
 
-    /// All stretches of `[start, end)` that are not here.
+    /// All stretches of `[start, end)` that are absent.
     pub fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         self.tracked().map_or(Vec::new(), |ranges| ranges.gaps(start, end))
     }
 
-    /// The stretches of `[start, end)` that are here, `end` at most the size.
+    /// The stretches of `[start, end)` that are present, `end` at most the size.
     pub fn present(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         match &self.bytes {
             Bytes::Tracked(ranges) => ranges.within(start, end).map(edges).collect(),
@@ -377,13 +376,13 @@ impl FileState {
         }
     }
 
-    /// The same of those that are the backing store's, too.
+    /// The stretches of `[start, end)` that are present and equal to the backing store's.
     pub fn clean(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return Vec::new() };
         ranges.within(start, end).filter(|run| !run.state.is_dirty()).map(edges).collect()
     }
 
-    /// What is dirty in a shadow of `len` bytes, joined where it meets.
+    /// The dirty ranges in a shadow of `len` bytes, adjacent ones joined.
     pub fn dirty(&self, len: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return self.present(0, len) };
         let mut found: Vec<(u64, u64)> = Vec::with_capacity(ranges.count());
@@ -396,8 +395,8 @@ impl FileState {
         found
     }
 
-    /// What partners are to have of `[start, end)`: what is dirty, and, of a file that is held, what was flushed,
-    /// since its former home may still write over it.
+    /// The ranges of `[start, end)` that partners are to have: the dirty ones, and, of a held file, the flushed
+    /// ones, since its former home may still write over them.
     pub fn owed_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return self.present(start, end) };
         let is_owed = |run: &Run| run.state.is_dirty() || (self.held && run.state == State::Kept);
@@ -412,7 +411,7 @@ impl FileState {
 
     /// Whether all of `ranges` is known to be durable, and newer than the backing store.
     pub fn are_durable(&self, ranges: &[(u64, u64)]) -> bool {
-        // Past us the shadow counts as it is, also where it was only kept.
+        // Where a program writes past the daemon, the shadow counts as it is, also where it was only kept.
         let is_durable = |state: State| match self.is_unseen() {
             true => state.outlasts_power(),
             false => state == State::Durable,
@@ -423,7 +422,7 @@ impl FileState {
         })
     }
 
-    /// Whether a loss of power leaves all of it, with its length, as it is here or newer.
+    /// Whether after a loss of power all of the file, with its length, is as it is here or newer.
     pub fn outlasts_power(&self) -> bool {
         let whole = self.tracked().is_some_and(|ranges| {
             let mut within = ranges.within(0, self.size);
@@ -432,19 +431,18 @@ impl FileState {
         whole && self.durable_size.get() == Some(self.size)
     }
 
-    /// Bytes that are here, of a tracked file.
+    /// The number of present bytes of a tracked file.
     pub fn present_bytes(&self) -> u64 {
         self.tracked().map_or(0, |ranges| ranges.bytes(|_| true))
     }
 
-    /// Dirty ones that we have seen.
+    /// The number of dirty bytes, without unseen writes.
     pub fn dirty_bytes(&self) -> u64 {
         self.ranges().bytes(State::is_dirty)
     }
 
-    /// What must be recorded around a write of `[start, end)`, end above start. A gap between the
-    /// old end of the file and `start` becomes zeros that are ours to flush (F3), recorded with
-    /// the absent part.
+    /// The records that are needed around a write of `[start, end)`, end above start. A gap between the old end
+    /// of the file and `start` becomes zeros that have to be flushed (F3), recorded with the absent part.
     pub fn plan_write(&self, start: u64, end: u64) -> WritePlan {
         let changed = |run: Run| match run.state {
             State::Clean => Some(Mark::of((run.start, run.end), State::Dirty)),
@@ -457,13 +455,13 @@ impl FileState {
         WritePlan { before, after: self.ranges().gaps(from, end).into_iter().map(dirty).collect() }
     }
 
-    /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of
-    /// one that is written past us that is everything below `len`, the shadow's size.
+    /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. If a program writes
+    /// past the daemon that is everything below `len`, the shadow's size.
     pub fn unsynced(&self, len: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return self.present(0, len) };
         let mut left = ranges.bytes(|state| state == State::Dirty);
         let mut found = Vec::new();
-        // Mostly there are none, among thousands of other runs.
+        // Mostly there are no such runs among thousands of others.
         for run in ranges.iter() {
             if left == 0 {
                 break;
@@ -476,7 +474,8 @@ impl FileState {
         found
     }
 
-    /// What of `ranges` is still dirty: a sync has nothing to say of what was flushed meanwhile.
+    /// The part of `synced` that is still dirty: a sync has nothing to say about bytes that were flushed
+    /// meanwhile.
     pub fn still_dirty(&self, synced: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return synced.to_vec() };
         let dirty = |&(start, end): &(u64, u64)| {
@@ -504,7 +503,7 @@ impl FileState {
         ranges.within(start, end).filter(|run| run.state == state).map(edges).collect()
     }
 
-    /// Whether bytes of it are kept.
+    /// Whether bytes of the file are kept.
     pub fn keeps(&self) -> bool {
         self.ranges().bytes(|state| state == State::Kept) > 0
     }
@@ -513,23 +512,23 @@ impl FileState {
         self.keeps() && self.ranges().within(start, end).any(|run| run.state == State::Kept)
     }
 
-    /// The time of the shadow, which is that of a file whose bytes are ours; a record follows with
-    /// the next change.
+    /// Notes the time of the shadow, which is that of a file with dirty bytes; a record follows with the next
+    /// change.
     pub fn note_mtime(&mut self, mtime: Timestamp) {
         self.mtime = mtime;
     }
 
-    /// Takes what a shadow has for the file, whatever the record says.
+    /// Takes the state of a shadow for the file's, whatever the record says.
     pub fn believe(&mut self, size: u64, mtime: Timestamp, ranges: Ranges) {
         (self.size, self.mtime, self.bytes) = (size, mtime, Bytes::Tracked(ranges));
     }
 
-    /// How many names the store said that it has; a record follows with the next change.
+    /// Notes the number of names that the store reports; a record follows with the next change.
     pub fn note_links(&mut self, links: u32) {
         self.owner.nlink = links;
     }
 
-    /// Whether it may be dirty to who comes next: after a loss of power what was kept is.
+    /// Whether the file may be dirty after a restart: after a loss of power kept bytes are dirty.
     pub fn may_be_dirty(&self, boot: Boot) -> bool {
         self.is_dirty() || self.dirty_bytes_after(boot) > 0
     }
@@ -538,22 +537,22 @@ impl FileState {
         self.ranges().bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
     }
 
-    /// Up to where the shadow has to reach; `None` if no byte in it counts.
+    /// The length that the shadow needs; `None` if no byte in it counts.
     pub fn needs_shadow(&self, boot: Boot) -> Option<u64> {
         let outlasts = || {
             let runs = self.ranges().within(0, self.durable_size.get().unwrap_or(0));
             runs.filter(|run| run.state.outlasts_power()).last().map(|run| run.end)
         };
         match boot {
-            // What was written past us is the shadow as it is; what was synced of it is there.
+            // Bytes written past the daemon are the shadow as it is; the synced ones must be there.
             Boot::Kept if self.is_unseen() => Some(outlasts().unwrap_or(0)),
             Boot::Kept => self.ranges().iter().last().map(|run| run.end),
             Boot::Lost => outlasts(),
         }
     }
 
-    /// Decides what survives a restart. `shadow` is length and time of the shadow file as found,
-    /// `None` if it has to be there and is not.
+    /// Decides what survives a restart. `shadow` is length and time of the shadow file as found, `None` if it is
+    /// needed and missing.
     pub fn recover(
         &mut self,
         boot: Boot,
@@ -583,9 +582,9 @@ impl FileState {
         Survived { verdict: self.verdict(), dropped, lost }
     }
 
-    /// After a loss of power. Returns how many dirty bytes go.
+    /// Drops unsynced bytes after a loss of power. Returns the number of dirty bytes lost.
     fn drop_unsynced(&mut self, now_ms: u64) -> u64 {
-        // What was kept may have been written and synced without another record.
+        // Kept bytes may have been written and synced without another record.
         if self.keeps() {
             self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
             self.dirty_since = self.age_at(now_ms).since;

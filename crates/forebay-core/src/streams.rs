@@ -1,10 +1,10 @@
-//! Which requests belong to long sequential streams, for those that are to go around the tier.
+//! The detection of long sequential streams, whose requests are to go around the tier.
 //!
-//! Pure. Up to [`STREAMS_MAX`] streams are followed at once, over all files or within one; the one
-//! that was seen least recently makes way. A request continues the stream whose expected offset is
-//! nearest to it, within [`SLACK`]: the kernel's read-ahead arrives out of order. A stream is as
-//! long as it has been carried forward, what it skipped and will come late included; reading one
-//! place again and again does not make it longer.
+//! Pure. Up to [`STREAMS_MAX`] streams are followed at once, over all files or within one; the
+//! stream that was seen least recently makes way. A request continues the stream whose expected
+//! offset is nearest to it, within [`SLACK`]: the kernel's read-ahead arrives out of order. A
+//! stream's length is how far it has moved forward, including skipped parts that will come late;
+//! reading one place again and again does not make it longer.
 
 use crate::id::FileId;
 
@@ -28,7 +28,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Takes note of a request for `[start, end)` and returns the length of its stream so far.
+    /// Notes a request for `[start, end)` and returns the length of its stream so far.
     pub fn note(&mut self, id: FileId, start: u64, end: u64) -> u64 {
         self.clock += 1;
         let seen = self.clock;
@@ -48,7 +48,7 @@ impl Streams {
         }
     }
 
-    /// Begins to count anew for the stream that has just reached `end`.
+    /// Counts the length of the stream that has just reached `end` from zero again.
     pub fn restart(&mut self, id: FileId, end: u64) {
         if let Some(at) = self.nearest(id, end) {
             self.known[at].len = 0;

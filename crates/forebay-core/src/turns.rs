@@ -1,38 +1,39 @@
-//! Whose turn it is among programs that wait for room that nothing makes: of several files that are
+//! Turns among programs that wait for room when nothing makes room: of several files that are
 //! written at once and together do not fit, one goes on until it is closed. No clock, no I/O.
 //!
 //! Invariants:
-//! - T1: while the drain brings home what others have written, nobody has a turn.
-//! - T2: while nothing makes room, somebody who waits goes on at least once in [`IDLE`].
+//! - T1: while the drain flushes other files, no program has a turn.
+//! - T2: while nothing makes room, a waiting program goes on at least once in [`IDLE`].
 
 use std::time::{Duration, Instant};
 
-/// Who has the turn and asks for nothing for so long loses it: he may wait for another.
+/// A program that has the turn and asks for nothing for this long loses it: it may wait for another
+/// program.
 pub const IDLE: Duration = Duration::from_millis(100);
 
-/// So little of what can be flushed makes no room worth a wait.
+/// So few bytes that can be flushed make no room worth a wait.
 const LITTLE: u64 = 1 << 20;
 
-/// What could make room.
+/// The things that could make room.
 #[derive(Debug, Clone, Copy)]
 pub struct Left {
-    /// Dirty bytes of files that nobody writes past us.
+    /// Dirty bytes of files that no program writes past the daemon.
     pub flushable: u64,
-    /// What moves while the drain is at work.
+    /// A number that moves while the drain is at work.
     pub progress: u64,
-    /// For how long it may copy nothing.
+    /// How long the drain may copy nothing.
     pub patience: Duration,
 }
 
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// How far it was, and when it was seen to move last.
+    /// The last progress, and the moment when it was seen to move.
     moved: Option<(u64, Instant)>,
     whose: Option<(u64, Instant)>,
 }
 
 impl Turns {
-    /// Whose turn it is among those who wait, the first of them the longest.
+    /// The file whose turn it is among the waiting ones; the first of them waits longest.
     pub fn whose(
         &mut self,
         now: Instant,

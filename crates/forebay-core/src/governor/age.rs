@@ -1,30 +1,30 @@
-//! The age term: the lowest steady rate at which nothing passes its deadline.
+//! The age term: the lowest steady rate at which no byte passes its deadline.
 
 use std::time::Duration;
 
 /// Dirty bytes that are about equally old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cohort {
-    /// Of its oldest byte, since that became dirty.
+    /// The age of the oldest byte, since it became dirty.
     pub age: Duration,
-    /// Of its youngest.
+    /// The age of the youngest byte.
     pub youngest: Duration,
     pub bytes: u64,
 }
 
-/// What the deadlines ask for.
+/// The rate that the deadlines demand.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Demand {
     /// Bytes per second.
     pub rate: f64,
-    /// What is at least this old is what the rate is for.
+    /// The rate is for bytes of at least this age.
     pub from_age: Duration,
 }
 
-/// Deadlines this far ahead count: the rest stays for absorption. A share of the age, in parts.
+/// Deadlines this far ahead count; later bytes stay for absorption. A share of the age, in parts.
 const WINDOW_PARTS: u32 = 4;
 
-/// A store this busy with the deadlines behind the window cannot wait for them to come closer.
+/// If deadlines behind the window would keep the store this busy, they cannot wait to come closer.
 const START_EARLY: f64 = 0.5;
 
 /// How far ahead of its deadline a byte may be flushed.
@@ -32,13 +32,13 @@ pub fn window(max_age: Duration) -> Duration {
     max_age / WINDOW_PARTS
 }
 
-/// What is rewritten all the time waits no longer than until it is so old.
+/// Bytes that are rewritten all the time wait no longer than until this age.
 pub fn no_wait_age(max_age: Duration) -> Duration {
     max_age.saturating_sub(window(max_age) / 2)
 }
 
-/// Whether of `hot`, which waits until it is that old, so much comes at once then that the store
-/// would be busy with it: it has to be reckoned with from now on. Oldest first.
+/// Whether so many of the `hot` bytes, which wait until that age, come due at once that the store
+/// would be busy with them: they have to be reckoned with from now on. Oldest first.
 pub fn is_too_much_at_once(hot: &[Cohort], max_age: Duration, service: f64) -> bool {
     let span = max_age.saturating_sub(no_wait_age(max_age));
     let most = START_EARLY * service * span.as_secs_f64();
@@ -48,18 +48,18 @@ pub fn is_too_much_at_once(hot: &[Cohort], max_age: Duration, service: f64) -> b
     })
 }
 
-/// How much earlier than needed to aim.
+/// How much earlier than needed the age term aims.
 fn early(max_age: Duration) -> Duration {
     (max_age / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
 }
 
-/// The age at which bytes are to be picked, so that they are synced before `max_age` if that takes
-/// `margin`.
+/// The age at which bytes are to be picked, so that they are synced before `max_age` if a sync
+/// takes `margin`.
 fn aim(max_age: Duration, margin: Duration) -> Duration {
     max_age.saturating_sub(margin.min(max_age / 3)).saturating_sub(early(max_age))
 }
 
-/// Older than this the pace did not suffice.
+/// Whether bytes of this age show that the pace did not suffice.
 pub fn is_late(age: Duration, max_age: Duration, margin: Duration) -> bool {
     age > aim(max_age, margin) + early(max_age) / 2
 }
@@ -74,7 +74,7 @@ pub fn demand(cohorts: &[Cohort], max_age: Duration, margin: Duration, service: 
     let mut bytes = 0.0;
     for cohort in cohorts {
         bytes += cohort.bytes as f64;
-        // Who is late is not made up for in an instant.
+        // Delays are not made up for in an instant.
         let left = deadline.saturating_sub(cohort.youngest).max(early / 8);
         let rate = bytes / left.as_secs_f64();
         let due = left <= window(max_age) || rate >= START_EARLY * service;
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_hot_counts_where_the_store_could_not_take_it_in_time() {
-        // A store of 100 MB/s, half of 5 s.
+        // A store of 100 MB/s, busy for half of 5 s.
         let too_much = |hot: &[Cohort]| is_too_much_at_once(hot, 40 * S, 100e6);
         assert!(too_much(&[cohort(9, 1), cohort(8, 130), cohort(5, 130)]));
         assert!(!too_much(&[cohort(20, 130), cohort(14, 130), cohort(8, 130)]));

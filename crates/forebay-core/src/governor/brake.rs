@@ -1,5 +1,5 @@
-//! The latency brake: halves the copies in flight when foreground operations are slower than they
-//! should be, and lets go slowly.
+//! The latency brake: halves the copies in flight when foreground operations are slower than their
+//! target, and recovers slowly.
 //!
 //! It looks at the fastest operation of a moment, as CoDel does: if even that one was too slow,
 //! there is a standing queue, and not just one slow operation.
@@ -13,20 +13,20 @@ pub struct Seen {
     pub fastest: Duration,
 }
 
-/// What foreground operations may take while the drain works.
+/// The targets for the latency of foreground operations while the drain works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Targets {
     pub tier: Duration,
     pub backing: Duration,
 }
 
-/// After a halving it takes this long until its effect can be judged.
+/// The time until the effect of a halving can be judged.
 const JUDGE: Duration = Duration::from_millis(300);
 
 /// From one copy to all of sixteen in about eight seconds.
 const RECOVER_PER_SEC: f64 = 2.0;
 
-/// Below one copy the rate is cut. The drain never stands still for the brake's sake.
+/// Below one copy the rate is cut. The brake never stops the drain altogether.
 const LEAST: f64 = 0.125;
 
 #[derive(Debug, Clone, Copy)]
@@ -42,11 +42,11 @@ impl Default for Brake {
     }
 }
 
-/// Whether the brake may act.
+/// Whether the brake has to yield.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Yields {
     No,
-    /// The tier is about to run full, or deadlines have passed: flushing goes first.
+    /// The tier is about to run full, or deadlines have passed: flushing goes before latency.
     Yes,
 }
 
@@ -93,13 +93,13 @@ impl Brake {
     }
 }
 
-/// As few copies at once as reach the rate: each one more is one more that a foreground operation
-/// waits behind. But a few there are always: a disk that leaves what programs read for one copy has
-/// to find its way back just as for several.
+/// As few copies at once as reach the rate: a foreground operation waits behind each copy. But
+/// there are always a few: a disk whose head leaves the programs' data for one copy has to find its
+/// way back just as for several.
 #[derive(Debug, Clone, Copy)]
 pub struct Need(f64);
 
-/// What a paced drain gives up per second to see whether it can do with less.
+/// The copies that a paced drain gives up per second to see whether it can do with fewer.
 const NEED_LESS_PER_SEC: f64 = 1.0;
 
 const NEED_LEAST: f64 = 3.0;
@@ -115,7 +115,7 @@ impl Need {
         self.0 = (self.0 - NEED_LESS_PER_SEC * dt.as_secs_f64()).max(NEED_LEAST);
     }
 
-    /// The store was the limit.
+    /// Notes that the store was the limit.
     pub fn note_short(&mut self, dt: Duration, depth_max: u32) {
         self.0 = (self.0 * (1.0 + 3.0 * dt.as_secs_f64())).min(f64::from(depth_max));
     }

@@ -1,11 +1,12 @@
 //! A token bucket: holds a rate over every ten seconds within three percent.
 //!
-//! What was taken may put it into debt once; nobody takes from a bucket in debt. What was not
-//! taken is kept for a fifth of a second, so that the sync between two batches costs no rate.
+//! A taker may put the bucket into debt once; from a bucket in debt nothing is taken. Unused tokens
+//! are kept for a fifth of a second, so that the sync between two batches costs no rate.
 //!
-//! One that strides lets a tenth of a second's worth go at once, and rests until that is made up
-//! for. Copies that are near each other then go out together: evenly spaced, each would send the
-//! head of a disk away from what programs read, and back. It holds its rate within four percent.
+//! A bucket that strides lets a tenth of a second's worth go at once, and rests until that is made
+//! up for. Copies that are near each other then go out together: evenly spaced, each would send the
+//! head of a disk away from the programs' data, and back. Such a bucket holds its rate within four
+//! percent.
 
 use std::time::Duration;
 
@@ -15,21 +16,22 @@ pub struct Bucket {
     rate: f64,
     level: f64,
     at: Duration,
-    /// The debt in seconds at which it comes to rest.
+    /// The debt in seconds at which the bucket comes to rest.
     stride_secs: f64,
     resting: bool,
 }
 
-/// How long unused tokens are kept, in seconds. With [`CHUNK_SECS`] it makes the three percent.
+/// How long unused tokens are kept, in seconds. Together with [`CHUNK_SECS`] this makes the three
+/// percent.
 const KEPT_SECS: f64 = 0.2;
 
-/// How far one that strides goes into debt, in seconds.
+/// How far a striding bucket goes into debt, in seconds.
 const STRIDE_SECS: f64 = 0.1;
 
-/// The longest time that the bytes of one call may be worth.
+/// The longest time that the bytes of one call may be worth, in seconds.
 const CHUNK_SECS: f64 = 0.1;
 
-/// What is asked for again after this long, since the rate may have changed.
+/// A waiting taker asks again after this long, since the rate may have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Bucket {
@@ -41,8 +43,8 @@ impl Bucket {
         Bucket { stride_secs: STRIDE_SECS, ..Bucket::new(rate, now) }
     }
 
-    /// Changes the rate from `now` on. A debt stays, but nobody waits for it longer than for one
-    /// that was made at this rate.
+    /// Changes the rate from `now` on. A debt stays, but a taker waits for it no longer than for a
+    /// debt that was made at the new rate.
     pub fn set_rate(&mut self, rate: f64, now: Duration) {
         self.fill(now);
         if rate != self.rate {
@@ -63,7 +65,7 @@ impl Bucket {
         };
     }
 
-    /// Whether something can be taken now; else how long to wait before asking again.
+    /// Whether tokens can be taken now; else how long to wait before asking again.
     pub fn wait(&mut self, now: Duration) -> Option<Duration> {
         self.fill(now);
         if self.rate.is_infinite() || self.level > 0.0 {
@@ -79,7 +81,7 @@ impl Bucket {
         Some(wait.clamp(Duration::from_micros(100), ASK_AGAIN))
     }
 
-    /// Whether one that does not stride would let nobody take anything.
+    /// Whether a bucket that does not stride would be closed now.
     pub fn is_in_debt(&self) -> bool {
         self.rate.is_finite() && self.level <= 0.0
     }
@@ -90,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// Puts back what was taken and not used.
+    /// Puts back tokens that were taken and not used.
     pub fn give_back(&mut self, amount: f64) {
         self.take(-amount);
     }

@@ -1,10 +1,10 @@
 //! How long a writer waits above the hard mark.
 //!
-//! Writers are let in at a rate that falls in a straight line from a little above what they wrote
-//! before, at the hard mark, to the drain's own in the middle between that mark and a full tier,
-//! and from there to nothing. So the level finds the place where as much comes in as goes out,
-//! wherever that is, and a straight line is the gentlest way to it: no step.
-//! A writer waits for its own bytes only: who writes little waits little, and writers that want
+//! Writers are let in at a rate that falls in a straight line: from a little above their earlier
+//! rate, at the hard mark, to the drain's rate in the middle between that mark and a full tier, and
+//! from there to nothing. So the level finds the place where inflow equals outflow, and a straight
+//! line is the gentlest way to it: no step.
+//! A writer waits for its own bytes only: a writer of few bytes waits little, and writers that want
 //! more than their share get equal shares.
 
 use std::time::Duration;
@@ -14,21 +14,21 @@ use std::time::Duration;
 pub struct Gate {
     pub hard_bytes: u64,
     pub full_bytes: u64,
-    /// What the drain does when it does all it can, in bytes per second.
+    /// The rate of the drain at full speed, in bytes per second.
     pub drain_rate: f64,
-    /// What programs wrote before they were slowed down, in bytes per second.
+    /// The rate at which programs wrote before they were slowed down, in bytes per second.
     pub free_rate: f64,
 }
 
-/// At the hard mark this many times what was written before is let in, so that a little above it
-/// nobody notices.
+/// At the hard mark this many times the earlier rate is let in, so that the slowdown is not felt a
+/// little above it.
 const BEGIN: f64 = 1.25;
 
 /// The longest wait for one write. A tier that runs full all the same makes writers wait for room.
 pub const LONGEST: Duration = Duration::from_secs(4);
 
 impl Gate {
-    /// What one of `writers` may write per second.
+    /// The bytes per second that one of `writers` may write.
     pub fn rate(&self, dirty_bytes: u64, writers: u32) -> f64 {
         if dirty_bytes <= self.hard_bytes {
             return f64::INFINITY;

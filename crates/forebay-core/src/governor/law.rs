@@ -21,7 +21,7 @@ pub enum Preset {
     Hold,
 }
 
-/// What of the level counts.
+/// How the level counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByLevel {
     Off,
@@ -32,18 +32,18 @@ pub enum ByLevel {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Integral {
-    /// Bounded, and it grows only while the drain does what it is told.
+    /// Bounded, and it grows only while the drain obeys.
     Bounded,
-    /// Without either: for the proof that the simulation notices.
+    /// Without either bound: proves that the simulation notices the difference.
     Unbounded,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByAge {
     Off,
-    /// Paced so that nothing gets older than `max-age`.
+    /// Paced so that no byte gets older than `max-age`.
     MaxAge,
-    /// The same with a fixed age of its own.
+    /// As `MaxAge`, with a fixed age of its own.
     After(Duration),
 }
 
@@ -64,7 +64,7 @@ pub struct Law {
     pub depth_max: u32,
 }
 
-/// How long FlashCache leaves a block that nobody touches.
+/// How long FlashCache leaves an untouched block.
 const FALLOW: Duration = Duration::from_secs(900);
 
 impl Preset {
@@ -101,7 +101,7 @@ impl Preset {
                 brake: Switch::On,
                 ..nothing
             },
-            // Four at once is what FlashCache allows itself.
+            // FlashCache allows itself four at once.
             Preset::Threshold => {
                 Law { age: ByAge::After(FALLOW), level: ByLevel::Step, depth_max: 4, ..nothing }
             }

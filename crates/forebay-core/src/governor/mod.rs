@@ -1,15 +1,16 @@
-//! The drain governor: how fast to flush, how many copies at once, what for, and how long writers
-//! wait. What is so now goes in, a decision comes out; no clock, no I/O, no thread.
+//! The drain governor decides how fast to flush, how many copies to make at once, for which reason,
+//! and how long writers wait. A sample of the present goes in, a decision comes out; no clock, no
+//! I/O, no thread.
 //!
-//! The rate is the largest of what the terms ask for ([`age`], [`occupancy`], idleness, a deadline
-//! of the operator's), cut down by the limits (the [`brake`], the schedule, the user's caps, which
-//! a [`bucket`] keeps). Above the hard mark the [`gate`] slows writers down and the brake lets go.
+//! The rate is the largest that the terms ask for ([`age`], [`occupancy`], idleness, a deadline of
+//! the operator's), cut down by the limits (the [`brake`], the schedule, the user's caps, which a
+//! [`bucket`] keeps). Above the hard mark the [`gate`] slows writers down and the brake lets go.
 //!
 //! Invariants:
 //! - G1: progress never depends on idleness: above the high mark, and past a deadline, no term and
 //!   no brake brings the rate to zero; only the schedule, the hold preset and an absent store do,
 //!   and above the hard mark only the last.
-//! - G2: nothing winds up: every state is bounded by what the store can do.
+//! - G2: nothing winds up: every state is bounded by the store's speed.
 
 pub mod age;
 pub mod brake;
@@ -33,17 +34,17 @@ use rate::{Offer, Service, Smooth};
 
 use crate::config::{Marks, Tunables};
 
-/// What is so now. Counters rise for ever; the governor takes differences.
+/// A sample of the present state. Counters rise for ever; the governor takes differences.
 #[derive(Debug, Clone, Default)]
 pub struct Sample<'a> {
-    /// Since some fixed moment.
+    /// The time since some fixed moment.
     pub now: Duration,
     pub tier_bytes: u64,
     pub used_bytes: u64,
     pub dirty_bytes: u64,
-    /// Of the dirty bytes: copied already, not yet synced and settled.
+    /// The part of the dirty bytes that is copied already, not yet synced and settled.
     pub unsettled_bytes: u64,
-    /// Counter: bytes that became dirty; overwritten dirty bytes are none.
+    /// Counter: bytes that became dirty; overwriting dirty bytes does not count.
     pub arrived: u64,
     /// Counter: bytes that programs wrote.
     pub written: u64,
@@ -53,23 +54,23 @@ pub struct Sample<'a> {
     pub cohorts: &'a [Cohort],
     /// ... and those that are on their way and not yet copied.
     pub flying: &'a [Cohort],
-    /// Those that nobody may take yet, since they were just rewritten.
+    /// Dirty bytes that may not be flushed yet, since they were just rewritten.
     pub hot: &'a [Cohort],
     /// Dirty bytes that were not rewritten for as long as `settle`.
     pub settled_bytes: u64,
     /// Foreground operations since the last sample, on the fast tier and on the backing store.
     pub tier: Seen,
     pub backing: Seen,
-    /// Since the last foreground operation on the backing store.
+    /// The time since the last foreground operation on the backing store.
     pub idle_for: Duration,
-    /// The drain had work since the last sample, and only the backing store held it up.
+    /// Whether the drain had work since the last sample, and only the backing store held it up.
     pub busy: Busy,
     /// How long a byte takes from being picked to being settled.
     pub lag: Duration,
     pub backing_available: Available,
     /// A writer waits for room.
     pub urgent: Urgent,
-    /// Somebody waits for a flush.
+    /// The number of callers that wait for a flush.
     pub demands: u32,
     /// Time left until everything should be clean.
     pub drain_by: Option<Duration>,
@@ -77,15 +78,15 @@ pub struct Sample<'a> {
     pub minute: u16,
 }
 
-/// What held the drain up since the last sample.
+/// The cause that held the drain up since the last sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Busy {
-    /// Nothing to do.
+    /// The drain had nothing to do.
     #[default]
     No,
-    /// The rate it was told.
+    /// The drain kept to its rate.
     Paced,
-    /// The backing store.
+    /// The backing store was the limit.
     Store,
 }
 
@@ -113,13 +114,13 @@ pub enum Term {
     Level,
     /// `drain-by`.
     Deadline,
-    /// Above the hard mark, or a writer waits for room.
+    /// The level is above the hard mark, or a writer waits for room.
     Hard,
-    /// A flush that somebody waits for, and nothing else.
+    /// A flush that a caller waits for, and nothing else.
     Demand,
 }
 
-/// What keeps the drain from being faster.
+/// The limit that keeps the drain from being faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Limit {
     #[default]
@@ -133,7 +134,7 @@ pub enum Limit {
     Hold,
     BackingStore,
     BackingAway,
-    /// The tier is detached and keeps what is dirty.
+    /// The tier is detached and keeps its dirty bytes.
     Detached,
 }
 
@@ -170,38 +171,38 @@ impl Limit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Decision {
-    /// Bytes per second that should be taken; infinite where the store itself is the limit, 0 for a
+    /// Bytes per second that should be picked; infinite where the store itself is the limit, 0 for a
     /// rest.
     pub rate: f64,
-    /// Bytes per second of what is copied. It may be more: what is on its way has its deadline, too,
-    /// and what waits for it to land.
+    /// Bytes per second that should be copied. This may be more: the bytes on their way have their
+    /// deadlines, too, and so have the bytes that wait for them to land.
     pub pace: f64,
-    /// Copies in flight at once; of small ones more, as a [`queue`] counts them, ...
+    /// Copies in flight at once; small copies count for less, as a [`queue`] counts them, ...
     pub depth: u32,
-    /// ... up to so many.
+    /// ... up to this many.
     pub depth_max: u32,
     pub term: Term,
     pub limit: Limit,
-    /// Only what is at least this old is due.
+    /// Only bytes of at least this age are due.
     pub from_age: Duration,
     pub gate: Gate,
     pub outlook: Outlook,
 }
 
-/// Where this leads.
+/// The forecast at the present rates.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Outlook {
-    /// Bytes per second that become dirty, and that are flushed.
+    /// Bytes per second that become dirty, and bytes per second that are flushed.
     pub arrival_rate: f64,
     pub drain_rate: f64,
     pub service_rate: f64,
-    /// Until writers would find no room; `None` while the level does not rise.
+    /// The time until writers would find no room; `None` while the level does not rise.
     pub full_in: Option<Duration>,
-    /// Until nothing is dirty; `None` while the level does not fall.
+    /// The time until nothing is dirty; `None` while the level does not fall.
     pub clean_in: Option<Duration>,
 }
 
-/// What the governor remembers.
+/// The memory of the governor.
 #[derive(Debug, Clone, Default)]
 pub struct Governor {
     occupancy: Occupancy,
@@ -214,7 +215,7 @@ pub struct Governor {
     programs: Smooth,
     service: Service,
     last: Option<Last>,
-    /// Since something became dirty.
+    /// The time since bytes last became dirty.
     quiet: Duration,
     told: f64,
 }
@@ -234,29 +235,29 @@ pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// the store: a database whose data is cached rewrites what was just copied.
 const AT_WORK: f64 = 100.0;
 
-/// How fast that forgets.
+/// How fast the rate of operations forgets.
 const AT_WORK_MEMORY: Duration = Duration::from_secs(1);
 
-/// What is settled goes out in about this many seconds of idleness: all at once would make a drain
-/// that starts and stops with every cohort.
+/// Settled bytes go out in about this many seconds of idleness: all at once would make a drain that
+/// starts and stops with every cohort.
 const IDLE_SECS: f64 = 2.0;
 
-/// A rate in proportion to what is left would never come to its end: this part of what the store
-/// can do is the least.
+/// A rate in proportion to the rest would never come to its end: this part of the store's rate is
+/// the least.
 const LEAST_PARTS: f64 = 64.0;
 
-/// Rates shown, and compared with what was told, forget in this time.
+/// Rates that are shown, and compared with the ordered rate, forget in this time.
 const MEMORY: Duration = Duration::from_secs(5);
 
-/// Targets of a brake that nobody has set: what the kernel's write-back throttling takes for flash
-/// and for disks.
+/// The targets of a brake that is not configured: those of the kernel's write-back throttling for
+/// flash and for disks.
 const AUTO_TARGETS: Targets =
     Targets { tier: Duration::from_millis(2), backing: Duration::from_millis(75) };
 
-/// Who writes nothing for so long does not fill the tier, whatever the rates still show.
+/// Programs that write nothing for this long do not fill the tier, whatever the rates still show.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A drain that reaches this share of what it was told obeys.
+/// A drain that reaches this share of the ordered rate obeys.
 const OBEYS: f64 = 0.85;
 
 /// Used bytes beyond `used-high` that no eviction could free: only flushing makes room.
@@ -266,12 +267,12 @@ const STUCK_PARTS: u64 = 50;
 const BEFORE: f64 = 0.95;
 
 impl Governor {
-    /// Decides anew by the preset of `tunables`.
+    /// Makes a decision by the preset of `tunables`.
     pub fn tick(&mut self, sample: &Sample, tunables: &Tunables) -> Decision {
         self.tick_by(tunables.preset.law(), sample, tunables)
     }
 
-    /// Decides anew by `law`.
+    /// Makes a decision by `law`.
     pub fn tick_by(&mut self, law: Law, sample: &Sample, tunables: &Tunables) -> Decision {
         let dt = self.measure(sample);
         let marks = tunables.marks(sample.tier_bytes);
@@ -327,8 +328,8 @@ impl Governor {
         self.offer.note(s.written.saturating_sub(last.written), dt);
         self.programs.note(s.tier.count.into(), dt, AT_WORK_MEMORY);
         match s.busy {
-            // A store that is away or braked says nothing of what it can do, nor does one that is
-            // given what there is: writers that are slowed to its rate would bring it down.
+            // A store that is away or braked does not show its speed, nor does one that gets all
+            // there is: writers that are slowed to its rate would bring the measure down.
             Busy::Store
                 if s.backing_available == Available::Yes
                     && self.brake.share() >= 1.0
@@ -378,8 +379,8 @@ impl Governor {
         if law.idle == Switch::On && idle && s.settled_bytes > 0 {
             ask(Term::Idle, s.settled_bytes as f64 / IDLE_SECS, t.settle);
         }
-        // Who waits for a flush has the pace lifted and does it himself. Somebody always may: what
-        // is due for another reason must not wait for that to end (G1).
+        // A caller that waits for a flush lifts the pace and copies by itself. There may always be
+        // such a caller: bytes that are due for another reason must not wait for its end (G1).
         if s.demands > 0 && ruling.1 <= 0.0 {
             ruling = (Term::Demand, f64::INFINITY, none);
         }
@@ -399,7 +400,7 @@ impl Governor {
         age::demand(&oldest_first(&[cohorts, s.hot]), max_age, lag, service)
     }
 
-    /// What the deadlines ask for while something is on its way; 0 else.
+    /// The rate that the deadlines ask for while bytes are on their way; otherwise 0.
     fn by_age_in_all(&self, law: Law, s: &Sample, t: &Tunables) -> f64 {
         if s.flying.is_empty() {
             return 0.0;
@@ -408,7 +409,7 @@ impl Governor {
     }
 
     fn by_level(&mut self, law: Law, s: &Sample, marks: &Marks, dt: Duration) -> f64 {
-        // What is copied will be clean without another order.
+        // Copied bytes will be clean without another order.
         let level = s.dirty_bytes.saturating_sub(s.unsettled_bytes) as f64;
         let band_bytes = (marks.high.saturating_sub(marks.low)).max(1) as f64;
         let share = (level - marks.low as f64) / band_bytes;
@@ -496,7 +497,7 @@ impl Governor {
         lowest
     }
 
-    /// What the drain does at most: the store's rate or the user's cap.
+    /// The highest rate that the drain can reach: the store's rate or the user's cap.
     fn reachable(&self, t: &Tunables) -> f64 {
         let service = self.service.get();
         if t.rate_max > 0 { service.min(t.rate_max as f64) } else { service }
@@ -525,8 +526,8 @@ fn oldest_first(cohorts: &[&[Cohort]]) -> Vec<Cohort> {
     all
 }
 
-/// The bytes of the next batch: as much as two seconds copy, since a batch costs a sync, and the
-/// larger it is the better its order; but not so much that the level is only seen in leaps.
+/// The bytes of the next batch: as many as two seconds copy, since a batch costs a sync, and a
+/// larger batch has a better order; but not so many that the level is only seen in leaps.
 pub fn batch_bytes(decision: &Decision, marks: &Marks) -> u64 {
     let rate = decision.rate.min(decision.outlook.service_rate);
     let most = (marks.high - marks.low) / 4;
@@ -534,12 +535,12 @@ pub fn batch_bytes(decision: &Decision, marks: &Marks) -> u64 {
     ((rate * BATCH_SECS) as u64).clamp(BATCH_MIN, most)
 }
 
-/// Neither does a batch last longer.
+/// The longest time that a batch lasts.
 pub const BATCH_SECS: f64 = 2.0;
 const BATCH_MIN: u64 = 256 << 10;
 const BATCH_MAX: u64 = 512 << 20;
 
-/// The rate that has `bytes` copied and synced a little before `left` has passed.
+/// The rate at which `bytes` are copied and synced a little before `left` has passed.
 fn by_deadline(bytes: u64, left: Duration, lag: Duration) -> f64 {
     let left = left.mul_f64(BEFORE).saturating_sub(lag).as_secs_f64();
     if bytes == 0 {

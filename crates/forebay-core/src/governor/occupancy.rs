@@ -1,6 +1,6 @@
 //! The level term: rises with the fourth power of the level between the low and the high mark, with
-//! a slow integral that brings the level back to three quarters of the way. Little is asked for
-//! while the level is low: what stays may still be overwritten, and ages are the age term's concern.
+//! a slow integral that brings the level back to three quarters of the way. It asks for little while
+//! the level is low: bytes that stay may still be overwritten, and ages are the age term's concern.
 //!
 //! With the band `b` between the marks and the service rate `m`, the level around a resting place
 //! `s` obeys `x'' + 4 s^3 (m/b) x' + k (m/b) x = 0` for an integral gain `k m`. The gain is a
@@ -37,7 +37,7 @@ pub struct Occupancy {
     stepping: bool,
 }
 
-/// Whether the drain did what it was told.
+/// Whether the drain kept to the ordered rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obeyed {
     Yes,
@@ -45,7 +45,7 @@ pub enum Obeyed {
 }
 
 impl Occupancy {
-    /// The rate in bytes per second; infinite where nothing but the store limits it.
+    /// The rate in bytes per second; infinite where only the store limits it.
     pub fn rate(&mut self, how: ByLevel, place: Place, dt: Duration, obeyed: Obeyed) -> f64 {
         match how {
             ByLevel::Off => 0.0,

@@ -1,5 +1,5 @@
-//! What to copy next: the oldest cohort, sorted by file and offset, its neighbors riding along,
-//! and what was rewritten a moment ago left for the next lap.
+//! The choice of the next bytes to copy: the oldest cohort, sorted by file and offset, its
+//! neighbors riding along, and bytes that were rewritten a moment ago left for the next lap.
 //!
 //! Sequential and random data are picked apart: a batch is of one kind, so that a stream is not
 //! cut up by seeks. The kind whose oldest piece is older goes first.
@@ -13,15 +13,15 @@ pub struct Piece {
     pub file: u64,
     pub start: u64,
     pub end: u64,
-    /// What there is to copy: less than its length where it has holes.
+    /// The bytes to copy: less than the length where the piece has holes.
     pub bytes: u64,
-    /// Since it was first dirtied, and since it was last written.
+    /// The time since the piece was first dirtied, and since it was last written.
     pub age: Duration,
     pub untouched: Duration,
     pub kind: Kind,
 }
 
-/// How a stretch came to be dirty, as its shape tells.
+/// The way a stretch was written, judged by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sequential,
@@ -31,16 +31,16 @@ pub enum Kind {
 /// A run of dirty bytes at least this long was written as a stream.
 pub const STREAM_BYTES: u64 = 1 << 20;
 
-/// What may be picked.
+/// The rule for picking.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
-    /// Bytes of the batch. The last piece may go beyond.
+    /// Bytes of the batch. The last piece may exceed it.
     pub budget: u64,
-    /// Nothing younger, except neighbors.
+    /// Younger pieces are left, except neighbors.
     pub from_age: Duration,
-    /// Rewritten since: wait, ...
+    /// Pieces rewritten less than this ago wait, ...
     pub settle: Duration,
-    /// ... but not at this age.
+    /// ... but not from this age on.
     pub no_wait_age: Duration,
     pub hot: Hot,
 }
@@ -52,7 +52,7 @@ pub enum Hot {
     FillUp,
 }
 
-/// Picks a batch out of `pieces`; the answer is sorted by file and offset, neighbors joined.
+/// Picks a batch out of `pieces`; the batch is sorted by file and offset, with neighbors joined.
 pub fn pick(pieces: &[Piece], rule: &Rule) -> Vec<Piece> {
     let waits = |piece: &Piece| piece.untouched < rule.settle && piece.age < rule.no_wait_age;
     let due: Vec<usize> = (0..pieces.len()).filter(|n| pieces[*n].age >= rule.from_age).collect();
@@ -81,7 +81,7 @@ pub fn pick(pieces: &[Piece], rule: &Rule) -> Vec<Piece> {
     with_riders(pieces, taken, waits)
 }
 
-/// Adds what lies right before or behind a taken piece: it costs no seek.
+/// Adds the pieces right before or behind a taken piece: they cost no seek.
 fn with_riders(
     pieces: &[Piece],
     mut taken: Vec<bool>,
@@ -109,7 +109,7 @@ fn with_riders(
     join(order.into_iter().filter(|n| taken[*n]).map(|n| pieces[n]))
 }
 
-/// Riders of one piece, to each side, at most.
+/// The bytes that may ride along with one piece, to each side.
 const RIDE_BYTES: u64 = 4 << 20;
 
 fn join(pieces: impl Iterator<Item = Piece>) -> Vec<Piece> {

@@ -1,21 +1,21 @@
-//! How many copies are in flight at once, small ones counting as less.
+//! The queue of copies in flight; small copies count for less.
 //!
-//! What programs read waits behind the copies that are queued at the backing store, so few are best
-//! (see [`Need`](super::brake::Need)). But it waits for their bytes, not for their number: copies of
-//! pages that lie near each other keep the head of a disk as short as one large copy. And the more
-//! of them go together, the fewer times it has to come back to them.
+//! Programs' reads wait behind the copies that are queued at the backing store, so few copies are
+//! best (see [`Need`](super::brake::Need)). But a read waits for their bytes, not for their number:
+//! copies of pages that lie near each other keep the head of a disk as short as one large copy. And
+//! the more of them go together, the fewer times the head has to come back to them.
 
 /// The bytes of a copy that counts as a whole one: the most that one call moves.
 const WHOLE: u64 = 1 << 20;
 
-/// No copy counts as less, so that three whole ones are at most sixteen.
+/// The least weight of a copy, so that three whole copies are at most sixteen small ones.
 const LEAST: u64 = WHOLE * 3 / 16;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
-    /// Whole copies.
+    /// Whole copies at once.
     depth: u32,
-    /// Copies of any size.
+    /// Copies of any size at once.
     depth_max: u32,
     active: u32,
     weight: u64,
@@ -37,12 +37,12 @@ impl Queue {
         (self.depth, self.depth_max) = (depth.max(1), depth_max.max(1));
     }
 
-    /// Whether one more may begin. The last one may go beyond.
+    /// Whether one more copy may begin. The last one may exceed the depth.
     pub fn has_room(&self) -> bool {
         self.active < self.depth_max && self.weight < u64::from(self.depth) * WHOLE
     }
 
-    /// Whoever did not ask is let in all the same.
+    /// Enters a copy. A copy that did not ask [`Queue::has_room`] is let in all the same.
     pub fn enter(&mut self, bytes: u64) -> Place {
         let weight = bytes.clamp(LEAST, WHOLE);
         self.active += 1;

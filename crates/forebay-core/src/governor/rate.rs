@@ -1,8 +1,8 @@
-//! Rates from counters, smoothed, and what the backing store can do.
+//! Rates from counters, smoothed, and the speed of the backing store.
 
 use std::time::Duration;
 
-/// Bytes (or what else is counted) per second, exponentially forgetting.
+/// Bytes (or other counted things) per second, exponentially forgetting.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Smooth {
     value: f64,
@@ -10,7 +10,7 @@ pub struct Smooth {
 }
 
 impl Smooth {
-    /// Takes note of `bytes` in `dt`. The first seconds are a plain mean, so that it starts true.
+    /// Notes `bytes` in `dt`. The first seconds are a plain mean, so that the rate starts true.
     pub fn note(&mut self, bytes: u64, dt: Duration, memory: Duration) {
         if dt.is_zero() {
             return;
@@ -25,13 +25,13 @@ impl Smooth {
     }
 }
 
-/// What a drain that was never measured is taken for. Little, so that the first data is begun early.
+/// The assumed speed of a store that was never measured. Low, so that the first data is begun early.
 const UNKNOWN: f64 = 10e6;
 
 /// Copies come in bursts with a sync between: a measure must span a few of them.
 const SPAN: Duration = Duration::from_secs(2);
 
-/// The first measure had better be rough than late.
+/// The span of the first measure, which had better be rough than late.
 const FIRST_SPAN: Duration = Duration::from_millis(500);
 
 /// The speed of the backing store, learned while nothing else limits the drain.
@@ -43,7 +43,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Takes note of a time in which the backing store was the limit.
+    /// Notes a time in which the backing store was the limit.
     pub fn note_busy(&mut self, bytes: u64, dt: Duration) {
         self.bytes += bytes;
         self.time += dt;
@@ -55,7 +55,7 @@ impl Service {
         self.rate = if self.rate == 0.0 { rate } else { self.rate * 0.6 + rate * 0.4 };
     }
 
-    /// Whatever the limit was, it can do at least what it did.
+    /// Notes a rate that was reached: whatever the limit was, the store can do at least this.
     pub fn note_reached(&mut self, rate: f64) {
         if rate > self.get() {
             self.rate = rate;
@@ -67,7 +67,7 @@ impl Service {
     }
 }
 
-/// What programs write when nobody slows them down: the highest rate of late.
+/// The rate at which programs write when they are not slowed down: the highest rate of late.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Offer {
     now: Smooth,
@@ -83,7 +83,8 @@ impl Offer {
         self.free = self.free.max(self.now.get());
     }
 
-    /// Forgets a little: only while nobody is slowed down, since who is does not show his rate.
+    /// Forgets a little: only while no writer is slowed down, since a slowed writer does not show
+    /// its rate.
     pub fn was_free(&mut self, dt: Duration) {
         let share = dt.as_secs_f64() / OFFER_MEMORY.as_secs_f64();
         self.free -= (self.free - self.now.get()).max(0.0) * share.min(1.0);

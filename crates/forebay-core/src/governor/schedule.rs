@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Windows of the local day. Without any the drain may always work; with some it rests outside of
-/// them until the hard mark.
+/// Windows of the local day. Without any window the drain may always work; with some it rests
+/// outside of them until the hard mark.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Schedule(pub Vec<Window>);
 
@@ -21,7 +21,7 @@ pub struct Window {
 const DAY: u16 = 24 * 60;
 
 impl Schedule {
-    /// What the drain may do at this minute of the day, in bytes per second.
+    /// The rate that the drain may have at this minute of the day, in bytes per second.
     pub fn allows(&self, minute: u16) -> f64 {
         if self.0.is_empty() {
             return f64::INFINITY;
@@ -34,7 +34,7 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// What to write instead.
+    /// Says what to write instead.
     pub fn parse(
         text: &str,
         rate: impl Fn(&str) -> Result<u64, String>,

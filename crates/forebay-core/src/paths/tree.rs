@@ -1,18 +1,18 @@
-//! The directories that names of cached files are in.
+//! The tree of the directories that names of cached files are in.
 //!
 //! A directory is a node: its number, and its place, which is a directory and a name in it. Names of
-//! files hold on to their directory's node, and nodes to the one above. So a directory that is
-//! renamed is one node that changes its place, whatever is below it.
+//! files hold on to their directory's node, and nodes to the one above. So the rename of a directory
+//! changes the place of one node, whatever is below it.
 //!
 //! Invariants:
 //! - P1: a node lives as long as a name or a node below it does, and no longer.
-//! - P2: at a place there is at most one node. One that another takes the place of is below that one
-//!   from then on, under an empty name, which its path leaves out: the names below both go on
-//!   together.
+//! - P2: at a place there is at most one node. A node whose place another node takes is below that
+//!   node from then on, under an empty name, which its path leaves out: the names below both stay
+//!   known together.
 //! - P3: no node is above itself.
-//! - P4: a directory knows which files have names in it. All that enters and leaves in one change does
-//!   so at once: who looks below a directory meanwhile misses nothing that stays below it.
-//! - P5: a directory knows how many names below it are of files with something durable.
+//! - P4: a directory knows which files have names in it. All entries of one change are made at once: a
+//!   reader that lists a directory meanwhile misses no name that stays below it.
+//! - P5: a directory knows how many names below it are of files with durable bytes.
 //!
 //! Places change under the lock of the log alone, once the log says so ([`Tree::plan`],
 //! [`Tree::apply`]).
@@ -34,13 +34,13 @@ use crate::clock::{Last, Look};
 use crate::id::FileId;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-/// Never used again.
+/// The number of a directory, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DirId(pub u64);
 
 const ROOT: DirId = DirId(0);
 
-/// Where a directory is, on record.
+/// The place of a directory, on record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
     pub id: DirId,
@@ -52,17 +52,19 @@ pub struct Dir {
     id: DirId,
     /// `None`: the root.
     place: Mutex<Option<Place>>,
-    /// Renames of it under way.
+    /// Renames of the directory that are under way.
     moving: AtomicU32,
-    /// When one ended last.
+    /// The moment when a rename ended last.
     moved: Last,
-    /// The log's position after the record of its last rename.
+    /// The log's position after the record of the last rename.
     moved_at: AtomicU64,
-    /// The last file of the log that says where it and all above it are; see [`Dir::untold`].
+    /// The last file of the log that states the places of the directory and all above it; see
+    /// [`Dir::untold`].
     told_in: AtomicU64,
-    /// The store has a row that says where it was once.
+    /// The store has a row with some place of the directory.
     stored: AtomicBool,
-    /// Names below of files with something durable (P5). Changes under the lock of the nodes.
+    /// The number of names below of files with durable bytes (P5). Changes under the lock of the
+    /// nodes.
     durable: AtomicU64,
     shared: Arc<Shared>,
 }
@@ -74,13 +76,13 @@ struct Place {
 }
 
 impl Place {
-    /// Of what has given way to `dir` (P2).
+    /// The place of a node that has given way to `dir` (P2).
     fn aside(dir: &Arc<Dir>) -> Place {
         Place { parent: dir.clone(), name: OsStr::new("").into() }
     }
 }
 
-/// What is left of a node.
+/// The remains of a node that has ended.
 struct End {
     id: DirId,
     parent: DirId,
@@ -113,9 +115,9 @@ impl Dir {
         Some(Placed { id: self.id, parent: parent.id, name: name.as_bytes().to_vec() })
     }
 
-    /// The path of `name` in it.
+    /// The path of `name` in the directory.
     pub fn join(&self, name: &OsStr) -> PathBuf {
-        // From behind, so that it is put together once.
+        // Built from the end, so that it is put together once.
         let mut path: Vec<u8> = name.as_bytes().iter().rev().copied().collect();
         self.climb(|_, name| {
             if !name.is_empty() {
@@ -127,7 +129,7 @@ impl Dir {
         PathBuf::from(OsString::from_vec(path))
     }
 
-    /// Whether its path is `path`.
+    /// Whether the directory's path is `path`.
     pub fn is_at(&self, path: &Path) -> bool {
         let mut names = path.components().rev();
         let mut same = true;
@@ -138,7 +140,7 @@ impl Dir {
         same && names.next().is_none()
     }
 
-    /// Goes up from it, and leaves out the root.
+    /// Visits the directory and all above it, without the root.
     fn climb(&self, mut each: impl FnMut(&Dir, &OsStr)) {
         let mut step = |dir: &Dir| {
             let place = dir.place.lock();
@@ -152,7 +154,7 @@ impl Dir {
         }
     }
 
-    /// So many names more, or fewer, of files with something durable are below it.
+    /// Adds to the numbers of names of files with durable bytes, for the directory and all above it.
     fn weigh(&self, names: i64) {
         self.climb(|dir, _| _ = dir.durable.fetch_add(names as u64, Release));
     }
@@ -163,30 +165,31 @@ impl Dir {
         below
     }
 
-    /// Whether it, or one above it, is being renamed.
+    /// Whether the directory, or one above it, is being renamed.
     pub fn is_moving(&self) -> bool {
         let mut moving = false;
         self.climb(|dir, _| moving = moving || dir.moving.load(Acquire) > 0);
         moving
     }
 
-    /// Whether a rename of it, or of one above it, was or is under way since then.
+    /// Whether a rename of the directory, or of one above it, was or is under way since then.
     pub fn moved_since(&self, since: Look) -> bool {
-        // In this order: of one that ends in between the end is seen.
+        // In this order: the end of a rename that ends in between is seen.
         let moved = |dir: &Dir| dir.moving.load(Acquire) > 0 || dir.moved.is_since(since);
         let mut any = false;
         self.climb(|dir, _| any = any || moved(dir));
         any
     }
 
-    /// The log's position after the last rename of it or of one above it; 0 if there was none.
+    /// The log's position after the last rename of the directory or of one above it; 0 if there was
+    /// none.
     pub fn moved_at(&self) -> u64 {
         let mut last = 0;
         self.climb(|dir, _| last = last.max(dir.moved_at.load(Relaxed)));
         last
     }
 
-    /// It and those above it of which this file of the log has not said where they are.
+    /// The directory and those above it whose places this file of the log has not stated.
     pub fn untold(self: &Arc<Self>, log: u64) -> Vec<Arc<Dir>> {
         self.up_to(|dir| dir.told_in.load(Relaxed) == log)
     }
@@ -200,7 +203,7 @@ impl Dir {
         place.as_ref().map(|place| place.parent.clone())
     }
 
-    /// It and those above it that have no row in the store.
+    /// The directory and those above it that have no row in the store.
     pub fn unstored(self: &Arc<Self>) -> Vec<Arc<Dir>> {
         self.up_to(|dir| dir.stored.load(Relaxed))
     }
@@ -226,7 +229,7 @@ impl std::fmt::Debug for Dir {
     }
 }
 
-/// How directories are renamed.
+/// The ways to rename directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way<'a> {
     To { from: &'a Path, to: &'a Path },
@@ -242,7 +245,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What a rename makes of the nodes.
+/// The changes of nodes by a rename.
 #[derive(Default)]
 pub struct Plan(Vec<(Arc<Dir>, Place)>);
 
@@ -251,7 +254,8 @@ impl Plan {
         self.0.iter().map(|(dir, _)| dir)
     }
 
-    /// What the log has to say of it, with what this file of it has not said of those above.
+    /// The places that the log has to state: those of the rename, and those above that this file of
+    /// the log lacks.
     pub fn places(&self, log: u64) -> Vec<Placed> {
         let above = self.0.iter().flat_map(|(_, place)| place.parent.untold(log));
         let above = above.filter_map(|dir| dir.placed());
@@ -263,7 +267,7 @@ impl Plan {
         above.chain(moved).collect()
     }
 
-    /// This file of the log has said so.
+    /// Notes that this file of the log has stated the places.
     pub fn told(&self, log: u64) {
         for (dir, place) in &self.0 {
             place.parent.untold(log).iter().for_each(|above| above.told(log));
@@ -290,7 +294,7 @@ impl Moving {
         self.0.is_empty()
     }
 
-    /// Whether a file below them has something durable.
+    /// Whether a file below the directories has durable bytes.
     pub fn has_durable(&self) -> bool {
         self.0.iter().any(|dir| dir.durable.load(Acquire) > 0)
     }
@@ -311,7 +315,7 @@ struct Nodes {
     inside: HashMap<DirId, Inside>,
     hasher: DefaultHashBuilder,
     next: u64,
-    /// Those that the store has rows of, and that are no more.
+    /// Directories that have rows in the store and have ended.
     ended: Vec<DirId>,
 }
 
@@ -322,20 +326,20 @@ struct Known {
     dir: Weak<Dir>,
 }
 
-/// What is in a directory.
+/// The contents of a directory.
 #[derive(Default)]
 struct Inside {
     files: HashTable<Entry>,
     dirs: HashSet<DirId>,
-    /// Those of them that have given way to it (P2).
+    /// The directories that have given way to this one (P2).
     aside: Vec<DirId>,
 }
 
-/// A name of a file in a directory. Of the name a hash is enough: who asks looks at the file.
+/// A name of a file in a directory. A hash of the name is enough: the caller looks at the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     name: u32,
-    /// In halves, since there may be millions.
+    /// The file's id in halves, since there may be millions.
     file: [u32; 2],
 }
 
@@ -353,7 +357,7 @@ impl Entry {
     }
 }
 
-/// Of a hash in half a word one in a whole word.
+/// Spreads a hash of half a word over a whole word.
 fn spread(name: u32) -> u64 {
     u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -396,13 +400,13 @@ fn node(id: DirId, place: Option<Place>, shared: &Arc<Shared>) -> Dir {
 }
 
 impl Tree {
-    /// The directory with this path, of which something is known below.
+    /// The directory with this path, if a name below it is known.
     pub fn find(&self, path: &Path) -> Option<Arc<Dir>> {
         let nodes = self.lock();
         names(path).try_fold(self.root.clone(), |dir, name| nodes.at(dir.id, name))
     }
 
-    /// The directory with this path.
+    /// The directory with this path; a new node if there is none.
     pub fn dir(&self, path: &Path) -> Arc<Dir> {
         let mut nodes = self.lock();
         names(path).fold(self.root.clone(), |dir, name| {
@@ -417,7 +421,7 @@ impl Tree {
         })
     }
 
-    /// Begins to rename what is known at both ends of `way`.
+    /// Begins to rename the known directories at both ends of `way`.
     pub fn begin(&self, way: Way<'_>) -> Moving {
         let dirs: Vec<_> = way.ends().into_iter().filter_map(|path| self.find(path)).collect();
         for dir in &dirs {
@@ -426,8 +430,8 @@ impl Tree {
         Moving(dirs)
     }
 
-    /// What a rename makes of the nodes; nothing, if none of them is known, or if something would be
-    /// below itself (P3), which no store does. The log's lock is held until it is applied.
+    /// The changes of nodes by a rename; none, if none of them is known, or if a node would be below
+    /// itself (P3), which no store does. The log's lock is held until the plan is applied.
     pub fn plan(&self, way: Way<'_>) -> Plan {
         let to = |from: &Path, to: &Path| Some((self.find(from)?, self.place_at(to)));
         let moves: Vec<_> = match way {
@@ -452,7 +456,7 @@ impl Tree {
         Place { parent, name: path.file_name().unwrap_or_default().into() }
     }
 
-    /// Makes it so. `seq` is the log's position after the record of it.
+    /// Applies a plan. `seq` is the log's position after the record of it.
     pub fn apply(&self, plan: &Plan, seq: u64) {
         let mut nodes = self.lock();
         for (dir, _) in &plan.0 {
@@ -466,7 +470,7 @@ impl Tree {
         }
     }
 
-    /// Puts a node at a place. Who is there gives way (P2).
+    /// Puts a node at a place. A node that is there gives way (P2).
     fn put(&self, nodes: &mut Nodes, dir: &Arc<Dir>, place: Place) {
         let (parent, name) = (place.parent.id, place.name.clone());
         place_at(dir, place);
@@ -478,7 +482,7 @@ impl Tree {
         nodes.enter(dir, parent, &name);
     }
 
-    /// The nodes that had rows in the store and are no more.
+    /// Takes the nodes that had rows in the store and have ended.
     pub fn take_ended(&self) -> Vec<DirId> {
         std::mem::take(&mut self.lock().ended)
     }
@@ -487,8 +491,8 @@ impl Tree {
         self.lock().next
     }
 
-    /// The files with names at or below this path. One may have lost them since, and a name may only
-    /// look like the last of the path: who asks looks at each.
+    /// The files with names at or below this path. A file may have lost its name since, and a name may
+    /// only share the hash of the path's last: the caller looks at each file.
     pub fn at_or_below(&self, path: &Path) -> Vec<FileId> {
         let nodes = self.lock();
         let mut dirs = nodes.with_aside(vec![ROOT]);
@@ -523,7 +527,7 @@ impl Shared {
     }
 }
 
-/// Takes what is durable below it along (P5).
+/// Moves a node; the number of its durable names moves along (P5).
 fn place_at(dir: &Dir, place: Place) {
     let durable = dir.durable.load(Relaxed) as i64;
     let parent = place.parent.clone();
@@ -534,7 +538,7 @@ fn place_at(dir: &Dir, place: Place) {
     parent.weigh(durable);
 }
 
-/// The names of a file are these from here on, and not what they were.
+/// Replaces the names of a file in their directories.
 pub fn enter<'a>(
     file: FileId,
     weight: Weight,
@@ -554,7 +558,7 @@ pub fn enter<'a>(
     }
 }
 
-/// What has names in these directories has something durable from here on, or nothing.
+/// Sets whether the file with names in these directories has durable bytes.
 pub fn weigh<'a>(weight: Weight, mut dirs: impl Iterator<Item = &'a Arc<Dir>>) {
     let Some(first) = dirs.next() else { return };
     let _nodes = first.shared.lock();
@@ -562,7 +566,7 @@ pub fn weigh<'a>(weight: Weight, mut dirs: impl Iterator<Item = &'a Arc<Dir>>) {
     std::iter::once(first).chain(dirs).for_each(|dir| dir.weigh(names));
 }
 
-/// Whether a file has something that comes back after a loss of power.
+/// Whether a file has bytes that survive a loss of power.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Weight {
     #[default]
@@ -601,7 +605,7 @@ impl Nodes {
         self.tidy(dir);
     }
 
-    /// Gives back the room of what has left.
+    /// Frees the room of removed entries.
     fn tidy(&mut self, dir: DirId) {
         let Some(Inside { files, dirs, .. }) = self.inside.get_mut(&dir) else { return };
         if files.is_empty() && dirs.is_empty() {
@@ -611,7 +615,7 @@ impl Nodes {
         }
     }
 
-    /// These directories, and what has given way to them.
+    /// These directories, and those that have given way to them.
     fn with_aside(&self, mut dirs: Vec<DirId>) -> Vec<DirId> {
         let mut next = 0;
         while let Some(dir) = dirs.get(next) {
@@ -635,7 +639,7 @@ impl Nodes {
         }
     }
 
-    /// Enters a node where none is that lives, or beside others if it has given way.
+    /// Enters a node at a place without a living node, or beside others if it has given way.
     fn enter(&mut self, dir: &Arc<Dir>, parent: DirId, name: &OsStr) {
         let inside = self.inside.entry(parent).or_default();
         inside.dirs.insert(dir.id);
@@ -673,13 +677,13 @@ fn names(path: &Path) -> impl Iterator<Item = &OsStr> {
     })
 }
 
-/// Places as they were read, of which a tree is made.
+/// Places as they are on record, from which a tree is made.
 #[derive(Debug, Default, Clone)]
 pub struct Places {
     at: HashMap<DirId, (DirId, Box<OsStr>)>,
-    /// Those that the store has rows of.
+    /// Directories that the store has rows of.
     stored: Vec<DirId>,
-    /// Those of which the log has said something since.
+    /// Directories whose places the log has stated since.
     told: Vec<DirId>,
     pub next: u64,
 }
@@ -701,7 +705,7 @@ impl Places {
     }
 }
 
-/// Makes a tree of what was read.
+/// The tree as it is made from recorded places.
 pub struct Grown {
     pub tree: Arc<Tree>,
     places: Places,
@@ -717,7 +721,7 @@ impl Grown {
         Grown { tree: Arc::new(tree), places, made }
     }
 
-    /// The node with this number, if it is known where it is.
+    /// The node with this number, if its place is known.
     pub fn dir(&mut self, id: DirId) -> Option<Arc<Dir>> {
         let mut way = Vec::new();
         let mut at = id;
@@ -733,7 +737,7 @@ impl Grown {
         for id in way.into_iter().rev() {
             let (parent, name) = &self.places.at[&id];
             let parent = self.made[parent].clone();
-            // Of two at one place the first is found (P2).
+            // Of two directories at one place the first is found (P2).
             let there = nodes.at(parent.id, name).filter(|_| !name.is_empty());
             let (parent, name) = there.map_or((parent, &**name), |there| (there, OsStr::new("")));
             let place = Place { parent: parent.clone(), name: name.into() };
@@ -744,7 +748,7 @@ impl Grown {
         Some(self.made[&id].clone())
     }
 
-    /// The nodes whose rows are not what the log says.
+    /// The nodes whose rows differ from the log.
     pub fn finish(self) -> Vec<Arc<Dir>> {
         for id in &self.places.stored {
             match self.made.get(id) {

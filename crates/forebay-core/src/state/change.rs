@@ -1,9 +1,9 @@
-//! Every change of what is known of a file, as the log holds it, and the one function that makes it:
-//! while the file is used, and when the log is replayed.
+//! Every change of a file's state, as the log holds it, and the one function that applies it: while the file
+//! is used, and when the log is replayed.
 //!
 //! A stretch of the log may be replayed over a state that is later than its beginning (a compaction does not
-//! stop the world). Changes from the beginning of a stretch to its end, made over any state in between,
-//! end in the state that they ended in (C1).
+//! stop the world). All changes of a stretch, applied to any state in between, end in the same state as at
+//! first (C1).
 
 use std::borrow::Cow;
 
@@ -13,35 +13,35 @@ use serde::{Deserialize, Serialize};
 use super::{Bytes, Conflict, FileState, MaybeSize, Owner};
 use crate::ranges::{Mark, Ranges, Run, State};
 
-/// Ranges, borrowed from who makes the change.
+/// Ranges, borrowed from the maker of the change.
 pub type Stretches<'a> = Cow<'a, [(u64, u64)]>;
 
-/// A change of what is known of a file. New ones come last: the log holds them.
+/// A change of a file's state. New kinds come last: the log holds their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change<'a> {
-    /// Ranges are in these states now. `age` counts if they are dirty.
+    /// Ranges get these states. `age` counts if they are dirty.
     Marked {
         marks: Cow<'a, [Mark]>,
         age: Age,
     },
-    /// Bytes beyond a smaller size are gone; bytes up to a larger one are zeros that are ours to flush
+    /// Bytes beyond a smaller size are gone; bytes up to a larger one are zeros that have to be flushed
     /// (F3).
     Resized {
         size: u64,
         mtime: Timestamp,
         age: Age,
     },
-    /// A sync that began when the size was `size` has made `ranges` durable. What was written to them
-    /// meanwhile is newer than what is durable, which is all that [`State::Durable`] says.
+    /// A sync that began when the size was `size` has made `ranges` durable. Bytes written to them meanwhile
+    /// are newer than the durable ones, which is all that [`State::Durable`] says.
     Synced {
         size: u64,
         ranges: Stretches<'a>,
     },
-    /// `ranges`, all of them clean, are durable, of a file that has a durable size.
+    /// `ranges`, all of them clean, are durable, in a file that has a durable size.
     Kept {
         ranges: Stretches<'a>,
     },
-    /// What was kept of `[start, end)` is clean and no more.
+    /// Kept bytes of `[start, end)` become clean.
     LetGo {
         start: u64,
         end: u64,
@@ -50,48 +50,48 @@ pub enum Change<'a> {
     FlushBegan {
         mtime: Timestamp,
     },
-    /// It has changed nothing, or made the backing file this.
+    /// The flush has changed nothing, or made the backing file this version.
     FlushFailed {
         base: Version,
     },
-    /// It is on the backing store, and synced there (S6).
+    /// The flushed bytes are on the backing store, and synced there (S6).
     Settled(Settled<'a>),
-    /// The oldest dirty byte is from then.
+    /// The oldest dirty byte is from this time.
     Aged {
         since: u64,
     },
-    /// Somebody may write past us from here on.
+    /// A program may write past the daemon from here on.
     Unseen {
         age: Age,
     },
-    /// Who wrote past us has written nothing.
+    /// The programs that could write past the daemon have written nothing.
     Untouched,
-    /// Who wrote past us has left this: everything up to `len` is dirty.
+    /// The programs that wrote past the daemon have left the file like this: everything up to `len` is
+    /// dirty.
     Absorbed {
         len: u64,
         mtime: Timestamp,
         age: Age,
     },
-    /// The backing file has this size through us, without the tier. Of the clean bytes beyond it
-    /// nothing is left.
+    /// The backing file got this size through the mount, without the tier. Clean bytes beyond it are gone.
     WentAround {
         size: u64,
     },
-    /// Nothing of it is cached, and it is what the backing store has.
+    /// No byte of the file is cached, and it equals the backing file.
     Emptied {
         base: Version,
         owner: Owner,
         pinned: bool,
     },
-    /// Names or attributes have changed on the backing store through us.
+    /// Names or attributes have changed on the backing store through the mount.
     Followed {
         owner: Owner,
         base: Version,
         mtime: Timestamp,
     },
-    /// No flush until somebody decides what counts.
+    /// No flush until a user decides which version counts.
     InConflict(Conflict),
-    /// It counts as it is here, over `base`: clean bytes are of a version that is gone from the store.
+    /// The file counts as it is here, over `base`: clean bytes are of a version that is gone from the store.
     Ours {
         base: Version,
         age: Age,
@@ -102,70 +102,70 @@ pub enum Change<'a> {
         len: u64,
         loss: Loss,
     },
-    /// What is flushed of it is to stay, to be flushed again, or no longer so.
+    /// Whether flushed bytes of the file are to stay, to be flushed again.
     Held(bool),
-    /// What was kept is newer than the backing file, which has this version: it is flushed again.
+    /// Kept bytes are newer than the backing file, which has this version: they are flushed again.
     Again {
         base: Version,
         age: Age,
     },
-    /// The tier has failed to sync it.
+    /// The tier has failed to sync the file.
     Unsynced,
 }
 
-/// Since when a file is dirty, and up to where a sync has covered it. Told with what makes it dirty: the
-/// state that it is replayed over may be dirty for longer.
+/// The time since which a file is dirty, and the size that a sync has covered. Part of each change that
+/// makes bytes dirty: the state that the change is replayed over may be dirty for longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Age {
     pub since: u64,
     pub durable: MaybeSize,
 }
 
-/// What goes with bytes that are not in the shadow.
+/// What is lost with bytes that are missing from the shadow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
-    /// Nothing that is not on the backing store.
+    /// Nothing that the backing store does not have.
     None,
-    /// Dirty bytes: what is left is not the file that was written, and waits for a decision.
+    /// Dirty bytes: the rest is not the file that was written, and waits for a decision.
     Torn,
-    /// All that was dirty: the file is what the backing store has.
+    /// All dirty bytes: the file is again that of the backing store.
     All,
 }
 
-/// What a flush has brought home.
+/// The result of a flush.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled<'a> {
-    /// What was copied, and not rewritten meanwhile.
+    /// The ranges that were copied, and not rewritten meanwhile.
     pub copied: Stretches<'a>,
     pub base: Version,
     pub size: u64,
     pub mtime: Timestamp,
-    /// What was durable is kept, rather than clean.
+    /// Durable bytes become kept, rather than clean.
     pub keep: bool,
-    /// What the flush has brought to the backing store is not to be cut off after a loss of power,
-    /// though nothing here says that it is durable. Only if nothing was cut off since the flush began:
-    /// else what lies there may be older.
+    /// The bytes that the flush has brought to the backing store must not be cut off after a loss of power,
+    /// though no record here says that they are durable. Only if nothing was cut off since the flush began:
+    /// else the bytes there may be older.
     pub lasts: bool,
-    /// What is left is dirty since then.
+    /// The rest is dirty since this time.
     pub since: u64,
 }
 
 impl Change<'_> {
-    /// Whether bytes become clean by it that a lost record would bring back as dirty ones.
+    /// Whether the change makes bytes clean that the loss of its record would bring back as dirty.
     pub fn cleans(&self) -> bool {
         matches!(self, Change::Settled(_) | Change::LetGo { .. })
     }
 }
 
 impl FileState {
-    /// Makes a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: &Change<'_>) {
         match change {
             Change::Marked { marks, age } => marks.iter().for_each(|mark| self.mark(mark, *age)),
             Change::Resized { size, mtime, age } => self.resize(*size, *mtime, *age),
             Change::Synced { size, ranges } => {
                 self.synced(*size, ranges);
-                // Of a log with holes: nobody knows since when what was synced is dirty.
+                // In a log with holes the time since which the synced bytes are dirty is unknown.
                 self.dirty_since = self.dirty_since.max(1);
             }
             Change::Kept { ranges } => {
@@ -218,7 +218,7 @@ impl FileState {
             }
             Change::Again { base, age } => {
                 self.base = *base;
-                // Whoever wrote to it may have left another size, or time.
+                // The other writer may have left another size, or time.
                 self.meta_dirty = true;
                 self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
                 self.age(*age);
@@ -229,7 +229,7 @@ impl FileState {
         self.check(change);
     }
 
-    /// Nothing of what is not dirty is old (F5), or durable, unless it is kept (F4).
+    /// Makes a file that is not dirty neither old (F5), nor durable, unless it is kept (F4).
     pub(super) fn come_clean(&mut self) {
         if !self.is_dirty() {
             self.dirty_since = 0;
@@ -239,7 +239,7 @@ impl FileState {
         }
     }
 
-    /// The invariants that a state alone can show.
+    /// Checks the invariants that a state alone can show.
     fn check(&self, change: &Change<'_>) {
         let within = self.tracked().is_none_or(|ranges| ranges.end() <= self.size);
         assert!(within, "F1: a run beyond the size after {change:?}");
@@ -252,14 +252,14 @@ impl FileState {
         );
     }
 
-    /// Of what becomes dirty now, unless something is for longer.
+    /// The age of bytes that become dirty now, unless the file is dirty for longer.
     pub fn age_at(&self, now_ms: u64) -> Age {
         let since = if self.dirty_since == 0 { now_ms.max(1) } else { self.dirty_since };
         Age { since, durable: self.durable_size }
     }
 
     fn age(&mut self, age: Age) {
-        // The state that it is replayed over may be later, and shorter.
+        // The state that the change is replayed over may be later, and shorter.
         let most = if self.is_unseen() { u64::MAX } else { self.size };
         let durable = age.durable.get().map(|durable| durable.min(most));
         (self.dirty_since, self.durable_size) = (age.since.max(1), durable.into());
@@ -273,13 +273,13 @@ impl FileState {
                 self.size = size.max(mark.end);
                 self.age(age);
             }
-            // The state it is replayed over may be later, and shorter.
+            // The state that the change is replayed over may be later, and shorter.
             Some(state) => self.ranges_mut().set(mark.start, mark.end.min(size), state),
             None => self.ranges_mut().clear(mark.start, mark.end),
         }
     }
 
-    /// Puts the runs of `[start, end)` that have an answer into that state.
+    /// Puts each run of `[start, end)` for which `into` gives a state into that state.
     pub(super) fn turn(&mut self, start: u64, end: u64, into: impl Fn(State) -> Option<State>) {
         let turned = |run: Run| into(run.state).map(|state| Run { state, ..run });
         let turned: Vec<Run> = self.ranges().within(start, end).filter_map(turned).collect();
@@ -292,7 +292,7 @@ impl FileState {
         self.meta_dirty = true;
         self.age(age);
         self.cut(size);
-        // Past us more may have been written, and synced, than the size says.
+        // Past the daemon more may have been written, and synced, than the size says.
         for (start, end) in self.ranges().gaps(self.size, size) {
             self.ranges_mut().set(start, end, State::Dirty);
         }
@@ -309,7 +309,7 @@ impl FileState {
         for &(start, end) in ranges {
             self.ranges_mut().set(start, end.min(size), State::Durable);
         }
-        // Syncs may end in another order than they began; truncation alone makes it smaller.
+        // Syncs may end in another order than they began; only truncation makes the durable size smaller.
         let known = self.durable_size.get().unwrap_or(0);
         self.durable_size = Some(known.max(size)).into();
     }
@@ -324,7 +324,7 @@ impl FileState {
         }
         (self.base, self.mtime) = (settled.base, settled.mtime);
         self.flush_open = false;
-        // The state that it is replayed over may have another size since.
+        // The state that the change is replayed over may have another size since.
         let same = (settled.size, self.mtime) == (self.base.size, self.base.mtime);
         self.meta_dirty = !same;
         self.dirty_since = settled.since.max(1);
@@ -335,7 +335,7 @@ impl FileState {
         }
     }
 
-    /// Takes over what an unseen writer left. What of it was synced stays durable.
+    /// Takes over the bytes that an unseen writer left. Synced bytes stay durable.
     pub(super) fn absorb(&mut self, len: u64, mtime: Timestamp, age: Age) {
         self.track();
         self.meta_dirty = true;
@@ -345,7 +345,7 @@ impl FileState {
         self.make_dirty(0, len);
     }
 
-    /// Makes all of `[start, end)` dirty. What was durable, or kept, is durable.
+    /// Makes all of `[start, end)` dirty. Durable and kept bytes become durable.
     fn make_dirty(&mut self, start: u64, end: u64) {
         let durable: Vec<Run> =
             self.ranges().within(start, end).filter(|run| run.state.outlasts_power()).collect();
@@ -373,7 +373,7 @@ impl FileState {
         }
     }
 
-    /// What goes with the bytes at and beyond `len`, and how many of them are dirty.
+    /// The loss that goes with the bytes at and beyond `len`, and the number of dirty bytes among them.
     pub fn loss_beyond(&self, len: u64) -> (Loss, u64) {
         let dirty = self.ranges().within(len, u64::MAX).filter(|run| run.state.is_dirty());
         let lost = dirty.map(|run| run.bytes()).sum();
@@ -385,8 +385,8 @@ impl FileState {
         (loss, lost)
     }
 
-    /// Takes from the record what a shadow of `len` bytes has not: it is absent then. The size does
-    /// not reach over what nobody has.
+    /// Removes from the record the bytes that a shadow of `len` bytes lacks: they are absent then. The size
+    /// does not reach over bytes that exist nowhere.
     pub(super) fn lose(&mut self, len: u64, loss: Loss) {
         self.ranges_mut().clear(len, u64::MAX);
         match loss {
@@ -400,7 +400,7 @@ impl FileState {
         }
     }
 
-    /// Nothing here is newer than what the backing store has.
+    /// Makes the file equal to the backing file.
     fn revert(&mut self) {
         self.size = self.base.size;
         self.mtime = self.base.mtime;

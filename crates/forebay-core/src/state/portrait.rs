@@ -1,4 +1,4 @@
-//! A file as a partner has to know it to make it its own.
+//! The portrait of a file: the knowledge that a partner needs to take the file over.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,7 +11,7 @@ use super::{Bytes, Conflict, FileState, Owner};
 use crate::paths::Paths;
 use crate::ranges::{Ranges, Run, State};
 
-/// What a partner has to know of a file to make it its own.
+/// The knowledge that a partner needs to take a file over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Portrait {
     /// Every known name, relative to the root, the most trusted first.
@@ -20,9 +20,9 @@ pub struct Portrait {
     pub size: u64,
     pub mtime: Timestamp,
     pub base: Version,
-    /// What is newer than the backing store. The rest is there.
+    /// The ranges that are newer than the backing store. The store has the rest.
     pub ranges: Ranges,
-    /// When the oldest of it was written, in milliseconds since the epoch.
+    /// When the oldest of these bytes was written, in milliseconds since the epoch.
     pub since: u64,
     pub flush_open: bool,
     pub conflict: Conflict,
@@ -33,15 +33,15 @@ impl Portrait {
         self.paths.iter().map(|path| OsString::from_vec(path.clone()).into())
     }
 
-    /// The one to show.
+    /// The name to show.
     pub fn first_path(&self) -> PathBuf {
         self.paths().next().unwrap_or_else(|| "(unlinked)".into())
     }
 }
 
 impl FileState {
-    /// A file of another member of which a partner has this copy: dirty here, as it was there,
-    /// held, and not ours yet. `claim`: the number that it was made under.
+    /// The state of another member's file of which this partner has a copy: dirty here, as it was
+    /// there, held, and not its own yet. `claim`: the number that the copy was made under.
     pub fn taken(paths: Paths, portrait: &Portrait, claim: u64) -> FileState {
         FileState {
             paths,
@@ -65,7 +65,7 @@ impl FileState {
         }
     }
 
-    /// What a partner has to know of it now; `size` and `mtime` are what programs see.
+    /// The portrait of the file now; `size` and `mtime` are those that programs see.
     pub fn portrait(&self, size: u64, mtime: Timestamp) -> Portrait {
         let runs = self.owed_of(0, size).into_iter();
         let runs = runs.map(|(start, end)| Run { start, end, state: State::Durable });
@@ -78,7 +78,7 @@ impl FileState {
             ranges: Ranges::from_runs(runs),
             since: self.dirty_since,
             flush_open: self.flush_open,
-            // A partner of ours takes it over from us.
+            // A partner of this member takes the file over from it.
             conflict: match self.conflict {
                 Conflict::Adopted => Conflict::None,
                 conflict => conflict,

@@ -12,8 +12,8 @@ use crate::ranges::Ranges;
 #[derive(Serialize, Deserialize)]
 struct Stored<'a> {
     paths: Cow<'a, Paths>,
-    /// Of a file that is held the number of the claim it was taken over under, 8 bytes, the least significant
-    /// first. In format 2 something else, of files that are not.
+    /// The number of the claim that a held file was taken over under, 8 bytes, the least significant first.
+    /// Format 2 had another meaning here, for files that are not held.
     claim: Vec<Vec<u8>>,
     owner: Owner,
     size: u64,
@@ -25,9 +25,9 @@ struct Stored<'a> {
     unseen: bool,
     meta_dirty: bool,
     flush_open: bool,
-    /// Format 2 had another flag here: who takes over a tier of it clears this one.
+    /// Format 2 had another flag here: the takeover of such a tier clears this one.
     held: bool,
-    /// The bits below. Where it was a flag it is the first of them.
+    /// The bits below. Where older formats had a flag it is the first bit.
     marks: u8,
     conflict: Conflict,
 }

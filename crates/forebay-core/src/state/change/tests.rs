@@ -29,7 +29,7 @@ impl Dice {
     }
 }
 
-/// A file in use, the changes made to it, and what it was before and after each.
+/// A file in use, the changes made to it, and its state before and after each.
 struct Life {
     dice: Dice,
     states: Vec<FileState>,
@@ -37,7 +37,7 @@ struct Life {
     flight: Option<Flight>,
 }
 
-/// What a flush under way has captured, the size then, and what was rewritten since.
+/// The ranges that a flush under way has captured, the size then, and the ranges rewritten since.
 type Flight = (Vec<(u64, u64)>, u64, Ranges);
 
 fn at(sec: u64) -> Timestamp {
@@ -277,8 +277,8 @@ impl Life {
     }
 }
 
-/// What was made live is what a replay of the log makes, wherever the log ends; over the state that it
-/// began with, and over any later one (C1).
+/// A replay of the log gives the live state, wherever the log ends; over the state that it began with,
+/// and over any later one (C1).
 // S-2 S-3
 #[test]
 fn a_replay_of_the_log_ends_in_the_state_that_was_live() {
@@ -298,7 +298,8 @@ fn a_replay_of_the_log_ends_in_the_state_that_was_live() {
     assert!(kinds.len() >= 19, "every change but the loss of a shadow: {kinds:?}");
 }
 
-/// Who saves a damaged tier replays what can be read: whatever is missing, no invariant breaks.
+/// The salvage of a damaged tier replays every readable record: whichever are missing, no invariant
+/// breaks.
 // S-4
 #[test]
 fn a_log_with_holes_breaks_no_invariant() {
