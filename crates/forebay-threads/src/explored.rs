@@ -1,5 +1,5 @@
-//! Tests under many schedules: shuttle runs a test's threads as tasks, one at a time, and chooses at each lock who goes on
-//! ([`forebay_base::lock::explored`]).
+//! Tests under many schedules: shuttle runs a test's threads as tasks, one at a time, and chooses at each lock which
+//! task goes on ([`forebay_base::lock::explored`]).
 
 use std::cell::Cell;
 
@@ -10,10 +10,10 @@ use shuttle::{Config, MaxSteps, Runner, current, thread};
 
 pub use forebay_base::lock::explored::{point, task};
 
-/// So many schedules of each kind: a few seconds at most.
+/// The number of schedules of each kind: a few seconds at most.
 const SCHEDULES: usize = 500;
 
-/// Far more than any of the tests needs.
+/// The limit of steps in a schedule: far more than any of the tests needs.
 const STEPS: usize = 20_000;
 
 /// Runs `test` under many schedules.
@@ -40,7 +40,7 @@ impl Explorer for Shuttle {
 }
 
 thread_local! {
-    /// The test has seen what it wanted.
+    /// Whether the test has seen what it waits for.
     static SEEN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -54,12 +54,12 @@ fn run(scheduler: impl Scheduler + 'static, test: impl Fn() + Send + Sync + 'sta
     });
 }
 
-/// Another task, joined by who wants to see what it did.
+/// Starts another task; joining it gives its result.
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::spawn(work)
 }
 
-/// Lets the others go on until it is so.
+/// Lets the other tasks go on until the condition holds.
 pub fn wait_until(it_is_so: impl Fn() -> bool) {
     while !it_is_so() {
         thread::yield_now();

@@ -21,15 +21,15 @@ fn parse(item: &str) -> (String, AtomicU64) {
     (name.to_string(), AtomicU64::new(n.parse().unwrap_or(1)))
 }
 
-/// Whether a test has asked to leave out a sync (`FOREBAY_SKIP_SYNC=shadow` or `log`), to show that
-/// the power-cut tests notice.
+/// Whether a test has asked to leave out a sync (`FOREBAY_SKIP_SYNC=shadow` or `log`), to prove
+/// that the power-cut tests detect its absence.
 pub fn skips_sync(what: &str) -> bool {
     static SKIPPED: OnceLock<Option<String>> = OnceLock::new();
     let skipped = SKIPPED.get_or_init(|| std::env::var("FOREBAY_SKIP_SYNC").ok());
     skipped.as_deref() == Some(what)
 }
 
-/// Dies here if the point is armed and this is its passage.
+/// Kills the process here if the point is armed and this is its passage.
 pub fn pass(name: &str) {
     let armed = armed();
     if armed.is_empty() {

@@ -1,5 +1,5 @@
-//! What everything that runs in several threads stands on, beside the locks ([`forebay_base::lock`]): the time, a pool, for
-//! whom a thread works, and where a test has it die.
+//! The base of all multi-threaded code, beside the locks ([`forebay_base::lock`]): the time, a thread pool, the
+//! requester a thread works for, and the points at which a test kills the process.
 
 #[cfg(all(any(test, feature = "explored"), debug_assertions))]
 pub mod explored;

@@ -12,11 +12,11 @@ type Work = Box<dyn FnOnce() + Send>;
 /// An idle thread ends after this long.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// So much is not left to be gathered.
+/// This much work is taken at once, and not left to be gathered.
 const GATHERED: usize = 32;
 
-/// A queue of work and up to `max` threads for it. What is queued is run even if the last handle
-/// goes away.
+/// A queue of work and up to `max` threads for it. Queued work is run even if the last handle to the pool
+/// is dropped.
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ struct Shared {
     time: Time,
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// How long who has done all there was leaves what comes next.
+    /// How long a thread that has emptied the queue lets new work gather.
     gather: Duration,
     gathered: Condvar,
 }
@@ -35,14 +35,15 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Of threads that come for some of it. What has to wait for a thread keeps no time from passing.
+    /// The parts of threads that come for some of the work. Work that has to wait for a thread does not
+    /// hold time up.
     parts: Vec<Part>,
     threads: usize,
     idle: usize,
-    /// A thread comes for all there is once the time to gather is over.
+    /// A thread takes all the work once the time to gather is over.
     gathering: bool,
     max: usize,
-    /// The machine gives no more threads.
+    /// The machine refuses more threads.
     #[cfg(test)]
     refused: bool,
 }
@@ -52,8 +53,9 @@ impl Pool {
         Pool::gathering(name, max, time, Duration::ZERO)
     }
 
-    /// For much small work that nobody waits for: it is done together with what comes within `gather`,
-    /// so that a thread is woken that often and not for each. One that takes long holds up no other.
+    /// A pool for many small pieces of work that no caller waits for: work that comes within `gather` is
+    /// done together, so a thread is woken once for all of it and not for each piece. A slow piece holds
+    /// up no other.
     pub fn gathering(name: &'static str, max: usize, time: Time, gather: Duration) -> Pool {
         let queue = Mutex::new(Rank::Pool, Queue { max, ..Queue::default() });
         let gather = if time.is_simulated() { Duration::ZERO } else { gather };
@@ -61,7 +63,7 @@ impl Pool {
         Pool { shared: Arc::new(Shared { name, time, queue, wake, gather, gathered }) }
     }
 
-    /// Somebody does wait for what is being gathered.
+    /// Says that a caller now waits for the work being gathered.
     pub fn hurry(&self) {
         self.shared.gathered.notify_one();
     }
@@ -74,8 +76,8 @@ impl Pool {
         self.shared.queue.lock().work.len()
     }
 
-    /// If there is no thread and none can be made, the caller does the work, since somebody waits
-    /// for it: no lock may be held. What that work gives the pool to do comes after it, not within.
+    /// Runs work that a caller waits for. If there is no thread and none can be made, the caller does the
+    /// work, and must hold no lock. Work that this work gives to the pool is run after it, not within it.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
         if let Some(mut queue) = self.enqueue(Box::new(work)) {
             queue.threads += 1;
@@ -83,22 +85,22 @@ impl Pool {
         }
     }
 
-    /// For work that nobody waits for: it is left undone if there is no thread for it.
+    /// Runs work that no caller waits for: without a thread for it, it is dropped.
     pub fn offer(&self, work: impl FnOnce() + Send + 'static) {
         if let Some(mut queue) = self.enqueue(Box::new(work)) {
             let undone = queue.work.pop_back();
             drop(queue);
-            drop(undone); // What goes with it may need locks of its own.
+            drop(undone); // Dropping the work may need locks of its own.
         }
     }
 
-    /// For work that nobody waits for, given by who may hold locks: where there is no thread for it,
-    /// it stays until somebody [tends](Pool::tend) to it.
+    /// Queues work that no caller waits for; the caller may hold locks. Without a thread for it, the work
+    /// stays until a caller [tends](Pool::tend) the pool.
     pub fn leave(&self, work: impl FnOnce() + Send + 'static) {
         let _ = self.enqueue(Box::new(work));
     }
 
-    /// Gives back the queue if no thread will take what was put at its end.
+    /// Queues work. Returns the queue if no thread will take the work.
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock();
         queue.work.push_back(work);
@@ -117,13 +119,13 @@ impl Pool {
         if queue.threads == 0 {
             return Some(queue);
         }
-        // Who is woken needs the lock.
+        // The woken thread needs the lock.
         drop(queue);
         self.shared.wake.notify_one();
         None
     }
 
-    /// Makes a thread for work that was left, if none could be made then.
+    /// Makes a thread for work that was left when none could be made.
     pub fn tend(&self) {
         let mut queue = self.shared.queue.lock();
         self.shared.staff(&mut queue);
@@ -131,9 +133,9 @@ impl Pool {
 }
 
 impl Shared {
-    /// Makes one more thread if there is work for it, and if there may be and can be one.
+    /// Makes one more thread if there is work for it and the machine allows it.
     fn staff(self: &Arc<Shared>, queue: &mut Queue) {
-        // Who was woken for earlier work counts as idle until it runs.
+        // A thread that was woken for earlier work counts as idle until it runs.
         if queue.work.len() > queue.idle {
             self.add_thread(queue);
         }
@@ -160,8 +162,8 @@ impl Shared {
         queue.threads += usize::from(thread.spawn(work).is_ok());
     }
 
-    /// Who takes the first of what was gathered sees to it that the rest does not wait for that: one
-    /// more thread comes, which does the same.
+    /// Called by a thread that takes the first piece of gathered work: it gets one more thread for the
+    /// rest, which does the same, so that the rest does not wait.
     fn share(self: &Arc<Shared>, queue: &mut Queue) {
         match queue.idle {
             0 => self.add_thread(queue),
@@ -169,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Leaves what comes for a while. Whoever gives work meanwhile wakes nobody.
+    /// Lets new work gather for a while. Callers that give work meanwhile wake no thread.
     fn gather<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         queue.gathering = true;
         queue = self.time.wait(&self.gathered, queue, self.gather).0;
@@ -177,17 +179,18 @@ impl Shared {
         queue
     }
 
-    /// Ends after a time without work, or when there are too many threads. The caller counts as one.
+    /// Runs work; ends after a time without work, or when there are too many threads. `threads` includes
+    /// the caller.
     fn work<'a>(self: &'a Arc<Shared>, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
         let mut at_work = None;
         let gathers = self.gather > Duration::ZERO;
-        // Whether what is there may have been left without another thread that comes for it.
+        // Whether the queued work may have been left without another thread for it.
         let mut shares = gathers;
         let mut has_worked = false;
         loop {
             if queue.threads > queue.max.max(1) {
                 queue.threads -= 1;
-                // It may have been woken for work that is still there.
+                // This thread may have been woken for work that is still queued.
                 self.wake.notify_one();
                 return;
             }
@@ -226,13 +229,14 @@ impl Shared {
     }
 }
 
-/// A thread that a bug in its work ends is missed: it counts no more, and another comes for what is left.
+/// Replaces a thread that a bug in its work has ended: it is not counted any more, and another thread
+/// comes for the rest.
 struct Missed<'a>(&'a Arc<Shared>);
 
 impl Drop for Missed<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Lists and counts, none of which a panic leaves half changed.
+            // The queue has lists and counts, none of which a panic leaves half changed.
             let mut queue = self.0.queue.lock_anyway();
             queue.threads -= 1;
             self.0.staff(&mut queue);
@@ -240,8 +244,8 @@ impl Drop for Missed<'_> {
     }
 }
 
-/// Lets the calling thread run wherever the process may: a new thread inherits the processors of
-/// the one that made it, and who takes requests over io_uring is bound to one.
+/// Lets the calling thread run wherever the process may: a new thread inherits the processors of the
+/// thread that made it, and a thread that takes requests over io_uring is bound to one.
 pub fn run_anywhere() {
     // The first thread is never bound.
     let first = rustix::process::getpid();
@@ -260,7 +264,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(120);
 
-    /// Else a bug in one file's flush would leave nobody to flush the others.
+    /// Otherwise a bug in one file's flush would leave no thread to flush the other files.
     #[test]
     fn a_thread_that_a_bug_has_ended_is_replaced() {
         let pool = Pool::new("test", 1, Time::default());
@@ -304,8 +308,8 @@ mod tests {
         assert_eq!(*all.0, BURST, "the others wait");
     }
 
-    /// Who leaves since there are too many threads may be the one that was woken for work: without its
-    /// `notify_one` ([`Shared::work`]) the work stays while another thread sleeps.
+    /// The thread that ends because there are too many may be the one that was woken for work: without
+    /// its `notify_one` ([`Shared::work`]) the work stays while another thread sleeps.
     #[cfg(debug_assertions)]
     #[test]
     fn work_given_when_threads_become_too_many_is_done_under_any_schedule() {
@@ -329,7 +333,7 @@ mod tests {
         });
     }
 
-    /// Else one that gives the pool more to do would run it within itself, and so on.
+    /// Otherwise work that gives the pool more work would run it within itself, and so on.
     #[test]
     fn without_threads_work_is_done_in_a_row() {
         fn again(pool: &Pool, left: usize, done: &Arc<AtomicUsize>) {
@@ -351,7 +355,7 @@ mod tests {
         assert_eq!((queue.threads, queue.idle, queue.work.len()), (0, 0, 0));
     }
 
-    /// What was to be done may be waited for: who drops it tells, under a lock of his own.
+    /// A caller may wait for the offered work: dropping the work tells it, under a lock of its own.
     #[test]
     fn an_offer_without_a_thread_is_dropped_without_the_lock() {
         struct Tells(Arc<Mutex<u32>>);

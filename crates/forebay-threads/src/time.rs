@@ -1,7 +1,7 @@
-//! What time it is, and waiting for it to pass: the clock's, or a simulated one for tests.
+//! The time, and waiting for it to pass: on the system's clock, or on a simulated one for tests.
 //!
-//! Whatever decides by time asks a [`Time`] that it was given: ages, patience, pauses, paces, ticks.
-//! How long the fast tier itself takes is measured by the machine's clock; nothing waits for it.
+//! Code that decides by time asks a [`Time`] that it was given: ages, patience, pauses, paces, ticks.
+//! The latency of the fast tier itself is measured by the machine's clock; nothing waits for it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,12 +19,13 @@ mod simulated;
 #[derive(Debug, Clone, Default)]
 pub struct Time(Option<Arc<Simulation>>);
 
-/// What is to be done before simulated time moves: by the thread that [begins](Part::begin) it.
+/// A piece of work to be done before simulated time moves, by the thread that [begins](Part::begin)
+/// it.
 #[derive(Debug)]
 #[must_use]
 pub struct Part(Option<Owed>);
 
-/// A thread at work: simulated time stands until it waits for it, or is done.
+/// A thread at work: simulated time stands until the thread waits for it, or is done.
 #[derive(Debug)]
 #[must_use]
 pub struct AtWork {
@@ -32,8 +33,8 @@ pub struct AtWork {
 }
 
 impl Time {
-    /// Time that moves only while the calling thread waits for it, with everybody else who takes part,
-    /// and then at once to where the first of them wakes. It stands for good when the guard is gone.
+    /// Time that moves only while the calling thread and all other participants wait for it, and then
+    /// at once to the first wake-up. It stands for good once the guard is dropped.
     pub fn simulated() -> (Time, AtWork) {
         let simulation = Simulation::begin();
         let driver = Simulation::drive(&simulation);
@@ -44,7 +45,7 @@ impl Time {
         self.0.is_some()
     }
 
-    /// Never the same twice where it is simulated.
+    /// The present moment; simulated time never returns the same one twice.
     pub fn now(&self) -> Instant {
         match &self.0 {
             None => Instant::now(),
@@ -87,7 +88,7 @@ impl Time {
         }
     }
 
-    /// Waits until somebody notifies, at most for `limit`. Also says whether the time has run out.
+    /// Waits for a notification, at most for `limit`. Also says whether the time has run out.
     pub fn wait<'a, T>(
         &self,
         condition: &Condvar,
@@ -100,7 +101,7 @@ impl Time {
         }
     }
 
-    /// Waits as long as `holds`, at most for `limit`. Also says whether the time has run out.
+    /// Waits as long as `holds` holds, at most for `limit`. Also says whether the time has run out.
     pub fn wait_while<'a, T>(
         &self,
         condition: &Condvar,
@@ -114,12 +115,12 @@ impl Time {
         }
     }
 
-    /// Something that another thread is about to do. Time stands until it is done.
+    /// A piece of work that another thread is about to do. Simulated time stands until it is done.
     pub fn part(&self) -> Part {
         Part(self.0.as_ref().map(Simulation::owe))
     }
 
-    /// Waits for a thread that takes part.
+    /// Waits for the end of a thread that takes part in simulated time.
     pub fn join<T>(&self, thread: ScopedJoinHandle<'_, T>) -> std::thread::Result<T> {
         while self.is_simulated() && !thread.is_finished() {
             self.sleep(Duration::from_millis(1));
@@ -133,8 +134,8 @@ impl Part {
         AtWork { _entered: self.0.map(Owed::enter) }
     }
 
-    /// The calling thread is at work until it ends: simulated time does not move between its last
-    /// deed and the moment that others see it ended.
+    /// Keeps the calling thread at work until it ends: simulated time does not move between its last
+    /// action and the moment that other threads see its end.
     pub fn for_life(self) {
         thread_local! {
             static LIFE: RefCell<Option<AtWork>> = const { RefCell::new(None) };

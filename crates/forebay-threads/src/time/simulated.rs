@@ -1,13 +1,15 @@
 //! Simulated time.
 //!
 //! Invariants:
-//! - T1: time moves only when all who take part wait for it, and then to where the first one wakes: what
-//!   one does between two waits takes none.
-//! - T2: whose time has come is notified until it has left its wait, and time stands until then.
-//! - T3: time moves only while somebody drives it and waits: a test that has ended leaves it standing.
+//! - T1: time moves only when all participants wait for it, and then to the first wake-up: the work
+//!   between two waits takes no time.
+//! - T2: a thread whose time has come is notified until it has left its wait, and time stands until
+//!   then.
+//! - T3: time moves only while a driver exists and waits: the end of a test leaves time standing.
 //!
-//! Who takes part and sleeps elsewhere for [`HANGS`], such as in a call to a store, hangs, and is not
-//! waited for until it is back; who drives is. Who only has to wait for a processor does not hang.
+//! A participant that sleeps elsewhere for [`HANGS`], such as in a call to a store, hangs, and is not
+//! waited for until it is back; a driver is always waited for. A thread that only waits for a processor
+//! does not hang.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,23 +21,23 @@ use rustix::process::Pid;
 
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
-/// In real time: far more than anybody sleeps for a lock.
+/// In real time: far longer than any thread sleeps for a lock.
 const HANGS: Duration = Duration::from_millis(500);
 
-/// So many times as long nobody may come to begin what is owed, before it is thought that those who
-/// would all hang.
+/// After this many times `HANGS` without a thread that begins the owed work, all threads that could
+/// begin it are thought to hang.
 const UNBEGUN: u32 = 20;
 
-/// In real time: so often who waits looks for a driver while there is none.
+/// In real time: how often a waiting thread looks for a driver while there is none.
 const STANDS: Duration = Duration::from_secs(60);
 
-/// In real time: a notification can come just before the wait that it is for.
+/// In real time: a notification may come just before the wait that it is for.
 const AGAIN: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Simulation {
     start: (Instant, SystemTime),
-    /// Nanoseconds after the start. Each look takes one, so that what is compared is never the same.
+    /// Nanoseconds after the start. Each look adds one, so that two looks never give the same moment.
     now: AtomicU64,
     people: Mutex<People>,
 }
@@ -44,24 +46,24 @@ pub(super) struct Simulation {
 struct People {
     last_id: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// What is owed or under way.
+    /// The work that is owed or under way.
     at_work: BTreeMap<u64, Work>,
-    /// When it was last looked who hangs, in real time.
+    /// When it was last checked which threads hang, in real time.
     looked: Option<Instant>,
     drivers: BTreeSet<u64>,
-    /// How often somebody came or went.
+    /// The number of times that a participant came or went.
     moves: u64,
 }
 
 #[derive(Debug)]
 struct Waiting {
     until: u64,
-    /// Of a borrow that lasts as long as this is here.
+    /// Points to the condition that the waiting thread borrows as long as this entry exists.
     condition: *const Condvar,
 }
 
-// SAFETY: the pointer is followed only while what it points to is borrowed by the thread that waits, and
-// a condition variable may be notified from any thread.
+// SAFETY: the pointer is followed only while the waiting thread borrows its target, and a condition
+// variable may be notified from any thread.
 unsafe impl Send for Waiting {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,11 +76,11 @@ enum Doing {
 #[derive(Debug)]
 struct Work {
     doing: Doing,
-    /// `None` until it is begun.
+    /// The thread that does the work; `None` until it is begun.
     by: Option<Pid>,
-    /// How often the thread had gone to sleep when it was found asleep last.
+    /// How often the thread had gone to sleep when it was last found asleep.
     slept: Option<u64>,
-    /// How often it was found to be unbegun.
+    /// How often the work was found unbegun.
     unbegun: u32,
 }
 
@@ -93,7 +95,7 @@ impl Work {
     }
 }
 
-/// How often a thread has gone to sleep, if it is asleep: and not for a disk.
+/// How often a thread has gone to sleep, if it is asleep now, and not waiting for a disk.
 fn sleeps(thread: Pid) -> Option<u64> {
     let path = format!("/proc/self/task/{}/status", thread.as_raw_nonzero());
     let status = std::fs::read_to_string(path).ok()?;
@@ -115,12 +117,12 @@ pub(super) struct Owed {
 /// The calling thread's work.
 #[derive(Debug)]
 pub(super) struct Entered {
-    /// `None` where the thread was at work already.
+    /// `None` if the thread was at work already.
     owed: Option<Owed>,
 }
 
 thread_local! {
-    /// What the thread is at work on.
+    /// The work of this thread.
     static MINE: RefCell<Option<(Weak<Simulation>, u64)>> = const { RefCell::new(None) };
 }
 
@@ -216,7 +218,7 @@ impl Simulation {
                 if now >= until {
                     break;
                 }
-                // Nothing will be late where no time passes.
+                // No wake-up will be late where no time passes.
                 let limit = if people.drivers.is_empty() { STANDS } else { HANGS };
                 (if due { AGAIN } else { limit }, people.moves)
             };
@@ -243,7 +245,7 @@ impl People {
         self.last_id
     }
 
-    /// Lets time go on to where the first one wakes (T1, T2, T3).
+    /// Moves time to the first wake-up (T1, T2, T3).
     fn pass(&mut self, now: &AtomicU64) {
         let busy = self.at_work.values().any(|work| work.doing == Doing::UnderWay);
         let Some(first) = self.waiting.values().map(|waiting| waiting.until).min() else { return };
@@ -252,12 +254,13 @@ impl People {
         }
     }
 
-    /// Returns whether somebody is notified who has not left yet (T2).
+    /// Notifies the waiting threads that are due; returns whether there are any (T2).
     fn notify_due(&self, now: u64) -> bool {
         let mut due = self.waiting.values().filter(|waiting| waiting.until <= now).peekable();
         let any = due.peek().is_some();
         for waiting in due {
-            // SAFETY: it is in the table, under whose lock we are: who waits borrows it still.
+            // SAFETY: the entry is in the table, whose lock is held: the waiting thread still borrows
+            // the condition.
             unsafe { (*waiting.condition).notify_all() };
         }
         any
@@ -272,7 +275,7 @@ impl People {
         let under_way =
             |(id, work): &(&u64, &mut Work)| work.doing == Doing::UnderWay && !drivers.contains(id);
         let mut busy: Vec<_> = self.at_work.iter_mut().filter(under_way).collect();
-        // One that does not may be who the others wait for.
+        // A thread that does not hang may be the one that the others wait for.
         let awake = busy.iter_mut().filter_map(|(_, work)| (!work.hangs()).then_some(())).count();
         if awake == 0 {
             busy.into_iter().for_each(|(_, work)| work.doing = Doing::Hangs);
@@ -280,11 +283,11 @@ impl People {
     }
 }
 
-/// One wait.
+/// One wait of a thread.
 struct Stay<'a> {
     of: &'a Simulation,
     id: u64,
-    /// What the thread is at work on otherwise.
+    /// The work that the thread otherwise does.
     work: Option<u64>,
 }
 
@@ -330,7 +333,7 @@ impl Drop for Owed {
         people.moves += 1;
         people.at_work.remove(&self.id);
         people.drivers.remove(&self.id);
-        // Whoever waits may have waited for this.
+        // Another waiting thread may have waited for this change.
         people.pass(&self.of.now);
         people.notify_due(self.of.now.load(SeqCst));
     }
@@ -339,7 +342,7 @@ impl Drop for Owed {
 impl Drop for Entered {
     fn drop(&mut self) {
         if self.owed.is_some() {
-            // Destructors of a thread come in any order.
+            // Destructors of a thread's locals run in any order.
             let _ = MINE.try_with(|mine| mine.replace(None));
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs `work` on a thread that takes part.
+/// Runs `work` on a thread that takes part in simulated time.
 fn at_work<T: Send + 'static>(
     time: &Time,
     work: impl FnOnce(&Time) -> T + Send + 'static,
@@ -79,7 +79,8 @@ fn who_is_notified_wakes_before_his_time_and_who_is_not_after_it() {
     assert!(timed_out);
 }
 
-/// Else who waits for a thread would believe that it hangs, while it is only about to end.
+/// Otherwise a thread that waits for another would believe that it hangs, while it is only about to
+/// end.
 #[test]
 fn a_thread_ends_before_time_goes_on() {
     let (time, _me) = Time::simulated();
@@ -98,7 +99,7 @@ fn a_thread_ends_before_time_goes_on() {
     }
 }
 
-/// What is given away and not begun, and what is begun and not done, take no time.
+/// Work that was given away and not begun, and work that was begun and not done, take no time.
 #[test]
 fn work_takes_no_time_however_long_it_takes() {
     let (time, _me) = Time::simulated();
@@ -131,7 +132,7 @@ fn who_hangs_holds_up_nobody_for_good() {
     let (go, wait) = mpsc::channel::<()>();
     let hanging = at_work(&time, move |time| {
         let _ = wait.recv();
-        // From its end on he takes part: until he begins it, time goes on without him.
+        // The thread takes part again from its end on: until it begins, time goes on without it.
         time.sleep(SECOND);
         let began = time.now();
         time.sleep(SECOND);
@@ -150,7 +151,7 @@ fn who_hangs_holds_up_nobody_for_good() {
     assert!(slept >= SECOND && slept < 2 * SECOND, "back again he takes part: {slept:?}");
 }
 
-/// Else the threads of an engine that nobody ended would spin for ever.
+/// Otherwise the threads of an engine that was never ended would spin for ever.
 #[test]
 fn without_a_driver_time_stands() {
     let (time, me) = Time::simulated();
