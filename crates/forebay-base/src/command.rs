@@ -1,4 +1,4 @@
-//! Commands that are waited for only so long.
+//! Commands with a time limit.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -11,16 +11,16 @@ use rustix::fs::MemfdFlags;
 use crate::units::human_secs;
 use crate::{Error, Kind, Result};
 
-/// How often it is looked at: more rarely, the longer it takes.
+/// How often the command is looked at: more rarely, the longer it takes.
 const LOOK_FIRST: Duration = Duration::from_millis(2);
 const LOOK_LAST: Duration = Duration::from_millis(50);
 
-/// Runs a command without input and hears what it says, which is kept in memory meanwhile.
+/// Runs a command without input and returns its output, which is kept in memory meanwhile.
 ///
 /// # Errors
 ///
-/// [`Kind::TimedOut`] if it has not ended within `limit`: it is killed, and left to itself if even that
-/// does not end it. An exit code other than 0 is no error.
+/// [`Kind::TimedOut`] if the command has not ended within `limit`: it is killed, and abandoned if even
+/// that does not end it. An exit code other than 0 is no error.
 pub fn within(command: &mut Command, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |e: io::Error| Error::io(e, name.clone());
@@ -54,11 +54,11 @@ pub fn within(command: &mut Command, limit: Duration) -> Result<Output> {
     })
 }
 
-/// What a command said that has succeeded.
+/// The output of a command that has succeeded.
 ///
 /// # Errors
 ///
-/// As [`within`], and if its exit code is not 0: then with the last line that it said.
+/// As [`within`], and if the exit code is not 0: then with the last line of the output.
 pub fn told_within(command: &mut Command, limit: Duration) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let ended = within(command, limit)?;
@@ -73,7 +73,8 @@ pub fn told_within(command: &mut Command, limit: Duration) -> Result<String> {
     Err(Error::new(Kind::Unavailable, format!("{name}: {why}")))
 }
 
-/// No pipe: one that nobody reads would hold the command up, and its heirs would hold the reader.
+/// A file in memory, not a pipe: a full pipe would hold the command up, and its children would hold the
+/// reader.
 fn memory() -> io::Result<File> {
     Ok(rustix::fs::memfd_create("said", MemfdFlags::CLOEXEC)?.into())
 }
@@ -105,7 +106,7 @@ mod tests {
         assert!(error.contains("sh: exit status: 3: why"), "{error}");
     }
 
-    /// Nor is one waited for that has gone into the background with its output.
+    /// A command that has gone into the background with its output is not waited for either.
     #[test]
     fn a_command_that_does_not_end_is_killed() {
         let begun = Instant::now();

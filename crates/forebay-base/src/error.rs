@@ -6,7 +6,7 @@ use std::io;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, as far as a decision depends on it.
+/// The kind of an error, as far as a decision depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// An errno of a system call that needs no decision of its own; passed through as it is.
@@ -27,13 +27,13 @@ pub enum Kind {
     Unreachable,
     /// Dirty bytes could not be brought to the backing store.
     DirtyAtRisk,
-    /// A lease that the call depends on has run out: whoever held it takes a new one and looks again.
+    /// A lease that the call depends on has run out: its holder takes a new one and looks again.
     Lapsed,
     /// The user asked to stop.
     Interrupted,
 }
 
-/// Whether the same call may succeed later without anybody's help.
+/// Whether the same call may succeed later without any intervention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
     /// Transient: try again after a pause.
@@ -59,7 +59,7 @@ impl Error {
         Error::new(Kind::Os(errno), context)
     }
 
-    /// An errno that storage gave: what says that the storage itself is gone becomes
+    /// An errno from storage: an errno that says that the storage itself is gone becomes
     /// [`Kind::Unavailable`].
     pub fn storage(errno: i32, context: impl Into<String>) -> Error {
         match errno {
@@ -86,7 +86,7 @@ impl Error {
         self
     }
 
-    /// Puts what was being done in front of what is known.
+    /// Puts the operation that was under way in front of the context.
     pub fn context(mut self, outer: impl fmt::Display) -> Error {
         self.context = format!("{outer}: {}", self.context);
         self
@@ -100,12 +100,12 @@ impl Error {
         self.kind == Kind::Os(errno)
     }
 
-    /// What a program that called the kernel sees.
+    /// The errno that a program sees.
     pub fn errno(&self) -> i32 {
         self.kind.row().0
     }
 
-    /// What the `forebay` command exits with when this error ends it.
+    /// The exit code of the `forebay` command when this error ends it.
     pub fn exit_code(&self) -> u8 {
         self.kind.row().1
     }

@@ -1,10 +1,10 @@
-//! A directory of our own, and the one place where files in it are opened: the tier and what is in
-//! it, and the directory of a log.
+//! A directory of this process's user, and the one place where files in it are opened: the tier and
+//! its contents, and the directory of a log.
 //!
 //! - F1: no name is resolved through a link, and none leads out of the directory.
-//! - F2: what is opened is a regular file, or for [`Folder::below`] a directory, that belongs to the
-//!   user this process acts as, and a file has no second name. All else (a FIFO, a device, a link,
-//!   what somebody else put there) is refused, and never waited for.
+//! - F2: an opened object is a regular file, or for [`Folder::below`] a directory, that belongs to
+//!   the effective user, and a file has no second name. Anything else (a FIFO, a device, a link,
+//!   another user's file) is refused, and never waited for.
 //!
 //! Names are relative, with `/` between components.
 
@@ -28,7 +28,7 @@ const READ_MAX: u64 = 64 << 20;
 /// `sun_path` holds 107 bytes and a NUL; a round number below it leaves nothing to chance.
 const SOCKET_PATH_MAX: usize = 100;
 
-/// What else an opened file must be.
+/// The kind of object that an opened name must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     File,
@@ -49,14 +49,14 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Takes a directory that was opened, for reading or for looking only. Whose it is is not judged.
+    /// Takes a directory that was opened, for reading or for looking only. Its owner is not judged.
     pub fn of(dir: BorrowedFd<'_>, path: &Path) -> io::Result<Folder> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = fs::openat(dir, ".", flags, Mode::empty())?;
         Ok(Folder { fd, path: path.into() })
     }
 
-    /// One of our own, in a place that was judged before.
+    /// A directory of this process's user, in a place that was judged before.
     pub fn own(dir: &Path) -> io::Result<Folder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = fs::open(dir, flags, Mode::empty())?;
@@ -64,18 +64,18 @@ impl Folder {
         Folder::of(fd.as_fd(), dir)
     }
 
-    /// Where it is, for messages.
+    /// The path of the directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory in it.
+    /// A directory in this one.
     pub fn below(&self, name: &str) -> io::Result<Folder> {
         let fd = self.open(name, OFlags::RDONLY | OFlags::DIRECTORY, Wanted::Dir)?;
         Ok(Folder { fd, path: self.path.join(name) })
     }
 
-    /// Opens with `flags`; what is made belongs to us alone.
+    /// Opens a file with `flags`; a new file is accessible to its owner alone.
     pub fn open(
         &self,
         name: impl AsRef<OsStr>,
@@ -84,21 +84,21 @@ impl Folder {
     ) -> io::Result<OwnedFd> {
         let name = name.as_ref();
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        // Nobody waits for the other end of a FIFO; only regular files have leases, whose holders are
-        // worth a wait.
+        // The other end of a FIFO is never waited for; only regular files have leases, and their
+        // holders are worth a wait.
         let fd = match open_beneath(self.fd.as_fd(), name, flags | OFlags::NONBLOCK) {
             Err(Errno::AGAIN) => open_beneath(self.fd.as_fd(), name, flags),
             other => other,
         };
         let fd = fd.map_err(|e| self.explain(name, e))?;
-        // What was just made is what it should be.
+        // A file that was just made is what it should be.
         if !flags.contains(OFlags::EXCL) {
             require(&fs::fstat(&fd)?, wanted)?;
         }
         Ok(fd)
     }
 
-    /// Says of what is no file why it could not be opened.
+    /// Explains why a name that is no regular file could not be opened.
     fn explain(&self, name: &OsStr, errno: Errno) -> io::Error {
         let strange = matches!(errno, Errno::LOOP | Errno::NXIO | Errno::ISDIR | Errno::NOTDIR);
         let found = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok();
@@ -108,7 +108,7 @@ impl Folder {
         }
     }
 
-    /// The whole of a file.
+    /// The contents of a whole file.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let file = File::from(self.open(name, OFlags::RDONLY, Wanted::File)?);
         let mut bytes = Vec::new();
@@ -119,7 +119,7 @@ impl Folder {
         }
     }
 
-    /// Puts a whole file in the place of one, or of none: a crash leaves one or the other.
+    /// Replaces or makes a whole file: a crash leaves the old file or the new one.
     pub fn replace(&self, name: &str, bytes: &[u8], durable: Durable) -> io::Result<()> {
         let aside = format!("{name}.new");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -136,7 +136,7 @@ impl Folder {
         }
     }
 
-    /// A file to append to, made if it is missing.
+    /// A file to append to, made if missing.
     pub fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         self.open(name, flags, Wanted::File).map(File::from)
@@ -158,7 +158,8 @@ impl Folder {
         Ok(fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes a directory, unless it is there and ours; nobody else may write to it then.
+    /// Makes a directory, unless it exists and is owned by this user; other users may not write to it
+    /// then.
     pub fn make_dir(&self, name: &str) -> io::Result<()> {
         match fs::mkdirat(&self.fd, name, Mode::RWXU) {
             Err(Errno::EXIST) => self.below(name)?.close_to_others(),
@@ -166,7 +167,7 @@ impl Folder {
         }
     }
 
-    /// Takes away what others may do in it.
+    /// Removes the access of other users.
     pub fn close_to_others(&self) -> io::Result<()> {
         let mode = Mode::from_raw_mode(fs::fstat(&self.fd)?.st_mode);
         match mode.intersects(Mode::RWXG | Mode::RWXO) {
@@ -175,7 +176,7 @@ impl Folder {
         }
     }
 
-    /// Names of what is in it, or in a directory of it.
+    /// The names in this directory, or in a directory in it.
     pub fn list(&self, dir: &str) -> io::Result<Vec<std::ffi::OsString>> {
         let fd = match dir {
             "" => fs::openat(&self.fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
@@ -191,7 +192,8 @@ impl Folder {
         Ok(names)
     }
 
-    /// Listens on a socket that only its owner may connect to, in the place of whatever has the name.
+    /// Listens on a socket that only its owner may connect to, in the place of any object of that
+    /// name.
     pub fn listen(&self, name: &str) -> io::Result<UnixListener> {
         self.remove_if_there(name)?;
         let mut at = self.path.join(name);
@@ -228,7 +230,7 @@ pub fn require(stat: &Stat, wanted: Wanted) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether an error says that something is there that must not be.
+/// Whether an error says that the object with the name is not allowed there.
 pub fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
@@ -263,7 +265,7 @@ fn open_beneath(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> rustix::io:
     loop {
         match fs::openat2(dir, name, flags, mode, resolve) {
             Err(Errno::INTR) => {}
-            // Kernels before 5.6 do not know the call, and some sandboxes answer so.
+            // Kernels before 5.6 do not have the call, and some sandboxes refuse it.
             Err(Errno::NOSYS | Errno::PERM) => return walk(dir, name, flags, mode),
             done => return done,
         }

@@ -1,7 +1,7 @@
 //! Patterns for names of files: `*` and `?` within one name, `**` across directories.
 //!
-//! A pattern without a slash is compared with the last part of a path, one with a slash with all
-//! of it, from the root of the mount.
+//! A pattern without a slash is compared with the last component of a path, a pattern with a slash
+//! with the whole path from the root of the mount.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn covers(pattern: &[u8], text: &[u8]) -> bool {
     let mut stars: Option<(usize, usize)> = None;
     loop {
         if pattern[p..].starts_with(b"**") {
-            // `**/` covers no directory at all, too.
+            // `**/` also covers no directory at all.
             p += if pattern[p + 2..].starts_with(b"/") && at_name(text, t) { 3 } else { 2 };
             (star, stars) = (None, Some((p, t)));
             continue;

@@ -1,7 +1,7 @@
 //! Counts of values in buckets that widen with the values, of fixed size.
 //!
-//! A doubling has `2^STEP_BITS` buckets, so that a value is known within that part of itself. What is
-//! larger than the last of the `BUCKETS` begins is counted in it.
+//! A doubling has `2^STEP_BITS` buckets, so that a value is known to within that part of itself. The
+//! last of the `BUCKETS` also counts all larger values.
 //!
 //! Invariants:
 //! - H1: recording allocates nothing and takes no lock.
@@ -20,15 +20,15 @@ pub struct Histogram<const STEP_BITS: u32, const BUCKETS: usize> {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// The state of a [`Histogram`] at one moment, kept small: most buckets are empty. Two of them make
-/// what was in between.
+/// The state of a [`Histogram`] at one moment, kept small: most buckets are empty. The difference of
+/// two states is the values recorded in between.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts<const STEP_BITS: u32> {
     sum: u64,
-    /// The smallest and the largest, exactly; of a difference, the ends of their buckets.
+    /// The smallest and the largest value, exact; for a difference, the ends of their buckets.
     min: u64,
     max: u64,
-    /// Bucket and count, in order, without empty ones.
+    /// Bucket and count, in order, without empty buckets.
     buckets: Vec<(u16, u64)>,
 }
 
@@ -75,13 +75,13 @@ fn bounds(step_bits: u32, bucket: usize) -> (u64, u64) {
 }
 
 impl<const STEP_BITS: u32, const BUCKETS: usize> Histogram<STEP_BITS, BUCKETS> {
-    /// One on the heap, in zeroed memory.
+    /// A histogram on the heap, in zeroed memory.
     pub fn boxed() -> Box<Self> {
         // SAFETY: all fields are atomics of integers, for which zero bytes are valid (H2).
         unsafe { Box::<Self>::new_zeroed().assume_init() }
     }
 
-    /// For any number of writers.
+    /// Records a value; for any number of writers.
     #[inline]
     pub fn record(&self, value: u64) {
         self.sum.fetch_add(value, Relaxed);
@@ -89,7 +89,7 @@ impl<const STEP_BITS: u32, const BUCKETS: usize> Histogram<STEP_BITS, BUCKETS> {
         self.bucket(value).fetch_add(1, Relaxed);
     }
 
-    /// For one writer, who is spared locked instructions.
+    /// Records a value without locked instructions; for one writer.
     #[inline]
     pub fn record_alone(&self, value: u64) {
         add(&self.sum, value);
@@ -108,7 +108,7 @@ impl<const STEP_BITS: u32, const BUCKETS: usize> Histogram<STEP_BITS, BUCKETS> {
         &self.buckets[bucket_of(STEP_BITS, value).min(BUCKETS - 1)]
     }
 
-    /// Adds what `other` counted (H3); for one writer.
+    /// Adds the values that `other` has recorded (H3); for one writer.
     pub fn merge(&self, other: &Self) {
         add(&self.sum, other.sum.load(Relaxed));
         raise(&self.max, other.max.load(Relaxed));
@@ -156,18 +156,18 @@ impl<const STEP_BITS: u32> Counts<STEP_BITS> {
         self.sum as f64 / self.count().max(1) as f64
     }
 
-    /// 0 when empty.
+    /// The smallest value; 0 when empty.
     pub fn min(&self) -> u64 {
         self.min
     }
 
-    /// 0 when empty.
+    /// The largest value; 0 when empty.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The value that this share of all values does not exceed: the end of its bucket, so that it
-    /// never flatters; 0 when empty.
+    /// The value that this share of all values does not exceed: the end of its bucket, so that it is
+    /// never too low; 0 when empty.
     pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (self.count() as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -187,7 +187,7 @@ impl<const STEP_BITS: u32> Counts<STEP_BITS> {
         })
     }
 
-    /// What was recorded since `before`.
+    /// The values recorded since `before`.
     pub fn since(&self, before: &Self) -> Self {
         if before.buckets.is_empty() {
             return self.clone();
@@ -207,8 +207,8 @@ impl<const STEP_BITS: u32> Counts<STEP_BITS> {
         }
     }
 
-    /// How many are at most `2^power - 1`, for all powers below `powers`: the bounds, and the counts
-    /// at or below them.
+    /// The numbers of values that are at most `2^power - 1`, for all powers below `powers`: each
+    /// bound with its count.
     pub fn cumulative(&self, powers: u32) -> Vec<(u64, u64)> {
         let mut seen = 0;
         let mut at = self.buckets().peekable();

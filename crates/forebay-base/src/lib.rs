@@ -1,4 +1,4 @@
-//! What several crates need and none of them is about.
+//! Small parts that several crates need and that belong to none of them.
 
 pub mod command;
 mod error;

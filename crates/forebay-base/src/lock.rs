@@ -1,23 +1,23 @@
 //! The locks of all crates, each with its place in one order.
 //!
-//! Debug builds check the order as it is used: a lock that is waited for out of turn, and a call to the
-//! backing store, to another member or to the registry under a lock that others need, panic and name both places. Release
-//! builds have the standard library's locks and nothing besides.
+//! Debug builds check the order as it is used: waiting for a lock out of turn, and calling the backing store, another
+//! member or the registry under a lock that others need, panic and name both places. Release builds have the standard
+//! library's locks and nothing else.
 //!
-//! It is one order and not one for each layer: layers call each other in both directions, the front-end the members'
-//! core before an open, and the core's threads the front-end when a file goes.
+//! There is one order and not one for each layer: layers call each other in both directions, the front-end the
+//! members' core before an open, and the core's threads the front-end when a file is given up.
 //!
 //! Invariants:
-//! - L1: who holds a lock waits only for one whose [`Rank`] is greater than that of every lock he holds.
-//!   Two locks of one rank are never waited for at once: who has one file's only tries another's.
-//! - L2: a leaf is held for one look or one append, and nothing is waited for under it but
-//!   the simulated clock and the daemon's log.
-//! - L3: the store is called, other members and the registry are asked, and conditions are waited for, under those locks
-//!   alone of which [`Rank::lasts`] says so.
+//! - L1: a thread that holds a lock waits only for locks whose [`Rank`] is greater than that of every lock it holds.
+//!   It never waits for two locks of one rank at once: with one file's lock it only tries another's.
+//! - L2: a leaf is held for one look or one append, and under it a thread waits for nothing but the simulated clock
+//!   and the daemon's log.
+//! - L3: a thread calls the store, asks other members and the registry, and waits for conditions only under locks for
+//!   which [`Rank::lasts`] says so.
 //!
-//! Trying a lock waits for nobody, so any lock may be tried in any order. A lock that was held by who
-//! panicked is lost: who waits for it panics too, rather than believe what it guards, and who tries it
-//! finds it held for ever. What no panic can leave half changed is waited for with [`Mutex::lock_anyway`].
+//! Trying a lock never waits, so any lock may be tried in any order. A lock whose holder panicked is lost: a thread
+//! that waits for it panics too, rather than believe the guarded value, and a thread that tries it finds it held for
+//! ever. [`Mutex::lock_anyway`] is for values that no panic can leave half changed.
 
 use std::ops::{Deref, DerefMut};
 use std::sync;
@@ -33,51 +33,54 @@ mod order;
 #[cfg(debug_assertions)]
 pub mod explored;
 
-/// The order of locks: who holds one may wait for those after it.
+/// The order of locks: a thread that holds one may wait for those after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Which thread of a daemon takes its mount down: held until the mount is gone, and the member has left.
     Leaving,
     /// Which thread of a door takes the next request: held until one has come.
     NextRequest,
-    /// One at a time notes what a node's clock says: held until other nodes' are known from the registry.
+    /// Lets one thread at a time note a node's clock: held until the clocks of other nodes are known from the
+    /// registry.
     NodeTime,
-    /// One at a time tells the registry what a node's clock says.
+    /// Lets one thread at a time tell the registry a node's clock.
     NodeClock,
     /// A node's lease: held until the registry has granted another one.
     NodeLease,
-    /// Whether the doors of a node's spaces stand open: held until the registry has said who needs them.
+    /// Whether the doors of a node's spaces stand open: held until the registry has named the spaces that need them.
     NodeDoors,
-    /// What a pool may grant: held until the registry has said what it has granted.
+    /// What a pool may grant: held until the registry has named its grants.
     Capacity,
-    /// One at a time writes what a scheduler's hooks read: held until the registry has said what that is.
+    /// Lets one thread at a time write the files that a scheduler's hooks read: held until the registry has answered.
     Spool,
     /// One append at a time through an open file that another member serves: held until its home has answered.
     FarAppend,
-    /// Who asks for locks of a file shares it, who reclaims them has it alone: until the file's home has answered.
+    /// Shared by requests for locks of a file, exclusive for reclaiming them: held until the file's home has
+    /// answered.
     LockTurn,
-    /// One at a time tells a home which locks of a file it is owed.
+    /// Lets one thread at a time tell a home which locks of a file are owed to it.
     LockDebts,
     /// The front-end's tree of names: held for reading by every verb that turns a node into a path,
     /// until the store has acted on the path; for writing while a directory is renamed.
     Tree,
-    /// One append at a time by another member's program that has the file open: held until its bytes are in the file.
+    /// One append at a time by a program of another member that has the file open: held until its bytes are in the
+    /// file.
     GuestAppend,
-    /// One append at a time to a file, whoever asks, and no open for writing meanwhile.
+    /// One append at a time to a file, by any program, and no open for writing meanwhile.
     Append,
-    /// One file that was taken over from a dead member: held while the engine begins to serve it, so that who opens it
-    /// waits for that.
+    /// One file that was taken over from a dead member: held while the engine begins to serve it, so that opens of
+    /// the file wait for that.
     Taking,
     /// The front-end's table of open inodes: held while an open or a release decides an inode's mode,
     /// the opening of its shadow and the record of that included.
     Open,
     /// Whether another member may have this one's place, and the drain stands still.
     Suspended,
-    /// One at a time finishes files on a store without room.
+    /// Lets one thread at a time finish files on a store without room.
     Turn,
-    /// One at a time writes the log into the index; it asks for each file's state, one after the other.
+    /// Lets one thread at a time write the log into the index; it asks for each file's state, one after the other.
     Compaction,
-    /// One at a time evicts; it tries files' locks, or waits for them one after the other.
+    /// Lets one thread at a time evict; it tries files' locks, or waits for them one after the other.
     Eviction,
     /// The members that copies are kept for.
     CopyHomes,
@@ -85,14 +88,14 @@ pub enum Rank {
     Copy,
     /// The copies that are kept for one other member, with their log.
     Copies,
-    /// One file. Held while the shadow is written and its record appended, so that a fill cannot land between
-    /// a write and its record; who writes where a fill lands waits for that first.
+    /// One file. Held while the shadow is written and its record appended, so that a fill cannot land between a write
+    /// and its record; a writer waits first for a fill that lands in its range.
     File,
-    /// The evictor: what goes next. Held for one look or one change of its queues.
+    /// The evictor: which unit is evicted next. Held for one look or one change of its queues.
     Evictor,
     /// The table of files.
     Table,
-    /// One at a time syncs the log, for all who wait for it.
+    /// Lets one thread at a time sync the log, for all threads that wait for it.
     LogSync,
     /// The log in the tier, with the journal of names; a copy of the index that is only looked at.
     Log,
@@ -100,25 +103,25 @@ pub enum Rank {
     Dirs,
     /// One directory's place.
     Dir,
-    /// What is left of directories that nobody knows any more.
+    /// The remains of directories that have ended.
     DirEnds,
-    /// A request of the kernel's: whether it is answered, and where it is worked on.
+    /// A request of the kernel's: whether it is answered, and which thread works on it.
     Request,
-    /// Threads that hang with a request that is answered, and how many others have come for them.
+    /// Threads that hang with a request that is answered, and the number of threads that replace them.
     Hanging,
     /// The programs that wait for locks of files.
     Waits,
-    /// What programs have open.
+    /// The files that programs have open.
     Handles,
-    /// The files of which programs here have locks.
+    /// The files that programs here have locks of.
     Locked,
-    /// Who has which locks of the files that this mount is the home of.
+    /// The holders of locks of the files that this mount is the home of.
     Desk,
-    /// The files of which homes have acknowledged what is not synced.
+    /// The files with changes that homes have acknowledged and that are not synced.
     Unsynced,
     /// Changes that homes have not answered.
     Doubts,
-    /// What is fetched ahead for one open file that another member serves.
+    /// The bytes fetched ahead for one open file that another member serves.
     Ahead,
     /// Whether a look with a user's rights is still waited for.
     Looking,
@@ -126,21 +129,22 @@ pub enum Rank {
     Jobs,
     /// A member's leases: held for one look at how long they last.
     MemberLease,
-    /// What a member knows of who holds which file: its core. Held while what that decides is put in order.
+    /// A member's core: its knowledge of which member holds which file. Held while the results of a decision are
+    /// queued in order.
     Core,
-    /// Connections to other members that nobody uses now: held while one is looked at.
+    /// Idle connections to other members: held while one is looked at.
     Connections,
-    /// One at a time asks etcd for the lease that its marks hang on.
+    /// Lets one thread at a time ask etcd for the lease that its marks hang on.
     Marks,
     /// Files with dirty bytes, by age. The first leaf.
     Dirty,
     /// The names that the kernel knows, with their files.
     Nodes,
-    /// What the store has said of names lately.
+    /// The recent answers of the store about names.
     Answers,
     /// How long requests are under way.
     Requests,
-    /// Who asks for how much.
+    /// The amounts that each user asks for.
     Usage,
     /// One program's wait for a lock.
     Wait,
@@ -148,69 +152,70 @@ pub enum Rank {
     Listing,
     /// Whether a rename of a directory holds other verbs back.
     TreeHeld,
-    /// What is known of files because other members share the store, and what their programs have open here.
+    /// The state of files that other members also use, and the open files of their programs here.
     Members,
-    /// Where one open file is served.
+    /// The member that serves one open file.
     Seat,
-    /// What of one file homes have acknowledged that is not synced.
+    /// The changes of one file that homes have acknowledged and that are not synced.
     Pending,
-    /// What programs here have of one file's locks, and which open files have lost some.
+    /// The locks that programs here have of one file, and the open files that have lost some.
     Locks,
-    /// What other members asked to be changed, and whether they have given it up.
+    /// Changes that other members asked for, and whether they have given them up.
     Fences,
-    /// Handles at homes that nobody uses any more.
+    /// Unused handles at homes.
     Left,
-    /// Where pages of a mapping would come over what is written for others.
+    /// Ranges where pages of a mapping would overwrite bytes that are written for others.
     Laundry,
-    /// What the kernel has as zeros of files that other members serve.
+    /// Ranges that the kernel has as zeros, of files that other members serve.
     Blanks,
-    /// Buffers for what is fetched ahead.
+    /// Buffers for bytes that are fetched ahead.
     Spare,
     /// Whether the session with the kernel has ended.
     Ended,
     /// Settings in force.
     Tunables,
-    /// Who keeps copies of files here, and which of them are over.
+    /// The members that keep copies of files here, and the copies that are over.
     Partners,
-    /// Rules, the processes that one of them is for, and whether the last eviction was in vain.
+    /// Rules, the processes that a rule is for, and whether the last eviction was in vain.
     Room,
     /// Files that lost their last name a moment ago.
     Graveyard,
-    /// Files that grow unseen and how fast, those whose writers linger, and about whom the kernel asks.
+    /// Files that grow unseen and how fast, files whose writers linger, and files that the kernel asks about.
     Unseen,
-    /// Shadow files to be removed or used again, and those made ahead.
+    /// Shadow files to be removed or reused, and shadow files made ahead.
     Shadows,
-    /// Ages of dirty bytes, and when all has to be flushed.
+    /// Ages of dirty bytes, and the time by which all must be flushed.
     Ages,
     /// What the governor has measured and decided, and why the drain is stuck.
     Govern,
     /// How fast the drain may go.
     Valve,
-    /// What wakes the governor, the drain, and who waits for batches to land.
+    /// The condition that wakes the governor, the drain, and threads that wait for batches to land.
     Wake,
     /// Room on the store.
     HomeRoom,
     /// Orders: their holds, debts and batches.
     Orders,
-    /// A batch of flights: what is left of it, its targets and outcomes.
+    /// A batch of flights: its rest, its targets and its outcomes.
     Batch,
     /// A prefetch: its queue and report.
     Prefetch,
-    /// What the store said of a range that is fetched, and buffers for it.
+    /// The store's answer for a range that is fetched, and buffers for it.
     Fetched,
-    /// Streams of reads and writes, and what went around the tier and is not synced.
+    /// Streams of reads and writes, and bytes that went around the tier and are not synced.
     Streams,
-    /// How the store does, and which of its files wait to be closed.
+    /// The condition of the store, and its files that wait to be closed.
     Home,
     /// Work for a pool of threads.
     Pool,
-    /// One at a time syncs the tier's whole file system.
+    /// Lets one thread at a time sync the tier's whole file system.
     TierSync,
-    /// The threads that keep house.
+    /// The daemon's own background threads.
     Threads,
     /// How far a long operation has come.
     Progress,
-    /// What a member has besides its core: who waits for its answers, how far its watch is, and what it has heard of others.
+    /// A member's notes besides its core: the threads that wait for its answers, the position of its watch, and news
+    /// of others.
     MemberNotes,
     /// Work for a member's threads.
     Hands,
@@ -218,31 +223,31 @@ pub enum Rank {
     Guests,
     /// One connection under TLS: held until bytes of it have come or gone.
     Sealed,
-    /// One lease: until when it stands, and whether it is to end.
+    /// One lease: its end, and whether it is to end early.
     Lease,
-    /// What an embedded registry is to write, its leases, or its history.
+    /// An embedded registry's pending writes, its leases, or its history.
     Embedded,
-    /// What is known of etcd: connections that nobody uses, a token, and how far it was.
+    /// The state of the connection to etcd: idle connections, a token, and the position reached.
     Etcd,
-    /// Things that a node tends, and when each is due.
+    /// The tasks of a node, and when each is due.
     Crew,
-    /// What a node has noted: of its pools, its transfers, its clock, its jobs, and what it has told of already.
+    /// A node's notes: of its pools, its transfers, its clock, its jobs, and of what it has reported already.
     NodeNotes,
-    /// One at a time finds the number of a project that nobody uses, and records it.
+    /// Lets one thread at a time find an unused project number, and record it.
     Projects,
-    /// Which spaces of a pool are worked on, and what is being deleted or swapped off.
+    /// Spaces of a pool that are worked on, being deleted, or being swapped off.
     Spaces,
-    /// What a transfer has still to do.
+    /// The remaining work of a transfer.
     Tasks,
-    /// A transfer's journal, or what it has to make durable: held while that is done.
+    /// A transfer's journal, or the objects it has to make durable: held while that is done.
     Durable,
-    /// What a transfer has noted: of links, directories and failures, of one large file, and of its pace.
+    /// A transfer's notes: of links, directories and failures, of one large file, and of its pace.
     TransferNotes,
-    /// What a daemon has noted: readings, what the registry said, drains and commands that somebody waits for.
+    /// A daemon's notes: readings, the registry's answers, and drains and commands that callers wait for.
     DaemonNotes,
     /// Looks and commands of a node that are late.
     Late,
-    /// One at a time changes the mode of a file of the store, or opens it by such a change.
+    /// Lets one thread at a time change the mode of a file of the store, or open a file by such a change.
     Modes,
     /// Directories of the store that were found a moment ago.
     Parents,
@@ -261,13 +266,13 @@ impl Rank {
         self >= Rank::Dirty
     }
 
-    /// Whether it is waited for under leaves, too (L2): it leads to no other lock.
+    /// Whether the lock is waited for under leaves, too (L2): no other lock is taken under it.
     #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
     fn is_last(self) -> bool {
         matches!(self, Rank::Time | Rank::Diary)
     }
 
-    /// Whether it may be held for as long as the store takes, another member, or the registry (L3).
+    /// Whether the lock may be held for as long as the store, another member, or the registry takes (L3).
     #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
     fn lasts(self) -> bool {
         matches!(
@@ -306,7 +311,7 @@ pub fn asks_a_member() {
     order::lasts("a member is asked");
 }
 
-/// Says that the registry is asked now, or that what is waited for hangs on it (L3).
+/// Says that the registry is asked now, or that the coming wait depends on it (L3).
 #[inline]
 #[track_caller]
 pub fn asks_the_registry() {
@@ -320,7 +325,7 @@ pub fn sleeps() {
     order::lasts("a thread sleeps");
 }
 
-/// Sleeps, and says so.
+/// Sleeps, and reports it to the check (L3).
 #[track_caller]
 pub fn sleep(time: Duration) {
     sleeps();
@@ -381,8 +386,8 @@ impl<T: ?Sized> Mutex<T> {
         self.take(Lost::Panics)
     }
 
-    /// As [`Mutex::lock`], also if it is lost: of what a panic cannot leave half changed, and of which more depends than on
-    /// whoever panicked. Who asks for it so says why.
+    /// As [`Mutex::lock`], also if the lock is lost: for values that a panic cannot leave half changed, and that more
+    /// than the panicking thread depends on. Each caller says why.
     #[inline]
     #[track_caller]
     pub fn lock_anyway(&self) -> MutexGuard<'_, T> {
@@ -405,7 +410,7 @@ impl<T: ?Sized> Mutex<T> {
         mark
     }
 
-    /// The lock, if nobody has it and it is not lost.
+    /// The lock, if it is free and not lost.
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -415,7 +420,7 @@ impl<T: ?Sized> Mutex<T> {
         Some(self.guard(lock, self.place.tried(), Lost::Panics))
     }
 
-    /// The lock, if nobody has it: as [`Mutex::lock_anyway`].
+    /// The lock, if it is free: as [`Mutex::lock_anyway`].
     #[inline]
     #[track_caller]
     pub fn try_lock_anyway(&self) -> Option<MutexGuard<'_, T>> {
@@ -443,7 +448,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// What is left of it, if it is lost: for who drops it.
+    /// The value, even if the lock is lost: for a destructor.
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut().unwrap_or_else(sync::PoisonError::into_inner)
@@ -494,7 +499,7 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { lock: self.lock.write().expect(LOST), _mark }
     }
 
-    /// The lock alone, if nobody has it and it is not lost.
+    /// The lock for writing, if it is free and not lost.
     #[inline]
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
@@ -503,12 +508,12 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
-/// Who notifies where nobody waits makes no system call. As ever, what is waited for changes under the
-/// lock that the waiting ones let go of.
+/// A condition variable. A notification without a waiting thread makes no system call. As ever, the awaited state
+/// changes under the lock that the waiting threads release.
 #[derive(Debug, Default)]
 pub struct Condvar {
     condition: sync::Condvar,
-    /// How many wait, counted under their lock.
+    /// The number of waiting threads, counted under their lock.
     waiting: AtomicUsize,
     #[cfg(debug_assertions)]
     queue: explored::Queue,
@@ -548,7 +553,7 @@ impl Condvar {
         self.waiting.load(SeqCst) > 0
     }
 
-    /// Waits until it is notified, or for no reason.
+    /// Waits until it is notified, or wakes for no reason.
     #[inline]
     #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
@@ -566,7 +571,7 @@ impl Condvar {
         guard
     }
 
-    /// Also says whether the time has run out.
+    /// Waits for at most a time. Also says whether the time has run out.
     #[inline]
     #[track_caller]
     pub fn wait_timeout<'a, T>(
@@ -617,7 +622,7 @@ impl Condvar {
     }
 }
 
-/// The lock itself is let go of and waited for again: as the last that is held, or it is out of turn.
+/// The lock itself is released and waited for again: it must be the last one held, or it is out of turn.
 const WAITS: &str = "a condition is waited for";
 
 const LOST: &str = "nobody panics who holds it";
@@ -665,7 +670,7 @@ mod tests {
 
     use super::*;
 
-    /// What the check says of `act`, if it complains.
+    /// The complaint of the check about `act`, if there is one.
     fn complaint(act: impl FnOnce()) -> Option<String> {
         let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
         Some(*panic.downcast::<String>().expect("it says what is wrong"))

@@ -1,5 +1,5 @@
-//! File systems by their `s_magic` (linux/magic.h and each file system's own header), and what is
-//! known of some.
+//! File systems by their `s_magic` (linux/magic.h and each file system's own header), and known
+//! properties of some.
 
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
@@ -13,8 +13,8 @@ pub const F2FS: u32 = 0xf2f5_2010;
 pub const TMPFS: u32 = 0x0102_1994;
 pub const NFS: u32 = 0x6969;
 
-/// File systems in which the kernel shows itself. They judge a write by who opened the file, and a daemon
-/// opens as root.
+/// File systems through which the kernel shows its own state. They judge a write by the opener of the
+/// file, and a daemon opens as root.
 const OF_KERNEL: [(u32, &str); 27] = [
     (0x0000_9fa0, "proc"),
     (0x6265_6572, "sysfs"),
@@ -45,7 +45,7 @@ const OF_KERNEL: [(u32, &str); 27] = [
     (0x0a64_7361, "functionfs"),
 ];
 
-/// The name of the file system of `fd`, if the kernel shows itself there.
+/// The name of the file system of `fd`, if it is one that shows the kernel's state.
 pub fn of_kernel(fd: &impl AsFd) -> Option<&'static str> {
     let magic = of(&fstatfs(fd).ok()?);
     OF_KERNEL.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
@@ -56,9 +56,9 @@ pub fn of(statfs: &StatFs) -> u32 {
     statfs.f_type as u32
 }
 
-/// Whether one `syncfs` makes durable all that was written to the file system of `fd`, and tells
-/// what failed. A client of Lustre, FUSE and others return 0 and have sent at most; whoever is not
-/// known to wait for the medium syncs each file.
+/// Whether one `syncfs` makes all bytes durable that were written to the file system of `fd`, and reports
+/// failures. A client of Lustre, FUSE and others return 0 and have sent the bytes at most; on a file
+/// system that is not known to wait for the medium each file is synced.
 pub fn honours_syncfs(fd: &impl AsFd) -> bool {
     fstatfs(fd).is_ok_and(|statfs| syncs(of(&statfs))) && reports_errors()
 }
@@ -67,7 +67,7 @@ fn syncs(magic: u32) -> bool {
     matches!(magic, EXT | XFS | BTRFS | F2FS | TMPFS)
 }
 
-/// Before Linux 5.8 syncfs succeeded whatever had happened to the data.
+/// Before Linux 5.8 syncfs succeeded even if writes had failed.
 fn reports_errors() -> bool {
     static NEW_ENOUGH: LazyLock<bool> = LazyLock::new(|| {
         let uname = rustix::system::uname();

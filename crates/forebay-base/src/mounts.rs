@@ -1,5 +1,5 @@
-//! The mounts that this process sees, from `/proc/self/mountinfo` alone: to read it never blocks,
-//! while a mount whose daemon died may let whoever asks it for attributes wait for ever.
+//! The mounts that this process sees, from `/proc/self/mountinfo` alone: reading it never blocks,
+//! while a request for attributes to a mount whose daemon died may wait for ever.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     pub id: u64,
-    /// The numbers of the device, `8:1`.
+    /// The numbers of the device, such as `8:1`.
     pub device: String,
-    /// The directory of the file system that shows at `path`; not `/` for a bind mount.
+    /// The directory of the file system that is mounted at `path`; not `/` for a bind mount.
     pub root: PathBuf,
     pub path: PathBuf,
-    /// Of the mount, by commas.
+    /// The options of the mount, separated by commas.
     pub options: String,
     pub file_system: String,
     pub source: OsString,
-    /// Of the file system, by commas.
+    /// The options of the file system, separated by commas.
     pub system_options: String,
 }
 
@@ -31,19 +31,20 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// The mount that an absolute path without links is in: the longest prefix, the newest of equals.
+/// The mount that an absolute path without links is in: the longest prefix, and among equal ones
+/// the newest.
 pub fn holding<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     let prefixes = mounts.iter().filter(|mount| path.starts_with(&mount.path));
     prefixes.max_by_key(|mount| mount.path.as_os_str().len())
 }
 
-/// What is mounted at exactly `path`, if anything is.
+/// The newest mount at exactly `path`, if there is one.
 pub fn at<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     mounts.iter().rfind(|mount| mount.path == path)
 }
 
 impl Mount {
-    /// The user who mounted, as the kernel tells it of FUSE mounts.
+    /// The user who mounted, as the kernel reports it for FUSE mounts.
     pub fn owner(&self) -> Option<u32> {
         let mut options = self.system_options.split(',');
         options.find_map(|option| option.strip_prefix("user_id=")?.parse().ok())

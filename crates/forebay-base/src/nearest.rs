@@ -1,7 +1,7 @@
-//! The known name a typo probably meant.
+//! The known name that a typo probably meant.
 
-/// The candidate with the fewest edits, if that is few enough to be a guess worth making. Neither
-/// case nor `_` for `-` is an edit.
+/// The candidate with the fewest edits, if they are few enough for a guess. Neither case nor `_`
+/// for `-` counts as an edit.
 pub fn nearest<Name: AsRef<str> + Ord>(
     typed: &str,
     candidates: impl Iterator<Item = Name>,

@@ -27,7 +27,7 @@ const SIZE_UNITS: [(&str, u64); 12] = [
     ("byte", 1),
 ];
 
-/// In microseconds, the finest time anything here is set to.
+/// In microseconds, the finest unit of all times here.
 const TIME_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -67,10 +67,10 @@ pub const RATES: [Unit; 5] = [
     unit("KiB/s", KI),
     unit("B/s", 1.0),
 ];
-/// Of times in nanoseconds.
+/// Units of times in nanoseconds.
 pub const NANOS: [Unit; 4] = [unit("s", 1e9), unit("ms", 1e6), unit("us", 1e3), unit("ns", 1.0)];
 pub const SECONDS: [Unit; 3] = [unit("h", 3600.0), unit("min", 60.0), unit("s", 1.0)];
-/// Of operations per second.
+/// Units of operations per second.
 pub const OPS: [Unit; 3] = [unit("M ops/s", 1e6), unit("k ops/s", 1e3), unit("ops/s", 1.0)];
 
 /// The largest unit of which `value` is at least `least`; `units` go from large to small, and the
@@ -153,7 +153,7 @@ pub fn terse_size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// What [`terse_size`] reads back unchanged, such as `256k`.
+/// The spelling of a size that [`terse_size`] reads back unchanged, such as `256k`.
 pub fn terse_text(bytes: u64) -> String {
     let units = [(TIB, "t"), (GIB, "g"), (MIB, "m"), (KIB, "k")];
     match units.iter().find(|(size, _)| bytes > 0 && bytes.is_multiple_of(*size)) {
@@ -178,7 +178,7 @@ pub fn terse_seconds(text: &str) -> Result<f64, String> {
     })
 }
 
-/// The shortest exact spelling, such as `16MiB`; what [`parse_size`] reads back unchanged.
+/// The shortest exact spelling, such as `16MiB`; [`parse_size`] reads it back unchanged.
 pub fn exact_size(bytes: u64) -> String {
     let names = [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     if bytes == 0 {
@@ -193,7 +193,7 @@ pub fn exact_size(bytes: u64) -> String {
     }
 }
 
-/// The shortest exact spelling, such as `30s`; what [`parse_duration`] reads back unchanged.
+/// The shortest exact spelling, such as `30s`; [`parse_duration`] reads it back unchanged.
 pub fn exact_duration(time: Duration) -> String {
     let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let names = [("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
@@ -208,7 +208,7 @@ pub fn exact_duration(time: Duration) -> String {
 
 /// A size to read at a glance, such as `12.3 GiB`.
 pub fn human_size(bytes: u64) -> String {
-    // What would be rounded to 1024.0 of a unit is 1.0 of the next.
+    // A value that would be rounded to 1024.0 of a unit is 1.0 of the next.
     let unit = fitting(&SIZES, bytes as f64, 1023.95 / 1024.0);
     match unit.name {
         "B" => format!("{bytes} B"),
@@ -216,12 +216,13 @@ pub fn human_size(bytes: u64) -> String {
     }
 }
 
-/// `16 MiB`, `1.50 GiB`, `100 bytes`: exact multiples without a fraction, as IOR prints them.
+/// A size such as `16 MiB`, `1.50 GiB`, `100 bytes`: exact multiples without a fraction, as IOR prints
+/// them.
 pub fn human_bytes(bytes: u64) -> String {
     bytes_in(&SIZES[2..], bytes)
 }
 
-/// The same in one of `units`, which end in bytes.
+/// A size in one of `units`, which end in bytes.
 pub fn bytes_in(units: &[Unit], bytes: u64) -> String {
     let unit = fitting(units, bytes as f64, 1.0);
     match unit.name {

@@ -1,5 +1,5 @@
-//! Users and groups as this machine knows them (files, LDAP, sssd: whatever the C library asks), and
-//! becoming one of them for good.
+//! Users and groups as this machine knows them (files, LDAP, sssd: all sources of the C library),
+//! and the final change of a process to one of these users.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -19,7 +19,7 @@ pub struct User {
 pub struct Group {
     pub name: String,
     pub gid: u32,
-    /// Without those whose own group it is.
+    /// The members without users whose own group this is.
     pub members: Vec<String>,
 }
 
@@ -38,8 +38,8 @@ impl User {
         entry(|pw, buf, len, found| unsafe { libc::getpwuid_r(uid, pw, buf, len, found) }, user)
     }
 
-    /// Gives the rights of this process up for this user's: user, group and further groups. There is
-    /// no way back, since the saved ids go too.
+    /// Changes this process for good to this user: user, group and further groups. There is no way
+    /// back, since the saved ids change too.
     ///
     /// To be called while the process has one thread.
     pub fn become_for_good(&self) -> io::Result<()> {
@@ -73,14 +73,14 @@ impl Group {
         entry(|gr, buf, len, found| unsafe { libc::getgrgid_r(gid, gr, buf, len, found) }, group)
     }
 
-    /// Whether nobody but `user` is in it, as where each user has a group of his own.
+    /// Whether `user` is the only member, as where each user has a group of their own.
     pub fn is_private_to(&self, user: &User) -> bool {
         let own = self.gid == user.gid && self.name == user.name;
         own && self.members.iter().all(|member| *member == user.name)
     }
 }
 
-/// For messages: the name where there is one, and the number.
+/// A user for messages: the name, if there is one, and the number.
 pub fn show(uid: u32) -> String {
     match User::with_id(uid) {
         Ok(Some(user)) => format!("{} (uid {uid})", user.name),
@@ -92,8 +92,8 @@ fn succeeded(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Calls one of the `get..._r` functions with a buffer that is large enough. `ask` hands its four
-/// arguments on to one of them, which writes within the buffer and keeps none of them.
+/// Calls one of the `get..._r` functions with a buffer that is large enough. `ask` passes its four
+/// arguments to one of them, which writes within the buffer and keeps no argument.
 fn entry<E: Copy, T>(
     mut ask: impl FnMut(*mut E, *mut libc::c_char, usize, *mut *mut E) -> i32,
     read: impl FnOnce(&E) -> T,
@@ -105,7 +105,7 @@ fn entry<E: Copy, T>(
         match ask(space.as_mut_ptr(), buf.as_mut_ptr(), buf.len(), &raw mut found) {
             libc::ERANGE if buf.len() < ENTRY_MAX => buf.resize(buf.len() * 2, 0),
             libc::EINTR => {}
-            // Some say so where nobody has the name; see getpwnam(3).
+            // Some sources report an unknown name like this; see getpwnam(3).
             0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM if found.is_null() => {
                 return Ok(None);
             }
@@ -128,7 +128,7 @@ fn group(found: &libc::group) -> Group {
         && !member.is_null()
     {
         members.push(text(member));
-        // SAFETY: this one was not the last.
+        // SAFETY: this pointer was not the last.
         at = unsafe { at.add(1) };
     }
     Group { name: text(found.gr_name), gid: found.gr_gid, members }

@@ -1,15 +1,16 @@
-//! The way from the root directory to a place that others must not be able to exchange.
+//! The way from the root directory to a place that other users must not be able to replace.
 //!
-//! A path is walked one name at a time, each by a descriptor of the directory before it, so that
-//! what was judged is what is used. A link on the way is followed only if its maker may be trusted.
+//! A path is walked one name at a time, each by a descriptor of the directory before it, so that the
+//! judged object is the one that is used. A link on the way is followed only if its maker may be
+//! trusted.
 //!
-//! - W1: an entry is trusted if root, or the user that this process acts as, owns the directory it
-//!   is in, and no one else may write there; or may (a sticky directory, such as `/var/tmp`), but
-//!   the entry itself is owned by root or that user.
-//! - W2: who may write to a directory is told by its mode, and a group counts as somebody else unless
-//!   it is the private one of the directory's owner.
-//! - W3: no file system of somebody else's program (FUSE) is on the way: it can say of any file that
-//!   root owns it.
+//! - W1: an entry is trusted if root, or the effective user of this process, owns its directory, and
+//!   no other user may write to the directory; or others may (a sticky directory, such as
+//!   `/var/tmp`), but the entry itself is owned by root or the effective user.
+//! - W2: the mode of a directory tells who may write to it, and a group counts as other users unless
+//!   it is the private group of the directory's owner.
+//! - W3: no FUSE file system of another user's program is on the way: it can claim that root owns any
+//!   file.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +26,7 @@ use rustix::io::Errno;
 
 mod fuse;
 
-/// As many links as the kernel follows before it says ELOOP.
+/// The number of links that the kernel follows before it fails with ELOOP.
 const LINKS_MAX: usize = 40;
 
 const GROUP_OR_OTHERS_WRITE: u32 = 0o022;
@@ -34,22 +35,22 @@ const OTHERS_WRITE: u32 = 0o002;
 
 const STICKY: u32 = 0o1000;
 
-/// Who may change the directories on the way.
+/// The demand on the directories on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// W1 holds for every entry: nobody else can put another one in its place.
+    /// W1 holds for every entry: no other user can put another entry in its place.
     Fixed,
-    /// W1 holds for every link: nobody else chose where the way leads.
+    /// W1 holds for every link: no other user chose where the way leads.
     OwnLinks,
 }
 
-/// Where a way ends: a name in a directory.
+/// The end of a way: a name in a directory.
 pub struct End {
     pub dir: OwnedFd,
     pub name: OsString,
-    /// Without links, of the name itself.
+    /// The path without links, except in the name itself.
     pub path: PathBuf,
-    /// What has the name, for looking only (`O_PATH`); `None` if nothing has.
+    /// The object with the name, for looking only (`O_PATH`); `None` if the name is free.
     pub found: Option<OwnedFd>,
 }
 
@@ -82,12 +83,12 @@ impl Walk {
         self.end(typed)
     }
 
-    /// Goes to `name`; an end if nothing has that name.
+    /// Steps to `name`; returns the end if the name is free.
     fn step(&mut self, name: OsString, typed: &Path) -> Result<Option<End>> {
         let failed = |e: Errno, at: &Path| Error::io(e.into(), show(at));
         let path = self.path().join(&name);
         let dir = self.last().fd.as_fd();
-        // As a directory first: only so is one mounted that waits to be (autofs).
+        // Opened as a directory first: only this triggers an automount (autofs).
         let opened = match open(dir, &name, OFlags::DIRECTORY) {
             Err(Errno::NOTDIR) => open(dir, &name, OFlags::empty()),
             other => other,
@@ -149,7 +150,7 @@ impl Walk {
         path
     }
 
-    /// W1 for an entry of the last directory; one that is missing will be ours.
+    /// Checks W1 for an entry of the last directory; a missing entry will be made by this process.
     fn judge(&self, name: &OsStr, entry: Option<&Stat>) -> Result<()> {
         let dir = &self.last().stat;
         let is_link = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
@@ -193,11 +194,11 @@ impl Walk {
     }
 }
 
-/// Walks `path`, and what links it leads through. Only its last name may be missing.
+/// Walks `path`, and the links on it. Only its last name may be missing.
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`], with a remedy, if somebody else could change the way; else what the system said.
+/// [`Kind::Usage`], with a remedy, if another user could change the way; else the system's error.
 pub fn walk(path: &Path, demand: Demand) -> Result<End> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(e, show(path)))?;
     let root = open(fs::CWD, OsStr::new("/"), OFlags::DIRECTORY)
@@ -222,7 +223,7 @@ fn names(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(named).collect()
 }
 
-/// W2. What an access list grants to others shows in the group's bits of the mode.
+/// Checks W2. The grants of an access list show in the group's bits of the mode.
 fn may_be_written_by_others(dir: &Step) -> bool {
     match dir.stat.st_mode & GROUP_OR_OTHERS_WRITE {
         0 => false,
@@ -238,7 +239,8 @@ fn has_private_group(dir: &Step) -> bool {
     private && !has_access_list(dir.fd.as_fd())
 }
 
-/// What cannot be looked at counts as one.
+/// Whether the directory has an access list. A directory that cannot be read counts as one with a
+/// list.
 fn has_access_list(dir: BorrowedFd<'_>) -> bool {
     let Ok(dir) = fs::openat(dir, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return true;

@@ -1,10 +1,10 @@
-//! Locks go through their module, in every crate, and their order is written once. Read from the source.
+//! Tests that read the source: locks go through their module, in every crate, and their order is written once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is measured with, and not run by anybody who has bytes to lose.
+/// Crates for measurements, which do not serve users' bytes.
 const BEDS: [&str; 1] = ["forebay-bench"];
 
 fn crates() -> PathBuf {
@@ -17,7 +17,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
 }
 
-/// Source files by their places below `crates`, without tests and comments.
+/// Source files by their paths below `crates`, without tests and comments.
 fn sources() -> BTreeMap<PathBuf, String> {
     let names = fs::read_dir(crates()).expect("the crates are here");
     let names = names.map(|entry| entry.expect("an entry").file_name());
@@ -38,7 +38,7 @@ fn sources() -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// Whether what follows is of tests alone.
+/// Whether the item that follows is for tests alone.
 fn is_for_tests(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("#[cfg(test)]")
@@ -46,7 +46,7 @@ fn is_for_tests(line: &str) -> bool {
         || line.starts_with("#[cfg(all(test,")
 }
 
-/// The modules in files of their own that are of tests alone.
+/// The modules in files of their own that are for tests alone.
 fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
     let is_top =
         ["lib", "main", "mod"].iter().any(|top| path.file_stem().is_some_and(|it| it == *top));
@@ -61,13 +61,13 @@ fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
     named.map(|(_, name)| dir.join(name.trim_end_matches(';'))).collect()
 }
 
-/// A file without comments, and without items that are of tests alone.
+/// A file without comments, and without items for tests alone.
 fn code(text: &str) -> String {
     let mut kept = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if is_for_tests(line) && !line.starts_with(' ') {
-            // An item ends where the first line does, or at its brace.
+            // An item ends with its first line, or at its brace.
             let first = lines.find(|line| !line.starts_with("#[")).unwrap_or_default();
             if first.ends_with('{') {
                 lines.find(|line| *line == "}");
@@ -83,7 +83,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Without blanks but those that part two words.
+/// The text without blanks, except between two words.
 fn joined(text: &str) -> String {
     let mut joined = String::new();
     for part in text.split_whitespace() {
@@ -95,8 +95,8 @@ fn joined(text: &str) -> String {
     joined
 }
 
-/// The names that stand behind a module of the standard library, one or a list of them, renamed or not; `*` for all of it,
-/// and where the module itself is renamed, so that nobody sees what stands behind it.
+/// The names that the text uses behind a module of the standard library, one or a list of them, renamed or not; `*`
+/// for all of it, and for a renamed module, whose uses cannot be seen.
 fn behind(module: &str, text: &str) -> BTreeSet<String> {
     let joined = joined(text);
     let path = format!("{module}::");
@@ -115,14 +115,14 @@ fn is_renamed(module: &str, joined: &str) -> bool {
     imports.any(|(_, import)| names.iter().any(|name| import.contains(name)))
 }
 
-/// Whoever made one of his own would be in no order, and nobody would look whether he waits in turn.
+/// A lock that is made otherwise is outside the order, and its waits are not checked.
 #[test]
 fn locks_go_through_their_module() {
     let kinds = ["Mutex", "RwLock", "Condvar", "ReentrantLock", "Barrier", "*"];
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for (path, text) in sources() {
         let names = behind("sync", &text);
-        // Where requests are answered nobody waits for who makes a value for all, either.
+        // Threads that answer requests must not wait for the initializer of a shared value either.
         let rooms = ["engine", "fuse", "threads", "core", "home", "tier", "recovery", "files"];
         let rooms = rooms.map(|room| format!("forebay-{room}"));
         let serves = rooms.iter().any(|it| path.starts_with(it));
@@ -140,7 +140,7 @@ fn locks_go_through_their_module() {
     assert!(seen >= 3, "the module of locks is not seen: {seen}");
 }
 
-/// Who sleeps past it is not asked whether others wait for a lock of his meanwhile.
+/// A sleep that does not go through the module is not checked for locks that others need.
 #[test]
 fn sleeps_go_through_the_module_of_locks() {
     let sources = sources();
@@ -154,7 +154,7 @@ fn sleeps_go_through_the_module_of_locks() {
     assert_eq!(places, [Path::new("forebay-base/src/lock.rs")]);
 }
 
-/// The order of locks is written once, where they are made. The document says where, and no more of it.
+/// The order of locks is written once, in the source. The document names that place, and does not repeat the order.
 #[test]
 fn the_order_of_locks_is_written_once() {
     let sources = sources();
@@ -189,7 +189,7 @@ fn what_is_of_tests_is_left_out_and_no_more() {
     assert_eq!(found, [PathBuf::from("x/src/y/beds")]);
 }
 
-/// Method: each way in which one can be named.
+/// Method: each spelling by which a lock can be named.
 #[test]
 fn a_lock_is_seen_by_whatever_name() {
     for text in [

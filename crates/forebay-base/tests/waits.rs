@@ -1,4 +1,4 @@
-//! What is waited for under which locks, as debug builds see it, and what becomes of a lock whose holder has panicked.
+//! Tests of the check on waits under locks in debug builds, and of locks whose holder has panicked.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use forebay_base::lock::{Condvar, Mutex, Rank};
 #[cfg(debug_assertions)]
 use forebay_base::lock::{asks_a_member, asks_the_registry, sleep};
 
-/// What is said of `act`, if it panics.
+/// The complaint about `act`, if it panics.
 fn complaint(act: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
     Some(*panic.downcast::<String>().expect("it says what is wrong"))
@@ -33,7 +33,7 @@ fn members_and_the_registry_are_asked_under_what_lasts_alone() {
     }
 }
 
-/// Whoever has something to say says it, whatever he holds.
+/// The log may be written under any lock.
 #[cfg(debug_assertions)]
 #[test]
 fn the_log_is_written_under_any_lock_and_leads_to_none() {

@@ -9,7 +9,7 @@ struct Bed {
     folder: Folder,
 }
 
-/// A folder with a file, and what is none, and next to it what must not be reached.
+/// A folder with a file and other objects, and next to it files that must not be reached.
 fn bed() -> Bed {
     let dir = TempDir::new().unwrap();
     let at = |name: &str| dir.path().join(name);

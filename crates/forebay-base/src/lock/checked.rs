@@ -1,4 +1,4 @@
-//! What each thread holds, for debug builds.
+//! The locks that each thread holds, for debug builds.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -14,19 +14,19 @@ struct Held {
     rank: Rank,
     /// Tasks that are explored share a thread.
     task: Option<usize>,
-    /// Tells apart two of one rank, of which the second was tried.
+    /// Tells apart two locks of one rank, the second of which was tried.
     number: u64,
     taken: &'static Location<'static>,
 }
 
-/// Of a lock that is taken when a thread ends, and its list is gone already.
+/// The mark of a lock that is taken when a thread ends, and its list is gone already.
 const LATE: u64 = u64::MAX;
 
 /// A lock's place in the order.
 #[derive(Debug)]
 pub(super) struct Place(Rank);
 
-/// While it lives, a lock is held.
+/// The mark of a lock that is held as long as the mark lives.
 #[must_use]
 pub(super) struct Mark(u64);
 
@@ -48,7 +48,7 @@ impl Place {
         self.tried()
     }
 
-    /// The lock was had without a wait.
+    /// The lock was taken without a wait.
     #[track_caller]
     pub fn tried(&self) -> Mark {
         let taken = Location::caller();

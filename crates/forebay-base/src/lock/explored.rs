@@ -1,8 +1,8 @@
-//! Locks as a schedule explorer has them, in debug builds, where a test has brought one.
+//! Locks under a schedule explorer, in debug builds, where a test has registered one.
 //!
-//! An explored test runs in the explorer's tasks, one at a time, and each lock that is waited for, tried or let
-//! go, each wait for a condition and each notification is a point at which another task may go on. Time
-//! stands: until the test has seen what it wanted no wait runs out, so a wake-up that is lost is seen as steps without end.
+//! An explored test runs in the explorer's tasks, one at a time. Each lock that is waited for, tried or released,
+//! each wait for a condition and each notification is a point at which another task may go on. Time stands: no wait
+//! runs out until the test has seen what it waits for, so a lost wake-up shows as steps without end.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, TryLockError, TryLockResult};
@@ -15,18 +15,18 @@ pub trait Explorer: Sync {
     fn task(&self) -> Option<usize>;
     /// Another task may go on here.
     fn give_way(&self);
-    /// Whether the test has seen what it wanted: who is left, such as idle threads of a pool, may end.
+    /// Whether the test has seen what it waits for: the remaining tasks, such as idle threads of a pool, may end.
     fn has_seen(&self) -> bool;
 }
 
 static EXPLORER: OnceLock<&'static dyn Explorer> = OnceLock::new();
 
-/// From now on this process's locks are the explorer's to hand out, in tasks of his. The first one stays.
+/// From now on the explorer controls this process's locks, in its own tasks. The first explorer stays.
 pub fn explore_by(explorer: &'static dyn Explorer) {
     let _ = EXPLORER.set(explorer);
 }
 
-/// The explorer, with its task that runs.
+/// The explorer, with its running task.
 fn explored() -> Option<(&'static dyn Explorer, usize)> {
     let explorer = *EXPLORER.get()?;
     explorer.task().map(|task| (explorer, task))
@@ -37,14 +37,14 @@ pub fn task() -> Option<usize> {
     explored().map(|(_, task)| task)
 }
 
-/// Another task may go on here.
+/// A point at which another task may go on.
 pub fn point() {
     if let Some((explorer, _)) = explored().filter(|_| !std::thread::panicking()) {
         explorer.give_way();
     }
 }
 
-/// Lets others go on until `free`: who holds a lock runs on the same thread.
+/// Lets other tasks go on until `free` holds: the holder of a lock runs on the same thread.
 pub(super) fn until(free: impl Fn() -> bool) {
     let Some((explorer, _)) = explored() else { return };
     explorer.give_way();
@@ -57,7 +57,7 @@ pub(super) fn is_free<G>(attempt: &TryLockResult<G>) -> bool {
     !matches!(attempt, Err(TryLockError::WouldBlock))
 }
 
-/// Who waits for a condition, in explored tasks.
+/// The explored tasks that wait for a condition.
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<VecDeque<usize>>);
 
@@ -70,7 +70,7 @@ impl Queue {
         self.0.lock().expect("no panic inside")
     }
 
-    /// The guard again after a notification, or once the time has run out, if the thread is explored.
+    /// If the thread is explored: the guard again after a notification, or once the time has run out.
     pub fn wait<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

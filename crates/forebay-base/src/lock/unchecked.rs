@@ -1,4 +1,4 @@
-//! Nothing: release builds do not look at what a thread holds.
+//! Empty stand-ins: release builds do not check the locks that a thread holds.
 
 use crate::lock::Rank;
 

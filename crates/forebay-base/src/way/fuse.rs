@@ -1,4 +1,4 @@
-//! Whose program serves a file system.
+//! The user whose program serves a FUSE file system.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn refuse_of_others(fd: BorrowedFd<'_>, us: u32, path: &Path) -> Result<()> 
     Err(Error::new(Kind::Usage, message))
 }
 
-/// The user that a FUSE file system was mounted for, as the kernel knows him.
+/// The user that a FUSE file system was mounted for, as the kernel knows it.
 fn mounted_by(fd: BorrowedFd<'_>) -> Option<u32> {
     let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
@@ -35,8 +35,8 @@ fn mounted_by(fd: BorrowedFd<'_>) -> Option<u32> {
     mounts::read().ok()?.iter().find(|mount| mount.id == id)?.owner()
 }
 
-/// The number that the machine's root has in a user namespace that does not know him: there all who
-/// are not in it share one. `None` outside of such a namespace.
+/// The uid that the machine's root has in a user namespace that does not map it: all unmapped users
+/// share one. `None` outside of such a namespace.
 pub fn unmapped_root() -> Option<u32> {
     static FOUND: OnceLock<Option<u32>> = OnceLock::new();
     *FOUND.get_or_init(|| {

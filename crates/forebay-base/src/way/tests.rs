@@ -9,7 +9,7 @@ const EVE: u32 = 4711;
 struct Bed(TempDir);
 
 impl Bed {
-    /// `None` where nothing can be given to another user.
+    /// `None` where files cannot be given to another user.
     fn new() -> Option<Bed> {
         if rustix::process::geteuid().is_root() {
             return Some(Bed(TempDir::new().unwrap()));
@@ -101,7 +101,7 @@ fn a_link_is_followed_if_its_maker_may_be_trusted() {
     assert!(bed.walk("sticky/x", Demand::OwnLinks).unwrap().found.is_none());
 }
 
-/// An access list shows as bits of the group, which then is not the private one alone.
+/// An access list shows in the group's bits, and then grants access to more than the private group.
 #[test]
 fn an_access_list_makes_a_private_group_public() {
     let Some(bed) = Bed::new() else { return };
