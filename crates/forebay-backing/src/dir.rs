@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - D1: no call resolves a symbolic link or leaves the tree (see [`root`]).
-//! - D2: what a call creates has the owner and mode asked for, or is removed again (see
+//! - D2: an object that a call creates has the owner and mode asked for, or is removed again (see
 //!   [`create`]).
-//! - D3: an error of the tree's storage being gone is `Unavailable`, never `ENOENT`: nobody may
+//! - D3: if the tree's storage is gone, the error is `Unavailable`, never `ENOENT`: no caller may
 //!   conclude that a file was deleted.
 //!
 //! `access_lock` is held across system calls of one file only.
@@ -40,8 +40,8 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub struct DirStore {
     root: Arc<Root>,
-    /// Held while a mode is changed, so that the temporary mode of [`own::open_own`] is neither
-    /// taken for the true one nor written over a newer one.
+    /// Held while a mode is changed, so that the temporary mode of [`own::open_own`] is not taken for
+    /// the true one, and a newer mode is not overwritten.
     access_lock: Mutex<()>,
 }
 
@@ -51,13 +51,13 @@ impl DirStore {
         Ok(DirStore::with(Root::open(root)?))
     }
 
-    /// A directory that somebody else has opened: `path` is where it is, without links.
+    /// A store on a directory that the caller has opened: `path` is its path, without links.
     pub fn of(dir: OwnedFd, path: PathBuf) -> Result<DirStore> {
         Ok(DirStore::with(Root::of(dir, path)?))
     }
 
-    /// The same where other machines move and make directories, too: none is remembered from one call to
-    /// the next.
+    /// As [`DirStore::open`], where other machines move and make directories, too: none is remembered
+    /// from one call to the next.
     pub fn open_shared(root: &Path) -> Result<DirStore> {
         let mut root = Root::open(root)?;
         root.trust_nobody();
@@ -68,7 +68,7 @@ impl DirStore {
         DirStore { root: Arc::new(root), access_lock: Mutex::new(Rank::Modes, ()) }
     }
 
-    /// It guards nothing but the turn.
+    /// Takes the turn to change modes; the lock guards no data.
     fn modes(&self) -> MutexGuard<'_, ()> {
         self.access_lock.lock_anyway()
     }
@@ -153,7 +153,7 @@ impl BackingStore for DirStore {
         self.root.run2("link", from, to, || {
             let (from, to) = (self.root.place(from)?, self.root.place(to)?);
             let held = self.root.hold(&from, key)?;
-            // A symbolic link itself gets another name: what is followed ends at what is held.
+            // A new name for a symbolic link itself: following ends at the held object.
             let held_at = own::proc_path(held.as_fd());
             sys::linkat(sys::CWD, held_at, to.dir(), to.name(), AtFlags::SYMLINK_FOLLOW)?;
             to.stat().map(|stat| self.root.attr(&stat))

@@ -1,6 +1,6 @@
 //! Bytes of an open descriptor: whole reads and writes, holes made and found.
 //!
-//! Says nothing about names and gives errno as it comes; the stores add what it befell.
+//! Knows nothing of names and returns errno as it comes; the stores add the file's name.
 
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use rustix::fs::{self as sys, FallocateFlags, SeekFrom};
 use rustix::io::{self as rio, Errno};
 use rustix::process::{Resource, getrlimit};
 
-/// What a system call gives, before the path is known to the error.
+/// The result of a system call, before the path is added to the error.
 pub type Sys<T> = std::result::Result<T, Errno>;
 
 /// Zeros written at once where a hole cannot be punched.
@@ -27,28 +27,29 @@ pub fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> 
     Ok(done)
 }
 
-/// So many of a process's descriptors are not for files: who asks the daemon how it is, or to end, is
-/// answered though programs have as many files open as can be. Of a low limit a quarter.
+/// The number of the process's descriptors that are not for files: a command for the daemon's status,
+/// or for its end, is answered even if programs have as many files open as possible. A quarter of a
+/// low limit.
 const RESERVE: u64 = 256;
 
-/// Refuses one of the last descriptors with EMFILE: those in the reserve.
+/// Refuses one of the last descriptors with EMFILE: those of the reserve.
 pub fn leave_reserve(fd: OwnedFd) -> Sys<OwnedFd> {
     leave(fd, 1)
 }
 
-/// The same for what comes with a file that a program opens, which leaves as many again: what is
-/// written to it must find its way to the store.
+/// As [`leave_reserve`], but leaves twice as many, for the descriptors that come with a program's open
+/// file: bytes that are written to it must find their way to the store.
 pub fn leave_room(fd: OwnedFd) -> Sys<OwnedFd> {
     leave(fd, 2)
 }
 
-/// Half of what [`leave_room`] leaves beside the reserve: so many files that are done with may wait to
-/// be closed, and others can be opened meanwhile.
+/// Half of the descriptors that [`leave_room`] leaves beside the reserve: this many finished files may
+/// wait to be closed, while other files can still be opened.
 pub fn room_to_close() -> usize {
     (reserve(limit()) / 2) as usize
 }
 
-/// The kernel gives the lowest number that is free, so that a number tells how many are taken.
+/// The kernel gives the lowest free number, so a number tells how many are taken.
 fn leave(fd: OwnedFd, reserves: u64) -> Sys<OwnedFd> {
     let limit = limit();
     let number = u64::try_from(fd.as_raw_fd()).expect("a descriptor that is open");
@@ -63,13 +64,13 @@ fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Closes the descriptor, and tells what the store says at that.
+/// Closes the descriptor, and returns the store's answer to that.
 pub fn close(fd: OwnedFd) -> Sys<()> {
-    // SAFETY: the descriptor is ours, and nobody uses it after this.
+    // SAFETY: this function owns the descriptor, and nothing uses it after this.
     match unsafe { libc::close(fd.into_raw_fd()) } {
         0 => Ok(()),
         _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
-            // Linux has closed it all the same.
+            // Linux has closed the descriptor all the same.
             None | Some(Errno::INTR) => Ok(()),
             Some(errno) => Err(errno),
         },
@@ -89,7 +90,7 @@ pub fn write_full(fd: BorrowedFd<'_>, buf: &[u8], offset: u64) -> Sys<()> {
     Ok(())
 }
 
-/// Makes a hole, by writing zeros where the file system knows none; never grows the file.
+/// Makes a hole, by writing zeros where the file system has no holes; never grows the file.
 pub fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Sys<()> {
     let end = offset.saturating_add(len);
     match free(fd, offset, end) {
@@ -98,8 +99,8 @@ pub fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Sys<()> {
     }
 }
 
-/// Gives the space of a range back to whoever holds it. A file system and a block device both
-/// promise that it reads as zeros then, or refuse.
+/// Gives the space of a range back to the file system or device. Both promise that the range reads as
+/// zeros then, or refuse.
 pub fn free(fd: BorrowedFd<'_>, start: u64, end: u64) -> Sys<()> {
     if start >= end {
         return Ok(());
@@ -108,7 +109,7 @@ pub fn free(fd: BorrowedFd<'_>, start: u64, end: u64) -> Sys<()> {
     rio::retry_on_intr(|| sys::fallocate(fd, flags, start, end - start))
 }
 
-/// Stands in for a hole where there are none (NFS before 4.2, FAT, some devices).
+/// Writes zeros in place of a hole (NFS before 4.2, FAT, some devices).
 pub fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Sys<()> {
     let zeros = [0; ZEROS];
     let mut at = start;
@@ -120,7 +121,7 @@ pub fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Sys<()> {
     Ok(())
 }
 
-/// Uses the descriptor's position, which nothing else here depends on.
+/// The next data range. Uses the descriptor's position, which nothing else here depends on.
 pub fn next_data(fd: BorrowedFd<'_>, offset: u64) -> Sys<Option<(u64, u64)>> {
     let start = match sys::seek(fd, SeekFrom::Data(offset)) {
         Ok(start) => start,
@@ -130,7 +131,7 @@ pub fn next_data(fd: BorrowedFd<'_>, offset: u64) -> Sys<Option<(u64, u64)>> {
     };
     match sys::seek(fd, SeekFrom::Hole(start)) {
         Ok(end) => Ok(Some((start, end))),
-        // Cut off in between: the file ends before `start`.
+        // The file was cut off in between: it ends before `start`.
         Err(Errno::NXIO) => Ok(None),
         Err(errno) => Err(errno),
     }

@@ -1,4 +1,4 @@
-//! The backing store: what holds the truth about every byte that is not dirty.
+//! The backing store: it holds the truth about every byte that is not dirty.
 //!
 //! [`BackingStore`] is the only way the engine reaches slow storage. [`DirStore`] serves a
 //! directory, [`SingleStore`] one file or block device; the wrappers in [`wrap`] add throttling, faults, metering and retries to any store.

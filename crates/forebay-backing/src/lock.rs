@@ -1,5 +1,5 @@
-//! Locks that a dying process may still hold: one that was killed keeps its descriptors until its
-//! last system call has ended, and a child that somebody forked has copies of them until it execs.
+//! Locks that a dying process may still hold: a killed process keeps its descriptors until its last
+//! system call has ended, and a forked child has copies of them until it execs.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 const DYING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Takes a lock of a whole file, without blocking (`how` says so), as soon as who is dying has let
-/// it go.
+/// Takes a lock of a whole file, without blocking (`how` says so), as soon as a dying holder has
+/// released it.
 ///
 /// # Errors
 ///
-/// [`Errno::WOULDBLOCK`] if somebody lives and holds it.
+/// [`Errno::WOULDBLOCK`] if a living process holds the lock.
 pub fn outlive(fd: impl AsFd, how: FlockOperation) -> rustix::io::Result<()> {
     past(Errno::WOULDBLOCK, || flock(&fd, how))
 }
 
-/// Repeats `take` for as long as a holder may be dying, while it says `held`.
+/// Repeats `take` while it returns `held`, for as long as a holder may be dying.
 pub(crate) fn past<T>(
     held: Errno,
     mut take: impl FnMut() -> rustix::io::Result<T>,

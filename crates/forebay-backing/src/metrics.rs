@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Steps in a doubling: the error of a quantile is at most a quarter.
 const STEP_BITS: u32 = 2;
-/// The bounds that are told are powers of two of microseconds, up to 2^26 (67 s).
+/// The reported bounds are powers of two of microseconds, up to 2^26 (67 s).
 const POWERS: u32 = 27;
 
 /// Bytes, errors and latency of one kind of operation.
@@ -20,7 +20,7 @@ pub struct Op {
     latency_us: Histogram<STEP_BITS, { (POWERS as usize) << STEP_BITS }>,
 }
 
-/// The state of an [`Op`] at one moment. Two of them make what was in between.
+/// The state of an [`Op`] at one moment. The difference of two states is the activity in between.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OpCounts {
     pub errors: u64,
@@ -38,7 +38,7 @@ impl OpCounts {
         self.latency_us.sum()
     }
 
-    /// What happened since `before`.
+    /// The activity since `before`.
     pub fn since(&self, before: &OpCounts) -> OpCounts {
         OpCounts {
             errors: self.errors.saturating_sub(before.errors),
@@ -61,13 +61,13 @@ impl OpCounts {
         }
     }
 
-    /// How many took at most so many microseconds, for all bounds `2^n - 1`.
+    /// The numbers of operations that took at most so many microseconds, for all bounds `2^n - 1`.
     pub fn cumulative(&self) -> Vec<(u64, u64)> {
         self.latency_us.cumulative(POWERS)
     }
 }
 
-/// What an [`Op`] has seen so far; latencies in microseconds.
+/// A summary of an [`Op`] so far; latencies in microseconds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpSummary {
@@ -88,7 +88,7 @@ impl Op {
         self.latency_us.record(us);
     }
 
-    /// Runs `work` and records how long it took, its bytes (told by `size`) or its error.
+    /// Runs `work` and records its time, its bytes (given by `size`) or its error.
     pub fn time<T, E>(
         &self,
         size: impl FnOnce(&T) -> u64,
@@ -106,7 +106,7 @@ impl Op {
         result
     }
 
-    /// What is part of one has failed.
+    /// Counts a failure of a part of an operation.
     pub fn fail(&self) {
         self.errors.fetch_add(1, Relaxed);
     }

@@ -1,14 +1,14 @@
 //! One file or one block device as a backing store: a root directory that holds one file.
 //!
 //! Invariants:
-//! - O1: the medium is the one that was opened, whatever happens to its name.
-//! - O2: nobody else writes to it through a claim of the kernel (a device with a file system
-//!   mounted on it is refused) or through another forebay. Who writes to it in other ways is not
-//!   kept out, and on a device not even noticed: a device has no time of last change.
-//! - O3: the size is fixed. The one name is, too: EPERM to whatever would change the tree.
+//! - O1: the medium is the opened one, whatever happens to its name.
+//! - O2: no other writer has a claim of the kernel on the medium (a device with a mounted file
+//!   system is refused), and no other forebay. Other ways of writing are not prevented, and on a
+//!   device not even noticed: a device has no time of last change.
+//! - O3: the size is fixed, and so is the one name: a call that would change the tree gets EPERM.
 //!
-//! Each open has a descriptor of its own, since the kernel tells a write error once per
-//! descriptor: a sync of one user must not swallow the error of another.
+//! Each open has a descriptor of its own, since the kernel reports a write error once per
+//! descriptor: one user's sync must not swallow another's error.
 
 mod file;
 mod identity;
@@ -38,7 +38,7 @@ use file::SingleFile;
 
 const ROOT: FileKey = FileKey { ino: 1, generation: 0 };
 
-/// The inode number of the file. What tells one image from another is the generation.
+/// The inode number of the file. The generation tells one image from another.
 const FILE_INO: u64 = 2;
 
 const BLOCK: u32 = 4096;
@@ -51,13 +51,13 @@ pub struct SingleStore {
     opened: Timestamp,
 }
 
-/// What was opened.
+/// The opened file or device.
 #[derive(Debug)]
 struct Medium {
     fd: OwnedFd,
     path: PathBuf,
     kind: MediumKind,
-    /// Of a device, which has no size in its attributes.
+    /// The size of a device, which has no size in its attributes.
     device_size: u64,
 }
 
@@ -67,14 +67,14 @@ enum MediumKind {
     Device,
 }
 
-/// What a path names in a tree of two.
+/// The two objects that a path can name.
 enum Spot {
     Root,
     File,
 }
 
 impl SingleStore {
-    /// Whether `path` is something this store serves; false if it cannot be looked at.
+    /// Whether this store can serve `path`; false if the path cannot be looked at.
     pub fn serves(path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(path).is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
@@ -84,16 +84,16 @@ impl SingleStore {
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if somebody else has claimed it: a mounted file system, an array, a swap
-    /// area, another forebay.
+    /// [`Kind::Usage`] if the device or file is claimed by something else: a mounted file system,
+    /// an array, a swap area, another forebay.
     pub fn open(path: &Path, access: Access) -> Result<SingleStore> {
         let medium = Arc::new(Medium::open(path, access)?);
         let name = path.file_name().unwrap_or(OsStr::new("disk")).to_owned();
         Ok(SingleStore { medium, name, opened: now() })
     }
 
-    /// The same, with the file under another name. Whoever has cached it knows it by that name,
-    /// and device names change from boot to boot.
+    /// The store with its file under another name. A tier that has cached the file knows it by that
+    /// name, and device names change from boot to boot.
     pub fn named(self, name: &OsStr) -> SingleStore {
         SingleStore { name: name.to_owned(), ..self }
     }
@@ -117,7 +117,7 @@ impl SingleStore {
         }
     }
 
-    /// Does `work` on the file; on the root it fails with `root`.
+    /// Does `work` on the file; for the root directory it fails with `root`.
     fn on_file<T>(
         &self,
         what: &str,
@@ -132,7 +132,7 @@ impl SingleStore {
         done.map_err(|errno| self.medium.error(errno, format!("{what} {}", path.display())))
     }
 
-    /// Nothing can be made here.
+    /// Refuses to create `path`: no object can be made in this store.
     fn refuse_new<T>(&self, what: &str, path: &Path) -> Result<T> {
         let errno = match self.spot(path) {
             Ok(_) => Errno::EXIST,
@@ -148,7 +148,7 @@ impl SingleStore {
         Ok(Attr {
             key: ROOT,
             kind: FileKind::Dir,
-            // Readable for whoever may read the file; nothing can be made in it.
+            // Readable for every user who may read the file; no object can be made in it.
             mode: 0o555,
             nlink: 2,
             rdev: 0,
@@ -214,8 +214,8 @@ impl Medium {
         })
     }
 
-    /// The times of a device node tell of the node and change at boot: constants instead, so that
-    /// equal versions are what the tier finds after a restart (O2).
+    /// The times of a device node are the node's and change at boot: constants instead, so that the
+    /// tier finds equal versions after a restart (O2).
     fn device_attr(&self, node: &Attr) -> Attr {
         let never = Timestamp::default();
         Attr {
@@ -234,7 +234,7 @@ impl Medium {
         }
     }
 
-    /// A medium that went away says nothing about its bytes.
+    /// The error of a medium that went away says nothing about its bytes.
     fn error(&self, errno: Errno, context: String) -> Error {
         match errno {
             Errno::NXIO | Errno::STALE => {
@@ -278,7 +278,8 @@ fn kind_of(stat: &Statx, path: &Path) -> Result<MediumKind> {
     }
 }
 
-/// Keeps other forebays out. Advisory: others who write to the file are the user's business.
+/// Keeps other forebays out. The lock is advisory: other writers of the file are the user's
+/// business.
 fn claim(fd: &OwnedFd, path: &Path, access: Access) -> Result<()> {
     let how = match access {
         Access::Read => FlockOperation::NonBlockingLockShared,
@@ -286,7 +287,7 @@ fn claim(fd: &OwnedFd, path: &Path, access: Access) -> Result<()> {
     };
     match lock::outlive(fd, how) {
         Err(Errno::WOULDBLOCK) => Err(claimed(path)),
-        // A file system without locks.
+        // The file system has no locks.
         _ => Ok(()),
     }
 }
@@ -421,7 +422,7 @@ impl BackingStore for SingleStore {
         })
     }
 
-    /// The one entry is no entry of anything.
+    /// The one entry needs no sync.
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.read_dir(path).map(drop)
     }

@@ -1,4 +1,4 @@
-//! The trait every backing store implements, and the values it speaks in.
+//! The trait that every backing store implements, and its values.
 
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ impl FileKey {
     /// Set in the inode numbers of files of other file systems that are mounted below the root.
     pub const NESTED: u64 = 1 << 63;
 
-    /// Whether it may be a file of such a one. What is none is of the root's own file system for certain.
+    /// Whether the file may be on such a file system. If not, it is on the root's own for certain.
     pub fn may_be_nested(self) -> bool {
         self.ino & FileKey::NESTED != 0
     }
@@ -52,8 +52,8 @@ pub enum FileKind {
     Block,
 }
 
-/// What `stat` says of a file. `mode` holds the twelve permission bits only; `blocks` counts
-/// 512-byte units.
+/// The attributes of a file, as `stat` returns them. `mode` holds the twelve permission bits only; `blocks`
+/// counts 512-byte units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     pub key: FileKey,
@@ -78,8 +78,8 @@ impl Attr {
     }
 }
 
-/// Holds on to a file whatever becomes of its names: for as long as this lives its inode number is
-/// given to no other file.
+/// Holds a file, whatever happens to its names: for as long as this lives its inode number is given to no other
+/// file.
 pub trait Pin: Send + Sync {
     /// Opens the file, also when it has no name any more.
     ///
@@ -108,14 +108,14 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Mode and owner of something about to be created. The store makes it so whatever the daemon's
-/// own user and umask are; where the parent directory is set-gid, its group wins, as on a local
-/// file system. A daemon that is not root leaves the owner as itself.
+/// Mode and owner of an object that is about to be created. The store applies them whatever the daemon's own
+/// user and umask are; where the parent directory is set-gid, its group wins, as on a local file system. A
+/// daemon that is not root stays the owner.
 #[derive(Debug, Clone, Copy)]
 pub struct New {
-    /// As asked for.
+    /// The requested mode.
     pub mode: u32,
-    /// What is taken away from it, unless the parent directory has a default ACL: see umask(2).
+    /// The bits removed from the mode, unless the parent directory has a default ACL: see umask(2).
     pub umask: u32,
     pub uid: u32,
     pub gid: u32,
@@ -125,8 +125,8 @@ pub struct New {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
     Free,
-    /// Every file keeps the size it has. Known beforehand, so that a write that could never be
-    /// flushed is refused when it is made.
+    /// Every file keeps its size. Known beforehand, so that a write that could never be flushed is refused at
+    /// once.
     Fixed,
 }
 
@@ -143,7 +143,7 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// The attributes to change; `None` leaves one alone.
+/// The attributes to change; `None` leaves an attribute alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SetAttr {
     pub mode: Option<u32>,
@@ -179,8 +179,8 @@ pub struct StatFs {
     pub frsize: u32,
 }
 
-/// Slow storage with POSIX names. Every call may block for as long as the storage does; callers
-/// that promise a bound keep it themselves.
+/// Slow storage with POSIX names. Every call may block for as long as the storage does; a caller that promises a
+/// bound enforces it.
 pub trait BackingStore: Send + Sync + 'static {
     /// A string that stays the same for this store and differs for every other, across restarts
     /// and mounts. Compared before a fast tier is used (S11).
@@ -194,14 +194,14 @@ pub trait BackingStore: Send + Sync + 'static {
     /// Attributes of `path` itself (never of a link's target).
     fn stat(&self, path: &Path) -> Result<Attr>;
 
-    /// The same with the names of its extended attributes, as [`BackingStore::xattr_list`] has them: one
-    /// question where the store can answer both.
+    /// The attributes and the names of extended attributes, as [`BackingStore::xattr_list`] returns them: one
+    /// call where the store can answer both.
     fn stat_all(&self, path: &Path) -> Result<(Attr, Vec<OsString>)> {
         Ok((self.stat(path)?, self.xattr_list(path)?))
     }
 
-    /// Whether an access list that a file has is among the names of its extended attributes: what is not
-    /// there then is not there.
+    /// Whether a file's access list is among the names of its extended attributes: if it is not listed, the file
+    /// has none.
     fn lists_acls(&self) -> bool {
         false
     }
@@ -210,8 +210,8 @@ pub trait BackingStore: Send + Sync + 'static {
     /// the file's owner: a daemon that owns a 0444 file gets it.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>>;
 
-    /// Opens and looks: one question to a network file system, whose open is answered with the
-    /// attributes.
+    /// Opens a file and returns its attributes: one request to a network file system, whose open is answered
+    /// with the attributes.
     fn open_seen(&self, path: &Path, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
         let file = self.open(path, access)?;
         let attr = file.stat()?;
@@ -228,14 +228,14 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn symlink(&self, path: &Path, target: &OsStr, new: &New) -> Result<Attr>;
 
-    /// Makes `to` another name of `from`, if that is the file with this key: as for [`BackingStore::set_attr`].
+    /// Makes `to` another name of `from`, if `from` has this key: as for [`BackingStore::set_attr`].
     fn link(&self, from: &Path, key: Option<FileKey>, to: &Path) -> Result<Attr>;
 
     fn read_link(&self, path: &Path) -> Result<PathBuf>;
 
     fn unlink(&self, path: &Path) -> Result<()>;
 
-    /// Holds on to the file at `path`. `None` where a store never removes one.
+    /// Holds the file at `path`. `None` where a store never removes a file.
     fn pin(&self, _path: &Path) -> Result<Option<Arc<dyn Pin>>> {
         Ok(None)
     }
@@ -244,12 +244,12 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()>;
 
-    /// Changes attributes of what is at the path, if it is what has this `key`: whoever asked had the right to
-    /// change that, and of what others have put there since nobody knows whether he has. `None`: whatever it is.
+    /// Changes attributes of the object at the path, if it has this `key`: the requester had the right to change
+    /// that object, and may lack the right to change one that was put there since. `None`: any object.
     ///
     /// # Errors
     ///
-    /// ESTALE: it is another.
+    /// ESTALE if another object is at the path.
     fn set_attr(&self, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Result<Attr>;
 
     /// All entries but `.` and `..`.
@@ -257,7 +257,7 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn xattr_get(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>>;
 
-    /// If it is what has this key, as for [`BackingStore::set_attr`].
+    /// Sets an attribute of the object with this key, as for [`BackingStore::set_attr`].
     fn xattr_set(
         &self,
         path: &Path,
@@ -269,7 +269,7 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>>;
 
-    /// If it is what has this key, as for [`BackingStore::set_attr`].
+    /// Removes an attribute of the object with this key, as for [`BackingStore::set_attr`].
     fn xattr_remove(&self, path: &Path, key: Option<FileKey>, name: &OsStr) -> Result<()>;
 
     fn statfs(&self) -> Result<StatFs>;
@@ -277,9 +277,8 @@ pub trait BackingStore: Send + Sync + 'static {
     /// Makes the entries of a directory durable.
     fn sync_dir(&self, path: &Path) -> Result<()>;
 
-    /// Makes data and metadata of all these files durable, by whatever means is cheapest and true
-    /// for this store: one syncfs where the file system is known to honour it, else one fsync
-    /// each.
+    /// Makes data and metadata of all these files durable, in the cheapest way that is correct for this store:
+    /// one syncfs where the file system is known to honour it, else one fsync for each file.
     fn sync_files(&self, files: &[Arc<dyn BackingFile>]) -> Result<()>;
 }
 
@@ -301,22 +300,22 @@ pub trait BackingFile: Send + Sync {
 
     fn set_times(&self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<()>;
 
-    /// Changes attributes, whatever became of the file's name.
+    /// Changes attributes, whatever happened to the file's name.
     fn set_attr(&self, set: &SetAttr) -> Result<Attr>;
 
     /// Makes the file's data and metadata durable (fsync).
     fn sync(&self) -> Result<()>;
 
-    /// The first run of data at or after `offset`, as `[start, end)`; `None` if only a hole is
-    /// left. A store that knows no holes says that everything up to the end is data.
+    /// The first run of data at or after `offset`, as `[start, end)`; `None` if only a hole is left. A store
+    /// without holes reports everything up to the end as data.
     fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
         let size = self.stat()?.size;
         Ok((offset < size).then_some((offset, size)))
     }
 
-    /// Gives the file back to the store, which may take as long as any other call: many stores write
-    /// out what is left only now, and say now what became of it. The file is closed whatever comes
-    /// back. Where others hold it too, whoever drops it last closes it, and hears nothing.
+    /// Gives the file back to the store, which may take as long as any other call: many stores write the rest
+    /// out only now, and report its errors now. The file is closed whatever the result. If there are other
+    /// holders, the last of them closes it by dropping it, without a result.
     fn close(self: Arc<Self>) -> Result<()> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! The conformance suite: what every store, and every store in a wrapper, must do alike.
+//! The conformance suite: the behaviour that every store, bare or in a wrapper, must have.
 //!
-//! Each check works in a directory of its own, so that they do not disturb each other, and panics
-//! with what it expected. Checks of ownership need root; run as somebody else they make sure of
-//! what holds then.
+//! Each check works in a directory of its own, so that checks do not disturb each other, and panics
+//! with the expectation that failed. Checks of ownership need root; as another user they check the
+//! rules for that user.
 
 mod attrs;
 mod data;
@@ -83,7 +83,7 @@ const CHECKS: &[Check] = checks! {
         they_work_on_the_link_itself;
 };
 
-/// Runs every check in `store`, whose root must be empty, and gives their number.
+/// Runs every check in `store`, whose root must be empty, and returns their number.
 pub fn run(store: &dyn BackingStore) -> usize {
     for (name, check) in CHECKS {
         let dir = PathBuf::from(name);
@@ -104,7 +104,7 @@ impl Bench<'_> {
         self.dir.join(name)
     }
 
-    /// A new file with these bytes.
+    /// Makes a new file with these bytes.
     fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
         let (file, _) = self.store.create(&path, &mine(0o644)).expect("create");
@@ -137,7 +137,7 @@ impl Bench<'_> {
     }
 }
 
-/// An owner that any daemon may give: itself.
+/// An owner that any daemon may give: its own user.
 fn mine(mode: u32) -> New {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     New { mode, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() }

@@ -1,8 +1,8 @@
 //! Stores around stores. Each wrapper is a [`Layer`]: one hook that sees every call; the
 //! delegation itself is written once, in [`Wrapped`].
 //!
-//! Order matters: outermost first, `Meter(Retry(Throttle(Fault(DirStore))))` measures what the
-//! engine sees and retries what the faults break.
+//! Order matters: outermost first, `Meter(Retry(Throttle(Fault(DirStore))))` measures the calls as
+//! the engine sees them and retries the injected faults.
 
 mod clock;
 pub mod fault;

@@ -1,4 +1,4 @@
-//! What the kernel says about files and file systems, in the store's own values.
+//! The kernel's facts about files and file systems, as the store's own values.
 
 use std::ffi::{CStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,9 +51,9 @@ fn key(stat: &Statx, root_device: (u32, u32), btime: Timestamp) -> FileKey {
     FileKey { ino, generation: seconds.wrapping_add(btime.nsec.into()) }
 }
 
-/// An inode number for a file of another file system mounted below the root: the top bit, which
-/// no file system in use sets, keeps it apart from the root's own. It changes when the device
-/// number does, which a reboot may bring about.
+/// An inode number for a file of another file system that is mounted below the root: the top bit, which no file
+/// system in use sets, keeps it apart from the root's own. The number changes with the device number, which a
+/// reboot may change.
 fn foreign((major, minor): (u32, u32), ino: u64) -> u64 {
     let device = u64::from(major) << 32 | u64::from(minor);
     mix(device ^ mix(ino)) | FileKey::NESTED
@@ -82,8 +82,8 @@ pub fn kind(kind: FileType) -> FileKind {
     }
 }
 
-/// Room for so much of a listing at once. A client of a network file system asks its server for as much as there is
-/// room for, and only at the beginning of a listing for the attributes with it (NFS, FUSE).
+/// The buffer for a listing. A client of a network file system asks its server for as much as fits, and asks for
+/// the attributes with it only at the beginning of a listing (NFS, FUSE).
 const LISTED_AT_ONCE: usize = 1 << 20;
 
 pub fn entries(fd: OwnedFd) -> Sys<Vec<DirEntry>> {
@@ -109,7 +109,7 @@ pub fn entries(fd: OwnedFd) -> Sys<Vec<DirEntry>> {
     Ok(list)
 }
 
-/// The kind of an entry where the file system does not list it; `None` if it has gone meanwhile.
+/// The kind of an entry where the file system does not list it; `None` if the entry has gone meanwhile.
 fn look(dir: BorrowedFd<'_>, name: &CStr) -> Sys<Option<FileKind>> {
     match sys::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
         Ok(stat) => Ok(Some(kind(FileType::from_raw_mode(stat.stx_mode.into())))),
@@ -118,10 +118,9 @@ fn look(dir: BorrowedFd<'_>, name: &CStr) -> Sys<Option<FileKind>> {
     }
 }
 
-/// What tells this directory or file from every other: its inode number and birth time, with the
-/// file system's id where that comes from its UUID (ext, btrfs), and with the canonical path where
-/// it does not: XFS and f2fs derive their id from the device number, which a reboot may change,
-/// and NFS has none.
+/// The identity that tells this directory or file from every other: its inode number and birth time, with the file
+/// system's id where that comes from its UUID (ext, btrfs), and otherwise with the canonical path: XFS and f2fs
+/// derive their id from the device number, which a reboot may change, and NFS has none.
 pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
     let stat = stat_fd(fd)?;
     let statfs = sys::fstatfs(fd)?;
@@ -135,8 +134,8 @@ pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
     Ok(format!("1:{magic:08x}:{}:{sec}.{nsec:09}:{place}", stat.stx_ino))
 }
 
-/// Whether files of this file system have their access lists among their extended attributes, where they have
-/// any (NFSv4 has none of this kind).
+/// Whether files of this file system show their access lists among their extended attributes, if they have any
+/// (NFSv4 has no such lists).
 pub fn lists_acls(statfs: &sys::StatFs) -> bool {
     let lists = [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS, magic::NFS];
     lists.contains(&magic::of(statfs))

@@ -1,4 +1,4 @@
-//! Creating objects that belong to the caller although the daemon makes them.
+//! The creation of objects that belong to the caller although the daemon makes them.
 //!
 //! Group and mode are right from the start: the creating thread takes the caller's group and umask
 //! for the one call, so the file system itself lets a set-gid parent or a default ACL win. The user
@@ -18,7 +18,7 @@ use super::{DirStore, Sys};
 use crate::fd::leave_reserve;
 use crate::{Attr, FileKind, New};
 
-/// What to create besides an open regular file.
+/// The kind of object to create, besides an open regular file.
 pub enum What<'a> {
     Dir,
     Node(FileKind, u64),
@@ -80,14 +80,14 @@ fn node_type(kind: FileKind) -> Sys<FileType> {
     }
 }
 
-/// Best effort: the caller reports why the object could not be made right; a rest that stays is
-/// empty.
+/// Removes the object, best effort: the caller reports why the object could not be made right; an
+/// object that stays is empty.
 fn undo(place: &Place<'_>, flags: AtFlags) {
     let _ = sys::unlinkat(place.dir(), place.name(), flags);
 }
 
-/// As [`settle`] for an object known by name only. Most need nothing; for the others the object
-/// is pinned first, and must still be the fresh one.
+/// As [`settle`] for an object known by name only. Most objects need nothing; the others are pinned
+/// first, and must still be the fresh ones.
 fn settle_name(place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<Statx> {
     let stat = place.stat()?;
     let symlink = matches!(what, What::Symlink(_));
@@ -105,15 +105,15 @@ fn settle_name(place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<Statx> {
     settle(fd.as_fd(), stat, new)
 }
 
-/// Somebody with direct access to the tree may have swapped the name for a hard link to another
-/// file before it was pinned; that file must not be given away.
+/// Fails unless the object is fresh. A program with direct access to the tree may have replaced the
+/// name by a hard link to another file before it was pinned; that file must not be given away.
 fn require_fresh(stat: &Statx) -> Sys<()> {
     let dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
     let mine = stat.stx_uid == rustix::process::geteuid().as_raw();
     if mine && (dir || stat.stx_nlink == 1) { Ok(()) } else { Err(Errno::STALE) }
 }
 
-/// Gives a fresh object the owner and the mode bits that chown took.
+/// Gives a fresh object its owner, and the mode bits that chown removed.
 fn settle(fd: BorrowedFd<'_>, stat: Statx, new: &New) -> Sys<Statx> {
     let want = wanted_mode(&stat, new);
     let given = give(fd, &stat, new)?;
@@ -126,8 +126,8 @@ fn settle(fd: BorrowedFd<'_>, stat: Statx, new: &New) -> Sys<Statx> {
     stat_fd(fd)
 }
 
-/// What umask and ACL left of the mode, plus what the kernel took for the daemon's sake. A set-gid
-/// bit inherited by a directory stays.
+/// The mode that umask and ACL left, plus the bits that the kernel removed because of the daemon. A
+/// set-gid bit that a directory inherited stays.
 fn wanted_mode(stat: &Statx, new: &New) -> u32 {
     mode(stat) | new.mode & 0o7000
 }
@@ -140,8 +140,9 @@ fn new_owner(stat: &Statx, new: &New) -> Option<u32> {
     (is_root() && stat.stx_uid != new.uid).then_some(new.uid)
 }
 
-/// Whether the owner was changed. A file system that knows no owners (FAT) or maps root to nobody
-/// (NFS) answers EPERM to root: what it made is then all there is, as for a local program.
+/// Changes the owner; returns whether that was done. A file system without owners (FAT) or that
+/// maps root to nobody (NFS) answers EPERM to root: then the object stays as it was made, as for a
+/// local program.
 fn give(fd: BorrowedFd<'_>, stat: &Statx, new: &New) -> Sys<bool> {
     let Some(uid) = new_owner(stat, new) else { return Ok(false) };
     match sys::chownat(fd, "", Some(Uid::from_raw(uid)), None, AtFlags::EMPTY_PATH) {
@@ -177,7 +178,7 @@ impl Drop for Group {
     }
 }
 
-/// Sets the group of this thread's file operations and gives the one before.
+/// Sets the group of this thread's file operations and returns the earlier one.
 fn set_group(gid: u32) -> u32 {
     // SAFETY: changes the calling thread's credentials only; touches no memory.
     unsafe { libc::setfsgid(gid) }.cast_unsigned()
@@ -185,7 +186,7 @@ fn set_group(gid: u32) -> u32 {
 
 /// The calling thread's umask, changed for the life of this value.
 struct Umask {
-    /// `None` where a thread may have none of its own.
+    /// `None` where a thread cannot have a umask of its own.
     before: Option<libc::mode_t>,
 }
 
@@ -193,7 +194,7 @@ impl Umask {
     fn take(umask: u32) -> Umask {
         thread_local! {
             // SAFETY: from now on the thread has a working directory and a umask of its own, which
-            // nobody else relies on; touches no memory.
+            // no other code relies on; touches no memory.
             static IS_OWN: bool = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
         }
         let is_own = IS_OWN.with(|is_own| *is_own);
@@ -215,8 +216,8 @@ impl Drop for Umask {
     }
 }
 
-/// Sets the umask and gives the one before.
+/// Sets the umask and returns the earlier one.
 fn set_umask(umask: u32) -> libc::mode_t {
-    // SAFETY: changes a number of the kernel's; touches no memory.
+    // SAFETY: changes a number in the kernel; touches no memory.
     unsafe { libc::umask(umask & 0o777) }
 }

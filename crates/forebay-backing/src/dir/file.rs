@@ -17,10 +17,10 @@ use crate::{Attr, BackingFile, Result, SetAttr, SetTime, Timestamp};
 pub struct DirFile {
     fd: OwnedFd,
     device: (u32, u32),
-    /// Grows with each open of this process; see [`super::sync`].
+    /// Grows with each open in this process; see [`super::sync`].
     opened: u64,
     root: Arc<Root>,
-    /// As it was opened: for messages only, a rename does not reach it.
+    /// The path at the open: for messages only, since a rename does not change it.
     path: PathBuf,
 }
 

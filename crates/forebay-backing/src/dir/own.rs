@@ -1,5 +1,5 @@
-//! What depends on who the daemon is: opening files it owns but may not write, and changing
-//! modes, owners and times.
+//! Operations that depend on the daemon's user: opening files it owns but may not write, and
+//! changing modes, owners and times.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -37,9 +37,9 @@ fn flags(access: Access) -> OFlags {
     }
 }
 
-/// A FIFO must not make us wait for its other end, hence NONBLOCK; on a regular file that flag
-/// would turn a lease of another process into EAGAIN and io_uring reads into short ones, so it is
-/// taken off again.
+/// A FIFO must not make the daemon wait for its other end, hence NONBLOCK; on a regular file that
+/// flag would turn a lease of another process into EAGAIN and io_uring reads into short ones, so it
+/// is removed again.
 fn open_now(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
     match store.root.open_fd(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, 0) {
         Ok(fd) => {
@@ -52,8 +52,8 @@ fn open_now(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
     }
 }
 
-/// Opens a file that belongs to the daemon although its mode says no: the owner may always give
-/// himself the right, so the file's 0444 is the kernel's business above us, not ours.
+/// Opens a file that belongs to the daemon although its mode forbids it: an owner may always grant
+/// itself the right, so the file's 0444 is for the kernel above the daemon to enforce.
 ///
 /// A crash between the two chmods leaves the file with `u+rw` added. Both change its ctime.
 fn open_own(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
@@ -82,8 +82,8 @@ pub fn require_regular(stat: &Statx) -> Sys<()> {
     }
 }
 
-/// Owner first, since chown takes set-uid and set-gid bits away; times last, since nothing after
-/// them may touch the file.
+/// Changes attributes, the owner first, since chown removes set-uid and set-gid bits; times last,
+/// since nothing after them may touch the file.
 pub fn set_attr(store: &DirStore, path: &Path, key: Option<FileKey>, set: &SetAttr) -> Sys<Attr> {
     let held = store.root.hold(&store.root.place(path)?, key)?;
     if set.uid.is_some() || set.gid.is_some() {
@@ -100,7 +100,8 @@ pub fn set_attr(store: &DirStore, path: &Path, key: Option<FileKey>, set: &SetAt
     stat_fd(&held).map(|stat| store.root.attr(&stat))
 }
 
-/// Of what an O_PATH descriptor holds. Linux before 5.8 takes no descriptor alone.
+/// Sets the times of the object that an O_PATH descriptor holds. Linux before 5.8 needs a path for
+/// that.
 fn set_times(held: BorrowedFd<'_>, times: &Timestamps) -> Sys<()> {
     match sys::utimensat(held, "", times, AtFlags::EMPTY_PATH) {
         Err(Errno::INVAL | Errno::NOENT) => {
@@ -110,7 +111,7 @@ fn set_times(held: BorrowedFd<'_>, times: &Timestamps) -> Sys<()> {
     }
 }
 
-/// The same through a descriptor, for a file that may have lost its name.
+/// Changes attributes through a descriptor, for a file that may have lost its name.
 pub fn set_attr_fd(fd: BorrowedFd<'_>, set: &SetAttr) -> Sys<()> {
     if set.uid.is_some() || set.gid.is_some() {
         sys::fchown(fd, set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw))?;
@@ -135,18 +136,20 @@ pub fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Timestamps {
     Timestamps { last_access: spec(atime), last_modification: spec(mtime) }
 }
 
-/// chmod of what an O_PATH descriptor holds; a link's mode cannot be changed (EOPNOTSUPP).
+/// chmod of the object that an O_PATH descriptor holds; a link's mode cannot be changed
+/// (EOPNOTSUPP).
 fn chmod(held: BorrowedFd<'_>, mode: u32) -> Sys<()> {
     let link = FileType::from_raw_mode(stat_fd(held)?.stx_mode.into()) == FileType::Symlink;
     if link { Err(Errno::OPNOTSUPP) } else { chmod_fd(held, mode) }
 }
 
-/// chmod of whatever `fd` holds, O_PATH or not; never a link.
+/// chmod of the object that `fd` holds, O_PATH or not; never a link.
 pub fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Sys<()> {
     sys::chmod(proc_path(fd), Mode::from_raw_mode(mode))
 }
 
-/// A name for what an O_PATH descriptor holds; the kernel follows it to the object, not to a name.
+/// A name for the object that a descriptor holds; the kernel follows it to the object, not to a
+/// name.
 pub fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

@@ -1,10 +1,10 @@
-//! Directories that were resolved a moment ago, so that work on many files of one directory does
-//! not resolve its path for each of them.
+//! A cache of directories that were resolved a moment ago, so that work on many files of one directory does not
+//! resolve its path for each of them.
 //!
-//! A directory is used again for at most [`TRUST`], the time for which the kernel above believes
-//! its names, too, and only while it exists. What moves or removes one through us says so with
-//! [`Parents::forget`]. Where other machines move directories, too, none is used again
-//! ([`Parents::trust_nobody`]): a file of the old one would be taken for that of the new one.
+//! A directory is used again for at most [`TRUST`], the time for which the kernel above believes its names, too, and
+//! only while it exists. A move or removal of a directory through this store calls [`Parents::forget`]. Where other
+//! machines move directories, too, none is used again ([`Parents::trust_nobody`]): a file of the old directory would
+//! be taken for that of the new one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use super::Sys;
 
 const TRUST: Duration = Duration::from_secs(1);
 
-/// Each holds a descriptor.
+/// The most directories in the cache; each holds a descriptor.
 const COUNT_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Parents {
         let (began, forgets) = (Instant::now(), self.known.read().forgets);
         let opened = Arc::new(open()?);
         let mut known = self.known.write();
-        // What was opened before a directory was moved may be that one, by its old name.
+        // A directory that was opened before the move may be the moved one, by its old name.
         if known.forgets == forgets {
             if known.dirs.len() >= COUNT_MAX {
                 known.dirs.clear();
@@ -70,7 +70,7 @@ impl Parents {
         Ok(opened)
     }
 
-    /// Whether it was there a moment ago.
+    /// Whether the directory was in the cache a moment ago.
     pub fn knows(&self, path: &Path) -> bool {
         let known = self.known.read();
         known.dirs.get(path.as_os_str()).is_some_and(|(since, _)| since.elapsed() < TRUST)
@@ -85,7 +85,7 @@ impl Parents {
         exists(&dir).then_some(dir)
     }
 
-    /// What lies at or below `path` is another directory from now on.
+    /// Forgets the directories at or below `path`: other directories have their paths from now on.
     pub fn forget(&self, path: &Path) {
         let mut known = self.known.write();
         known.forgets += 1;
@@ -93,9 +93,9 @@ impl Parents {
     }
 }
 
-/// Whether nobody has removed it, who may have made another by its name. For all that this machine knows: asked for
-/// more, the client of a file system elsewhere would ask its server after each change of the directory, by which what it
-/// knows of it is out of date. A directory that another machine has removed answers what is done in it with ESTALE.
+/// Whether the directory was not removed; another may have its name then. Only this machine's knowledge is asked:
+/// otherwise the client of a remote file system would ask its server after each change of the directory, which
+/// outdates its knowledge. A directory that another machine has removed answers operations in it with ESTALE.
 fn exists(dir: &OwnedFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
     rustix::fs::statx(dir, "", flags, StatxFlags::NLINK).is_ok_and(|stat| stat.stx_nlink > 0)
@@ -117,7 +117,7 @@ mod tests {
         };
         std::fs::create_dir(&path).expect("room");
         let first = inode();
-        // Holds the inode's number.
+        // Holds the inode's number in use.
         let _held = open().expect("it is there");
         std::fs::remove_dir(&path).and_then(|()| std::fs::create_dir(&path)).expect("room");
         assert_ne!(inode(), first);

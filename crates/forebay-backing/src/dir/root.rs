@@ -1,11 +1,11 @@
 //! Names below the root: the one place where a path becomes a descriptor.
 //!
-//! A path of one component needs no resolution: the kernel is given the root and the name. A
-//! longer one is resolved by `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, or component
-//! by component where the kernel (before 5.6) or a sandbox does not offer that call.
+//! A path of one component needs no resolution: the kernel is given the root and the name. A longer
+//! path is resolved by `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, or component by
+//! component where the kernel (before 5.6) or a sandbox does not offer that call.
 //!
-//! A file system that is mounted below the root is served with it, unless the kernel shows itself there
-//! (see [`magic::of_kernel`]): what is in `/proc` would be open to all with the daemon's rights.
+//! A file system that is mounted below the root is served with it, unless it shows the kernel's state
+//! (see [`magic::of_kernel`]): `/proc` would be open to all with the daemon's rights.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -21,7 +21,7 @@ use super::parents::Parents;
 use super::{Sys, attr};
 use crate::{Attr, Error, FileKey, Kind, Result};
 
-/// The opened root directory and what is constant about it.
+/// The opened root directory and its constant properties.
 #[derive(Debug)]
 pub struct Root {
     fd: OwnedFd,
@@ -59,7 +59,7 @@ impl Root {
         Root::of(fd, canonical)
     }
 
-    /// `path` is where it is, without links.
+    /// The root at an opened directory; `path` is its path, without links.
     pub fn of(fd: OwnedFd, path: PathBuf) -> Result<Root> {
         let context = || format!("open backing store {}", path.display());
         if let Some(name) = magic::of_kernel(&fd) {
@@ -95,14 +95,14 @@ impl Root {
         attr::attr(stat, self.device)
     }
 
-    /// Holds on to what a place has, if it is what has this key.
+    /// Holds the object at a place, if it has this key.
     pub fn hold(&self, place: &Place<'_>, key: Option<FileKey>) -> Sys<OwnedFd> {
         let held = place.pin()?;
         self.require(&held, key)?;
         Ok(held)
     }
 
-    /// ESTALE if the descriptor is of another than what has this key.
+    /// Fails with ESTALE if the descriptor's object does not have this key.
     pub fn require(&self, held: &OwnedFd, key: Option<FileKey>) -> Sys<()> {
         let Some(key) = key else { return Ok(()) };
         if self.attr(&stat_fd(held)?).key == key { Ok(()) } else { Err(Errno::STALE) }
@@ -119,8 +119,8 @@ impl Root {
             Resolver::Walk => self.walk(path, flags, mode),
         };
         if matches!(opened, Err(Errno::LOOP | Errno::NOTDIR)) {
-            // Maybe its directory was replaced: who asks what is at the path must not be told of
-            // the one from before.
+            // Perhaps the parent directory was replaced: a question about the path must not be answered
+            // with the old directory.
             path.parent().into_iter().for_each(|parent| self.parents.forget(parent));
         }
         opened
@@ -139,7 +139,7 @@ impl Root {
         at.ok_or(Errno::NOENT)
     }
 
-    /// The directory that holds `path`'s last component, and that component.
+    /// The directory that holds `path`'s last component, and that component's name.
     pub fn place<'a>(&'a self, path: &'a Path) -> Sys<Place<'a>> {
         check(path)?;
         let root = Dir::Root(self.fd.as_fd());
@@ -154,21 +154,21 @@ impl Root {
         Ok(Place { dir: Dir::Opened(self.parents.get(parent, open)?), name })
     }
 
-    /// Other machines move directories, too.
+    /// Notes that other machines move directories, too.
     pub fn trust_nobody(&mut self) {
         self.parents.trust_nobody();
     }
 
-    /// To be called when the directory that may be at `path` was moved or removed.
+    /// Called when the directory that may be at `path` was moved or removed.
     pub fn moved(&self, path: &Path) {
         self.parents.forget(path);
     }
 
-    /// Runs one operation and gives its error the operation and the path.
+    /// Runs one operation and adds the operation and the path to its error.
     pub fn run<T>(&self, what: &str, path: &Path, work: impl FnOnce() -> Sys<T>) -> Result<T> {
         work().map_err(|errno| {
             let context = format!("{what} {}", self.show(path));
-            // Where its directory is, the root is, too.
+            // If the parent directory exists, the root does, too.
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             match errno {
                 Errno::NOENT if parent.is_some_and(|parent| self.parents.knows(parent)) => {
@@ -196,7 +196,7 @@ impl Root {
         shown.display().to_string()
     }
 
-    /// D3: a missing or stale file below a root that is itself gone says nothing about the file.
+    /// D3: ENOENT or ESTALE below a root that is itself gone says nothing about the file.
     pub fn error(&self, errno: Errno, context: String) -> Error {
         let gone = match errno {
             Errno::NOENT => stat_fd(&self.fd).is_ok_and(|root| root.stx_nlink == 0),
@@ -233,7 +233,7 @@ impl Place<'_> {
         statx(self.dir(), self.name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Holds on to the object itself, link or not, whatever happens to its name.
+    /// Holds the object itself, link or not, whatever happens to its name.
     pub fn pin(&self) -> Sys<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         sys::openat(self.dir(), self.name, flags, Mode::empty())
@@ -248,7 +248,7 @@ fn statx(dir: BorrowedFd<'_>, name: &OsStr, flags: AtFlags) -> Sys<Statx> {
     sys::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
 
-/// The trait promises plain relative paths; anything else must not reach the kernel (D1).
+/// The trait promises plain relative paths; any other path must not reach the kernel (D1).
 fn check(path: &Path) -> Sys<()> {
     let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
     if plain { Ok(()) } else { Err(Errno::INVAL) }
@@ -257,7 +257,7 @@ fn check(path: &Path) -> Sys<()> {
 fn probe(root: &OwnedFd) -> Resolver {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match open_beneath(root.as_fd(), Path::new("."), flags, Mode::empty()) {
-        // Some container sandboxes answer EPERM to a call they do not know.
+        // Some container sandboxes answer EPERM to a call that they do not know.
         Err(Errno::NOSYS | Errno::PERM) => Resolver::Walk,
         _ => Resolver::Openat2,
     }

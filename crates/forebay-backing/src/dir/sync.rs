@@ -1,4 +1,4 @@
-//! Making many files durable at once.
+//! Syncs of many files at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use rustix::fs as sys;
 use super::file::DirFile;
 use crate::{BackingFile, Result};
 
-/// One syncfs also writes what others left dirty, so a few files are cheaper one by one.
+/// One syncfs also writes the dirty bytes of other programs, so a few files are cheaper one by one.
 const FEW: usize = 2;
 
-/// Syncs all files, or gives the first error, which names its file.
+/// Syncs all files, or returns the first error, which names its file.
 pub fn files(files: &[Arc<dyn BackingFile>]) -> Result<()> {
     let mut groups: BTreeMap<(u32, u32), Vec<&DirFile>> = BTreeMap::new();
     for file in files {
@@ -31,12 +31,12 @@ fn sync_group(group: &[&DirFile]) -> Result<()> {
     }
 }
 
-/// Whether one syncfs wrote the whole group out. If not, fsync of each file tells which one
-/// failed, or that the error was a stranger's.
+/// Whether one syncfs wrote the whole group out. If not, fsync of each file tells which one failed,
+/// or that the error was in another program's file.
 ///
 /// The kernel reports through a descriptor the write errors since that descriptor was opened, so
-/// the group's oldest is the one that cannot miss an error of the others. It is fsynced too, which
-/// makes the disk empty its own cache even if the file system had nothing left to log.
+/// the group's oldest descriptor cannot miss an error of the others. It is fsynced too, which makes
+/// the disk flush its cache even if the file system had nothing left to log.
 fn all_written(oldest: &DirFile) -> bool {
     honours_syncfs(&oldest.fd()) && sys::syncfs(oldest.fd()).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What is particular to a directory of the local kernel; the rest is in the suite.
+//! Tests of a directory of the local kernel; the tests of all stores are in the suite.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -93,7 +93,7 @@ fn no_change_goes_through_a_link_out_of_the_tree() {
     assert_eq!((meta.mode() & 0o7777, meta.len()), (0o600, 4));
 }
 
-/// Both resolvers must agree, since only old kernels use the second one.
+/// Both resolvers must agree, since only old kernels use the one by components.
 #[test]
 fn resolving_by_components_conforms_too() {
     let dir = TempDir::new();
@@ -102,7 +102,8 @@ fn resolving_by_components_conforms_too() {
     assert!(crate::suite::run(&store) > 0);
 }
 
-/// Method: a thread of ours gives up root, which the raw calls do for the calling thread alone.
+/// Method: a thread of this process gives up root, which the raw calls do for the calling thread
+/// alone.
 #[test]
 fn an_ordinary_users_store_conforms() {
     const NOBODY: u32 = 65534;
@@ -166,8 +167,8 @@ fn holes_are_seen_and_made_where_the_file_system_has_them() {
     assert_eq!(file.next_data(0).unwrap(), Some((1 << 19, 1 << 20)));
 }
 
-/// A directory that is moved or replaced, through us or behind our back, is not taken for the one
-/// of a moment ago.
+/// A directory that is moved or replaced, through the store or behind its back, is not taken for
+/// the earlier one.
 #[test]
 fn a_directory_replaced_a_moment_ago_is_seen() {
     let dir = TempDir::new();

@@ -22,7 +22,7 @@ pub fn get(root: &Root, path: &Path, name: &OsStr) -> Sys<Vec<u8>> {
     with_object(root, path, None, |object| fetch(|buf| sys::getxattr(object, name, buf)))
 }
 
-/// The same of what an O_PATH descriptor holds.
+/// The value from the object that an O_PATH descriptor holds.
 pub fn get_held(held: &OwnedFd, name: &OsStr) -> Sys<Vec<u8>> {
     let object = proc_path(held.as_fd());
     fetch(|buf| sys::getxattr(&object, name, buf))
@@ -32,8 +32,8 @@ pub fn list(root: &Root, path: &Path) -> Sys<Vec<OsString>> {
     with_object(root, path, None, |object| fetch(|buf| sys::listxattr(object, buf))).map(names)
 }
 
-/// The same of a name in an open directory, in one call: the kernel follows the descriptor to the directory,
-/// and no link after it.
+/// The attributes of a name in an open directory, in one call: the kernel follows the descriptor to the
+/// directory, and no link after it.
 pub fn list_at(place: &Place<'_>) -> Sys<Vec<OsString>> {
     let at = Path::new(&proc_path(place.dir())).join(place.name());
     fetch(|buf| sys::llistxattr(&at, buf)).map(names)

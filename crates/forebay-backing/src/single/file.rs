@@ -30,13 +30,13 @@ impl SingleFile {
         work().map_err(|errno| self.medium.error(errno, format!("{what} {}", self.medium.shown())))
     }
 
-    /// O3. A file is asked each time: somebody may have cut it short.
+    /// The size (O3). A file is asked each time: another program may have cut it short.
     fn size(&self) -> Sys<u64> {
         self.medium.attr().map(|attr| attr.size)
     }
 
-    /// Through the descriptor that claimed the device: without the claim the kernel refuses while
-    /// pages of the range are in use.
+    /// Discards through the descriptor that claimed the device: without the claim the kernel
+    /// refuses while pages of the range are in use.
     fn discard(&self, start: u64, end: u64) -> Sys<()> {
         if self.access == Access::Read {
             return Err(Errno::BADF);
@@ -134,8 +134,8 @@ impl BackingFile for SingleFile {
     }
 }
 
-/// An image may be given to somebody else; the node of a device belongs to the system. Times of a
-/// device are not kept by anybody.
+/// Changes attributes of an image, which may change its owner; the node of a device belongs to the
+/// system, and times of a device are not kept.
 pub fn set_attr(medium: &Medium, set: &SetAttr) -> Sys<()> {
     match medium.kind {
         MediumKind::File => own::set_attr_fd(medium.fd.as_fd(), set),

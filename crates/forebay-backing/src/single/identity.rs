@@ -1,4 +1,4 @@
-//! What tells one file or device from every other, across restarts.
+//! The identity that tells one file or device from every other, across restarts.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use crate::dir::attr;
 use crate::dir::root::stat_fd;
 use crate::fd::Sys;
 
-/// Where the kernel tells what a device calls itself, the most unique first.
+/// The files in sysfs that name a device, the most unique first.
 const SERIALS: &[&str] =
     &["wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid", "loop/backing_file"];
 
@@ -22,8 +22,9 @@ pub fn of(medium: &Medium) -> Sys<String> {
     }
 }
 
-/// By its serial number, which moves with it from slot to slot. A device without one goes by its
-/// number, and then its size must fit, too: a cheap guard against a neighbor that took the number.
+/// The identity of a device by its serial number, which moves with it from slot to slot. A device
+/// without one is known by its number and its size: a cheap guard against another device that took
+/// the number.
 fn device(medium: &Medium) -> Sys<String> {
     let stat = stat_fd(medium.fd.as_fd())?;
     let (major, minor) = (stat.stx_rdev_major, stat.stx_rdev_minor);
@@ -34,7 +35,7 @@ fn device(medium: &Medium) -> Sys<String> {
     })
 }
 
-/// Of a partition: its disk's, and its number.
+/// The serial number of a device; for a partition its disk's, and the partition's number.
 fn serial(dir: &Path) -> Option<String> {
     match read(&dir.join("partition")) {
         Some(number) => Some(format!("{}:{number}", own_serial(dir.parent()?)?)),

@@ -1,4 +1,4 @@
-//! What is particular to one file or device; the rest is in the suite.
+//! Tests of one file or device; the tests of all stores are in the suite.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn open(path: &Path) -> SingleStore {
 struct Loop(PathBuf);
 
 impl Loop {
-    /// `None` where there are none: not root, or no such devices.
+    /// `None` where loop devices cannot be used: not root, or no such devices.
     fn attach(image: &Path) -> Option<Loop> {
         let out = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
         if !out.status.success() {
@@ -62,7 +62,7 @@ fn a_device_conforms() {
     assert!(run_single(&store, device.0.file_name().unwrap().as_ref()) > 0);
 }
 
-/// The hole reaches whatever is behind the device.
+/// The hole reaches the file behind the device.
 #[test]
 fn a_hole_in_a_device_is_a_discard() {
     use std::os::unix::fs::MetadataExt;

@@ -27,7 +27,7 @@ pub fn modes_are_exact_whatever_the_umask(b: &Bench<'_>) {
     }
 }
 
-/// Who had the right to change a file has perhaps none to change what others have put in its place.
+/// A user with the right to change a file may lack it for an object that was put in its place.
 pub fn what_took_a_name_since_is_left_alone(b: &Bench<'_>) {
     let stale = |done: Result<()>| assert!(done.unwrap_err().is(libc::ESTALE));
     for dir in [false, true] {
@@ -106,7 +106,7 @@ pub fn a_symlink_has_no_mode_to_change(b: &Bench<'_>) {
     assert_eq!(b.store.stat(&target).unwrap().mode, 0o644);
 }
 
-/// Makes one object of each kind; their modes where they have one are `new.mode`.
+/// Makes one object of each kind; their modes, for kinds that have one, are `new.mode`.
 fn one_of_each(b: &Bench<'_>, dir: &Path, new: &New) -> Vec<Attr> {
     vec![
         b.store.create(&dir.join("file"), new).unwrap().1,

@@ -37,7 +37,7 @@ pub fn a_gap_reads_as_zeros_and_stays_a_hole(b: &Bench<'_>) {
     let runs = runs(&*file);
     assert!(runs.first().is_some_and(|(start, _)| *start == 0), "{runs:?}");
     assert!(runs.last().is_some_and(|(_, end)| *end == 4 * MIB + 4), "{runs:?}");
-    // A store that knows no holes says it is all data; one that does has none in the middle.
+    // A store without holes reports it all as data; a store with holes has a hole in the middle.
     assert!(runs.len() == 1 || runs[0].1 < 4 * MIB, "{runs:?}");
     assert_eq!(file.next_data(4 * MIB + 4).unwrap(), None);
 }

@@ -47,7 +47,7 @@ pub fn a_full_directory_is_not_removed(b: &Bench<'_>) {
     let (full, empty) = (b.subdir("full"), b.subdir("empty"));
     let inside = b.file("full/f", b"");
     fails(b.store.rmdir(&full), libc::ENOTEMPTY);
-    // POSIX allows both answers; XFS gives the other one.
+    // POSIX allows both answers; XFS gives EEXIST.
     let error = b.store.rename(&empty, &full, RenameMode::Replace).unwrap_err();
     assert!(error.is(libc::ENOTEMPTY) || error.is(libc::EEXIST), "{error}");
     b.store.unlink(&inside).unwrap();
@@ -144,7 +144,7 @@ pub fn a_hard_link_to_a_symlink_is_one_too(b: &Bench<'_>) {
     let attr = b.store.link(&link, None, &b.path("second")).unwrap();
     assert_eq!((attr.kind, attr.nlink), (FileKind::Symlink, 2));
     assert_eq!(b.store.read_link(&b.path("second")).unwrap(), Path::new("some/where"));
-    // XFS ends at 1023 bytes.
+    // XFS allows at most 1023 bytes.
     let long = "x".repeat(1000);
     let path = b.symlink("long", &long);
     assert_eq!(b.store.read_link(&path).unwrap(), PathBuf::from(&long));

@@ -1,4 +1,4 @@
-//! What a store of one file of fixed size must do, whatever is behind it.
+//! The behaviour that a store of one file of fixed size must have, whatever its medium.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl One<'_> {
 }
 
 /// Runs every check in `store`, whose one file is called `name` and is a multiple of 4 KiB and at
-/// least 4 MiB long, and gives their number. The bytes of the file are overwritten.
+/// least 4 MiB long, and returns their number. The bytes of the file are overwritten.
 pub fn run_single(store: &dyn BackingStore, name: &Path) -> usize {
     let size = store.stat(name).expect("the file").size;
     assert!(size >= 4 * MIB as u64 && size.is_multiple_of(4096), "{size} bytes");

@@ -1,9 +1,9 @@
-//! Directories that go away.
+//! Temporary directories.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A new directory below `TMPDIR`, removed with all it holds at the end of its life.
+/// A new directory below `TMPDIR`, removed with its contents when dropped.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,

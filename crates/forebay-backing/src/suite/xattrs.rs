@@ -13,7 +13,7 @@ fn name(name: &str) -> &OsStr {
 
 fn list(b: &Bench<'_>, path: &Path) -> BTreeSet<String> {
     let names = b.store.xattr_list(path).unwrap().into_iter();
-    // Security modules add names of their own.
+    // Security modules add attributes of their own.
     names
         .map(|n| n.into_string().unwrap())
         .filter(|n| n.starts_with("user.") || n.starts_with("trusted."))

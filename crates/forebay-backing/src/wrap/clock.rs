@@ -1,4 +1,4 @@
-//! The time the layers live in, so that a test can live in another.
+//! The clock of the layers, which a test can replace.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};

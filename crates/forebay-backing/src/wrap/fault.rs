@@ -22,7 +22,7 @@ pub use rules::{Failure, FaultRule, FaultRules, Moment};
 /// How soon a stalled call notices that the rules file changed.
 const STALL_CHECK: Duration = Duration::from_millis(20);
 
-/// Changes the rules and tells what they did; stays valid as long as it is held.
+/// Changes the rules and reads their counts; stays valid as long as it is held.
 pub type FaultHandle = Arc<Fault>;
 
 pub struct Fault {
@@ -30,7 +30,7 @@ pub struct Fault {
     changed: Condvar,
 }
 
-/// How many faults were injected so far, whatever became of the rules that did it.
+/// The number of faults injected so far, also by rules that are gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FaultCounts {
     pub injected: u64,
@@ -47,11 +47,12 @@ struct State {
 
 struct RulesFile {
     path: PathBuf,
-    /// What the file was when it was last read well; `None` makes the next call read it.
+    /// The stamp of the file when it was last read well; `None` makes the next call read it.
     seen: Option<Stamp>,
 }
 
-/// Changes whenever a file's content does, short of two writes of one length in one clock tick.
+/// A stamp that changes whenever a file's content does, except for two writes of one length in one
+/// clock tick.
 #[derive(PartialEq, Eq)]
 struct Stamp {
     ino: u64,
@@ -68,8 +69,8 @@ impl Fault {
         Ok(Fault::wrap(store, Active::new(rules)?, None))
     }
 
-    /// Takes the rules from a JSON file, which must be there and sound now. Later on, a missing
-    /// file means no rules, and one that cannot be read leaves the rules as they are.
+    /// Takes the rules from a JSON file, which must exist and be valid now. Later, a missing file
+    /// means no rules, and an unreadable one leaves the rules as they are.
     pub fn with_file(
         store: Arc<dyn BackingStore>,
         path: &Path,
@@ -98,7 +99,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Lets everything through again.
+    /// Lets every call through again.
     pub fn clear(&self) {
         self.state().replace(Active::default());
         self.changed.notify_all();
@@ -163,7 +164,7 @@ impl State {
         self.edition += 1;
     }
 
-    /// Reads the rules file again if it is another one than last time.
+    /// Reads the rules file again if its stamp has changed.
     fn refresh(&mut self) {
         let Some(file) = &mut self.file else { return };
         let now = Stamp::of(&file.path);
@@ -174,7 +175,7 @@ impl State {
             Some(_) => read_rules(&file.path).and_then(Active::new),
             None => Ok(Active::default()),
         };
-        // A file caught half written stays unseen, so that the next call tries again.
+        // A file caught half written keeps its old stamp, so that the next call tries again.
         if let Ok(active) = rules {
             file.seen = now;
             self.replace(active);

@@ -10,7 +10,7 @@ use super::store::around;
 use crate::{Attr, BackingFile, Result, SetAttr, Timestamp};
 
 pub struct WrappedFile<L: Layer> {
-    /// Until it is closed.
+    /// The file; `None` once it is closed.
     inner: Option<Arc<dyn BackingFile>>,
     layer: Arc<L>,
     path: PathBuf,

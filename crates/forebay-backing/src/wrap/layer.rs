@@ -1,4 +1,4 @@
-//! What a wrapper sees of a call.
+//! The interface of a wrapper: its view of a call.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ pub trait Layer: Send + Sync + 'static {
     /// Whether the descriptor behind a file may be used directly, past this layer.
     const PASSES_FD: bool;
 
-    /// Comes before the call, which is not made if this fails.
+    /// Called before the call, which is not made if this fails.
     fn before(&self, _call: &Call<'_>) -> Result<()> {
         Ok(())
     }
@@ -24,10 +24,10 @@ pub trait Layer: Send + Sync + 'static {
         run()
     }
 
-    /// Closes a file, or lets go of a pinned one, that was dropped: now, or later in another thread,
-    /// since who drops it may hold locks.
+    /// Closes a dropped file, or releases a dropped pin: now, or later in another thread, since the
+    /// thread that drops it may hold locks.
     fn part(&self, close: Parting) {
-        // Who wants to hear of it calls `close`.
+        // A caller that needs the result calls `close`.
         let _ = close();
     }
 }
@@ -39,15 +39,15 @@ pub type Parting = Box<dyn FnOnce() -> Result<()> + Send>;
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     pub verb: Verb,
-    /// All the paths it names: none for the store as a whole, two for a rename or link. A file's
-    /// is the one it was opened by.
+    /// All paths of the call: none for the store as a whole, two for a rename or link. A file's is
+    /// the one it was opened by.
     pub paths: &'a [&'a Path],
     pub offset: u64,
     /// Bytes asked for; a read may give fewer.
     pub len: u64,
 }
 
-/// What a call gave, and how many bytes of file data it moved.
+/// The result of a call, and the number of bytes of file data it moved.
 #[derive(Debug)]
 pub struct Done<T> {
     pub value: T,
@@ -63,8 +63,8 @@ macro_rules! verbs {
         impl Verb {
             pub const ALL: &[Verb] = &[$(Verb::$variant,)*];
 
-            /// The method's name (`file_stat` for that of a file), as metrics and fault rules
-            /// use it.
+            /// The method's name (`file_stat` for that of a file), as metrics and fault rules use
+            /// it.
             pub fn name(self) -> &'static str {
                 match self { $(Verb::$variant => $name,)* }
             }

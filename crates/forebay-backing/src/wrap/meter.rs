@@ -9,7 +9,7 @@ use crate::metrics::{Op, OpCounts, OpSummary};
 use crate::{BackingStore, Result};
 
 pub struct Meter {
-    /// Indexed by [`Verb`].
+    /// The operations, indexed by [`Verb`].
     ops: Vec<Op>,
 }
 

@@ -1,4 +1,4 @@
-//! Tries again what may succeed on its own, a bounded number of times.
+//! Repeats calls whose failure may pass by itself, a bounded number of times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,7 +85,8 @@ impl Layer for Retry {
     }
 }
 
-/// Of what may pass by itself, only what passes soon: a full disk is the caller's to wait for.
+/// Whether the failure passes by itself, and soon: waiting for a full disk is the caller's
+/// business.
 fn transient(error: &Error) -> bool {
     let soon = matches!(
         error.kind(),

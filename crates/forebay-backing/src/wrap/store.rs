@@ -37,7 +37,7 @@ impl<L: Layer> Wrapped<L> {
 }
 
 struct WrappedPin<L: Layer> {
-    /// Until it is dropped.
+    /// The pin; `None` once it is dropped.
     inner: Option<Arc<dyn Pin>>,
     layer: Arc<L>,
     path: PathBuf,
@@ -62,7 +62,7 @@ impl<L: Layer> Pin for WrappedPin<L> {
     }
 }
 
-/// With its last descriptor the store frees a file that has no name.
+/// With its last descriptor the store frees a file without a name.
 impl<L: Layer> Drop for WrappedPin<L> {
     fn drop(&mut self) {
         let Some(inner) = self.inner.take() else { return };
@@ -87,7 +87,7 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::Identity, &[], || self.inner.identity())
     }
 
-    /// A property of the store, known without asking it.
+    /// A property of the store, known without a call.
     fn sizes(&self) -> Sizes {
         self.inner.sizes()
     }
@@ -139,7 +139,7 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::ReadLink, &[path], || self.inner.read_link(path))
     }
 
-    /// Local bookkeeping: not an operation of the store, so no layer's business until it is opened.
+    /// Local bookkeeping, not an operation of the store: no layer sees it until the pin is opened.
     fn pin(&self, path: &Path) -> Result<Option<Arc<dyn Pin>>> {
         let Some(inner) = self.inner.pin(path)? else { return Ok(None) };
         let (layer, path) = (self.layer.clone(), path.to_owned());

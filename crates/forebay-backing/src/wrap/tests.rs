@@ -1,4 +1,4 @@
-//! What each layer does to the calls that pass it.
+//! The effects of each layer on the calls through it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ fn file(store: &dyn BackingStore, name: &str) -> Arc<dyn BackingFile> {
 mod throttle {
     use super::*;
 
-    /// Runs `work` on a throttled store and gives the time it pretended to take.
+    /// Runs `work` on a throttled store and returns the time it pretended to take.
     fn pretended(limits: Limits, work: impl FnOnce(&dyn BackingStore)) -> Duration {
         let (_dir, store) = dir_store();
         let clock = FakeClock::default();
@@ -146,7 +146,7 @@ mod throttle {
             assert!(took >= 100 * MS + THREADS * 10 * MS, "{took:?}");
             took
         };
-        // The best of many, since a busy machine delays any single one.
+        // The best of many tries, since a busy machine delays any single one.
         let one_after_the_other = THREADS * 100 * MS;
         assert!((0..20).any(|_| together() < one_after_the_other));
     }
@@ -163,7 +163,7 @@ mod throttle {
             slow.stat(Path::new("")).unwrap();
             start.elapsed().checked_sub(2 * MS).expect("never early")
         };
-        // The best of many, since a busy machine delays any single one.
+        // The best of many tries, since a busy machine delays any single one.
         assert!((0..2000).any(|_| late() < MS));
     }
 

@@ -1,9 +1,9 @@
 //! Makes a fast store slow: a latency for every call and one bandwidth for all of them.
 //!
-//! Latencies of different threads overlap, as in a device with a queue; the bytes then share one
-//! link, first come first served. With seeks the device is a disk: it has one head, which the
-//! calls that move data take in turn, as they come; a file lies at one place of it, and a call that does not go on where the head stands costs a seek, a short one less than a
-//! long one. Calls for names, attributes and syncs keep their latency and leave the head alone.
+//! Latencies of different threads overlap, as in a device with a queue; the bytes then share one link, first come
+//! first served. With seeks the device is a disk: it has one head, which calls that move data take in turn. A file
+//! lies at one place of the disk, and a call that does not continue at the head's position costs a seek, a short one
+//! less than a long one. Calls for names, attributes and syncs keep their latency and leave the head alone.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -17,14 +17,14 @@ use super::layer::{Call, Done, Layer, Verb};
 use super::store::Wrapped;
 use crate::{BackingStore, Result};
 
-/// How slow to be.
+/// The limits that make the store slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Data read and written by all threads together; `None` for no limit.
     pub bytes_per_sec: Option<u64>,
-    /// Of each call, data or metadata, but for closing a file.
+    /// The latency of each call, data or metadata, except closing a file.
     pub latency: Duration,
-    /// Of calls that move data, a seek instead of the latency where the head has to move.
+    /// Calls that move data take a seek instead of the latency where the head has to move.
     pub seeks: Seeks,
 }
 
@@ -43,7 +43,7 @@ pub struct Throttle {
     clock: Box<dyn Clock>,
 }
 
-/// The pretended hardware: pure, its time is told.
+/// The pretended hardware: pure, its time is an argument.
 #[derive(Debug)]
 struct Device {
     limits: Limits,
@@ -53,14 +53,14 @@ struct Device {
     head: u64,
 }
 
-/// The pretended disk's size unless told otherwise. It should be about that of the data of a trial,
-/// so that random places in it cost whole seeks. Files lie at places that their paths decide.
+/// The pretended disk's default size. It should be about the size of a trial's data, so that random places in it cost
+/// whole seeks. A file's place depends on its path.
 pub const DISK_BYTES: u64 = 8 << 30;
 
-/// A seek within this distance is one to a neighboring track.
+/// A seek within this distance goes to a neighboring track.
 const NEAR_BYTES: u64 = 1 << 20;
 
-/// Tracks are so long: a call that skips less waits for the platter instead of seeking.
+/// The length of a track: a call that skips less waits for the platter instead of seeking.
 const SKIP_BYTES: u64 = 64 << 10;
 
 impl Throttle {
@@ -77,7 +77,7 @@ impl Throttle {
         Wrapped::new(store, Arc::new(Throttle { device, clock: Box::new(clock) }))
     }
 
-    /// Applies to calls whose real work ends from now on; a link that was busy is free.
+    /// Sets limits for calls whose real work ends from now on; a busy link becomes free.
     pub fn set_limits(&self, limits: Limits) {
         *self.device() = Device::new(limits);
     }
@@ -90,14 +90,14 @@ impl Throttle {
 impl Layer for Throttle {
     const PASSES_FD: bool = false;
 
-    /// The time the real store takes counts towards the pretended one.
+    /// The real store's time counts towards the pretended time.
     fn around<T>(
         &self,
         call: &Call<'_>,
         mut run: impl FnMut() -> Result<Done<T>>,
     ) -> Result<Done<T>> {
         if call.verb == Verb::Close {
-            return run(); // Nobody waits for the answer to it.
+            return run(); // No caller waits for the answer to a close.
         }
         let start = self.clock.now();
         let result = run();
@@ -113,7 +113,7 @@ impl Device {
         Device { limits, link_free: Duration::ZERO, head: 0 }
     }
 
-    /// When a call that came at `start` and moved `bytes` is over.
+    /// The end of a call that came at `start` and moved `bytes`.
     fn done_at(&mut self, start: Duration, call: &Call<'_>, bytes: u64) -> Duration {
         if let Seeks::Head { disk_bytes } = self.limits.seeks
             && bytes > 0
@@ -133,7 +133,7 @@ impl Device {
         }
     }
 
-    /// The head is one: seeks do not overlap.
+    /// There is one head: seeks do not overlap.
     fn after_seek(&mut self, start: Duration, call: &Call<'_>, bytes: u64, disk: u64) -> Duration {
         let place = area(call, disk).wrapping_add(call.offset) % disk;
         let seek = seek(place.abs_diff(self.head), self.limits.latency, disk);
@@ -143,7 +143,7 @@ impl Device {
         self.link_free
     }
 
-    /// How long the link takes for so many bytes; `None` without a limit.
+    /// The time the link takes for these bytes; `None` without a limit.
     fn moving(&self, bytes: u64) -> Option<Duration> {
         let rate = self.limits.bytes_per_sec?;
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
@@ -151,16 +151,16 @@ impl Device {
     }
 }
 
-/// Where a file begins.
+/// The place where a file begins.
 fn area(call: &Call<'_>, disk: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     call.paths.hash(&mut hasher);
     hasher.finish() % disk
 }
 
-/// How long the head takes to move so far: nothing where it stands, a fifth of a whole seek to the
-/// neighborhood, then growing with the root of the distance, as the arm speeds up and brakes, to
-/// `whole` across a third of the disk, the mean of random places, and beyond.
+/// The time the head takes to move so far: nothing at its position, a fifth of a whole seek to the neighborhood, then
+/// growing with the root of the distance, as the arm speeds up and brakes, to `whole` across a third of the disk, the
+/// mean of random places, and beyond.
 fn seek(distance: u64, whole: Duration, disk: u64) -> Duration {
     if distance == 0 {
         return Duration::ZERO;

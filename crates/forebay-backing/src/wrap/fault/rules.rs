@@ -1,4 +1,4 @@
-//! Which calls fail, and how: pure, the randomness comes from a seed.
+//! The rules of which calls fail, and how: pure, with randomness from a seed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::super::layer::{Call, Verb};
 use crate::{Error, Kind, Result};
 
-/// All the rules of a store; the first that fires decides. As a file:
+/// All rules of a store; the first that fires decides. As a file:
 ///
 /// ```json
 /// {"seed": 7, "rules": [
@@ -32,14 +32,14 @@ pub struct FaultRules {
 pub struct FaultRule {
     /// A [`Verb`]'s name, or `any`.
     pub op: String,
-    /// With `*` or `?`: a [`Pattern`]. Otherwise the path itself and everything below it. Empty:
-    /// everything, calls without a path too.
+    /// With `*` or `?`: a [`Pattern`]. Otherwise the path itself and everything below it. Empty: every
+    /// call, including calls without a path.
     pub path: String,
     /// An errno's name or number (as a string), or `gone`: the store does not answer. Absent: a stall only.
     pub fail: Option<Failure>,
     #[serde(rename = "when")]
     pub moment: Moment,
-    /// How long the call waits first.
+    /// How long the call waits before it goes on.
     pub stall_ms: u64,
     pub probability: f64,
     pub skip: u64,
@@ -139,7 +139,7 @@ impl Failure {
     }
 }
 
-/// What to do to one call.
+/// The effect of the rules on one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hit {
     pub stall: Duration,
@@ -147,7 +147,7 @@ pub struct Hit {
     pub moment: Moment,
 }
 
-/// Rules at work.
+/// The rules with their counts.
 #[derive(Debug, Default)]
 pub struct Active {
     rules: Vec<Counted>,
@@ -157,7 +157,7 @@ pub struct Active {
 #[derive(Debug)]
 struct Counted {
     rule: FaultRule,
-    /// `None` for any.
+    /// The verb of the rule; `None` for any.
     verb: Option<Verb>,
     scope: Scope,
     matched: u64,
