@@ -1,6 +1,7 @@
-//! How many commits a registry takes: `commits ADDRESS [SECONDS]`.
+//! Measures the commits per second of a registry: `commits ADDRESS [SECONDS]`.
 //!
-//! Each client puts 100 bytes to a key of its own, if it is as it left it, one commit after the other.
+//! Each client puts 100 bytes to a key of its own, one commit after the other, each on the condition
+//! that the key is unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

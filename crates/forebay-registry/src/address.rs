@@ -12,16 +12,16 @@ use std::str::FromStr;
 
 use crate::{Error, Kind, Result};
 
-/// etcd's own.
+/// etcd's own port.
 const PORT: u16 = 2379;
 
-/// Where a cluster's keys are unless its address says otherwise.
+/// The prefix of a cluster's keys unless its address names another.
 const PREFIX: &str = "/forebay/";
 
-/// Of a cluster's prefix. Keys of [`crate::limits::KEY_MAX`] follow it.
+/// The longest prefix of a cluster. Keys of up to [`crate::limits::KEY_MAX`] follow it.
 const PREFIX_MAX: usize = 200;
 
-/// Members named in an address; a cluster of etcd has at most 7.
+/// The most members in an address; a cluster of etcd has at most 7.
 const HOSTS_MAX: usize = 16;
 
 const FORMS: &str = "write an absolute path (/var/lib/forebay/registry) or embedded:///dir for one \
@@ -35,11 +35,11 @@ pub enum Address {
     Etcd(Endpoint),
 }
 
-/// An etcd cluster, and the part of it that is ours.
+/// An etcd cluster, and forebay's part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub hosts: Vec<Host>,
-    /// Begins and ends with `/`.
+    /// The prefix; it begins and ends with `/`.
     pub prefix: String,
     pub access: Access,
 }
@@ -57,14 +57,14 @@ impl fmt::Display for Host {
     }
 }
 
-/// How to be let in. Secrets are in files, never in the address.
+/// The credentials for a cluster. Secrets are in files, never in the address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// The certificates that sign the servers': with TLS if there is one.
+    /// The certificates that sign the servers'; if there is one, TLS is used.
     pub ca: Option<PathBuf>,
     /// This node's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// A user of etcd, and the file with the password.
+    /// A user of etcd, and the file with their password.
     pub user: Option<(String, PathBuf)>,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Without how to be let in.
+/// The address without the credentials.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
@@ -135,7 +135,7 @@ fn endpoint(text: &str, rest: &str, tls: Tls) -> Result<Endpoint> {
 
 fn host(text: &str, host: &str) -> Result<Host> {
     let (name, port) = match host.rsplit_once(':') {
-        // The last colon is one of the address's own.
+        // The last colon is a part of the IPv6 address.
         Some((name, _)) if name.starts_with('[') && !name.ends_with(']') => (host, None),
         Some((name, port)) => (name, Some(port)),
         None => (host, None),

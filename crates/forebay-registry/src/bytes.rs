@@ -1,4 +1,5 @@
-//! How values are written in JSON: as text where they are text, which ours are, else byte by byte.
+//! The encoding of values in JSON: as text if they are text, which forebay's are, else as a list of
+//! bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! Time as leases count it: also while the machine sleeps.
+//! The clock of leases, which also runs while the machine sleeps.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 pub trait Clock: Send + Sync {
-    /// Since some fixed moment.
+    /// The time since some fixed moment.
     fn now(&self) -> Duration;
 }
 
@@ -21,7 +21,7 @@ impl Clock for BootClock {
     }
 }
 
-/// Stands still until told, for tests.
+/// A clock for tests, which stands still until it is advanced.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 

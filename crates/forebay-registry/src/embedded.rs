@@ -1,12 +1,12 @@
 //! A registry of one machine: a file that one process serves.
 //!
-//! What several threads ask for at the same time shares a transaction, and its sync. Reads look at a
-//! snapshot and wait for nobody.
+//! Requests that several threads make at the same time share a transaction, and its sync. Reads look
+//! at a snapshot and never wait.
 //!
-//! - E1: a lease that has run out is ended before anything is answered that could show its keys, and
-//!   before it can be renewed or used again.
+//! - E1: a lease that has run out is ended before any answer that could show its keys, and before it
+//!   can be renewed or used again.
 //!
-//! Who writes holds no lock: `Queue::turn` is his.
+//! The writing thread holds no lock: it has the `Queue::turn`.
 
 mod history;
 mod leases;
@@ -34,13 +34,13 @@ use crate::{
     Registry, Result, Revision, Seen, Watch, limits,
 };
 
-/// How often the clock is looked at if no lease is about to run out: what is injected may jump.
+/// How often the clock is looked at if no lease is about to run out: an injected clock may jump.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Jobs that share one transaction: each may be as large as a commit.
+/// The most jobs that share one transaction: each may be as large as a commit.
 const BATCH_MAX: usize = 128;
 
-/// A registry of one machine, open until it is dropped, and all that came of it.
+/// A registry of one machine, open until this and everything derived from it are dropped.
 pub struct Embedded {
     inner: Arc<Inner>,
     sweeper: Option<JoinHandle<()>>,
@@ -53,25 +53,25 @@ struct Inner {
     store: Store,
     clock: Arc<dyn Clock>,
     queue: Mutex<Queue>,
-    /// Told when a turn has ended.
+    /// Notified when a turn has ended.
     written: Condvar,
     leases: Mutex<Leases>,
-    /// Told when a lease is granted, and at the end.
+    /// Notified when a lease is granted, and at the end.
     leased: Condvar,
     history: Mutex<History>,
     happened: Condvar,
     closed: OnceLock<()>,
 }
 
-/// What waits to be written.
+/// The jobs that wait to be written.
 #[derive(Default)]
 struct Queue {
     jobs: Vec<Arc<Job>>,
     turn: Turn,
 }
 
-/// Whether somebody writes. All who wait are woken when he has: those whose jobs he did hand in their
-/// next ones together, and the next turn has them all.
+/// Whether a thread writes. All waiting threads are woken when it has finished: those whose jobs are
+/// done hand in their next ones together, and the next turn has them all.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     #[default]
@@ -79,7 +79,7 @@ enum Turn {
     Taken,
 }
 
-/// Ends a turn, also one that panics.
+/// Ends a turn on drop, also after a panic.
 struct Writer<'r>(&'r Inner);
 
 impl Drop for Writer<'_> {
@@ -90,7 +90,7 @@ impl Drop for Writer<'_> {
     }
 }
 
-/// Something that is to be written, and what came of it.
+/// A job to be written, and its outcome.
 struct Job {
     wish: Wish,
     done: OnceLock<std::result::Result<Outcome, Failure>>,
@@ -114,12 +114,12 @@ impl From<Error> for Failure {
 }
 
 impl Embedded {
-    /// Opens the registry in `dir`, or makes one (mode 0700; only the last name may be missing).
-    /// Waits up to `patience` for a process that has it open.
+    /// Opens the registry in `dir`, or makes one (mode 0700; only the last name may be missing). Waits
+    /// up to `patience` for another process that has it open.
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if somebody else could exchange the directory; [`Kind::Unavailable`] if another
+    /// [`Kind::Usage`] if another user could replace the directory; [`Kind::Unavailable`] if another
     /// process has it open.
     pub fn open(dir: &Path, patience: Duration) -> Result<Embedded> {
         Embedded::with(dir, patience, Arc::new(BootClock), BOUND)
@@ -175,7 +175,7 @@ impl Drop for Embedded {
         drop(leases);
         self.inner.leased.notify_all();
         if let Some(sweeper) = self.sweeper.take() {
-            let _ = sweeper.join(); // It has told what went wrong when it panicked.
+            let _ = sweeper.join(); // The thread has reported its error when it panicked.
         }
     }
 }
@@ -255,7 +255,7 @@ impl Source for Inner {
 }
 
 impl Inner {
-    /// Hands in a wish, and writes what has been handed in unless somebody else does.
+    /// Hands in a wish, and writes all waiting wishes unless another thread is writing.
     fn write(&self, wish: Wish) -> Result<Outcome> {
         asks_the_registry();
         let job = Arc::new(Job { wish, done: OnceLock::new() });
@@ -307,7 +307,8 @@ impl Inner {
         Ok(outcomes)
     }
 
-    /// An outer error is one of the storage, and fails all that share the transaction.
+    /// Carries out one wish. The outer error is one of the storage, and fails all jobs of the
+    /// transaction.
     fn grant_wish(
         &self,
         writing: &mut Writing<'_>,
@@ -327,7 +328,8 @@ impl Inner {
                 Ok(Ok(Outcome::Committed(writing.revision)))
             }
             Wish::End(id) => {
-                // No commit may use it from here on; it is forgotten when its keys are gone (E1).
+                // No commit may use the lease from here on; it is forgotten once its keys are gone
+                // (E1).
                 self.leases.lock().run_out(*id, self.clock.now());
                 writing.end_lease(*id)?;
                 Ok(Ok(Outcome::Committed(writing.revision)))
@@ -366,7 +368,7 @@ impl Inner {
         self.happened.notify_all();
     }
 
-    /// E1.
+    /// Ends the leases that have run out (E1).
     fn end_due(&self) -> Result<()> {
         asks_the_registry();
         let due = self.leases.lock().due(self.clock.now());
@@ -385,14 +387,14 @@ impl Inner {
                     continue;
                 }
             }
-            // What cannot be written now is told to the next who asks, and tried again.
+            // The next caller gets the error of a write that fails now, and the write is tried again.
             let pause = until.filter(|until| !until.is_zero()).unwrap_or(LOOK).min(LOOK);
             leases = self.leased.wait_timeout(leases, pause).0;
         }
     }
 }
 
-/// A place in the history.
+/// A watch: a position in the history.
 struct Follower {
     inner: Arc<Inner>,
     prefix: String,
@@ -419,11 +421,11 @@ fn new_lease_id() -> Result<LeaseId> {
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(|e| Error::io(e, "/dev/urandom"))?;
-    // Positive as an i64 and never zero, as etcd's are.
+    // Positive as an i64 and never zero, like etcd's ids.
     Ok(LeaseId((u64::from_ne_bytes(bytes) >> 1).max(1)))
 }
 
-/// What the storage beneath said, in our terms.
+/// The error of the storage, as one of this crate.
 fn failed(error: redb::Error, address: &str) -> Error {
     match error {
         redb::Error::Io(error) => Error::io(error, address),

@@ -1,7 +1,7 @@
-//! A registry of many machines: etcd, asked through its JSON gateway.
+//! A registry of many machines: etcd, through its JSON gateway.
 //!
-//! Calls share a pool of connections; each watch has one of its own. What a commit does happens once
-//! however often it has to be asked for (`marks`).
+//! Calls share a pool of connections; each watch has one of its own. A commit takes effect once,
+//! however often its request has to be repeated (`marks`).
 
 mod client;
 mod commit;
@@ -27,7 +27,7 @@ use client::{Client, Failed};
 use json::{Alarms, Kv, Range, Status, Streamed, encode};
 use marks::Marks;
 
-/// What a key can begin with lies between these ([`limits::check_key`]), and the marks do not.
+/// All keys begin with a character between these ([`limits::check_key`]), and marks do not.
 const FIRST: &str = "0";
 const LAST: &str = "{";
 
@@ -38,13 +38,13 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Reads certificates and keys; whether anybody answers is seen by the first call.
+    /// Reads certificates and keys; the first call shows whether a member answers.
     pub fn new(endpoint: &Endpoint, patience: Duration) -> Result<Etcd> {
         let client = Arc::new(Client::new(endpoint, patience)?);
         Ok(Etcd { client, marks: Marks::new()?, clock: Arc::new(BootClock) })
     }
 
-    /// A page of a range: as of `at`, or of now.
+    /// A page of a range: as of revision `at`, or of now.
     fn page(
         &self,
         (first, end): (&str, &str),
@@ -91,7 +91,7 @@ impl Etcd {
         if status.quota.0 > 0 {
             return Some(status.quota.unsigned());
         }
-        // Before 3.6 only the metrics say it.
+        // Before 3.6 only the metrics show the quota.
         let metrics = self.client.page("/metrics")?;
         let line =
             metrics.lines().find_map(|l| l.strip_prefix("etcd_server_quota_backend_bytes "))?;
@@ -119,7 +119,7 @@ impl Registry for Etcd {
         let deadline = self.client.deadline();
         loop {
             match self.pages(prefix, deadline) {
-                // Somebody compacted between two pages: from the beginning, of a newer revision.
+                // Another client compacted between two pages: start over at a newer revision.
                 Err(Failed::Compacted) if Instant::now() < deadline => {}
                 other => return other.map_err(|failed| self.client.unexpected(failed)),
             }
@@ -153,7 +153,7 @@ impl Registry for Etcd {
         let deadline = self.client.deadline();
         let newest = self.client.newest(deadline);
         let newest = newest.map_err(|failed| self.client.unexpected(failed))?.header.revision;
-        // What etcd is told is the oldest revision that stays.
+        // etcd's argument is the oldest revision that stays.
         let body = json!({
             "revision": upto.0.saturating_add(1).min(newest.unsigned()).to_string(),
         });
@@ -161,7 +161,7 @@ impl Registry for Etcd {
             self.client.once::<serde_json::Value>("/v3/kv/compaction", &body, turn)
         });
         match compacted {
-            // Or an earlier attempt of ours was answered to nobody.
+            // `Compacted`: an earlier attempt of this call succeeded, and its answer was lost.
             Ok(_) | Err(Failed::Compacted) => Ok(()),
             Err(failed) => Err(self.client.unexpected(failed)),
         }
@@ -194,7 +194,7 @@ impl Registry for Etcd {
 }
 
 impl Drop for Etcd {
-    /// Marks that cannot be removed now vanish by themselves.
+    /// Marks that cannot be removed now vanish with their lease.
     fn drop(&mut self) {
         if let Some(lease) = self.marks.end() {
             let soon = Instant::now() + self.client.patience.min(Duration::from_secs(1));
@@ -220,13 +220,13 @@ fn identity(header: &json::Header) -> Identity {
     }
 }
 
-/// What lies below a prefix: from the first of these to before the second.
+/// The keys below a prefix: from the first result to before the second.
 fn range_of(root: &str, prefix: &str) -> (String, String) {
     if prefix.is_empty() {
         return (format!("{root}{FIRST}"), format!("{root}{LAST}"));
     }
     let first = format!("{root}{prefix}");
-    // The next text of this length in the order of code points, which is that of their bytes.
+    // The next text of this length in the order of code points, which is the order of their bytes.
     let mut chars: Vec<char> = first.chars().collect();
     while let Some(last) = chars.pop() {
         if let Some(next) = (last..=char::MAX).nth(1) {
@@ -242,7 +242,7 @@ fn short_key(root: &str, kv: &Kv) -> Option<String> {
     key.strip_prefix(root).map(str::to_string)
 }
 
-/// `None` for what cannot be ours: a key that is no text.
+/// The entry of a key; `None` for a key that is no text, and so not forebay's.
 fn entry(root: &str, kv: Kv) -> Option<Entry> {
     let lease = (kv.lease.0 != 0).then(|| LeaseId(kv.lease.unsigned()));
     let key = short_key(root, &kv)?;

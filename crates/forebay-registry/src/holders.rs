@@ -1,6 +1,6 @@
 //! Leases whose holder is stopped or killed, in each registry: R5.
 //!
-//! The holder is a process of its own: this test program, told by a variable to be one.
+//! The holder is a process of its own: this test program, told by a variable to act as the holder.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(4);
 
 const KEY: &str = "holder";
 
-/// Takes a lease, hangs a key on it, and tells for each line that it reads what it thinks of it.
+/// Takes a lease, puts a key with it, and answers each line of input with its view of the lease.
 #[test]
 #[ignore = "the process that other tests start"]
 fn hold() {
@@ -85,12 +85,12 @@ impl Holder {
 
     fn signal(&self, signal: libc::c_int) {
         let id = i32::try_from(self.child.id()).expect("a pid");
-        // SAFETY: a signal to a child of ours that was not waited for.
+        // SAFETY: sends a signal to a child of this process that was not waited for.
         assert_eq!(unsafe { libc::kill(id, signal) }, 0, "the signal arrives");
     }
 
     fn kill(&mut self) {
-        let _ = self.child.kill(); // It may have died.
+        let _ = self.child.kill(); // The child may have died.
         let _ = self.child.wait();
     }
 }
@@ -105,7 +105,7 @@ fn is_there(registry: &dyn Registry) -> bool {
     registry.get(KEY).expect("it answers").0.is_some()
 }
 
-/// What a holder says that was stopped for longer than its lease.
+/// The answer of a holder that was stopped for longer than its lease.
 fn assert_gone(told: &str) {
     assert_eq!(told, "left 0 there false gone true", "R5");
 }
@@ -151,7 +151,7 @@ fn the_keys_of_a_holder_of_etcd_that_was_killed_vanish() {
     eventually("the keys vanish", || !is_there(&*registry));
 }
 
-/// It serves the registry itself: what stopped the holder stopped all.
+/// The process serves the registry itself: the stop of the holder stopped the registry, too.
 #[test]
 fn a_process_with_a_registry_that_was_stopped_has_lost_its_leases_and_knows_it() {
     let dir = tempfile::tempdir().expect("a directory can be made");
@@ -163,7 +163,7 @@ fn a_process_with_a_registry_that_was_stopped_has_lost_its_leases_and_knows_it()
     assert_gone(&holder.ask());
 }
 
-/// R3, too: what it was answered is there, and nothing stands in the way of the next.
+/// R3, too: answered commits are there, and nothing blocks the next process.
 #[test]
 fn the_keys_of_a_process_with_a_registry_that_was_killed_vanish() {
     let dir = tempfile::tempdir().expect("a directory can be made");

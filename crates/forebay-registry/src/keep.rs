@@ -1,9 +1,9 @@
-//! Keeping a lease: the thread that renews it, and the deadline that its holder counts himself.
+//! Keeping a lease: the thread that renews it, and the deadline that its holder counts by itself.
 //!
-//! - K1: the deadline is counted from before a renewal was sent, and the registry's own from when the
+//! - K1: the holder's deadline is counted from before a renewal was sent, and the registry's own from when the
 //!   renewal arrived.
-//! - K2: the holder counts less than the whole time ([`believed`]): its clock may be slower than the
-//!   registry's. So its deadline never lies behind the registry's own.
+//! - K2: the holder counts less than the whole time ([`believed`]): its clock may be slower than the registry's. So
+//!   its deadline is never after the registry's own.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -13,28 +13,28 @@ use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, asks_the_registry};
 
 use crate::{Clock, Error, Kind, Lease, LeaseId, Result};
 
-/// Shorter ones would be lost to a busy machine's scheduling; etcd's own least is 2 s.
+/// Shorter leases would be lost to a busy machine's scheduling; etcd's own minimum is 2 s.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// A lease outlives its holder's death by its time, and nobody wants to wait longer than a day.
+/// A lease outlives its holder's death by its time, and more than a day is too long a wait.
 const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A renewal that failed is tried again this many times within a lease's time.
+/// A failed renewal is tried again this many times within a lease's time.
 const RETRIES: u32 = 10;
 
-/// Clocks run apart by a part of so many at most: a tenth. A machine's own is off by some thousandths of
-/// that, but while it is being set right it runs faster or slower than it should, by a twelfth as chrony does it, and
-/// by a tenth at most as the kernel allows it.
+/// Two clocks differ in speed by at most one part in this many: a tenth. A machine's own clock is off by some
+/// thousandths of that, but while it is being set right it runs faster or slower than it should, by a twelfth as
+/// chrony does it, and by a tenth at most as the kernel allows it.
 const APART: u32 = 10;
 
-/// For how much of a lease's time its holder believes in it, by its own clock.
+/// How long the holder believes in a lease of this time, by its own clock.
 pub fn believed(ttl: Duration) -> Duration {
     ttl - ttl / APART
 }
 
-/// What renews and ends leases. Called from the keeper's thread.
+/// The registry behind a lease, which renews and ends it. Called from the keeper's thread.
 pub trait Source: Send + Sync {
-    /// Gives the time that the lease has from now, or `None` if it is no more.
+    /// Renews; returns the lease's time from now, or `None` if the lease has ended.
     fn renew(&self, id: LeaseId) -> Result<Option<Duration>>;
     fn revoke(&self, id: LeaseId) -> Result<()>;
 }
@@ -74,16 +74,16 @@ struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It is being kept.
+    /// The lease is being kept.
     Not,
-    /// The holder is done with it.
+    /// The holder does not need the lease any more.
     Wanted,
-    /// The registry does not know it any more.
+    /// The registry does not know the lease any more.
     Gone,
 }
 
 impl Kept {
-    /// Keeps a lease that was asked for at `sent` and granted for `ttl`.
+    /// Keeps a lease that was requested at `sent` and granted for `ttl`.
     pub fn new(
         id: LeaseId,
         ttl: Duration,
@@ -107,14 +107,14 @@ impl Kept {
         }
     }
 
-    /// Renews it no more; says how it stood, if it was kept.
+    /// Stops the renewals; returns the state of the lease, if it was kept.
     fn end(&mut self) -> Option<End> {
         let keeper = self.keeper.take()?;
         asks_the_registry(); // A renewal may be under way.
         // Also while unwinding.
         let was = std::mem::replace(&mut self.inner.state.lock_anyway().end, End::Wanted);
         self.inner.changed.notify_all();
-        let _ = keeper.join(); // It has told what went wrong when it panicked.
+        let _ = keeper.join(); // The thread has reported its error when it panicked.
         Some(was)
     }
 }
@@ -144,7 +144,7 @@ impl Lease for Kept {
 }
 
 impl Drop for Kept {
-    /// What cannot be revoked now runs out by itself.
+    /// A lease that cannot be revoked now runs out by itself.
     fn drop(&mut self) {
         let _ = self.stop();
     }
@@ -169,7 +169,7 @@ impl Inner {
                 }
                 Ok(None) if state.end == End::Not => state.end = End::Gone,
                 Ok(None) => {}
-                // Whether it is still there is not known: the deadline stands, and it is asked again.
+                // Whether the lease still exists is unknown: the deadline stands, and the renewal is tried again.
                 Err(_) => pause = state.ttl / RETRIES,
             }
         }

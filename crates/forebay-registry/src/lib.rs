@@ -1,20 +1,20 @@
 //! The registry: the ordered, transactional key-value store through which nodes share facts.
 //!
-//! Callers see [`Registry`]; [`open`] gives one for an address. Keys are readable text, values are
-//! small, and all of a cluster's keys lie below one prefix that callers never see.
+//! Callers see [`Registry`]; [`open`] returns one for an address. Keys are readable text, values are small,
+//! and all of a cluster's keys lie below one prefix that callers never see.
 //!
-//! - R1: revisions rise with each commit, and all changes of a commit have one revision, which no
-//!   other commit has.
-//! - R2: a commit happens whole or not at all, and only if all that it compares holds.
-//! - R3: a commit that was answered survives the death of whoever serves the registry.
-//! - R4: a watch gives each change after its revision once, in order, whole commits at a time, or
-//!   says that the history no longer reaches back ([`Seen::Compacted`]).
-//! - R5: the keys of a lease vanish, in one commit, once it was not renewed for its time; never
+//! - R1: revisions rise with each commit, and all changes of a commit have one revision, which no other
+//!   commit has.
+//! - R2: a commit happens whole or not at all, and only if all its compares hold.
+//! - R3: an answered commit survives the death of the process that serves the registry.
+//! - R4: a watch returns each change after its revision once, in order, whole commits at a time, or says
+//!   that the history no longer reaches back ([`Seen::Compacted`]).
+//! - R5: the keys of a lease vanish, in one commit, once the lease was not renewed for its time; never
 //!   before the holder's own deadline ([`Lease::remaining`]).
-//! - R6: no call waits for longer than its patience, and what it waited for is in the error. (How
-//!   long the storage of an embedded registry takes for a sync comes on top.)
+//! - R6: no call waits for longer than its patience, and the error names what it waited for. (The time of a
+//!   sync of an embedded registry's storage is added.)
 //!
-//! What a commit that ends in an error has done is not known: it may have happened. Whoever needs to
+//! The outcome of a commit that ends in an error is unknown: it may have happened. A caller that needs to
 //! know reads the keys after a [`Registry::barrier`].
 
 mod address;
@@ -45,17 +45,17 @@ pub use types::{
     Revision, Seen,
 };
 
-/// How long a call may take unless told otherwise.
+/// The default time that a call may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A registry, shared by all threads of a process.
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`] for what breaks a limit (module [`limits`]); [`Kind::TimedOut`] or
-/// [`Kind::Unavailable`] if nobody answered within the patience; `EACCES` if the registry refuses
-/// this user; [`Kind::Lapsed`] for a lease that is no more; [`Kind::WrongTier`], from then on, once it is
-/// seen to be another registry than before, or an older one (restored from a copy). Each names the registry.
+/// [`Kind::Usage`] for a request that breaks a limit (module [`limits`]); [`Kind::TimedOut`] or
+/// [`Kind::Unavailable`] without an answer within the patience; `EACCES` if the registry refuses this user;
+/// [`Kind::Lapsed`] for a lease that has ended; [`Kind::WrongTier`], from then on, once the registry is seen
+/// to be another one than before, or an older one (restored from a copy). Each names the registry.
 pub trait Registry: Send + Sync {
     /// The address without secrets, for messages.
     fn address(&self) -> &str;
@@ -66,7 +66,7 @@ pub trait Registry: Send + Sync {
     /// All keys that begin with `prefix`, in order, as of one revision.
     fn range(&self, prefix: &str) -> Result<(Vec<Entry>, Revision)>;
 
-    /// Changes what is told if all that is compared holds (R2).
+    /// Makes the changes of a commit if all its compares hold (R2).
     fn commit(&self, commit: &Commit) -> Result<Outcome>;
 
     /// Follows the keys that begin with `prefix`, from the first change after `after` (R4).
@@ -79,33 +79,32 @@ pub trait Registry: Send + Sync {
     /// A revision at least as new as every commit that has returned anywhere.
     fn barrier(&self) -> Result<Revision>;
 
-    /// Lets the history up to `upto` go, as far as it is still there; the newest commit stays in it.
-    /// A watch that has not been told of all that goes is told [`Seen::Compacted`]; keys and values
+    /// Drops the history up to `upto`, as far as it still exists; the newest commit stays in it. A watch
+    /// that has not returned all dropped changes returns [`Seen::Compacted`]; keys and values are unchanged.
     /// stay as they are.
     ///
-    /// etcd has one history for all its keys: this is for everybody who uses that etcd, whatever
-    /// their prefix. Its members let go one after the other, and give the room back by and by. If it
-    /// asks for users, it may want one with the role `root`.
+    /// etcd has one history for all its keys: this affects all users of that etcd, whatever their prefix.
+    /// Its members drop the history one after the other, and free the room by and by. If etcd asks for
+    /// users, it may want one with the role `root`.
     fn compact(&self, upto: Revision) -> Result<()>;
 
-    /// Which cluster this is, and its revision: one that is lower than a caller has seen is that of
+    /// The cluster's identity, and its revision: a revision lower than one that a caller has seen is that of
     /// a restored snapshot.
     fn cluster(&self) -> Result<Identity>;
 
-    /// What an operator wants to know.
+    /// The facts for an operator.
     fn health(&self) -> Result<Health>;
 }
 
-/// A place in the stream of changes. What has been given is not given again.
+/// A position in the stream of changes. Each change is returned once.
 pub trait Watch: Send {
-    /// Waits for changes, at most for `timeout`; where a connection has to be made again or a member
-    /// is asked whether it still hears from the others, at most for the patience.
+    /// Waits for changes, at most for `timeout`; if a connection has to be made again or a member is asked
+    /// whether it still hears from the others, at most for the patience.
     ///
     /// # Errors
     ///
-    /// If the registry could not be asked for longer than the patience. The watch goes on from
-    /// where it was when it is called again, but for [`Kind::WrongTier`]: what it has not told is not
-    /// known.
+    /// If the registry could not be asked for longer than the patience. The next call goes on from the same
+    /// position, except after [`Kind::WrongTier`]: the changes not yet returned are unknown then.
     fn next(&mut self, timeout: Duration) -> Result<Seen>;
 }
 
@@ -113,18 +112,18 @@ pub trait Watch: Send {
 pub trait Lease: Send + Sync {
     fn id(&self) -> LeaseId;
 
-    /// How long the keys stand for certain, on `CLOCK_BOOTTIME` from when the last renewal that
-    /// succeeded was sent. Zero means that others may have seen them vanish already; it rises again
-    /// if a late renewal succeeds.
+    /// How long the keys stand for certain, on `CLOCK_BOOTTIME` from when the last successful renewal was
+    /// sent. Zero means that other clients may have seen them vanish already; it rises again if a late
+    /// renewal succeeds.
     fn remaining(&self) -> Duration;
 
-    /// Whether the registry said that the lease is no more: nothing brings it back.
+    /// Whether the registry said that the lease has ended: that is final.
     fn is_gone(&self) -> bool;
 
     /// Ends the lease, and its keys, now; the keys are gone when this returns without an error.
     fn give_up(self: Box<Self>) -> Result<()>;
 
-    /// Renews it no more: its keys stand until its time is over.
+    /// Stops the renewals: the keys stand until the lease's time is over.
     fn let_run_out(self: Box<Self>);
 }
 
@@ -133,12 +132,12 @@ pub trait Lease: Send + Sync {
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`] for what is no address, with what one looks like.
+/// [`Kind::Usage`] for a text that is no address, with an example of one.
 pub fn open(address: &str) -> Result<Arc<dyn Registry>> {
     open_at(&address.parse()?, PATIENCE)
 }
 
-/// Opens the registry at an address that was parsed before; no call to it takes longer than `patience`.
+/// Opens the registry at a parsed address; no call to it takes longer than `patience`.
 pub fn open_at(address: &Address, patience: Duration) -> Result<Arc<dyn Registry>> {
     match address {
         Address::Embedded(dir) => Ok(Arc::new(Embedded::open(dir, patience)?)),

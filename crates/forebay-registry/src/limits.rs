@@ -1,21 +1,22 @@
-//! What a registry takes. The limits are etcd's, with room for what we add, and hold for all, so that
-//! what works on one machine works on many.
+//! The limits of a registry. They are etcd's, with room for forebay's additions, and hold for all
+//! registries, so that a commit that works on one machine works on many.
 
 use std::collections::BTreeSet;
 
 use crate::{Change, Commit, Error, Kind, LeaseId, Result};
 
-/// Long enough for a path-like name of five parts; file names of users are not keys.
+/// Long enough for a path-like name of five parts; users' file names are never keys.
 pub const KEY_MAX: usize = 512;
 
-/// A page of a range holds [`PAGE`] of them, and a commit must fit in etcd's 1.5 MiB.
+/// A page of a range holds [`PAGE`] values, and a commit must fit in etcd's 1.5 MiB.
 pub const VALUE_MAX: usize = 256 << 10;
 
 /// etcd takes 128 operations a transaction, and the mark of a commit is one.
 pub const COMPARES_MAX: usize = 120;
 pub const CHANGES_MAX: usize = 120;
 
-/// All keys and values of a commit. etcd takes 1.5 MiB a request, its own framing included.
+/// The bytes of all keys and values of a commit. etcd takes 1.5 MiB per request, its own framing
+/// included.
 pub const COMMIT_BYTES_MAX: usize = 1 << 20;
 
 /// Keys that are fetched at once by a range.
@@ -23,7 +24,7 @@ pub const PAGE: usize = 500;
 
 /// # Errors
 ///
-/// [`Kind::Usage`] if `key` cannot be one.
+/// [`Kind::Usage`] if `key` is not valid.
 pub fn check_key(key: &str) -> Result<()> {
     match key.as_bytes().first() {
         None => Err(usage("a key of the registry may not be empty".into())),
@@ -36,7 +37,7 @@ pub fn check_key(key: &str) -> Result<()> {
 
 /// # Errors
 ///
-/// [`Kind::Usage`] if no key can begin so.
+/// [`Kind::Usage`] if no valid key begins with the prefix.
 pub fn check_prefix(prefix: &str) -> Result<()> {
     if prefix.is_empty() { Ok(()) } else { check_key(prefix) }
 }
@@ -57,7 +58,7 @@ fn check_text(text: &str, what: &str) -> Result<()> {
 
 /// # Errors
 ///
-/// [`Kind::Usage`] naming what is too much, too long or contradicts itself.
+/// [`Kind::Usage`] that names the part that is too much, too long or contradictory.
 pub fn check_commit(commit: &Commit) -> Result<()> {
     check_count(commit.compares.len(), COMPARES_MAX, "compares")?;
     check_count(commit.changes.len(), CHANGES_MAX, "changes")?;
@@ -116,7 +117,7 @@ fn check_change(change: &Change) -> Result<usize> {
     }
 }
 
-/// What a key is after a commit must not depend on the order of its changes: etcd refuses that.
+/// The result of a commit must not depend on the order of its changes: etcd refuses that.
 fn check_each_once(changes: &[Change]) -> Result<()> {
     let mut keys = BTreeSet::new();
     let mut prefixes: Vec<&str> = Vec::new();

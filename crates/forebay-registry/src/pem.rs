@@ -19,7 +19,7 @@ const FILE_MAX: u64 = 4 << 20;
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`] if there is none in the file; what the kernel says of the file.
+/// [`Kind::Usage`] if there is none in the file; the kernel's error about the file.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let bytes = std::fs::read(path).map_err(|e| Error::io(e, path.display().to_string()))?;
     let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -36,13 +36,13 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-/// A file that does not serve for TLS.
+/// The error for a file that cannot be used for TLS.
 pub fn unusable(path: &Path, why: impl std::fmt::Display) -> Error {
     let text = format!("{}: it cannot be used for TLS: {why}", path.display());
     Error::new(Kind::Usage, text)
 }
 
-/// The authorities that a file names.
+/// The certificate authorities in a file.
 ///
 /// # Errors
 ///
@@ -59,16 +59,16 @@ pub fn roots(path: &Path) -> Result<RootCertStore> {
 ///
 /// # Errors
 ///
-/// As [`secret`]; [`Kind::Usage`] if it is none.
+/// As [`secret`]; [`Kind::Usage`] if the file has no private key.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(&secret(path)?).map_err(|e| unusable(path, e))
 }
 
-/// What only we may read.
+/// The contents of a file that only this user may read.
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`] if somebody else may read or write the file.
+/// [`Kind::Usage`] if another user may read or write the file.
 pub fn secret(path: &Path) -> Result<Vec<u8>> {
     let failed = |e| Error::io(e, path.display().to_string());
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;

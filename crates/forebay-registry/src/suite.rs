@@ -1,7 +1,7 @@
-//! The conformance suite: what every registry must do alike.
+//! The conformance suite: the behaviour that every registry must have.
 //!
-//! Each check has keys of its own, so that they do not disturb each other, and panics with what it
-//! expected. A registry may be used by others meanwhile.
+//! Each check has keys of its own, so that checks do not disturb each other, and panics with the
+//! expectation that failed. Other clients may use the registry meanwhile.
 
 mod commits;
 mod keys;
@@ -58,7 +58,7 @@ const CHECKS: &[Check] = checks! {
         a_time_that_cannot_be_is_refused;
 };
 
-/// How long something that has to happen may take on a busy machine.
+/// The time that a certain event may take on a busy machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// A registry under test, and a part of it for one check.
@@ -68,7 +68,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Gives a place that nobody has used.
+    /// A bench with a part of the registry that was never used.
     pub fn new(registry: Arc<dyn Registry>) -> Bench {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let place = format!("suite/{}-{}/", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -91,7 +91,7 @@ impl Bench {
         self.registry.commit(commit).expect("the registry answers")
     }
 
-    /// Commits what must not be refused.
+    /// Makes a commit that must not be refused.
     pub fn must(&self, commit: &Commit) -> Revision {
         let outcome = self.commit(commit);
         outcome.committed().unwrap_or_else(|| panic!("{commit:?} was refused: {outcome:?}"))
@@ -114,7 +114,7 @@ impl Bench {
 ///
 /// # Panics
 ///
-/// If one fails, with its name.
+/// If a check fails; its name is printed before.
 pub fn run(registry: &Arc<dyn Registry>) {
     for (name, check) in CHECKS {
         eprintln!("{name}");

@@ -1,10 +1,10 @@
-//! What goes into a registry and comes out of it. All of it can be sent through a socket.
+//! The inputs and results of a registry. All of them can be sent through a socket.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Counts the commits of a registry.
+/// The number of a commit of a registry.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,7 +17,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Never zero, and never used again.
+/// The id of a lease: never zero, and never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaseId(pub u64);
@@ -28,18 +28,18 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// A key with what it stands for.
+/// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub key: String,
     #[serde(with = "crate::bytes")]
     pub value: Vec<u8>,
-    /// Of the last change.
+    /// The revision of the last change.
     pub revision: Revision,
     pub lease: Option<LeaseId>,
 }
 
-/// What must hold for a commit to happen.
+/// A condition for a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compare {
     Absent(String),
@@ -85,7 +85,7 @@ pub enum Change {
     },
 }
 
-/// Changes that happen together, and what they depend on. No key may be changed twice in it.
+/// Changes that happen together, and their conditions. A commit may change no key twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Commit {
@@ -98,7 +98,7 @@ impl Commit {
         Commit::default()
     }
 
-    /// Only if there is no such key.
+    /// Adds the condition that the key does not exist.
     pub fn if_absent(mut self, key: impl Into<String>) -> Commit {
         self.compares.push(Compare::Absent(key.into()));
         self
@@ -109,13 +109,13 @@ impl Commit {
         self
     }
 
-    /// Only if the key was not changed since `entry` was read.
+    /// Adds the condition that the key was not changed since `entry` was read.
     pub fn if_unchanged(mut self, entry: &Entry) -> Commit {
         self.compares.push(Compare::Revision(entry.key.clone(), entry.revision));
         self
     }
 
-    /// Only if the key is as it was found, or still missing.
+    /// Adds the condition that the key is as it was found, or still missing.
     pub fn if_as_found(self, key: &str, found: Option<&Entry>) -> Commit {
         match found {
             Some(entry) => self.if_unchanged(entry),
@@ -156,13 +156,13 @@ impl Commit {
     }
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// All of it happened; what was put has this revision.
+    /// The whole commit happened; the keys it put have this revision.
     Committed(Revision),
-    /// Something that was compared did not hold, and nothing happened. `found` has the compared keys,
-    /// in the order of the compares.
+    /// A compare did not hold, and nothing happened. `found` has the compared keys, in the order of
+    /// the compares.
     Refused { revision: Revision, found: Vec<Option<Entry>> },
 }
 
@@ -175,7 +175,7 @@ impl Outcome {
     }
 }
 
-/// A change as watches tell it.
+/// A change as watches report it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     Put(Entry),
@@ -198,21 +198,21 @@ impl Event {
     }
 }
 
-/// Whole commits, in order: everything up to `revision` has been told then.
+/// Whole commits, in order: with them everything up to `revision` has been reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     pub revision: Revision,
     pub changes: Vec<Event>,
 }
 
-/// What a watch has to say.
+/// The result of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Seen {
     Changes(Events),
-    /// Nothing within the time.
+    /// No change within the time.
     Quiet,
-    /// The history up to this revision is gone, and changes that were not told yet are in it: ask for
-    /// the range again, and watch after the revision that it has.
+    /// The history up to this revision is gone, with changes that were not reported yet: ask for the
+    /// range again, and watch after its revision.
     Compacted(Revision),
 }
 
@@ -222,28 +222,28 @@ pub struct Identity {
     pub revision: Revision,
 }
 
-/// What the registry says is wrong with it.
+/// An alarm that the registry reports about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alarm {
-    /// The quota is used up: it refuses whatever takes room.
+    /// The quota is used up: requests that take room are refused.
     NoSpace,
-    /// Members' data differ.
+    /// The data of members differ.
     Corrupt,
     Other,
 }
 
-/// What an operator wants to know of a registry.
+/// The facts about a registry for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// Of the program that serves it.
+    /// The version of the serving program.
     pub version: String,
     pub identity: Identity,
-    /// On its storage.
+    /// Bytes on the registry's storage.
     pub bytes: u64,
-    /// What of it is in use; the rest is taken back by a defragmentation.
+    /// The part of it in use; a defragmentation frees the rest.
     pub bytes_in_use: u64,
-    /// Where it stops taking more; `None` if nothing but its file system bounds it, or nobody knows.
+    /// The most bytes; `None` if only the file system bounds them, or the bound is unknown.
     pub quota: Option<u64>,
     pub alarms: Vec<Alarm>,
 }

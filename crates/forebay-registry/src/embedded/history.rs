@@ -1,13 +1,13 @@
-//! The last commits, in memory, for those who watch.
+//! The last commits, in memory, for watches.
 //!
-//! Watches hold a place in it and no queue of their own: one that is slow costs nothing, and is told
-//! that it was left behind.
+//! A watch holds a position in the history and has no queue of its own: a slow watch costs nothing,
+//! and is told that it was left behind.
 
 use std::collections::VecDeque;
 
 use crate::{Event, Events, Revision, Seen};
 
-/// How far back watches can begin: the older of a bound in commits and one in bytes is let go.
+/// How far back watches can begin: commits beyond either bound, in commits or in bytes, are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
     pub commits: usize,
@@ -17,7 +17,7 @@ pub struct Bound {
 /// Minutes of a busy node, and a few MiB of memory and of the file.
 pub const BOUND: Bound = Bound { commits: 10_000, bytes: 16 << 20 };
 
-/// What one look at the history gives at most, in whole commits.
+/// The most commits that one look at the history returns.
 const GIVEN_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct History {
     past: VecDeque<Past>,
     bytes: usize,
     bound: Bound,
-    /// Nothing up to here is known any more.
+    /// All commits up to this one are dropped.
     pub compacted: Revision,
     pub revision: Revision,
 }
@@ -60,7 +60,7 @@ impl History {
         self.past.push_back(past);
     }
 
-    /// Up to where the history has to be let go once `more` is in it too.
+    /// The revision up to which the history has to be dropped once `more` is added.
     pub fn to_compact(&self, more: &[Past]) -> Revision {
         let mut commits = self.past.len() + more.len();
         let mut bytes = self.bytes + more.iter().map(|past| past.bytes).sum::<usize>();
@@ -81,8 +81,8 @@ impl History {
         self.compacted = self.compacted.max(upto);
     }
 
-    /// What is new below `prefix` after `after`, which moves past what was looked at: what concerns
-    /// others must not leave a watch behind.
+    /// The changes below `prefix` after `after`, which moves past all commits that were looked at:
+    /// other prefixes' changes must not leave a watch behind.
     pub fn since(&self, after: &mut Revision, prefix: &str) -> Seen {
         if *after < self.compacted {
             return Seen::Compacted(self.compacted);

@@ -1,15 +1,15 @@
-//! The leases of an embedded registry: when each runs out.
+//! The leases of an embedded registry, and when each runs out.
 //!
 //! A deadline lives in memory only. After a restart each lease has its whole time again, as with etcd
-//! after a change of its leader: a holder that lives renews it, and the keys of one that died stand
-//! that much longer.
+//! after a change of its leader: a living holder renews it, and the keys of a dead holder stand that
+//! much longer.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::{Error, Kind, LeaseId, Result};
 
-/// One for each member and each daemon of a machine; more is somebody's mistake.
+/// One for each member and each daemon of a machine; more leases are a mistake of some program.
 const LEASES_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Leases {
         Ok(())
     }
 
-    /// `None` if it has run out, or never was.
+    /// Renews a lease. `None` if the lease has run out, or never was.
     pub fn renew(&mut self, id: LeaseId, now: Duration) -> Option<Duration> {
         let held = self.0.get_mut(&id).filter(|held| held.deadline > now)?;
         held.deadline = now + held.ttl;
@@ -42,14 +42,14 @@ impl Leases {
         self.0.get(&id).is_some_and(|held| held.deadline > now)
     }
 
-    /// Ends its time now.
+    /// Makes the lease run out now.
     pub fn run_out(&mut self, id: LeaseId, now: Duration) {
         if let Some(held) = self.0.get_mut(&id) {
             held.deadline = held.deadline.min(now);
         }
     }
 
-    /// Its keys are gone.
+    /// Forgets a lease whose keys are gone.
     pub fn forget(&mut self, id: LeaseId) {
         self.0.remove(&id);
     }
@@ -58,7 +58,7 @@ impl Leases {
         self.0.values().map(|held| held.deadline).min()
     }
 
-    /// Those that have run out, in the order in which they did.
+    /// The leases that have run out, in that order.
     pub fn due(&self, now: Duration) -> Vec<LeaseId> {
         let mut due: Vec<_> = self
             .0

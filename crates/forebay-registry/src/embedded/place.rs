@@ -1,4 +1,5 @@
-//! Where an embedded registry is: a file of its own in a directory that nobody else can exchange.
+//! The place of an embedded registry: a file of its own in a directory that no other user can
+//! replace.
 
 use std::fs::File;
 use std::io;
@@ -17,12 +18,12 @@ use crate::{Error, Kind, Result};
 
 const FILE: &str = "registry.redb";
 
-/// Everything in it is small; what is read often stays in memory.
+/// All values are small; those that are read often stay in memory.
 const CACHE_BYTES: usize = 16 << 20;
 
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Opens or makes the file, and waits up to `patience` for a process that is dying with it.
+/// Opens or makes the file, and waits up to `patience` for a dying process that still holds it.
 pub fn open(dir: &Path, patience: Duration) -> Result<Database> {
     let folder = folder(dir)?;
     let began = Instant::now();
@@ -65,7 +66,7 @@ fn opened(end: &End) -> io::Result<Folder> {
 fn file(folder: &Folder) -> io::Result<File> {
     let fd = folder.open(FILE, OFlags::RDWR | OFlags::CREATE, Wanted::File)?;
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-    fsync(folder)?; // A file whose name is lost with the power is lost itself.
+    fsync(folder)?; // A file whose name is lost in a power cut is lost itself.
     Ok(fd.into())
 }
 

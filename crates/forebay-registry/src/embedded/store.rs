@@ -1,4 +1,4 @@
-//! The file of an embedded registry: what is in it, and how commits change it.
+//! The file of an embedded registry: its tables, and how commits change them.
 //!
 //! - B1: revision, keys, history and leases change in one durable transaction.
 //! - B2: a key is in `LEASED` exactly if its entry names a lease.
@@ -13,7 +13,7 @@ use crate::{Change, Commit, Entry, Error, Event, Kind, LeaseId, Outcome, Result,
 const ENTRIES: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("entries");
 /// The events of a commit, as JSON.
 const HISTORY: TableDefinition<u64, &[u8]> = TableDefinition::new("history");
-/// Times in milliseconds.
+/// Lease ids, and their times in milliseconds.
 const LEASES: TableDefinition<u64, u64> = TableDefinition::new("leases");
 const LEASED: TableDefinition<(u64, &str), ()> = TableDefinition::new("leased");
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -29,7 +29,7 @@ const THIS_FORMAT: u64 = 1;
 type Entries<'t> = Table<'t, &'static str, (u64, u64, &'static [u8])>;
 type Leased<'t> = Table<'t, (u64, &'static str), ()>;
 
-/// What was in the file when it was opened.
+/// The contents of the file when it was opened.
 pub struct Loaded {
     pub cluster: String,
     pub revision: Revision,
@@ -145,7 +145,7 @@ impl Store {
         Ok(Revision(self.ok(numbers.get(REVISION))?.map_or(0, |number| number.value())))
     }
 
-    /// Begins a transaction: what several callers ask for at once costs one sync.
+    /// Begins a transaction: the requests of several callers cost one sync.
     pub fn begin(&self) -> Result<Writing<'_>> {
         let txn = self.ok(self.db.begin_write())?;
         let revision = {
@@ -174,14 +174,14 @@ pub struct Writing<'s> {
     store: &'s Store,
     txn: WriteTransaction,
     pub revision: Revision,
-    /// What has been changed so far.
+    /// The commits made so far.
     pub past: Vec<Past>,
-    /// Nobody wants the history up to here.
+    /// The history up to here is not wanted any more.
     pub unwanted: Revision,
 }
 
 impl Writing<'_> {
-    /// What is compared is compared with what the commits before have left.
+    /// Makes a commit; its compares see the results of the commits before it.
     pub fn commit(&mut self, commit: &Commit) -> Result<Outcome> {
         let found = {
             let entries = self.ok(self.txn.open_table(ENTRIES))?;
@@ -251,7 +251,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Gives the event, if there was such a key.
+    /// Deletes a key; returns the event, if there was such a key.
     fn delete(
         &self,
         entries: &mut Entries<'_>,
@@ -298,13 +298,13 @@ impl Writing<'_> {
         if keys.is_empty() { Ok(()) } else { self.change(&keys) }
     }
 
-    /// The newest commit stays, as etcd's does.
+    /// Marks the history up to `upto` as unwanted; the newest commit stays, as in etcd.
     pub fn compact(&mut self, upto: Revision) {
         let upto = upto.min(Revision(self.revision.0.saturating_sub(1)));
         self.unwanted = self.unwanted.max(upto);
     }
 
-    /// Makes all of it durable (R3), and lets the history up to `compact` go.
+    /// Makes the whole transaction durable (R3), and drops the history up to `compact`.
     pub fn finish(self, compact: Revision) -> Result<Vec<Past>> {
         {
             let mut history = self.ok(self.txn.open_table(HISTORY))?;

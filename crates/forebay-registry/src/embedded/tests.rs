@@ -150,7 +150,7 @@ fn a_lease_runs_out_by_the_clock_and_cannot_be_renewed_then() {
     assert!(registry.get("a").expect("it answers").0.is_none(), "R5");
 }
 
-/// E1: also while somebody else is ending it, and before that is durable.
+/// E1: also while another thread is ending the lease, and before that is durable.
 #[test]
 fn nobody_sees_a_key_of_a_lease_that_ran_out() {
     let dir = dir();
@@ -169,7 +169,7 @@ fn nobody_sees_a_key_of_a_lease_that_ran_out() {
     }
 }
 
-/// The thread that ends leases needs nobody to ask.
+/// The thread that ends leases works without any request.
 #[test]
 fn a_watch_is_told_of_a_lease_that_ran_out() {
     let dir = dir();
@@ -184,7 +184,7 @@ fn a_watch_is_told_of_a_lease_that_ran_out() {
     assert!(matches!(&told[0], Event::Deleted { key, .. } if key == "a"));
 }
 
-/// The holder may live: its lease has its whole time again. The keys of one that died do not stay.
+/// The holder may live: its lease has its whole time again. The keys of a dead holder do not stay.
 #[test]
 fn leases_have_their_time_again_after_a_restart() {
     let dir = dir();
@@ -212,7 +212,7 @@ fn a_file_of_something_else_is_refused() {
     assert!(error.to_string().contains(&dir.path().display().to_string()), "{error}");
 }
 
-/// After a downgrade: what a newer one means by its file is not known, and nothing in it is changed.
+/// After a downgrade: the meaning of a newer format is unknown, and nothing in the file is changed.
 #[test]
 fn a_file_of_a_newer_format_is_refused_with_the_remedy() {
     use redb::{Database, ReadableDatabase, TableDefinition};

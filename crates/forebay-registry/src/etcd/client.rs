@@ -1,11 +1,11 @@
-//! Asking an etcd cluster: which member, as whom, and how often.
+//! The client of an etcd cluster: it chooses the member, presents the user, and repeats requests.
 //!
-//! - C1: whatever is asked here can be asked twice; what may happen once only carries a mark
+//! - C1: every request here can be made twice; a change that may happen only once carries a mark
 //!   (`commit`). So every failure that may pass is tried again, at the next member, until the
 //!   patience ends.
-//! - C2: a registry that is another one than this process has seen, or older (restored from a copy),
-//!   is refused, and stays so: nobody can tell what has changed, also when its revision has risen
-//!   above what was seen.
+//! - C2: a registry other than the one that this process has seen, or an older one (restored from a
+//!   copy), is refused for good: the differences are unknown, also once its revision has risen above
+//!   the seen one.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,30 +22,30 @@ use super::json::{Answer, Header, Number, Range, Refusal, Token, encode};
 use super::tls;
 use crate::{Endpoint, Error, Kind, Result, Revision};
 
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
 
-/// Connections that nobody uses are closed beyond this many.
+/// Idle connections beyond this many are closed.
 const IDLE_MAX: usize = 32;
 
-/// How long one member may take if there are others.
+/// The time that one member may take if there are others.
 pub const TURN_MIN: Duration = Duration::from_millis(500);
 
-/// What an error of etcd says. The numbers are gRPC's.
+/// The meaning of an error of etcd. The numbers are gRPC's.
 #[derive(Debug)]
 pub enum Failed {
-    /// It may pass.
+    /// The failure may pass.
     Passing(String),
-    /// A connection that was left alone had ended, or ended now: another one is worth a try at once.
-    /// The request may have arrived all the same.
+    /// An idle connection had ended, or ended now: another connection is worth a try at once. The
+    /// request may have arrived all the same.
     Again(String),
     /// The token is not valid any more.
     Token(String),
-    /// It may not do what it was asked for.
+    /// The request cannot be done.
     Final(Error),
-    /// The lease is not there.
+    /// The lease does not exist.
     NoLease,
-    /// The lease is there already.
+    /// The lease exists already.
     LeaseExists,
     /// The revision is compacted.
     Compacted,
@@ -58,16 +58,16 @@ pub struct Client {
     address: String,
     pub patience: Duration,
     tls: Option<Arc<ClientConfig>>,
-    /// The member that answered last.
+    /// The number of the member that answered last.
     turn: AtomicUsize,
     idle: Mutex<Vec<(usize, Connection)>>,
     token: Mutex<Option<String>>,
     seen: Mutex<Seen>,
-    /// Why it is refused (C2).
+    /// The reason why the registry is refused (C2).
     refused: OnceLock<String>,
 }
 
-/// The most that is known of the registry.
+/// The newest known state of the registry.
 #[derive(Default)]
 struct Seen {
     cluster: Option<Number>,
@@ -75,11 +75,11 @@ struct Seen {
 }
 
 impl Client {
-    /// Connects to nobody yet.
+    /// Makes a client without a connection.
     pub fn new(endpoint: &Endpoint, patience: Duration) -> Result<Client> {
         let tls = tls::config(&endpoint.access)?;
         if let Some((_, file)) = &endpoint.access.user {
-            tls::password(file)?; // A file that cannot be used is told at once.
+            tls::password(file)?; // A file that cannot be used is reported at once.
         }
         Ok(Client {
             endpoint: endpoint.clone(),
@@ -106,13 +106,14 @@ impl Client {
         Instant::now() + self.patience
     }
 
-    /// Asks, again and again until the deadline, for what has to do with no lease and no revision.
+    /// Makes a request that concerns no lease and no revision, again and again until the deadline.
     pub fn ask<T: Answer>(&self, path: &str, body: &Value, deadline: Instant) -> Result<T> {
         self.try_until(deadline, |attempt| self.once(path, body, attempt))
             .map_err(|failed| self.unexpected(failed))
     }
 
-    /// Repeats `attempt` while what goes wrong may pass. It is given the end of its turn.
+    /// Repeats `attempt` while its failures may pass. The argument of `attempt` is the end of its
+    /// turn.
     pub fn try_until<T>(
         &self,
         deadline: Instant,
@@ -150,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Asks one member once.
+    /// Makes a request to one member once.
     pub fn once<T: Answer>(
         &self,
         path: &str,
@@ -163,7 +164,7 @@ impl Client {
         })
     }
 
-    /// C2: what is asked now is answered with all that was seen before.
+    /// C2: the answer to this request must include everything that was seen before it.
     fn as_of_now<T: Answer>(
         &self,
         exchange: impl FnOnce() -> std::result::Result<Vec<u8>, Failed>,
@@ -182,7 +183,7 @@ impl Client {
         self.seen.lock().revision
     }
 
-    /// C2: an answer that has to be at least as new as `least`.
+    /// C2: notes an answer, which has to be at least as new as `least`.
     pub fn note(&self, header: &Header, least: Revision) -> std::result::Result<(), Failed> {
         let mut seen = self.seen.lock();
         let revision = Revision(header.revision.unsigned());
@@ -210,7 +211,7 @@ impl Client {
         Err(Failed::Final(Error::new(Kind::WrongTier, text)))
     }
 
-    /// What is no part of the protocol, such as `/metrics`.
+    /// Fetches a page outside of the protocol, such as `/metrics`.
     pub fn page(&self, path: &str) -> Option<String> {
         let page =
             self.try_until(self.deadline(), |turn| self.exchange(("GET", path), None, "", turn));
@@ -292,7 +293,7 @@ impl Client {
         Err(self.failed(status, &bytes.map_err(|error| self.broken(member, &error))?))
     }
 
-    /// The connection to a member failed: the next one has its turn.
+    /// Notes that the connection to a member failed: the next member has its turn.
     pub fn broken(&self, member: usize, error: &io::Error) -> Failed {
         self.turn.store(member + 1, Relaxed);
         let host = &self.endpoint.hosts[member];
@@ -340,7 +341,7 @@ impl Client {
         let password = tls::password(file).map_err(Failed::Final)?;
         let body = json!({ "name": name, "password": password }).to_string();
         let bytes = match self.exchange(("POST", "/v3/auth/authenticate"), None, &body, deadline) {
-            // Whoever asks for users where there are none is let in like everybody.
+            // A cluster without users admits a client that presents one like any other.
             Err(Failed::Passing(why)) if why.contains("authentication is not enabled") => {
                 return Ok(None);
             }
@@ -351,7 +352,7 @@ impl Client {
         Ok(Some(token))
     }
 
-    /// What an answer that is none means.
+    /// The meaning of an HTTP error.
     fn failed(&self, status: u16, bytes: &[u8]) -> Failed {
         let refusal: Refusal = serde_json::from_slice(bytes).unwrap_or_default();
         if refusal.message.is_empty() && status == 404 {
@@ -364,7 +365,7 @@ impl Client {
         self.meaning(refusal.code, &refusal.message)
     }
 
-    /// What one of etcd's errors means.
+    /// The meaning of one of etcd's errors.
     pub fn meaning(&self, code: i64, message: &str) -> Failed {
         let told = message.trim_start_matches("etcdserver: ");
         match (code, told) {
@@ -380,7 +381,8 @@ impl Client {
             (3, t) if t.contains("user name is empty") => Failed::Final(
                 self.refused("it wants a user: add ?user=NAME&password-file=FILE to the address"),
             ),
-            // Not enabled (9) is told apart by who asked for a token; the rest is our mistake.
+            // 9 (not enabled) is handled where the token is asked for; the rest are mistakes of this
+            // client.
             (3 | 11 | 12, t) => Failed::Final(Error::new(
                 Kind::Os(libc::EPROTO),
                 format!(
@@ -423,7 +425,7 @@ impl Client {
         Error::new(Kind::Usage, text)
     }
 
-    /// Asks for the revision of now: a member that is cut off from the others cannot tell it.
+    /// Asks for the revision of now: a member that is cut off from the others cannot answer that.
     pub fn newest(&self, deadline: Instant) -> std::result::Result<Range, Failed> {
         let body = self.newest_body();
         self.try_until(deadline, |turn| self.once("/v3/kv/range", &body, turn))
@@ -433,7 +435,7 @@ impl Client {
         json!({ "key": encode(format!("{}.marks/", self.root())), "count_only": true })
     }
 
-    /// Asks one member for it, once.
+    /// Asks one member for the revision of now, once.
     pub fn alive(&self, member: usize, deadline: Instant) -> std::result::Result<(), Failed> {
         let token = self.token(deadline)?;
         let host = &self.endpoint.hosts[member];
@@ -457,7 +459,7 @@ impl Client {
         Error::new(Kind::TimedOut, text)
     }
 
-    /// An error that the caller did not ask for.
+    /// The error for a failure that the caller does not handle.
     pub fn unexpected(&self, failed: Failed) -> Error {
         let text = match failed {
             Failed::Final(error) => return error,

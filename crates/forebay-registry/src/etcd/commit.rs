@@ -1,11 +1,11 @@
 //! A commit as one transaction of etcd.
 //!
 //! ```text
-//! if the mark is as it was, and all compares hold:  put the mark, change what is to be changed
+//! if the mark is unchanged, and all compares hold:  put the mark, make the changes
 //! else:                                             get the mark and the compared keys
 //! ```
 //!
-//! There are no transactions within: what they put is not counted against etcd's quota.
+//! There are no nested transactions: their puts are not counted against etcd's quota.
 
 use std::time::Instant;
 
@@ -17,26 +17,26 @@ use super::marks::{Mark, Marks};
 use super::{entry, range_of};
 use crate::{Change, Commit, Compare, Entry, Error, Kind, LeaseId, Outcome, Result, Revision};
 
-/// What the token of a refused commit ends with (M2).
+/// The end of the token of a refused commit (M2).
 const REFUSED: &str = "-refused";
 
-/// An own lease that is lost is replaced this often within one commit; then something is wrong.
+/// The most replacements of an own lost lease within one commit; more means that something is wrong.
 const LOST_MAX: usize = 3;
 
-/// Whether a commit was asked for more than once.
+/// Whether a commit was requested more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Once,
     Again,
 }
 
-/// What a transaction said.
+/// The answer of a transaction.
 enum Said {
-    /// It happened, and this is its revision.
+    /// The commit happened, with this revision.
     Done(u64),
-    /// Nothing happened, and the mark is as it was.
+    /// Nothing happened, and the mark is unchanged.
     Refused(Outcome),
-    /// The mark was changed by somebody else, or is gone.
+    /// Another client changed the mark, or it is gone.
     Lost,
 }
 
@@ -101,8 +101,8 @@ fn repeat(
     (answer, if attempts > 1 { Asked::Again } else { Asked::Once })
 }
 
-/// M2: makes sure that no request of a commit that was refused can happen any more, or finds that one
-/// has.
+/// M2: makes sure that no request of a refused commit can still happen, or finds that one has
+/// happened.
 fn settle(
     client: &Client,
     marks: &Marks,
@@ -190,7 +190,7 @@ fn condition(root: &str, compare: &Compare) -> Value {
         Compare::Present(_) => {
             json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
         }
-        // A missing key has revision 0, which nothing was changed at.
+        // A missing key has revision 0, at which nothing was changed.
         Compare::Revision(_, revision) => json!({
             "key": key, "target": "MOD", "result": "EQUAL",
             "mod_revision": revision.0.max(1).to_string(),
@@ -218,7 +218,7 @@ fn request(root: &str, change: &Change) -> Value {
     }
 }
 
-/// Which of the leases that a commit uses is no more.
+/// The lease of the commit that has ended, if there is one.
 fn lapsed(client: &Client, commit: &Commit, deadline: Instant) -> Result<Option<LeaseId>> {
     for change in &commit.changes {
         let Change::Put { lease: Some(id), .. } = change else { continue };

@@ -1,7 +1,7 @@
-//! As much of HTTP/1.1 as etcd's gateway needs: one connection, one request at a time, answers of a
-//! known length or in chunks.
+//! The part of HTTP/1.1 that etcd's gateway needs: one connection, one request at a time, answers
+//! of a known length or in chunks.
 //!
-//! The decoder takes bytes as they come, so that a read that ran into its time limit loses nothing.
+//! The decoder takes bytes as they come, so that a read that hits its time limit loses nothing.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,15 +14,15 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::Host;
 
-/// An answer's head is far smaller; what is longer is no etcd.
+/// An answer's head is far smaller; a longer one does not come from etcd.
 const HEAD_MAX: usize = 64 << 10;
 
 const HEADERS_MAX: usize = 64;
 
-/// A peer that vanished without a word is noticed after 5 s + 3 * 2 s.
+/// A vanished peer is noticed after 5 s + 3 * 2 s.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
-/// A socket call is never told to wait for no time at all: that means for ever.
+/// The shortest wait of a socket call: a wait of zero would mean for ever.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
 enum Stream {
@@ -53,7 +53,7 @@ impl Stream {
     }
 }
 
-/// A connection, and what was read from it and not used yet.
+/// A connection, and the bytes that were read from it and not used yet.
 pub struct Connection {
     stream: Stream,
     host: String,
@@ -67,13 +67,13 @@ pub enum More {
     No,
 }
 
-/// How far the body of an answer has been read.
+/// The position in the body of an answer.
 pub struct Body(Framing);
 
 enum Framing {
-    /// So many bytes are left.
+    /// This many bytes are left.
     Length(usize),
-    /// So many bytes of this chunk are left; `None` before the size of the next one.
+    /// This many bytes of the chunk are left; `None` before the size of the next chunk.
     Chunk(Option<usize>),
     /// Behind the last chunk.
     Trailer,
@@ -103,7 +103,7 @@ impl Connection {
         Ok(Connection { stream, host: host.to_string(), unread: Vec::new() })
     }
 
-    /// Sends a request, and reads the head of the answer: its status.
+    /// Sends a request, and reads the head of the answer; returns its status.
     pub fn ask(
         &mut self,
         (method, path): (&str, &str),
@@ -136,11 +136,11 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Appends what is there of the body, and waits for it if nothing is.
+    /// Appends the available bytes of the body, and waits for some if there are none.
     ///
     /// # Errors
     ///
-    /// `TimedOut`, after which it goes on where it was.
+    /// `TimedOut`; the next call goes on where this one stopped.
     pub fn some(
         &mut self,
         body: &mut Body,
@@ -177,7 +177,7 @@ impl Connection {
 }
 
 impl Body {
-    /// Moves what belongs to the body from `from` to `to`.
+    /// Moves bytes of the body from `from` to `to`.
     fn decode(&mut self, from: &mut Vec<u8>, to: &mut Vec<u8>) -> io::Result<()> {
         loop {
             self.0 = match self.0 {
@@ -220,7 +220,7 @@ fn take(count: usize, from: &mut Vec<u8>, to: &mut Vec<u8>) -> usize {
     count
 }
 
-/// Takes a line, without its end; `None` if it is not there whole.
+/// Takes a line, without its end; `None` if it is not complete.
 fn line(from: &mut Vec<u8>) -> io::Result<Option<String>> {
     let Some(end) = from.windows(2).position(|pair| pair == b"\r\n") else {
         return if from.len() > HEAD_MAX {
@@ -298,7 +298,7 @@ fn strange(what: &str) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Every place where a read can end.
+    /// Method: a read ends at every place in turn.
     #[test]
     fn an_answer_may_come_in_any_pieces() {
         let text = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3;x=y\r\n to\r\n0\r\nA: b\r\n\r\nHTTP";

@@ -1,4 +1,4 @@
-//! etcd's messages as its gateway writes them: bytes in base64, numbers as text, and what is zero
+//! etcd's messages as its gateway writes them: bytes in base64, numbers as text, and zero values
 //! left out.
 
 use base64::Engine;
@@ -6,10 +6,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-/// What etcd answers to one request.
+/// The answer of etcd to one request.
 pub trait Answer: DeserializeOwned {
-    /// Its header, if etcd agreed on it after the request had come: a member may say anything else
-    /// of what it has, however old that is.
+    /// The answer's header, if etcd's members agreed on it after the request had come: any other
+    /// answer shows what the member has, however old that is.
     fn as_of_now(&self) -> Option<&Header> {
         None
     }
@@ -167,7 +167,7 @@ pub struct Status {
     pub bytes: Number,
     #[serde(rename = "dbSizeInUse")]
     pub bytes_in_use: Number,
-    /// Since 3.6.
+    /// Present since 3.6.
     #[serde(rename = "dbSizeQuota")]
     pub quota: Number,
 }
@@ -184,7 +184,7 @@ pub struct AlarmOf {
     pub alarm: String,
 }
 
-/// What is answered instead of what was asked for.
+/// The answer in case of an error.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Refusal {

@@ -1,17 +1,16 @@
-//! Marks: how a commit is made once, whatever becomes of the answers.
+//! Marks: they make a commit happen once, even if answers are lost.
 //!
-//! Each commit writes, in the same transaction, a token of its own to a key below `.marks/` that no
-//! other commit uses at that time, and happens only if that key was last changed when this process
-//! thinks it was.
+//! Each commit writes, in the same transaction, a token of its own to a key below `.marks/` that no other commit uses
+//! at that time, and happens only if that key was last changed at the revision that this process knows.
 //!
-//! - M1: of all the requests of a commit, one changes something at most: it changes the mark too, and
-//!   the others find that it was changed. Revisions only rise, so that holds for those that are late.
-//! - M2: a commit that was asked for again is called refused only after its mark was changed: a request
-//!   that is still under way somewhere finds that.
-//! - M3: the mark of a commit whose end is not known is not used again.
+//! - M1: of all the requests of a commit, at most one changes anything: it changes the mark too, and the others find
+//!   the mark changed. Revisions only rise, so that holds for late requests.
+//! - M2: a repeated commit is called refused only after its mark was changed: a request that is still under way
+//!   somewhere finds that.
+//! - M3: the mark of a commit with an unknown outcome is not used again.
 //!
-//! The keys hang on a lease of the process, so that nothing stays behind. They stay for longer than a
-//! request can be under way.
+//! The keys belong to a lease of the process, so that nothing stays behind. They stay for longer than a request can
+//! be under way.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,11 +23,11 @@ use super::client::{Client, Failed};
 use super::json::Granted;
 use crate::{Error, Result};
 
-/// A request lives in etcd for 7 s at most (its own limit), and in a network as long as TCP repeats
-/// what is lost: some minutes.
+/// A request lives in etcd for 7 s at most (its own limit), and in a network as long as TCP retransmits: some
+/// minutes.
 const REST: Duration = Duration::from_secs(15 * 60);
 
-/// Longer than [`REST`]: what a dead process had under way finds its marks.
+/// Longer than [`REST`]: the last requests of a dead process find its marks.
 const LEASE: Duration = Duration::from_secs(20 * 60);
 
 /// A key for tokens, used by one commit at a time.
@@ -37,7 +36,7 @@ pub struct Mark {
     pub key: String,
     pub token: String,
     pub lease: u64,
-    /// When the key was last changed; 0 if it is not there.
+    /// The revision of the key's last change; 0 if the key does not exist.
     pub changed: u64,
     number: u64,
 }
@@ -51,16 +50,16 @@ struct Lease {
 #[derive(Debug, Default)]
 struct State {
     lease: Option<Lease>,
-    /// Keys that nobody uses, and when each was last changed.
+    /// Unused keys, and the revision of each one's last change.
     free: Vec<(u64, u64)>,
     made: u64,
     tokens: u64,
-    /// When something may last have been left under way.
+    /// The last time that a request may have been left under way.
     last_doubt: Option<Instant>,
 }
 
 pub struct Marks {
-    /// Tells this process from all others, as long as marks live.
+    /// A name that no other process has as long as marks live.
     name: String,
     state: Mutex<State>,
 }
@@ -71,7 +70,7 @@ impl Marks {
         Ok(Marks { name: format!("{:016x}", random()?), state })
     }
 
-    /// A mark for one commit.
+    /// Takes a mark for one commit.
     pub fn take(&self, client: &Client, deadline: Instant) -> Result<Mark> {
         let mut state = self.lock();
         let lease = state.lease(client, deadline)?;
@@ -85,7 +84,7 @@ impl Marks {
         Ok(Mark { key, token, lease, changed, number })
     }
 
-    /// The next commit may use the mark, which was last changed at `changed`.
+    /// Returns a mark, which was last changed at `changed`, for the next commit.
     pub fn give_back(&self, mark: &Mark, changed: u64) {
         let mut state = self.lock();
         if state.lease.as_ref().is_some_and(|held| held.id == mark.lease) {
@@ -93,12 +92,12 @@ impl Marks {
         }
     }
 
-    /// A request may still be under way, or nobody knows what became of it.
+    /// Notes that a request may still be under way, or that its outcome is unknown.
     pub fn doubt(&self) {
         self.lock().last_doubt = Some(Instant::now());
     }
 
-    /// The lease of a mark was not there, so its keys are not.
+    /// Notes that the lease of a mark does not exist, so its keys do not either.
     pub fn lost(&self, lease: u64) {
         let mut state = self.lock();
         if state.lease.as_ref().is_some_and(|held| held.id == lease) {
@@ -107,15 +106,15 @@ impl Marks {
         }
     }
 
-    /// The lease, if nobody needs the marks any more.
+    /// Takes the lease, if the marks are not needed any more.
     pub fn end(&self) -> Option<u64> {
         let mut state = self.lock();
         let resting = state.last_doubt.is_some_and(|at| at.elapsed() < REST);
         state.lease.take().filter(|_| !resting).map(|lease| lease.id)
     }
 
-    /// Also if somebody panicked who asked etcd under it: what it has was set after the answer, and without it a member that
-    /// renews its lease would commit nothing for ever.
+    /// The lock, also after a panic of a thread that asked etcd under it: the state was set after the answer, and
+    /// without it a member that renews its lease would never commit again.
     #[track_caller]
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock_anyway()
@@ -142,7 +141,7 @@ impl State {
     }
 }
 
-/// Gives the time that was granted.
+/// Grants a lease; returns the granted time.
 pub fn grant(client: &Client, id: u64, ttl: Duration, deadline: Instant) -> Result<Duration> {
     let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     let body = json!({ "ID": id.to_string(), "TTL": seconds.to_string() });
@@ -150,13 +149,13 @@ pub fn grant(client: &Client, id: u64, ttl: Duration, deadline: Instant) -> Resu
         client.try_until(deadline, |turn| client.once::<Granted>("/v3/lease/grant", &body, turn));
     match granted {
         Ok(granted) => Ok(Duration::from_secs(granted.ttl.unsigned().max(seconds))),
-        // An earlier attempt of ours: the id was drawn by lot.
+        // An earlier attempt of this call made it: the id is random.
         Err(Failed::LeaseExists) => Ok(Duration::from_secs(seconds)),
         Err(failed) => Err(client.unexpected(failed)),
     }
 }
 
-/// Gives the time that is left; `None` if the lease is no more.
+/// Renews a lease; returns the time that is left, or `None` if the lease has ended.
 pub fn renew(client: &Client, id: u64, deadline: Instant) -> Result<Option<Duration>> {
     let body = json!({ "ID": id.to_string() });
     let renewed = client.try_until(deadline, |turn| {
@@ -182,7 +181,7 @@ pub fn revoke(client: &Client, id: u64, deadline: Instant) -> Result<()> {
     }
 }
 
-/// Positive as an i64 and never zero, as etcd wants ids.
+/// A random id: positive as an i64 and never zero, as etcd wants ids.
 pub fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     File::open("/dev/urandom")

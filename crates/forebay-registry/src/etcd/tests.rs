@@ -52,7 +52,7 @@ fn through(relay: &Relay) -> Bench {
     bench(at(&address, PATIENCE).expect("the address is right"))
 }
 
-/// M1: commits whose answers are lost, among threads that compete, count exactly once each.
+/// M1: commits whose answers are lost, among competing threads, count exactly once each.
 #[test]
 fn a_commit_whose_answer_was_lost_is_made_once() {
     const THREADS: usize = 4;
@@ -74,7 +74,7 @@ fn a_commit_whose_answer_was_lost_is_made_once() {
                             .if_absent(format!("{log}{thread}-{i}"))
                             .put(key, n.to_string())
                             .put(format!("{log}{thread}-{i}"), n.to_string());
-                        // A commit that had happened would be refused by its own key.
+                        // If the commit had happened, its own key would refuse the next attempt.
                         if b.commit(&commit).committed().is_some() {
                             break;
                         }
@@ -113,8 +113,8 @@ fn a_late_request_of_a_commit_that_was_repeated_does_nothing() {
     assert!(before.revision > first);
 }
 
-/// M2: a commit that was refused stays refused, also if what it compared holds when an earlier
-/// request of it arrives.
+/// M2: a refused commit stays refused, also if its compares hold when an earlier request of it
+/// arrives.
 #[test]
 fn a_late_request_of_a_commit_that_was_refused_does_nothing() {
     let Some(server) = start(&[]) else { return };
@@ -130,7 +130,7 @@ fn a_late_request_of_a_commit_that_was_refused_does_nothing() {
     assert_eq!(direct.get("a"), None, "M2");
 }
 
-/// The same if the answer of the repetition is lost as well.
+/// M2, if the answer of the repetition is lost as well.
 #[test]
 fn a_refusal_whose_answer_was_lost_stays_one() {
     let Some(server) = start(&[]) else { return };
@@ -145,8 +145,8 @@ fn a_refusal_whose_answer_was_lost_stays_one() {
     assert_eq!(relay.injected(), 3);
 }
 
-/// R3, R4: with the server killed again and again, no commit that was answered is missing, none is
-/// there twice, and a watch sees each exactly once.
+/// R3, R4: with the server killed again and again, no answered commit is missing, none is there
+/// twice, and a watch sees each exactly once.
 #[test]
 fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
     const KILLS: usize = 4;
@@ -190,8 +190,8 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
     eprintln!("{made} commits over {KILLS} kills");
 }
 
-/// R4: a watch whose connection ended while the history was compacted says so; one that was told of
-/// everything goes on.
+/// R4: a watch whose connection ended while the history was compacted says so; one that had every
+/// change goes on.
 #[test]
 fn a_watch_says_when_the_history_was_compacted() {
     let Some(mut server) = start(&[]) else { return };
@@ -223,7 +223,8 @@ fn a_watch_says_when_the_history_was_compacted() {
         seen = cut.next(SHORT).expect("it answers");
         seen != Seen::Quiet
     });
-    // It had asked again before the compaction, and was told all; or it is told that it was not.
+    // Either the watch asked again before the compaction, and has every change; or it reports the
+    // compaction.
     match seen {
         Seen::Changes(events) => assert_eq!(events.changes[0].revision(), made[0]),
         other => assert_eq!(other, Seen::Compacted(Revision(made[4].0 - 1))),
@@ -300,7 +301,7 @@ fn another_service_on_the_port_is_told() {
     serving.join().expect("it only writes");
 }
 
-/// The first of two members that are named does not answer; the second does.
+/// The first of two named members does not answer; the second does.
 #[test]
 fn a_member_that_is_down_is_passed_over() {
     let Some(server) = start(&[]) else { return };
@@ -351,7 +352,7 @@ fn users_are_let_in_as_far_as_their_rights_go() {
     refused(other.watch("", Revision(0)).err().expect("no right"), "permission denied");
 }
 
-/// Passwords are asked for again when etcd has forgotten who somebody was.
+/// A new token is asked for when etcd has forgotten the old one.
 #[test]
 fn a_token_that_etcd_has_forgotten_is_asked_for_again() {
     let Some(mut server) = start(&["--auth-token-ttl", "2"]) else { return };

@@ -1,4 +1,4 @@
-//! Whom to believe, and who to be: certificates, keys and passwords, all in files.
+//! The credentials for TLS: certificates, keys and passwords, all in files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 use crate::pem::{certificates, private_key, roots, secret, unusable};
 use crate::{Access, Error, Kind, Result};
 
-/// What TLS needs; `None` without it.
+/// The configuration of TLS; `None` without TLS.
 pub fn config(access: &Access) -> Result<Option<Arc<ClientConfig>>> {
     let Some(ca) = &access.ca else { return Ok(None) };
     let roots = roots(ca)?;
@@ -31,7 +31,7 @@ pub fn config(access: &Access) -> Result<Option<Arc<ClientConfig>>> {
 
 /// # Errors
 ///
-/// [`Kind::Usage`] if somebody else may read or write the file.
+/// [`Kind::Usage`] if another user may read or write the file.
 pub fn password(path: &Path) -> Result<String> {
     let text = String::from_utf8(secret(path)?);
     let text = text.map_err(|_| Error::new(Kind::Usage, format!("{}: no text", path.display())))?;

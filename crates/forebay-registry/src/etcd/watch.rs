@@ -1,11 +1,11 @@
-//! A watch: a stream of etcd, begun again wherever it was when its connection ends.
+//! A watch: a stream of etcd, begun again at its position when its connection ends.
 //!
-//! - T1: `after` moves only behind changes that were given out, or that etcd said were none. etcd
-//!   sends the changes of a commit together, so what is asked for again begins with a whole commit.
-//! - T2: no change is given out twice: a member that was behind and takes a snapshot over sends older
-//!   ones again (etcd's issue 20221).
-//! - T3: a member that knows less than was seen is asked whether it only lags: of an older registry,
-//!   quiet would mean that nothing has changed (C2).
+//! - T1: `after` moves only past changes that were returned, or that etcd said do not exist. etcd
+//!   sends the changes of a commit together, so a repeated stream begins with a whole commit.
+//! - T2: no change is returned twice: a member that was behind and takes a snapshot over sends older
+//!   changes again (etcd's issue 20221).
+//! - T3: a member with an older state than was seen is asked whether it only lags: silence of an
+//!   older registry would mean that nothing has changed (C2).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Stream {
     prefix: String,
     after: Revision,
     open: Option<Open>,
-    /// Since when nobody could be asked, and why.
+    /// Since when no member could be asked, and why.
     down: Option<(Instant, String)>,
     compacted: Option<Revision>,
 }
@@ -39,13 +39,13 @@ struct Open {
     member: usize,
     connection: Connection,
     body: Body,
-    /// Read, and not a whole line yet.
+    /// Bytes that were read, and are not a whole line yet.
     text: Vec<u8>,
     heard: Instant,
 }
 
 impl Stream {
-    /// Begins it, to tell at once what is wrong.
+    /// Begins the stream at once, so that errors show early.
     pub fn new(client: Arc<Client>, prefix: &str, after: Revision) -> Result<Stream> {
         let prefix = prefix.to_string();
         let mut stream = Stream { client, prefix, after, open: None, down: None, compacted: None };
@@ -55,7 +55,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Asks for what follows `after`, and waits until etcd has agreed.
+    /// Asks for the changes after `after`, and waits until etcd has agreed.
     fn begin(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
         let (first, end) = range_of(self.client.root(), &self.prefix);
         let body = json!({ "create_request": {
@@ -68,7 +68,7 @@ impl Stream {
         let heard = Instant::now();
         let mut open = Open { member, connection, body, text: Vec::new(), heard };
         let created = match open.line(&self.client, deadline) {
-            // The others are not quiet: this one has not agreed.
+            // The other members are not known to be silent: this one has not agreed.
             Err(Failed::Passing(why)) if why == QUIET => {
                 return Err(self.client.broken(member, &ErrorKind::TimedOut.into()));
             }
@@ -82,7 +82,7 @@ impl Stream {
         Err(self.client.meaning(code, &created.cancel_reason))
     }
 
-    /// Waits for one answer, and gives the changes in it.
+    /// Waits for one answer, and returns its changes.
     fn hear(&mut self, deadline: Instant) -> std::result::Result<Vec<Event>, Failed> {
         self.client.check_refused()?;
         if self.open.is_none() {
@@ -95,12 +95,12 @@ impl Stream {
         self.take(heard, self.turn_of(deadline))
     }
 
-    /// A connection takes its time, however short the caller's is.
+    /// A new connection gets its own time, however short the caller's is.
     fn turn_of(&self, deadline: Instant) -> Instant {
         deadline.max(Instant::now() + TURN_MIN.min(self.client.patience))
     }
 
-    /// T1, T2, T3.
+    /// Takes an answer (T1, T2, T3).
     fn take(
         &mut self,
         heard: Watched,
@@ -136,7 +136,7 @@ impl Stream {
         Ok(events)
     }
 
-    /// A member that was silent may be alone, or stopped.
+    /// Checks a silent member, which may be cut off, or stopped.
     fn probe(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
         match &self.open {
             Some(open) if open.heard.elapsed() >= self.client.patience => self.ask_member(deadline),
@@ -144,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// It has to know the newest revision, and waits until it does.
+    /// Asks the member for the newest revision, and waits until it has it.
     fn ask_member(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
         let Some(open) = &mut self.open else { return Ok(()) };
         self.client.alive(open.member, deadline)?;
@@ -175,7 +175,7 @@ impl Watch for Stream {
             if let Some(compacted) = self.compacted {
                 return Ok(Seen::Compacted(compacted));
             }
-            // Even who does not wait looks at what is there, and gets to ask again.
+            // A caller that does not wait still reads the available answers, and asks again.
             let now = Instant::now();
             let turn = until.max(now + PAUSE).min(now + self.client.patience);
             match self.hear(turn) {
@@ -204,7 +204,7 @@ impl Watch for Stream {
     }
 }
 
-/// No line came, and nothing is wrong.
+/// No line came, and there is no error.
 const QUIET: &str = "quiet";
 
 impl Open {

@@ -1,4 +1,4 @@
-//! What depends on what.
+//! Commits and their compares.
 
 use super::Bench;
 use crate::limits::{CHANGES_MAX, COMPARES_MAX};
@@ -107,7 +107,7 @@ pub fn no_update_is_lost(b: &Bench) {
     eprintln!("  {} increments, {refused} refused", THREADS * EACH);
 }
 
-/// Adds one; gives how often somebody else was faster.
+/// Adds one; returns how often another client was faster.
 fn increment(b: &Bench) -> u64 {
     let key = b.key("n");
     let mut found = b.get("n");
@@ -127,7 +127,7 @@ fn number(value: &[u8]) -> u64 {
     std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).expect("a number was put")
 }
 
-/// R2 for readers: a range is of one revision.
+/// R2 for readers: a range shows one revision.
 pub fn a_pair_of_keys_is_never_seen_torn(b: &Bench) {
     let write = |i: u64| {
         b.must(&Commit::new().put(b.key("a"), i.to_string()).put(b.key("b"), i.to_string()));

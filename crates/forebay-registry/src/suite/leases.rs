@@ -1,11 +1,11 @@
-//! Keys that vanish.
+//! Leases, whose keys vanish with them.
 
 use std::time::{Duration, Instant};
 
 use super::{Bench, events, eventually};
 use crate::{Commit, Event, Kind, LEASE_MIN, LeaseId};
 
-/// Etcd's least, with its default timing.
+/// etcd's shortest lease, with its default timing.
 const TTL: Duration = Duration::from_secs(2);
 
 pub fn keys_vanish_when_a_lease_is_given_up(b: &Bench) {
@@ -38,7 +38,7 @@ pub fn a_kept_lease_outlives_its_time(b: &Bench) {
     let began = Instant::now();
     while began.elapsed() < TTL * 5 / 2 {
         assert!(b.get("a").is_some(), "it is kept");
-        // A starved machine may renew late; then it says so, and the key may still stand.
+        // A starved machine may renew late; then `remaining` says so, and the key may still stand.
         assert!(!lease.is_gone());
         std::thread::sleep(Duration::from_millis(50));
     }

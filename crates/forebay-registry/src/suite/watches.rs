@@ -83,7 +83,7 @@ pub fn a_watch_behind_a_compaction_is_told_and_one_ahead_misses_nothing(b: &Benc
         (0..5).map(|i| b.must(&Commit::new().put(b.key("a"), i.to_string()))).collect();
     let mut told = b.watch(made[4]);
     let mut ahead = b.watch(made[2]);
-    // What is compacted already is no error, and brings nothing back.
+    // Compacting the same history again is no error, and brings nothing back.
     for upto in [made[2], made[2], made[0], Revision(0)] {
         b.registry.compact(upto).expect("it answers");
         let mut behind = b.watch(made[1]);
@@ -101,7 +101,7 @@ pub fn a_watch_behind_a_compaction_is_told_and_one_ahead_misses_nothing(b: &Benc
     assert_eq!(b.range().len(), 2, "only the history is shorter");
 }
 
-/// Also if all revisions that there can be are to go.
+/// Also if all possible revisions are to be dropped.
 pub fn the_newest_commit_is_not_compacted(b: &Bench) {
     let first = b.must(&Commit::new().put(b.key("a"), "1"));
     let newest = b.must(&Commit::new().put(b.key("a"), "2"));

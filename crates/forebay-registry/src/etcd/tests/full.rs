@@ -1,14 +1,14 @@
-//! An etcd whose quota is used up: what goes on, what does not, and the way out of it.
+//! An etcd whose quota is used up: which operations work, which do not, and the remedy.
 
 use super::server::{Server, start};
 use super::*;
 
 const QUOTA: u64 = 4_000_000;
 
-/// etcd's least, with its default timing.
+/// etcd's shortest lease, with its default timing.
 const TTL: Duration = Duration::from_secs(2);
 
-/// Puts the same key again and again, so that most of what is there is history, until etcd takes no
+/// Puts the same key again and again, so that most of the data is history, until etcd accepts no
 /// more.
 fn fill(b: &Bench) -> Error {
     let large = Commit::new().put(b.key("large"), vec![b'v'; limits::VALUE_MAX]);
@@ -41,7 +41,7 @@ fn at_the_quota_what_takes_no_room_goes_on_and_commits_do_after_the_remedy() {
     assert_full(&fill(&b));
     eventually("the alarm is raised", || is_alarmed(&b));
 
-    // No commit is taken, also none that only deletes: its mark takes room.
+    // No commit is accepted, not even one that only deletes: its mark takes room.
     assert_full(&b.registry.commit(&Commit::new().put(b.key("a"), "")).expect_err("full"));
     assert_full(&b.registry.commit(&Commit::new().delete(b.key("small"))).expect_err("full"));
     assert_full(&b.registry.lease(TTL).err().expect("no lease is granted"));
@@ -51,7 +51,7 @@ fn at_the_quota_what_takes_no_room_goes_on_and_commits_do_after_the_remedy() {
     std::thread::sleep(TTL * 2);
     assert_eq!(b.get("kept").map(|entry| entry.revision), Some(made), "R5");
     assert!(!kept.is_gone() && !kept.remaining().is_zero(), "R5");
-    // Leases are given up, and watches tell of it.
+    // Leases can be given up, and watches report it.
     let mut watch = b.watch(b.revision());
     other.give_up().expect("it can be given up");
     assert_eq!(b.get("other"), None);
@@ -66,10 +66,10 @@ fn at_the_quota_what_takes_no_room_goes_on_and_commits_do_after_the_remedy() {
     b.registry.lease(TTL).expect("a lease is granted").give_up().expect("it can be given up");
 }
 
-/// What the error says: compact, defragment, disarm the alarm.
+/// The remedy of the error text: compact, defragment, disarm the alarm.
 fn remedy(server: &Server, b: &Bench) {
     b.registry.compact(b.revision()).expect("it answers");
-    // It gives back what was compacted by and by.
+    // etcd gives compacted room back by and by.
     eventually("the defragmentation makes room", || {
         server.admin("/v3/maintenance/defragment", &json!({}));
         b.registry.health().is_ok_and(|health| health.bytes < QUOTA / 2)

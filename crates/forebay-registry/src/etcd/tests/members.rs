@@ -1,5 +1,5 @@
-//! Three members, of which one is killed and another one is stopped while all are busy: what holds
-//! for a commit that was answered (R3), for watches (R4) and for a lease that is kept (R5) holds then.
+//! Three members, one of which is killed and another one stopped while all are busy: the promises for
+//! an answered commit (R3), for watches (R4) and for a kept lease (R5) hold.
 
 use std::sync::Mutex;
 
@@ -9,13 +9,13 @@ use crate::{Compare, Lease};
 
 const WRITERS: usize = 8;
 
-/// A call that meets the stopped member asks the next one after half of it.
+/// A call that meets the stopped member asks the next one after half of this.
 const WRITERS_PATIENCE: Duration = Duration::from_secs(6);
 
-/// A watch whose member is silent for so long looks whether that one still hears from the others.
+/// A watch whose member is silent for this long checks whether that member still hears from the others.
 const WATCHES_PATIENCE: Duration = Duration::from_secs(2);
 
-/// As long as that of a member of the cache.
+/// The time of the lease of a member of the cache.
 const TTL: Duration = Duration::from_secs(10);
 
 const LEASED: &str = "held";
@@ -29,16 +29,16 @@ struct Made {
     puts: Vec<(String, String)>,
 }
 
-/// What goes on while members come and go.
+/// The activity while members come and go.
 #[derive(Default)]
 struct Busy {
     done: AtomicBool,
     made: AtomicUsize,
-    /// When each watch last told of something.
+    /// When each watch last reported a change.
     heard: [Mutex<Option<Instant>>; 3],
 }
 
-/// Ends what goes on, also if the test fails.
+/// Ends the activity, also if the test fails.
 struct Ends<'b>(&'b Busy);
 
 impl Drop for Ends<'_> {
@@ -48,7 +48,7 @@ impl Drop for Ends<'_> {
 }
 
 impl Busy {
-    /// Waits for so many commits more.
+    /// Waits for `count` more commits.
     fn goes_on(&self, count: usize) {
         let before = self.made.load(SeqCst);
         eventually("commits go on", || self.made.load(SeqCst) >= before + count);
@@ -118,7 +118,7 @@ fn nothing_is_lost_or_doubled_when_a_leader_is_killed_and_the_next_is_stopped() 
     eprintln!("of {TTL:?} at least {least:?} were left, {:?} in all", began.elapsed());
 }
 
-/// Gives when it was killed: between these.
+/// Kills the leader; returns two moments that enclose the kill.
 fn kill_the_leader(members: &mut [Server], busy: &Busy) -> (Instant, Instant) {
     let (leader, term) = leader(members, &[0, 1, 2], None);
     let sent = Instant::now();
@@ -132,8 +132,8 @@ fn kill_the_leader(members: &mut [Server], busy: &Busy) -> (Instant, Instant) {
     killed
 }
 
-/// Stops it until the others have gone on without it, writers and watches alike. It wakes up with
-/// requests that were repeated elsewhere long ago.
+/// Stops the leader until writers and watches have gone on without it. It wakes up with requests that
+/// were repeated elsewhere long ago.
 fn stop_the_leader(members: &[Server], busy: &Busy) {
     let (leader, term) = leader(members, &[0, 1, 2], None);
     members[leader].stop();
@@ -149,8 +149,8 @@ fn stop_the_leader(members: &[Server], busy: &Busy) {
     busy.goes_on(100);
 }
 
-/// The one of `among` that says it leads, once all of them say so too, and the term that it leads in: a
-/// later one than `before`. Members tell of a leader before they tell of its term.
+/// The leader among `among`, once all of them agree on it, and its term, which is later than `before`.
+/// Members report a leader before they report its term.
 fn leader(members: &[Server], among: &[usize], before: Option<u64>) -> (usize, u64) {
     let mut found = None;
     eventually("there is a leader", || {
@@ -164,7 +164,7 @@ fn leader(members: &[Server], among: &[usize], before: Option<u64>) -> (usize, u
     found.expect("it was just found")
 }
 
-/// The id of a member, that of whom it follows, and the term.
+/// The id of a member, the id of its leader, and the term.
 fn status(member: &Server) -> (String, String, u64) {
     let told = member.admin("/v3/maintenance/status", &json!({}));
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
@@ -172,8 +172,8 @@ fn status(member: &Server) -> (String, String, u64) {
     (text(&told["header"]["member_id"]), text(&told["leader"]), term)
 }
 
-/// Counts up, one commit after the other: a counter that is compared, then one that is just put, which
-/// a request that comes late would set back.
+/// Counts up, one commit after the other: a counter that is compared, then one that is only put, which
+/// a late request would set back.
 fn write(registry: &Etcd, writer: usize, busy: &Busy) -> Vec<Made> {
     let mut made: Vec<Made> = Vec::new();
     let mut counted = None;
@@ -202,7 +202,7 @@ fn write(registry: &Etcd, writer: usize, busy: &Busy) -> Vec<Made> {
     made
 }
 
-/// All that a watch tells until [`END`].
+/// All changes that a watch reports until [`END`].
 fn follow(
     registry: &Etcd,
     after: Revision,
@@ -233,7 +233,7 @@ fn follow(
     }
 }
 
-/// The least time that the holder was sure of.
+/// The least remaining time that the holder was sure of.
 fn least_remaining(lease: &dyn Lease, done: &AtomicBool) -> Duration {
     let mut least = TTL;
     while !done.load(SeqCst) {
@@ -243,7 +243,7 @@ fn least_remaining(lease: &dyn Lease, done: &AtomicBool) -> Duration {
     least
 }
 
-/// What was answered happened, once, and nothing else did; watches told exactly that, in order.
+/// Every answered commit happened once, and nothing else did; watches reported exactly that, in order.
 fn assert_whole(registry: &Etcd, mut made: Vec<Made>, told: &[Vec<Event>]) {
     made.sort_by_key(|made| made.revision);
     assert!(made.windows(2).all(|two| two[0].revision < two[1].revision), "R1");

@@ -1,4 +1,4 @@
-//! Registries and members that know less than was seen (C2, T2, T3).
+//! Registries and members that are older than the state seen before (C2, T2, T3).
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -11,14 +11,14 @@ use super::*;
 
 const SEEN: u64 = 10;
 
-/// What a fake etcd says: the revisions of its ranges one after the other (the last one stays), and
-/// the lines of each watch.
+/// The answers of a fake etcd: the revisions of its ranges one after the other (the last one is
+/// repeated), and the lines of each watch.
 struct Says {
     ranges: Vec<u64>,
     watch: Vec<Value>,
 }
 
-/// Gives its port. It serves until the process ends.
+/// Starts a fake etcd and returns its port. It serves until the process ends.
 fn fake(says: Says) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
@@ -62,13 +62,13 @@ fn created(cluster: u64, revision: u64) -> Value {
     json!({ "header": header(cluster, revision), "created": true })
 }
 
-/// One commit, which deleted a key.
+/// The event of one commit, which deleted a key.
 fn event(revision: u64) -> Value {
     let kv = json!({ "key": encode("/test/a"), "mod_revision": revision.to_string() });
     json!({ "header": header(1, revision), "events": [{ "type": "DELETE", "kv": kv }] })
 }
 
-/// A watch of a registry of which [`SEEN`] was seen.
+/// A watch of a registry whose revision [`SEEN`] was seen before.
 fn watch(says: Says) -> Result<Box<dyn Watch>> {
     let port = fake(says);
     let registry = at(&format!("etcd://127.0.0.1:{port}/test"), PATIENCE)?;
@@ -105,7 +105,7 @@ fn another_registry_begins_no_watch() {
     refused(&begun.err().expect("it is another"), "another registry");
 }
 
-/// With its data as they were some commits ago, and others who go on with it.
+/// The registry has data from some commits ago, and other clients go on with it.
 #[test]
 fn a_registry_that_was_restored_from_an_older_copy_is_refused_from_then_on() {
     let Some(mut server) = start(&[]) else { return };

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 
-/// What becomes of a request for a transaction.
+/// The fate of a request for a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Pass,
-    /// It reaches etcd; its answer is lost, and the connection with it.
+    /// The request reaches etcd; its answer is lost, and the connection with it.
     LoseAnswer,
-    /// The connection ends, and the request reaches etcd only when it is let go.
+    /// The connection ends, and the request reaches etcd only when it is released.
     HoldBack,
 }
 
@@ -32,7 +32,7 @@ struct Shared {
 }
 
 impl Relay {
-    /// `fate` is asked for each transaction, by its number.
+    /// A relay that asks `fate` about each transaction, by its number.
     pub fn new(to: u16, fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -57,12 +57,12 @@ impl Relay {
         Relay { port, shared, accepting: Some(accepting) }
     }
 
-    /// How often something was done to a request.
+    /// The number of requests that did not just pass.
     pub fn injected(&self) -> usize {
         self.shared.injected.load(SeqCst)
     }
 
-    /// Lets what was held back go, and gives how much that was.
+    /// Releases the requests that were held back; returns their number.
     pub fn let_go(&self) -> usize {
         let held = std::mem::take(&mut *self.shared.held.lock().expect("no thread fails"));
         for request in &held {
@@ -78,7 +78,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.closed.store(true, SeqCst);
-        let _ = TcpStream::connect(("127.0.0.1", self.port)); // Wakes who accepts.
+        let _ = TcpStream::connect(("127.0.0.1", self.port)); // Wakes the accepting thread.
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-/// Reads a message of HTTP, as it is; `None` if the connection has ended.
+/// Reads a message of HTTP unchanged; `None` if the connection has ended.
 pub fn read_message(from: &mut TcpStream, to: &mut Vec<u8>) -> Option<()> {
     let mut bytes = [0; 64 << 10];
     loop {
@@ -130,7 +130,7 @@ pub fn read_message(from: &mut TcpStream, to: &mut Vec<u8>) -> Option<()> {
             let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
             let whole = match length {
                 Some(length) => to.len() >= head + 4 + length.parse::<usize>().ok()?,
-                // In chunks: no line of a body of etcd's is empty.
+                // In chunks: no line of a body from etcd is empty.
                 None => {
                     to[head + 4..].windows(5).any(|end| end == b"0\r\n\r\n")
                         || has_trailer(&to[head..])

@@ -1,4 +1,4 @@
-//! An etcd of a test: members on loopback, each with its data in a directory that goes with it.
+//! An etcd for a test: members on loopback, each with its data in a temporary directory.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -19,19 +19,19 @@ pub struct Server {
     pub port: u16,
     peer: u16,
     name: String,
-    /// The names of all members, and where they find each other.
+    /// The names of all members, and their addresses for each other.
     members: String,
     more: Vec<String>,
     scheme: &'static str,
     child: Option<Child>,
 }
 
-/// One member, alone. `None`, with a word about it, if etcd is not there.
+/// Starts one member alone. `None`, with a message, if etcd is not installed.
 pub fn start(more: &[&str]) -> Option<Server> {
     start_cluster(1, more)?.pop()
 }
 
-/// So many members of one cluster. `None`, with a word about it, if etcd is not there.
+/// Starts `count` members of one cluster. `None`, with a message, if etcd is not installed.
 pub fn start_cluster(count: usize, more: &[&str]) -> Option<Vec<Server>> {
     if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("SKIPPED: etcd is not installed");
@@ -54,7 +54,7 @@ pub fn start_cluster(count: usize, more: &[&str]) -> Option<Vec<Server>> {
         }
         for server in &mut servers {
             server.kill();
-            let _ = std::fs::remove_dir_all(server.dir.path().join("data")); // With the old ports.
+            let _ = std::fs::remove_dir_all(server.dir.path().join("data")); // The data name the old ports.
         }
     }
     let log = |server: &Server| std::fs::read_to_string(server.dir.path().join("log"));
@@ -69,7 +69,7 @@ pub fn address_of(servers: &[Server], first: usize) -> String {
     format!("etcd://{}/test", hosts.join(","))
 }
 
-/// A port that was free may be somebody's a moment later.
+/// The most attempts to start: a port that was free may be taken a moment later.
 const STARTS_MAX: usize = 5;
 
 fn free_port() -> u16 {
@@ -88,7 +88,7 @@ impl Server {
         format!("http://127.0.0.1:{}", self.peer)
     }
 
-    /// With other certificates and options, and TLS.
+    /// Restarts the server with other certificates and options, and TLS.
     pub fn with_tls(mut self, more: &[String]) -> Server {
         self.kill();
         self.scheme = "https";
@@ -119,7 +119,7 @@ impl Server {
         self.child = Some(child.expect("etcd can be started"));
     }
 
-    /// Whether it answers, and did not die.
+    /// Whether the server answers, and has not died.
     fn comes_up(&mut self) -> bool {
         let registry = self.try_open("", Duration::from_secs(1)).expect("the address is right");
         let began = Instant::now();
@@ -149,7 +149,7 @@ impl Server {
         Arc::new(self.open(""))
     }
 
-    /// As an operator would.
+    /// Makes a request as an operator would.
     pub fn admin(&self, path: &str, body: &Value) -> Value {
         let client = &self.open("").client;
         client.ask(path, body, client.deadline()).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -160,22 +160,22 @@ impl Server {
         self.admin("/v3/kv/compaction", &body);
     }
 
-    /// As power would.
+    /// Kills the server as a power cut would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = child.kill(); // It may have died.
+            let _ = child.kill(); // The child may have died.
             let _ = child.wait();
         }
     }
 
     pub fn signal(&self, signal: libc::c_int) {
         let id = self.child.as_ref().expect("it runs").id();
-        // SAFETY: a signal to a child of ours that was not waited for.
+        // SAFETY: sends a signal to a child of this process that was not waited for.
         let done = unsafe { libc::kill(i32::try_from(id).expect("a pid"), signal) };
         assert_eq!(done, 0, "the signal arrives");
     }
 
-    /// Stops it, every thread of it.
+    /// Stops every thread of the server.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.child.as_ref().expect("it runs").id());
@@ -187,10 +187,10 @@ impl Server {
         });
     }
 
-    /// Replaces what one directory of it has by what another has.
+    /// Replaces one directory of the server by a copy of another.
     pub fn copy(&self, from: &str, to: &str) {
         let (from, to) = (self.dir.path().join(from), self.dir.path().join(to));
-        let _ = std::fs::remove_dir_all(&to); // It may not be there.
+        let _ = std::fs::remove_dir_all(&to); // The directory may not exist.
         let copied = Command::new("cp").arg("-a").args([from, to]).status();
         assert!(copied.expect("cp is there").success());
     }
@@ -214,7 +214,7 @@ pub fn at(address: &str, patience: Duration) -> Result<Etcd> {
     }
 }
 
-/// Makes a key and a certificate that `ca` has signed (itself, if it is called so).
+/// Makes a key and a certificate signed by `ca` (by itself, if `ca` is its own name).
 pub fn certificate(dir: &Path, name: &str, ca: &str) {
     let openssl = |args: &[&str]| {
         let done = Command::new("openssl").current_dir(dir).args(args).output();
