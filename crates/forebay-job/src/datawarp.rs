@@ -1,5 +1,5 @@
-//! `#DW` as DataWarp has it: `jobdw`, `persistentdw`, `swap`. Its capacity is the sum over the job's
-//! nodes, and staging to a space that each node has of its own is not done.
+//! DataWarp's dialect of `#DW`: `jobdw`, `persistentdw`, `swap`. Its capacity is the sum over the
+//! job's nodes, and there is no staging to a space that each node has of its own.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Access {
     }
 }
 
-/// What is refused on several nodes, and what to write instead.
+/// The refusal on several nodes, and the remedy.
 const SHARED: (&str, &str) = (
     "striped is one namespace for all nodes, which forebay does not have yet",
     "write access_mode=private or #FB private capacity=SIZE (a space of its own on each node), or use a \
@@ -62,7 +62,7 @@ impl Reading<'_> {
         let types = [("scratch", Type::Scratch), ("cache", Type::Cache)];
         let kind = match fields.get("type") {
             None => Some(Type::Scratch),
-            // Both dialects meet here, so the words of both are told.
+            // Both dialects meet here, so the message names the types of both.
             Some(field) if !types.iter().any(|(name, _)| *name == field.value) => {
                 let all = types.iter().map(|(name, _)| *name).chain(nnf::TYPES);
                 not_one_of(field.at(), field.value, all, &mut self.problems);
@@ -106,7 +106,8 @@ impl Reading<'_> {
         }
     }
 
-    /// `striped`, `private(MFS=1GiB)`, `striped,private`; none is striped.
+    /// Reads modes such as `striped`, `private(MFS=1GiB)`, `striped,private`; the default is
+    /// striped.
     pub fn modes(&mut self, fields: &Fields<'_>) -> Option<Vec<Access>> {
         if let (Some(_), Some(other)) = (fields.get("access_mode"), fields.get("access")) {
             let at = other.whole();
@@ -137,7 +138,7 @@ impl Reading<'_> {
         Some(modes)
     }
 
-    /// `(MFS=1GiB,client_cache=yes)`, at a character of the value.
+    /// Reads modifiers such as `(MFS=1GiB,client_cache=yes)`, at a character of the value.
     fn modifiers(&mut self, field: &Field<'_>, from: usize, text: &str) -> Option<()> {
         if text.is_empty() {
             return Some(());
@@ -171,7 +172,7 @@ impl Reading<'_> {
             let text = "striped and private are two spaces here, each with the whole capacity";
             self.problems.remark(at, text, "");
         }
-        // What is refused is not divided, too.
+        // A space that is refused is not divided either.
         let shared = modes.contains(&Access::Striped);
         let bytes = if shared { wanted.bytes } else { self.share(fields, wanted.bytes) };
         let total = (!shared).then_some(wanted.bytes);
@@ -182,7 +183,7 @@ impl Reading<'_> {
         }
     }
 
-    /// What each node has of a capacity for all.
+    /// Each node's share of a capacity for all nodes.
     fn share(&mut self, fields: &Fields<'_>, total: u64) -> u64 {
         let nodes = self.nodes.least();
         if let (Nodes::AtLeast(_), Some(field)) = (self.nodes, fields.get("capacity")) {
@@ -218,7 +219,8 @@ impl Reading<'_> {
         self.add(at, Space { total, backing: Some(backing), settings, ..space });
     }
 
-    /// Both dialects write it alike, and each has a variable of its own for it.
+    /// Reads `persistentdw`: both dialects write it alike, and each has a variable of its own for
+    /// it.
     pub fn persistentdw(&mut self, fields: &Fields<'_>) {
         self.refuse_requires(fields);
         let Some(field) = fields.need("name", "name=NAME", &mut self.problems).cloned() else {
@@ -240,7 +242,7 @@ impl Reading<'_> {
         self.plan.uses.push(Use { name, variables, line: at.line });
     }
 
-    /// `swap 2GiB`, on each node; Slurm takes the number alone, as GiB.
+    /// Reads `swap 2GiB`, the size on each node; Slurm takes the number alone, as GiB.
     pub fn swap(&mut self, fields: &Fields<'_>, reads: Reads) {
         let Some(field) = fields.bare().cloned() else {
             let at = fields.verb.whole();
@@ -287,7 +289,7 @@ impl Reading<'_> {
     }
 }
 
-/// What the words of an instance come to.
+/// The result of the words of an instance.
 pub struct Wanted {
     pub bytes: u64,
     pub pool: Option<String>,
@@ -316,7 +318,7 @@ fn mode_at(fields: &Fields<'_>) -> Span {
     field.map_or(fields.verb.whole(), Field::at)
 }
 
-/// Parts between commas that are in no parentheses, each with its first character.
+/// The parts between commas outside of parentheses, each with its first character's position.
 fn top_level(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut depth, mut start, mut first) = (0u32, 0, 0);

@@ -1,4 +1,4 @@
-//! The words of one directive: `WORD=VALUE`, words alone, and values alone, each taken once.
+//! The words of one directive: `WORD=VALUE`, words alone, and values alone, each read once.
 
 use forebay_base::nearest::nearest;
 
@@ -9,13 +9,13 @@ use crate::verbs::{Bare, Verb};
 /// The longest part of a user's word that is repeated in a message.
 const CLIP: usize = 48;
 
-/// A longer word is no misspelling of any of ours.
+/// A longer word is no misspelling of a known word.
 const NEAR_MAX: usize = 40;
 
 #[derive(Debug, Clone)]
 pub struct Field<'d> {
     word: &'d Word,
-    /// In characters, with the `=`.
+    /// The length of the key in characters, with the `=`.
     key: usize,
     pub value: &'d str,
 }
@@ -24,21 +24,21 @@ pub struct Field<'d> {
 pub struct Fields<'d> {
     pub verb: &'d Word,
     keyed: Vec<(&'static str, Field<'d>)>,
-    /// The one word that may be said again.
+    /// The values of the one word that may be repeated.
     last: Vec<Field<'d>>,
     flags: Vec<&'static str>,
     bare: Option<Field<'d>>,
-    /// What is missing may be what a word that was refused was meant to be.
+    /// A word was refused: it may be a misspelling of a missing one.
     refused: bool,
 }
 
 impl Field<'_> {
-    /// Of the value; of the whole word if there is none.
+    /// The place of the value; of the whole word if there is no value.
     pub fn at(&self) -> Span {
         self.part(0, self.value.chars().count())
     }
 
-    /// Of some characters of the value.
+    /// The place of some characters of the value.
     pub fn part(&self, from: usize, to: usize) -> Span {
         match from < to {
             true => self.word.span(self.key + from, self.key + to),
@@ -52,7 +52,7 @@ impl Field<'_> {
 }
 
 impl<'d> Fields<'d> {
-    /// Sorts the words behind a verb.
+    /// Sorts the words after a verb.
     pub fn of(
         directive: &'d Directive,
         verb: &'static Verb,
@@ -136,7 +136,7 @@ impl<'d> Fields<'d> {
         self.bare.as_ref()
     }
 
-    /// A value that must be there; who gets none has nothing to tell.
+    /// A value that must be present; if it is missing, the problem is already reported.
     pub fn need(&self, key: &str, example: &str, problems: &mut Problems) -> Option<&Field<'d>> {
         let found = self.get(key);
         if found.is_none() && !self.refused {
@@ -150,7 +150,7 @@ impl<'d> Fields<'d> {
         found
     }
 
-    /// One of some words, if there is one.
+    /// One of some allowed words, if there is one.
     pub fn choice<T: Copy>(
         &self,
         key: &str,
@@ -167,7 +167,7 @@ impl<'d> Fields<'d> {
     }
 }
 
-/// Tells a word that is none of those that may stand there.
+/// Reports a word that is not one of those allowed here.
 pub fn not_one_of<'w>(
     at: Span,
     typed: &str,
@@ -199,7 +199,7 @@ pub fn near<'w>(typed: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w
     (typed.len() <= NEAR_MAX && !typed.is_empty()).then(|| nearest(typed, words)).flatten()
 }
 
-/// A user's word in a message.
+/// A user's word, shortened for a message.
 pub fn clip(text: &str) -> String {
     match text.char_indices().nth(CLIP) {
         Some((end, _)) => format!("{}...", &text[..end]),

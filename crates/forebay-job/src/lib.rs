@@ -1,7 +1,8 @@
-//! What a job script asks for: directives read from its text, and the plan they come to.
+//! The requests of a job script: directives are read from its text and become a plan.
 //!
 //! Pure: text in, plan and problems out. Nothing here looks at a file, a node or the network, since a
-//! scheduler calls it where it may not wait. Work is linear in the script, and bounded behind its head.
+//! scheduler calls it where it may not wait. The work is linear in the script, and bounded after its
+//! head.
 
 mod datawarp;
 mod fields;
@@ -29,22 +30,23 @@ use crate::script::{Directive, Prefix};
 use crate::staging::{Dialect, Stage};
 use crate::verbs::Verb;
 
-/// Directives of one script, and words of one directive. More are a mistake of a program that writes
-/// scripts, and would take the scheduler's time.
+/// The limits of directives in one script, and of words in one directive. More are a mistake of a
+/// program that writes scripts, and would take the scheduler's time.
 pub const DIRECTIVES_MAX: usize = 256;
 pub const WORDS_MAX: usize = 64;
 
-/// Says what is wrong with a key and its value.
+/// Judges a key and its value; the error says what is wrong.
 pub type CheckSetting = fn(&str, &str) -> Result<(), String>;
 
-/// What is known about the job beside its script.
+/// The facts about the job beside its script.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Job<'a> {
-    /// For sure.
+    /// The number of nodes, if it is certain.
     pub nodes: Option<u32>,
-    /// As long as the scheduler may still choose. If neither is known, `#SBATCH` lines say.
+    /// The least number of nodes, while the scheduler may still choose. If neither is known, `#SBATCH`
+    /// lines say.
     pub nodes_least: Option<u32>,
-    /// `%j`. With it, a symbol that is not known is refused; without it, it stays in the plan.
+    /// `%j`. With an id, an unknown symbol is refused; without one, it stays in the plan.
     pub id: Option<&'a str>,
     /// `%u`.
     pub user: Option<&'a str>,
@@ -54,26 +56,26 @@ pub struct Job<'a> {
     pub array: Option<(&'a str, &'a str)>,
     /// `%d`.
     pub workdir: Option<&'a str>,
-    /// `Directive=` of burst_buffer.conf, read as `#BB_LUA` is.
+    /// The value of `Directive=` in burst_buffer.conf, read as `#BB_LUA` is.
     pub directive: Option<&'a str>,
     /// Judges a setting of a cache.
     pub check_setting: Option<CheckSetting>,
 }
 
-/// What a script comes to.
+/// The result of reading a script.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// Without what was refused.
+    /// The plan, without refused parts.
     pub plan: Plan,
-    /// By line.
+    /// Sorted by line.
     pub problems: Vec<Problem>,
-    /// How many more problems there are.
+    /// The number of further problems.
     pub left_out: usize,
-    /// Directives of ours that were found.
+    /// The number of forebay's directives that were found.
     pub directives: usize,
     /// The first pool that a directive names, Slurm's own `pool=` included.
     pub pool: Option<String>,
-    /// How many the job gets, and whether that is sure.
+    /// The number of nodes that the job gets, and whether that is certain.
     pub nodes: u32,
     pub nodes_known: bool,
 }
@@ -84,7 +86,7 @@ impl Read {
     }
 }
 
-/// Reads a script's directives. The same text and job always give the same.
+/// Reads a script's directives. The same text and job always give the same result.
 pub fn read(script: &str, job: &Job<'_>) -> Read {
     let mut problems = Problems::default();
     let mut directives = script::directives(script, job.directive, &mut problems);
@@ -139,7 +141,7 @@ fn bound(directives: &mut Vec<Directive>, problems: &mut Problems) {
     }
 }
 
-/// Every directive, such as `#DW jobdw`, with the words it takes and those it passes over.
+/// Every directive, such as `#DW jobdw`, with the words it takes and those it ignores.
 pub fn vocabulary() -> Vec<(String, Vec<&'static str>)> {
     let words = |verb: &Verb| {
         let own = verb.takes.iter().chain(verb.flags).chain(verb.ignores).copied();
@@ -181,7 +183,7 @@ impl<'d> Reading<'d> {
         }
     }
 
-    /// `#BB_LUA pool=flash capacity=1GB` is for Slurm's books, and says nothing to us.
+    /// `#BB_LUA pool=flash capacity=1GB` is for Slurm's accounting, and means nothing to forebay.
     fn of_slurm(&mut self, directive: &'d Directive) {
         for word in &directive.words {
             match word.text.split_once('=') {

@@ -1,5 +1,5 @@
-//! `#DW jobdw` as NNF (HPE's Rabbit) has it: told from DataWarp's by its types and its name. The capacity
-//! of xfs, gfs2 and raw is of each node, that of lustre the sum.
+//! NNF's dialect of `#DW jobdw` (HPE's Rabbit): its types and its name tell it from DataWarp's. The
+//! capacity of xfs, gfs2 and raw is for each node, that of lustre is the sum.
 
 use crate::datawarp::Wanted;
 use crate::fields::{Fields, clip, not_one_of};
@@ -15,7 +15,7 @@ const SHARED: (&str, &str) = (
 
 pub fn is_its_jobdw(fields: &Fields<'_>) -> bool {
     let of_type = fields.value("type").is_some_and(|kind| TYPES.contains(&kind));
-    // A type of DataWarp beside a name is a mistake in the name.
+    // A DataWarp type together with a name is a mistake in the name.
     let named = fields.get("name").is_some() || fields.get("requires").is_some();
     let datawarps = matches!(fields.value("type"), Some("scratch" | "cache"));
     of_type || (named && !datawarps && fields.get("access_mode").is_none())
@@ -73,7 +73,7 @@ impl Reading<'_> {
         }
     }
 
-    /// What a job's program would look for in vain.
+    /// Refuses `requires=`: a job's program would look for the required service in vain.
     pub fn refuse_requires(&mut self, fields: &Fields<'_>) {
         let Some(field) = fields.get("requires") else { return };
         for word in field.value.split(',') {

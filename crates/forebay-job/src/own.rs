@@ -1,4 +1,4 @@
-//! `#FB`: forebay's own directives. Sizes are those of each node, and Slurm reads none of them.
+//! `#FB`: forebay's own directives. Sizes are per node, and Slurm reads none of them.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Reading<'_> {
         }
     }
 
-    /// `TMPDIR` names the space that asks for it, or the first that does not refuse it.
+    /// Gives `TMPDIR` to the space that asks for it, or to the first that does not refuse it.
     fn take_tmpdir(&mut self, fields: &Fields<'_>, index: usize, asked: Option<Wish>) {
         match (self.tmpdir, asked) {
             (Tmpdir::Asked(_), Some(Wish::Yes)) => {
@@ -68,7 +68,7 @@ impl Reading<'_> {
         self.add(fields.verb.whole(), Space { backing, settings, ..space });
     }
 
-    /// `set=max-age=30s,read-only=true`.
+    /// Reads `set=max-age=30s,read-only=true`.
     fn settings(&mut self, fields: &Fields<'_>) -> Option<BTreeMap<String, String>> {
         let mut settings = BTreeMap::new();
         let Some(field) = fields.get("set") else { return Some(settings) };
@@ -106,7 +106,7 @@ impl Reading<'_> {
         self.size(&field, Reads::Alone)
     }
 
-    /// Gives `TMPDIR` to who it belongs to.
+    /// Gives `TMPDIR` to its space.
     pub fn settle_tmpdir(&mut self) {
         if let Tmpdir::First(index) | Tmpdir::Asked(index) = self.tmpdir {
             self.plan.instances[index].variables.push("TMPDIR".into());

@@ -1,7 +1,8 @@
-//! Paths in directives: `$DW_JOB_...` and its like, `%`-symbols, and what is refused in a path.
+//! Paths in directives: `$DW_JOB_...` and similar variables, `%`-symbols, and forbidden parts of a
+//! path.
 //!
-//! A directive is read where there is no shell, so the variables of instances are words of ours, and
-//! other variables mean nothing. No path has `..` in it, a line break or another control character.
+//! A directive is read without a shell, so the variables of instances are known words, and other
+//! variables mean nothing. No path contains `..`, a line break or another control character.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,22 +12,22 @@ use crate::fields::{Field, clip, near};
 use crate::plan::Of;
 use crate::problem::{Problems, Span};
 
-/// What the kernel takes.
+/// The kernel's limits.
 const PATH_MAX: usize = 4095;
 const NAME_MAX: usize = 255;
 
 const SYMBOLS: &str = "there are %j (job), %A (array), %a (index in it), %u (user), %x (job's name), \
     %d (directory of submission), %n (node, in stage-outs) and %% (a percent sign)";
 
-/// The variables that instances are found by.
+/// The variables that name instances.
 #[derive(Debug, Default)]
 pub struct Symbols {
     known: BTreeMap<String, Of>,
-    /// A directive that gives variables was refused: one that is missing is no second mistake.
+    /// A directive that gives variables was refused: a missing variable is no second mistake.
     lacks: bool,
 }
 
-/// A path as it is meant.
+/// The meaning of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meant {
     pub place: Place,
@@ -35,9 +36,9 @@ pub struct Meant {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// Absolute. Where `%n` may stand, it and `%%` are left, for [`crate::plan::at_node`].
+    /// An absolute path. Where `%n` may stand, `%n` and `%%` are left, for [`crate::plan::at_node`].
     Outside(PathBuf),
-    /// Of an instance, and below its root.
+    /// An instance, and the path below its root.
     Inside(Of, PathBuf),
 }
 
@@ -54,7 +55,7 @@ pub enum PerNode {
     MayNot,
 }
 
-/// Variables that people write in directives, and what to write for them.
+/// Variables that people write in directives, and the remedy for each.
 const OF_THE_SHELL: &[(&str, &str)] = &[
     ("SLURM_JOB_ID", "%j"),
     ("SLURM_JOBID", "%j"),
@@ -87,20 +88,20 @@ impl Symbols {
         self.lacks = true;
     }
 
-    /// One to give as an example.
+    /// A variable to give as an example.
     pub fn example(&self) -> &str {
         self.known.keys().next().map_or("DW_JOB_STRIPED", String::as_str)
     }
 }
 
-/// What reads paths needs to know.
+/// The context for reading paths.
 pub struct Paths<'a> {
     pub symbols: &'a Symbols,
     pub job: &'a Job<'a>,
 }
 
 impl Paths<'_> {
-    /// `None` if it was told what is wrong.
+    /// Reads a path; `None` if a problem was reported.
     pub fn read(
         &self,
         field: &Field<'_>,
@@ -140,7 +141,7 @@ impl Paths<'_> {
         Some(Meant { place, end })
     }
 
-    /// The instance that a path begins with, and how many bytes name it.
+    /// The instance that a path begins with, and the number of bytes that name it.
     fn instance(&self, field: &Field<'_>, problems: &mut Problems) -> Option<(Of, usize)> {
         let value = field.value;
         let Some((name, skipped)) = self.variable(value) else {
@@ -162,8 +163,8 @@ impl Paths<'_> {
         Some((of.clone(), skipped))
     }
 
-    /// `${NAME}`, or the longest name that follows the `$`. Names of persistent instances have `-` and
-    /// `.` in them, which no variable has.
+    /// The name in `${NAME}`, or the longest known name that follows the `$`. Names of persistent
+    /// instances have `-` and `.` in them, which no shell variable has.
     fn variable<'v>(&self, value: &'v str) -> Option<(&'v str, usize)> {
         let rest = value.strip_prefix('$')?;
         if let Some(braced) = rest.strip_prefix('{') {
@@ -179,7 +180,7 @@ impl Paths<'_> {
         (end > 0).then(|| (&rest[..end], end + 1))
     }
 
-    /// `written` is all that follows the `$`.
+    /// Reports an unknown variable; `written` is everything after the `$`.
     fn tell_unknown(&self, name: &str, written: &str, at: Span, problems: &mut Problems) {
         let known = || self.symbols.known.keys().map(String::as_str);
         let longer =
@@ -207,7 +208,7 @@ impl Paths<'_> {
         problems.error(at, text, remedy);
     }
 
-    /// With the `%`-symbols replaced that are known. Where `%n` may stand, it and `%%` are left.
+    /// The path with the known `%`-symbols replaced. Where `%n` may stand, `%n` and `%%` are left.
     fn replaced(
         &self,
         field: &Field<'_>,
@@ -250,7 +251,7 @@ impl Paths<'_> {
         Some(path)
     }
 
-    /// What a symbol stands for; `Ok(None)` if that is not known yet.
+    /// The value of a symbol; `Ok(None)` if it is not known yet.
     fn value_of(
         &self,
         symbol: char,
@@ -276,7 +277,7 @@ impl Paths<'_> {
             }
         };
         let Some(text) = value else {
-            // A plan is made for good once the job has a number.
+            // A plan is final once the job has an id.
             if job.id.is_some() {
                 let text = format!("what %{symbol} stands for is not known here");
                 problems.error(at, text, "leave it away, or write what is meant");
@@ -294,7 +295,7 @@ impl Paths<'_> {
     }
 }
 
-/// What gives a variable, by its name.
+/// The directive that gives a variable, by the variable's name.
 fn declare(name: &str) -> String {
     let of = |prefix: &str| name.strip_prefix(prefix);
     match name {
@@ -326,7 +327,7 @@ fn of_the_shell(name: &str, at: Span, problems: &mut Problems) {
     problems.error(at, text, remedy);
 }
 
-/// The place of the value, if it may be a path at all.
+/// The place of the value, if it can be a path at all.
 fn require_plain(field: &Field<'_>, problems: &mut Problems) -> Option<Span> {
     let mut chars = field.value.chars().enumerate();
     match chars.find(|(_, c)| c.is_control()) {
@@ -372,12 +373,12 @@ fn require_tidy(at: Span, path: &str, problems: &mut Problems) -> Option<()> {
     None
 }
 
-/// Without doubled slashes and `.`, and relative.
+/// The path without doubled slashes and `.`, and relative.
 fn tidy(path: &str) -> PathBuf {
     path.split('/').filter(|name| !name.is_empty() && *name != ".").collect()
 }
 
-/// A variable's name for an instance's name.
+/// The variable's name for an instance's name.
 pub fn as_variable(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }

@@ -10,7 +10,7 @@ use crate::plan::{Create, Destroy, Mode};
 use crate::reading::{Life, Reading, Reads};
 
 impl Reading<'_> {
-    /// `#BB create_persistent`.
+    /// Reads `#BB create_persistent`.
     pub fn create_persistent(&mut self, fields: &Fields<'_>) {
         let name = self.needed_name(fields);
         let capacity = fields.need("capacity", "capacity=1TiB", &mut self.problems).cloned();
@@ -43,7 +43,7 @@ impl Reading<'_> {
         );
     }
 
-    /// `#FB create`.
+    /// Reads `#FB create`.
     pub fn create_own(&mut self, fields: &Fields<'_>) {
         let name = self.needed_name(fields);
         let needed = fields.need("mode", "mode=private", &mut self.problems).is_some();
@@ -106,7 +106,7 @@ impl Reading<'_> {
         self.name(&field, Life::Named)
     }
 
-    /// `None` if it was told what is wrong.
+    /// The backing directory; `None` if a problem was reported.
     pub fn backing_of(
         &mut self,
         fields: &Fields<'_>,
@@ -131,7 +131,7 @@ impl Reading<'_> {
     }
 
     fn nodes_of(&mut self, fields: &Fields<'_>) -> Option<Vec<String>> {
-        /// A registry's commit grants the room on all of them at once.
+        /// One commit of the registry grants the room on all of them.
         const NODES_MAX: usize = 110;
         let Some(field) = fields.get("nodes") else { return Some(Vec::new()) };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -1,4 +1,4 @@
-//! The plan of a job: decided once, from the script's text, and stored; no later step reads the script
+//! The plan of a job: made once, from the script's text, and stored; no later step reads the script
 //! again.
 
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// All that is to be made, filled, brought home and removed for one job.
+/// Everything that is to be made, filled, staged out and removed for one job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Made for the job, and gone with it.
+    /// Spaces that are made for the job, and removed with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<Space>,
     /// Named instances that the job uses.
@@ -22,7 +22,7 @@ pub struct Plan {
     pub destroys: Vec<Destroy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Staging>,
-    /// On more nodes some of it would be lost: the job must not run there.
+    /// The most nodes: on more nodes bytes would be lost, and the job must not run there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u32>,
 }
@@ -52,35 +52,35 @@ impl Mode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Space {
-    /// Of the job's instances; part of the instance's id.
+    /// The name among the job's instances; part of the instance's id.
     pub name: String,
     pub mode: Mode,
     /// `None`: the only pool there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// On each node; with a `total`, on as many nodes as the plan was made for.
+    /// Bytes on each node; with a `total`, on as many nodes as the plan was made for.
     pub bytes: u64,
-    /// On all nodes together, if the directive says that.
+    /// Bytes on all nodes together, if the directive says that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// Of a cache; absolute.
+    /// The absolute backing directory of a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<PathBuf>,
-    /// Of a cache, as `forebay mount` takes them.
+    /// The settings of a cache, as `forebay mount` takes them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Of a private space: `ext4` or `xfs`.
+    /// The file system of a private space: `ext4` or `xfs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs: Option<String>,
-    /// What the job finds it by; values come from [`value_of`].
+    /// The variables by which the job finds the space; their values come from [`value_of`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
-    /// Of the directive, in the script.
+    /// The line of the directive in the script.
     pub line: u32,
 }
 
 impl Space {
-    /// What each of so many nodes has.
+    /// The bytes on each of `nodes` nodes.
     pub fn bytes_on(&self, nodes: usize) -> u64 {
         self.total.map_or(self.bytes, |total| total.div_ceil(nodes.max(1) as u64))
     }
@@ -104,14 +104,14 @@ pub struct Create {
     pub mode: Mode,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// On the node, or on each node.
+    /// Bytes on the node, or on each node.
     pub bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<PathBuf>,
-    /// Where; the node with most room if empty.
+    /// The nodes; if empty, the node with most room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// Seconds after it is made.
+    /// Seconds from its making to its expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_after: Option<u64>,
     pub line: u32,
@@ -154,7 +154,7 @@ pub enum What {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Of {
-    /// By the name among the job's instances.
+    /// The name among the job's instances.
     Job(String),
     Persistent(String),
 }
@@ -170,7 +170,7 @@ pub enum Nodes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum On {
-    /// If the job has completed with exit code 0.
+    /// Only if the job has completed with exit code 0.
     Success,
     Always,
 }
@@ -179,17 +179,17 @@ pub enum On {
 #[serde(deny_unknown_fields)]
 pub struct Staging {
     pub direction: Direction,
-    /// `None`: what the source is found to be.
+    /// The kind of source; `None`: the kind that it is found to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<What>,
     pub of: Of,
-    /// Below the root of the instance; empty for the root itself.
+    /// The path below the root of the instance; empty for the root itself.
     pub inside: PathBuf,
-    /// Absolute; [`at_node`] replaces `%n` in it, all other symbols have been replaced.
+    /// An absolute path; [`at_node`] replaces `%n` in it, all other symbols have been replaced.
     pub outside: PathBuf,
     pub nodes: Nodes,
     pub on: On,
-    /// Files that match are published after all others.
+    /// Files that match these patterns are published after all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last: Vec<String>,
     #[serde(default)]
@@ -198,13 +198,13 @@ pub struct Staging {
 }
 
 impl Plan {
-    /// Only named instances are made or destroyed: nothing is there for the job itself.
+    /// Whether the script only makes or destroys named instances, without a space for the job itself.
     pub fn is_lone(&self) -> bool {
         let makes = !self.creates.is_empty() || !self.destroys.is_empty();
         makes && self.instances.is_empty() && self.uses.is_empty() && self.transfers.is_empty()
     }
 
-    /// Bytes that the pool of each node must have for the job itself.
+    /// The bytes that the pool of each node must have for the job itself.
     pub fn bytes_per_node(&self) -> u64 {
         self.instances.iter().fold(0, |sum, space| sum.saturating_add(space.bytes))
     }

@@ -1,13 +1,14 @@
-//! What is wrong with a script, where, and what to write instead.
+//! The problems of a script, with their places and remedies.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// Kept; more are only counted. A script of this many mistakes is no job script.
+/// The problems that are kept; more are only counted. A text with this many mistakes is no job
+/// script.
 pub const PROBLEMS_MAX: usize = 200;
 
-/// Characters of a line that are shown around what is wrong with it.
+/// Characters of a line that are shown around a problem.
 const SHOWN_MAX: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -31,7 +32,7 @@ impl Severity {
     }
 }
 
-/// Some characters of one line. Never empty, and never beyond the line's end.
+/// The place of some characters in one line. Never empty, and never beyond the line's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// From 1.
@@ -40,7 +41,7 @@ pub struct Span {
     pub column: u32,
     /// In characters.
     pub length: u32,
-    /// Byte of the script that the line begins with.
+    /// The offset in bytes of the line's beginning in the script.
     pub start: usize,
 }
 
@@ -51,14 +52,14 @@ pub struct Problem {
     pub column: u32,
     pub length: u32,
     pub text: String,
-    /// What to write; may be empty.
+    /// The text to write instead; may be empty.
     pub remedy: String,
     #[serde(skip)]
     start: usize,
 }
 
 impl Problem {
-    /// About a directive as a whole, found by who has looked further than at its text.
+    /// A problem of a directive as a whole, found by a check beyond its text.
     pub fn of_line(
         script: &str,
         line: u32,
@@ -82,7 +83,7 @@ impl Problem {
         }
     }
 
-    /// In one line, without the place in it.
+    /// The problem in one line, without the place.
     pub fn summary(&self) -> String {
         let mut line = format!("line {}: {}", self.line, self.text);
         if !self.remedy.is_empty() {
@@ -91,8 +92,8 @@ impl Problem {
         line
     }
 
-    /// With the line and a caret under what is meant. Several lines, without a line break at the end;
-    /// characters that could command a terminal are shown as `?`.
+    /// The problem with its line and a caret under the place. Several lines, without a line break at
+    /// the end; characters that could command a terminal are shown as `?`.
     pub fn shown(&self, file: &str, script: &str) -> String {
         let place = format!("{file}:{}:{}", self.line, self.column);
         let mut shown = format!("{place}: {}: {}", self.severity.name(), plain(&self.text));
@@ -106,8 +107,8 @@ impl Problem {
         shown
     }
 
-    /// The part of the line around the place, the place's first character in it, and how many of its
-    /// characters are in it.
+    /// The part of the line around the place, the index of the place's first character in it, and the
+    /// number of its characters in it.
     fn excerpt(&self, script: &str) -> Option<(String, usize, usize)> {
         let line = script.get(self.start..)?.lines().next()?;
         let place = (self.column as usize).checked_sub(1)?;
@@ -120,7 +121,7 @@ impl Problem {
     }
 }
 
-/// One character for one, so that columns stay what they are.
+/// Replaces each unsafe character by one other, so that columns stay.
 fn plain(text: &str) -> String {
     let unseen = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}');
     let turns =
@@ -167,7 +168,7 @@ impl Problems {
             return;
         }
         self.left_out += 1;
-        // A mistake matters more than a remark that came before it.
+        // A mistake matters more than an earlier remark.
         if severity == Severity::Error
             && let Some(other) = self.kept.iter_mut().find(|p| p.severity != Severity::Error)
         {
@@ -175,7 +176,7 @@ impl Problems {
         }
     }
 
-    /// By line and column, and how many were left out.
+    /// The problems by line and column, and the number of those left out.
     pub fn sorted(mut self) -> (Vec<Problem>, usize) {
         self.kept.sort_by_key(|p| (p.line, p.column, p.severity));
         (self.kept, self.left_out)

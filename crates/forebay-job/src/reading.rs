@@ -1,4 +1,4 @@
-//! What is known while the directives of one script are read, and the checks that all dialects share.
+//! The state while the directives of one script are read, and the checks that all dialects share.
 
 use forebay_base::units::counted;
 
@@ -11,16 +11,17 @@ use crate::sbatch::Wishes;
 use crate::size::{self, Unit};
 use crate::staging::Stage;
 
-/// Of an instance of a job: with `job-ID-rN-` before it, an id has at most 63 characters.
+/// The longest name of an instance of a job: with `job-ID-rN-` before it, an id has at most 63
+/// characters.
 const JOB_NAME_MAX: usize = 32;
-/// Of a named instance.
+/// The longest name of a named instance.
 const NAME_MAX: usize = 63;
 
-/// How many nodes the job gets.
+/// The number of nodes that the job gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nodes {
     Known(u32),
-    /// At least so many, as far as the script says.
+    /// At least this many, as far as the script says.
     AtLeast(u32),
 }
 
@@ -50,7 +51,7 @@ pub struct Reading<'d> {
     pub plan: Plan,
     pub symbols: Symbols,
     pub stages: Vec<Stage<'d>>,
-    /// The first that a directive names.
+    /// The first pool that a directive names.
     pub pool: Option<String>,
     pub tmpdir: Tmpdir,
 }
@@ -61,7 +62,7 @@ pub enum Dollars {
     None,
 }
 
-/// Which instance `TMPDIR` names, by its index in the plan.
+/// The instance that `TMPDIR` names, by its index in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tmpdir {
     Nobody,
@@ -69,16 +70,16 @@ pub enum Tmpdir {
     Asked(usize),
 }
 
-/// Whose sizes a directive's are.
+/// The readers of a directive's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
-    /// Slurm reads them, too, in its way.
+    /// Slurm reads them, too, in its own way.
     SlurmToo,
-    /// We alone.
+    /// Only forebay reads them.
     Alone,
 }
 
-/// An instance's life.
+/// How long an instance lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     OfJob,
@@ -86,7 +87,7 @@ pub enum Life {
 }
 
 impl<'d> Reading<'d> {
-    /// Says that what stands at `at` is for one node only. `refused` is what is told on several.
+    /// Reports that the text at `at` is for one node only. `refused` is the message on several nodes.
     pub fn one_node(&mut self, at: Span, refused: &str, remedy: &str) {
         self.plan.nodes_max = Some(1);
         match self.nodes {
@@ -145,7 +146,7 @@ impl<'d> Reading<'d> {
         Some(size.bytes)
     }
 
-    /// A name that becomes part of keys and of file names.
+    /// Checks a name that becomes part of keys and of file names.
     pub fn name(&mut self, field: &Field<'_>, life: Life) -> Option<String> {
         let (name, most) = match life {
             Life::OfJob => (field.value, JOB_NAME_MAX),
@@ -203,7 +204,7 @@ impl<'d> Reading<'d> {
         Some(field.value.into())
     }
 
-    /// Adds an instance of the job under its variables. A mode, a name and bytes are known.
+    /// Adds an instance of the job under its variables. Its mode, name and bytes are known.
     pub fn add(&mut self, at: Span, space: Space) {
         let of = Of::Job(space.name.clone());
         if self.plan.instances.iter().any(|other| other.name == space.name) {
@@ -239,7 +240,7 @@ impl<'d> Reading<'d> {
             return;
         }
         variables.iter().for_each(|variable| self.symbols.add(variable, &of));
-        // As directives may spell it, though no shell can.
+        // As directives may spell it, though a shell cannot.
         literal.iter().for_each(|prefix| self.symbols.add(&format!("{prefix}{name}"), &of));
     }
 

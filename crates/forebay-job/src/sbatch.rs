@@ -1,11 +1,11 @@
-//! What `#SBATCH` lines say about the job, as far as directives depend on it. Options of the command
-//! line go before them, and are not seen here.
+//! The facts about the job in `#SBATCH` lines, as far as directives depend on them. Options of the
+//! command line have precedence, and are not visible here.
 
 use crate::script::{Directive, Prefix};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Least and most.
+    /// The least and the greatest number of nodes.
     pub nodes: Option<(u32, u32)>,
     pub tasks: Option<u32>,
     pub array: bool,
@@ -40,7 +40,7 @@ impl Wishes {
         }
     }
 
-    /// How many nodes the job gets, if the script alone decides.
+    /// The number of nodes that the job gets, if the script alone decides.
     pub fn nodes_for_sure(&self) -> Option<u32> {
         match (self.nodes, self.tasks) {
             (Some((least, most)), _) => (least == most).then_some(least),
@@ -49,13 +49,13 @@ impl Wishes {
         }
     }
 
-    /// The least that the job gets.
+    /// The least number of nodes that the job gets.
     pub fn nodes_least(&self) -> u32 {
         self.nodes.map_or(1, |(least, _)| least)
     }
 }
 
-/// `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.
+/// The value of an option such as `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.
 fn value_of<'w>(
     word: &'w str,
     long: &str,
@@ -71,7 +71,7 @@ fn value_of<'w>(
     word.strip_prefix(short).filter(|value| !value.is_empty() && !word.starts_with("--"))
 }
 
-/// `4`, `2-4`; Slurm's suffixes k and m count, too.
+/// Reads `4` or `2-4`; Slurm's suffixes k and m are allowed, too.
 fn range(text: &str) -> Option<(u32, u32)> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     let (least, most) = (count(least)?, count(most)?);

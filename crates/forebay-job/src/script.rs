@@ -1,25 +1,25 @@
-//! A script's head, cut into directives and words as Slurm cuts it: comments up to the first line that
-//! is none; empty lines do not count.
+//! A script's head, cut into directives and words as Slurm cuts it: the comments up to the first line
+//! that is no comment; empty lines do not count.
 
 use crate::problem::{Problems, Span};
 use crate::{DIRECTIVES_MAX, WORDS_MAX};
 
-/// Who is spoken to.
+/// The prefix of a directive, which tells its addressee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prefix {
     /// `#DW`: DataWarp's and NNF's.
     Dw,
-    /// `#BB`: Slurm's own for persistent instances.
+    /// `#BB`: Slurm's own, for persistent instances.
     Bb,
-    /// `#BB_LUA`, or what `Directive=` of burst_buffer.conf says.
+    /// `#BB_LUA`, or the value of `Directive=` in burst_buffer.conf.
     Lua,
-    /// `#FB`: ours.
+    /// `#FB`: forebay's.
     Fb,
     /// `#SBATCH`.
     Sbatch,
 }
 
-/// A word as the script has it, without its quotes; each character with its column.
+/// A word of the script, without its quotes; each character with its column.
 #[derive(Debug, Clone)]
 pub struct Word {
     pub text: String,
@@ -31,13 +31,14 @@ pub struct Word {
 #[derive(Debug)]
 pub struct Directive {
     pub prefix: Prefix,
-    /// Of the prefix.
+    /// The place of the prefix.
     pub at: Span,
     pub words: Vec<Word>,
 }
 
 impl Word {
-    /// Of the characters from `from` to `to` (exclusive), or of the whole word if there are none.
+    /// The place of the characters from `from` to `to` (exclusive), or of the whole word if there are
+    /// none.
     pub fn span(&self, from: usize, to: usize) -> Span {
         let all = self.columns.len();
         let (from, to) = if from < to && to <= all { (from, to) } else { (0, all) };
@@ -50,10 +51,10 @@ impl Word {
     }
 }
 
-/// `#SBATCH` lines that are read.
+/// The most `#SBATCH` lines that are read.
 const OF_SLURM_MAX: usize = 1024;
 
-/// The directives of a script in its order, and the first of those that are too many.
+/// The directives of a script in order; reports the first directive beyond the limit.
 pub fn directives(script: &str, own: Option<&str>, problems: &mut Problems) -> Vec<Directive> {
     let mut reader =
         Reader { own, problems, found: Vec::new(), of_slurm: 0, goes_on: None, dos: false };
@@ -97,10 +98,10 @@ struct Reader<'a> {
     own: Option<&'a str>,
     problems: &'a mut Problems,
     found: Vec<Directive>,
-    /// How many of them are Slurm's.
+    /// The number of Slurm's directives among them.
     of_slurm: usize,
     goes_on: Option<GoesOn>,
-    /// Whether ends of lines were spoken of.
+    /// Whether DOS line ends were reported.
     dos: bool,
 }
 
@@ -135,7 +136,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands behind a line that ended in a backslash.
+    /// Reads the line after a line that ended in a backslash.
     fn go_on(&mut self, line: Line<'_>, goes_on: &GoesOn) -> End {
         let own = self.found[goes_on.index].prefix;
         match (self.prefix(line), line.text.starts_with('#')) {
@@ -205,7 +206,7 @@ impl Reader<'_> {
         Some((prefix, end + 1))
     }
 
-    /// A comment that was meant to be a directive.
+    /// Reports a comment that was probably meant to be a directive.
     fn nearly(&mut self, line: Line<'_>) {
         let rest = line.text[1..].trim_start();
         let name = rest.split([' ', '\t']).next().unwrap_or_default();
@@ -226,7 +227,7 @@ impl Reader<'_> {
         self.problems.warning(line.span(0, length), "this is a comment and no directive", right);
     }
 
-    /// Directives behind the head are text for the shell.
+    /// Reports directives behind the head, which are text for the shell.
     fn late(&mut self, line: Line<'_>, end: u32) {
         let Some((prefix, length)) = self.prefix(line) else { return };
         let rest = line.text[length.min(line.text.len())..].split_whitespace().next();
@@ -252,7 +253,7 @@ impl Reader<'_> {
 }
 
 impl Line<'_> {
-    /// Of characters.
+    /// The place of some characters.
     fn at(&self, column: usize, length: usize) -> Span {
         Span {
             line: self.number,
@@ -262,7 +263,7 @@ impl Line<'_> {
         }
     }
 
-    /// Of bytes.
+    /// The place of some bytes.
     fn span(&self, from: usize, to: usize) -> Span {
         let to = to.clamp(from + 1, self.text.len().max(from + 1));
         let count = |text: Option<&str>| text.map_or(1, |text| text.chars().count());
@@ -270,13 +271,13 @@ impl Line<'_> {
     }
 }
 
-/// Words are parted by blanks; quotes keep blanks in a word, and nothing else is special. At most `room`
-/// of them are read.
+/// Splits a line into words at blanks; quotes keep blanks in a word, and no other character is special.
+/// At most `room` words are read.
 fn words(line: Line<'_>, skipped: usize, room: usize, problems: &mut Problems) -> Vec<Word> {
     let mut words = Vec::new();
     let mut word: Option<Word> = None;
     let mut quote: Option<(char, u32)> = None;
-    // What is skipped is ASCII.
+    // The skipped part is ASCII.
     let rest = line.text.get(skipped..).unwrap_or_default();
     let mut last = skipped as u32;
     for (column, c) in (skipped as u32 + 1..).zip(rest.chars()) {

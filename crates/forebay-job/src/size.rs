@@ -1,12 +1,12 @@
 //! Sizes as people write them, and as Slurm reads them.
 
-/// What a size says, and what is worth knowing about it.
+/// A size in bytes, and remarks about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Size {
     pub bytes: u64,
-    /// There was none behind the number.
+    /// The unit behind the number, if there was one.
     pub unit: Unit,
-    /// What Slurm reads instead, if it reads something else.
+    /// The size that Slurm reads, if it differs.
     pub slurm: Option<u64>,
 }
 
@@ -19,7 +19,7 @@ pub enum Unit {
 const UNITS: &str =
     "write a number with KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (of 1000)";
 
-/// Reads `10GiB`, `1.5TB`, `4096`. An error says what is wrong, and what to write.
+/// Reads `10GiB`, `1.5TB`, `4096`. An error has the problem and the remedy.
 pub fn read(text: &str) -> Result<Size, (String, String)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -45,7 +45,7 @@ pub fn read(text: &str) -> Result<Size, (String, String)> {
     Ok(Size { bytes, unit, slurm })
 }
 
-/// Slurm ends a number at its point, and what is behind it is then no unit that it knows.
+/// Slurm ends a number at its decimal point, and the rest is then no unit that it knows.
 fn whole_part(number: &str) -> u64 {
     number.split('.').next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
@@ -61,7 +61,7 @@ fn factor(unit: &str) -> Option<u64> {
     }
 }
 
-/// A whole number stays exact where a float would round it. A part of a byte is one more.
+/// A whole number stays exact where a float would round it. A fraction of a byte is rounded up.
 fn scaled(number: &str, factor: u64) -> Option<u64> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor);

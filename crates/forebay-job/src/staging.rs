@@ -1,5 +1,5 @@
-//! Lines that bring files in and out: `stage_in` and `stage_out` of DataWarp and of ours, `copy_in` and
-//! `copy_out` of NNF. They are read when all variables are known.
+//! Directives that bring files in and out: `stage_in` and `stage_out` of DataWarp and of forebay,
+//! `copy_in` and `copy_out` of NNF. They are read when all variables are known.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use crate::path::{End, Meant, Paths, PerNode, Place};
 use crate::plan::{Direction, Mode, Nodes, Of, On, Staging, What, at_node};
 use crate::reading::{Dollars, Reading};
 
-/// Patterns of one stage-out.
+/// The most patterns of one stage-out.
 const LAST_MAX: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Stage<'d> {
     pub fields: Fields<'d>,
 }
 
-/// Both sides of a transfer as they are meant.
+/// The meaning of both sides of a transfer.
 struct Sides {
     of: Of,
     inside: PathBuf,
@@ -106,7 +106,7 @@ impl Reading<'_> {
         Some(fields.iter().map(|field| field.value.into()).collect())
     }
 
-    /// `nodes=all|first`.
+    /// Reads `nodes=all|first`.
     fn wish(&mut self, stage: &Stage<'_>) -> Option<Nodes> {
         stage.fields.choice(
             "nodes",
@@ -166,7 +166,7 @@ impl Reading<'_> {
         Some(Sides { of, inside, outside: path, source_ends, destination_ends })
     }
 
-    /// The side that is an instance's begins with no variable: most often a shell was there first.
+    /// Reports an instance's side that begins with no variable: most often a shell has replaced it.
     fn tell_not_inside(
         &mut self,
         stage: &Stage<'_>,
@@ -201,7 +201,7 @@ impl Reading<'_> {
         self.problems.error(field.at(), text, remedy);
     }
 
-    /// On which nodes of the job; named instances are where they are.
+    /// The nodes of the job for a stage; named instances stay on their nodes.
     fn stage_nodes(
         &mut self,
         stage: &Stage<'_>,
@@ -226,7 +226,7 @@ impl Reading<'_> {
         (self.problems.errors() == errors).then_some(nodes)
     }
 
-    /// `None` for a named instance.
+    /// The mode of an instance; `None` for a named instance.
     fn mode_of(&self, of: &Of) -> Option<Mode> {
         let Of::Job(name) = of else { return None };
         self.plan.instances.iter().find(|space| space.name == *name).map(|space| space.mode)
@@ -260,7 +260,7 @@ impl Reading<'_> {
         Nodes::First
     }
 
-    /// Of a cache the other side is the same file in its backing store.
+    /// For a cache, requires that the other side is the same file in its backing store.
     fn require_twin(&mut self, stage: &Stage<'_>, sides: &Sides) -> bool {
         let Of::Job(name) = &sides.of else { return true };
         let space = self.plan.instances.iter().find(|space| space.name == *name);
@@ -285,7 +285,7 @@ impl Reading<'_> {
         false
     }
 
-    /// The two paths, with a file's name where it goes into a directory.
+    /// The two paths, with the file's name added where the file goes into a directory.
     fn named(
         &mut self,
         stage: &Stage<'_>,
@@ -343,7 +343,7 @@ impl Reading<'_> {
             of.iter().all(|what| *what == Some(What::Directory) || *what == Some(What::List))
         };
         let Some(other) = self.plan.transfers.iter().find(same) else { return };
-        // Directories become one.
+        // Two directories are merged.
         if both_directories(other) {
             return;
         }

@@ -1,5 +1,5 @@
-//! Every directive, with the words it takes. One table: for reading, for nearest words, and for the
-//! test that the documentation names them all.
+//! The table of all directives with the words they take: for reading, for nearest words, and for
+//! the test that the documentation names them all.
 
 use crate::script::Prefix;
 
@@ -7,11 +7,11 @@ use crate::script::Prefix;
 pub struct Verb {
     pub prefix: Prefix,
     pub name: &'static str,
-    /// `WORD=VALUE`.
+    /// Words with a value: `WORD=VALUE`.
     pub takes: &'static [&'static str],
-    /// Without a value.
+    /// Words without a value.
     pub flags: &'static [&'static str],
-    /// `WORD=VALUE` that other burst buffers know, and that does nothing here.
+    /// `WORD=VALUE` of other burst buffers, ignored here.
     pub ignores: &'static [&'static str],
     pub bare: Bare,
 }
@@ -34,7 +34,7 @@ const fn verb(
     Verb { prefix, name, takes, flags, ignores, bare: Bare::None }
 }
 
-/// What DataWarp tunes.
+/// DataWarp's tuning words.
 const TUNING: &[&str] = &[
     "optimization_strategy",
     "modified_threshold",
@@ -45,7 +45,7 @@ const TUNING: &[&str] = &[
 ];
 const NNF: &[&str] = &["profile"];
 
-/// In parentheses behind an access mode.
+/// The words in parentheses after an access mode.
 pub const MODIFIERS: &[&str] =
     &["MFS", "MFC", "client_cache", "write_window_length", "write_window_multiplier"];
 
@@ -95,7 +95,7 @@ pub const VERBS: &[Verb] = &[
     ),
 ];
 
-/// Verbs that are refused, with what to write instead.
+/// Verbs that are refused, with the reason and the remedy.
 pub const REFUSED: &[(Prefix, &str, &str, &str)] = &[
     (
         Prefix::Dw,

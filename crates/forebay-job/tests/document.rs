@@ -1,4 +1,4 @@
-//! docs/DIRECTIVES.md: its scripts are sound, and it names every word there is.
+//! docs/DIRECTIVES.md: its scripts have no problems, and it names every word.
 
 use forebay_job::{Job, Severity, read, vocabulary};
 
@@ -41,7 +41,7 @@ fn every_script_is_sound_and_asks_for_something() {
             .collect();
         assert!(told.is_empty(), "{}", told.join("\n"));
         assert!(found.directives > 0, "{script}");
-        // What a script uses of its variables is given to it.
+        // The variables that a script uses are given to it.
         for (name, value) in
             script.match_indices("$FB_JOB_").map(|(at, _)| variable(&script[at + 1..]))
         {

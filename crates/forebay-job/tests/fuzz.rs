@@ -1,4 +1,4 @@
-//! Broken scripts from a seed: nothing panics, and every place that is told is in its line.
+//! Broken scripts from a seed: no panic, and every reported place is in its line.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -198,7 +198,7 @@ fn no_script_panics_and_every_place_is_in_its_line() {
     assert!(sound > 100, "only {sound} scripts were sound");
 }
 
-/// Paths of a plan never lead out of their instance, nor are they relative outside.
+/// Paths of a plan never lead out of their instance, and outside paths are never relative.
 #[test]
 fn no_plan_leads_out_of_its_instance() {
     let mut dice = Dice(SEED ^ 1);
@@ -251,7 +251,7 @@ fn the_work_is_linear() {
             begin.elapsed()
         };
         let (small, large) = (time(1 << 19), time(4 << 20));
-        // Eight times as much; the floor is for a machine that does other things.
+        // Eight times as much; the minimum is for a machine that is busy with other work.
         let bound = small * 40 + std::time::Duration::from_millis(800);
         assert!(large < bound, "{piece:?}: {small:?} and {large:?}");
     }

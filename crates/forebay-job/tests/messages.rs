@@ -1,10 +1,10 @@
-//! One line of a script, and what is told about it.
+//! One line of a script, and the messages about it.
 
 use forebay_job::{Job, Severity, read};
 
 struct Case {
     line: &'static str,
-    /// What the first problem is about: the characters that the caret is under.
+    /// The place of the first problem: the characters above the caret.
     under: &'static str,
     says: &'static str,
     remedy: &'static str,
@@ -147,7 +147,7 @@ const ERRORS: &[Case] = &[
     case("#DW container name=a profile=b", "container", "no nodes here", "script"),
 ];
 
-/// Behind `#FB private capacity=1GiB`, on one node.
+/// Directives that follow `#FB private capacity=1GiB`, on one node.
 const STAGES: &[Case] = &[
     case(
         "#FB stage_in source=/a destination=$FB_JOB_SCRATC/a",

@@ -1,4 +1,4 @@
-//! Scripts as sites have them, word for word, and what they come to.
+//! Scripts as sites have them, word for word, and the plans that they give.
 
 use forebay_job::plan::{Direction, Mode, Nodes, Of, On, Plan, What};
 use forebay_job::{Job, Read, Severity, read};
@@ -110,7 +110,7 @@ fn striped_and_private_on_two_nodes_is_refused_with_alternatives() {
 
 #[test]
 fn variables_that_an_unquoted_heredoc_replaced_are_recognized() {
-    // What `sbatch <<EOF` makes of $DW_JOB_STRIPED where there is none.
+    // `sbatch <<EOF` replaces $DW_JOB_STRIPED by nothing where it is not set.
     let script = "#!/bin/bash\n#SBATCH -N 1\n#DW jobdw capacity=10GB access_mode=striped type=scratch\n\
                   #DW stage_in type=file source=/pfs/in.dat destination=/in.dat\n\
                   #DW stage_out type=directory source=/out destination=/pfs/out\n\
@@ -119,7 +119,7 @@ fn variables_that_an_unquoted_heredoc_replaced_are_recognized() {
     let refused = errors(&read(script, &Job::default()));
     assert_eq!(refused.len(), 3, "{refused:?}");
     assert!(refused.iter().all(|line| line.contains("quote EOF") && line.contains("<<'EOF'")));
-    // A plain mistake is told as one, too.
+    // A plain mistake is reported as a mistake, too.
     let plain = errors(&read(&script.replace("./a.out", "./a.out $HOME"), &Job::default()));
     assert!(plain[0].contains("write destination=$DW_JOB_STRIPED/in.dat"), "{plain:?}");
 }
