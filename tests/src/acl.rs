@@ -5,7 +5,7 @@ use crate::rng::Rng;
 pub const ACCESS: &str = "system.posix_acl_access";
 pub const DEFAULT: &str = "system.posix_acl_default";
 
-/// An entry: who, and what he may do (4 reads, 2 writes, 1 executes).
+/// An entry: its user or group, and the rights (4 reads, 2 writes, 1 executes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     Owner(u16),

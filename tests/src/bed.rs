@@ -12,7 +12,7 @@ use crate::procs::{Proc, is_alive, kill};
 use crate::wait::{PATIENCE, eventually, within};
 use crate::{plain, say};
 
-/// Where the fast tier of a bed lives.
+/// The place of a bed's fast tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     /// A plain directory next to the backing one.
@@ -24,17 +24,17 @@ pub enum Tier {
     Xfs(u64),
 }
 
-/// What one test works on. Everything below one new directory; gone when dropped.
+/// The directories of one test, all below one new directory that is removed when this is dropped.
 pub struct Bed {
     pub root: PathBuf,
     pub backing: PathBuf,
     pub tier: PathBuf,
     pub mnt: PathBuf,
-    /// What is mounted instead of the backing directory.
+    /// The file or device that is mounted instead of the backing directory.
     single: Option<PathBuf>,
     env: Vec<(String, String)>,
     fast: Option<MountedFs>,
-    /// Of the backing directory, if it has one of its own.
+    /// The file system of the backing directory, if it has one of its own.
     behind: Option<MountedFs>,
     keep: bool,
 }
@@ -76,8 +76,8 @@ impl Bed {
         Some(MountedFs::image(&image, &at))
     }
 
-    /// Puts the backing directory on a tmpfs of this many MiB, where a sync takes no time whatever
-    /// else the disk does. To be called while the directory is empty.
+    /// Puts the backing directory on a tmpfs of this many MiB, where a sync takes no time, however
+    /// busy the disk is. Called while the directory is empty.
     pub fn backing_in_memory(&mut self, mib: u64) {
         self.behind = Some(MountedFs::tmpfs(&self.backing, mib));
     }
@@ -106,7 +106,7 @@ impl Bed {
         forebay_env(args, &self.env)
     }
 
-    /// Mounts and asserts that it serves.
+    /// Mounts, and asserts that the mount serves.
     #[track_caller]
     pub fn mount(&self, flags: &[&str]) -> Mounted {
         if plain::on() {
@@ -124,7 +124,7 @@ impl Bed {
         self.forebay(&args)
     }
 
-    /// A handle for what is mounted at this bed's mount point.
+    /// A handle for the mount at this bed's mount point.
     #[track_caller]
     pub fn mounted(&self) -> Mounted {
         let (fs, source) = images::mounted_at(&self.mnt).expect("something is mounted");
@@ -137,7 +137,7 @@ impl Bed {
         mounted
     }
 
-    /// Mounts with the daemon as our child, whose exit status we then see.
+    /// Mounts with the daemon as a child of the test, which then sees its exit status.
     #[track_caller]
     pub fn mount_foreground(&self, flags: &[&str]) -> Foreground {
         let log = std::fs::File::options()
@@ -180,7 +180,7 @@ impl Bed {
         self.fast = Some(fast);
     }
 
-    /// Keeps the directory of a bed whose test fails.
+    /// Whether to keep the directory of a bed whose test fails.
     fn keep_on_failure(&self) -> bool {
         self.keep && std::thread::panicking()
     }
@@ -204,13 +204,13 @@ impl Drop for Bed {
 
 /// A daemon that is a child of the test, and its mount.
 pub struct Foreground {
-    // Dropped first: the mount goes before the child is reaped.
+    // Dropped first: the mount is removed before the child is reaped.
     pub mounted: Mounted,
     pub child: Proc,
 }
 
 /// A serving mount. Dropping it kills its daemon and detaches the mount: a test that wants an
-/// orderly end says so with [`Mounted::umount`].
+/// orderly end calls [`Mounted::umount`].
 pub struct Mounted {
     pub path: PathBuf,
     pub pid: i32,
@@ -232,21 +232,21 @@ impl Mounted {
         }
     }
 
-    /// A number of the status; panics with the whole status if it is not there.
+    /// A number of the status; panics with the whole status if the field is missing.
     #[track_caller]
     pub fn number(&self, field: &str) -> u64 {
         let status = self.status();
         status[field].as_u64().unwrap_or_else(|| panic!("no number {field} in {status:#}"))
     }
 
-    /// Waits until the tier has so many bytes at least: what a reader is given is kept beside the
-    /// answers, the last of it a moment after them.
+    /// Waits until the tier holds at least this many bytes: bytes that a reader gets are stored
+    /// beside the answers, the last of them a moment later.
     #[track_caller]
     pub fn keeps(&self, bytes: u64) {
         within(PATIENCE, "what was read is kept", || self.number("used_bytes") >= bytes);
     }
 
-    /// What `forebay ls` says is cached of the files at a name or below it, in bytes.
+    /// The cached bytes of the files at a name or below it, as `forebay ls` shows them.
     #[track_caller]
     pub fn cached(&self, name: &str) -> u64 {
         let files = self.forebay(&["ls", "--json", text(&self.at(name))]).ok().json();
@@ -254,15 +254,15 @@ impl Mounted {
         files.map(|file| file["cached_bytes"].as_u64().expect("a number of bytes")).sum()
     }
 
-    /// Waits until so many bytes of a name are cached, and no others: see [`Mounted::keeps`].
+    /// Waits until exactly this many bytes of a name are cached: see [`Mounted::keeps`].
     #[track_caller]
     pub fn keeps_of(&self, name: &str, bytes: u64) {
         let kept = || self.cached(name) == bytes;
         assert!(eventually(PATIENCE, kept), "{name}: {} of {bytes} bytes", self.cached(name));
     }
 
-    /// Waits until the daemon has heard that nobody writes past it any more: the kernel tells of a
-    /// close some time after it, and until then what was written is counted now and then.
+    /// Waits until the daemon knows that no program writes past it any more: the kernel reports a
+    /// close some time after it, and until then written bytes are counted now and then.
     #[track_caller]
     pub fn hear_closes(&self) {
         within(PATIENCE, "every close is heard of", || self.number("passthrough_writers") == 0);
@@ -290,7 +290,7 @@ impl Mounted {
         drop_caches();
     }
 
-    /// Unmounts in order, and asserts that the command says so.
+    /// Unmounts in order, and asserts that the command reports success.
     #[track_caller]
     pub fn umount(self) -> Out {
         if self.plain.is_some() {
@@ -306,12 +306,12 @@ impl Mounted {
         out
     }
 
-    /// Unmounts with nothing open; what comes of it is the test's to judge.
+    /// Unmounts with no file open; the test judges the result.
     pub fn umount_with(&self, flags: &[&str]) -> Out {
         while_busy(|| self.try_umount(flags))
     }
 
-    /// The same in one attempt, for a mount that is in use.
+    /// Unmounts in one attempt, for a mount that is in use.
     pub fn try_umount(&self, flags: &[&str]) -> Out {
         let mut args = vec!["umount", text(&self.path)];
         args.extend(flags);
@@ -353,8 +353,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts what the test has nothing open on. Repeated while it is in use all the same: a program
-/// that another test is just starting has our descriptors until it execs.
+/// Repeats an unmount while the mount is busy, although the test has no file open: a program that
+/// another test is just starting has the test's descriptors until it execs.
 pub fn while_busy(mut unmount: impl FnMut() -> Out) -> Out {
     let mut last = None;
     eventually(PATIENCE, || {
@@ -369,7 +369,7 @@ pub fn while_busy(mut unmount: impl FnMut() -> Out) -> Out {
 
 /// Drops the page, inode and name caches of the kernel.
 pub fn drop_caches() {
-    // The names are only droppable once their dirty pages are written.
+    // Names can be dropped only once their dirty pages are written.
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").expect("root may drop caches");
 }

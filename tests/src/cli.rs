@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::procs::Proc;
 
-/// A command that takes longer hangs.
+/// A command that takes longer counts as hung.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What a command that ended said.
+/// The result of a command that ended.
 #[derive(Debug, Clone)]
 pub struct Out {
     pub command: String,
-    /// The exit code; `None` when a signal or our time limit ended it.
+    /// The exit code; `None` when a signal or the time limit ended the command.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,

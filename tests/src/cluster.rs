@@ -1,9 +1,8 @@
 //! Nodes that share one backing directory and a registry, all on this machine.
 //!
-//! Each node has a tier and a mount point of its own. On loopback that is all;
-//! networked nodes, and the members of their registry, each have a network namespace besides, so that
-//! links can be cut and mended. Whatever runs or is mounted when a cluster is dropped is ended by pid and
-//! unmounted by path, and nothing else.
+//! Each node has a tier and a mount point of its own. On loopback that is all; networked nodes, and the members of
+//! their registry, also have a network namespace each, so that links can be cut and mended. Processes that run and
+//! mounts that exist when a cluster is dropped are ended by pid and unmounted by path, and nothing else.
 
 mod history;
 mod locker;
@@ -27,13 +26,13 @@ use crate::cli::Out;
 use crate::wait::{PATIENCE, within};
 use crate::{say, text};
 
-/// Nothing goes home by itself, so that only claims can make bytes seen elsewhere.
+/// No bytes are flushed by themselves, so that only claims can make bytes visible elsewhere.
 pub const HOLD: &[&str] = &["--preset", "hold", "--entry-ttl", "100ms", "--attr-ttl", "100ms"];
 
-/// Longer than any operation may take that is to fail within the nodes' patience.
+/// Longer than any operation may take that must fail within the nodes' patience.
 pub const BOUND: Duration = Duration::from_secs(100);
 
-/// The commands that networked nodes take.
+/// Leaves the test unless the commands for networked nodes are installed.
 #[macro_export]
 macro_rules! needs_network {
     () => {
@@ -43,7 +42,7 @@ macro_rules! needs_network {
 }
 
 pub struct Cluster {
-    // Dropped in this order: who asks before who is asked, and both before their network.
+    // Dropped in this order: clients before servers, and both before their network.
     pub nodes: Vec<Member>,
     pub registry: Registry,
     pub net: Option<Net>,
@@ -53,12 +52,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// So many nodes on loopback, laid out but not mounted.
+    /// `count` nodes on loopback, laid out but not mounted.
     pub fn laid(count: usize) -> Cluster {
         Cluster::laid_with(count, &[])
     }
 
-    /// The same, with flags of etcd's.
+    /// As [`Cluster::laid`], with flags for etcd.
     pub fn laid_with(count: usize, etcd: &[&str]) -> Cluster {
         let root = new_root();
         let registry = Registry::local_with(&root, "test", etcd);
@@ -75,7 +74,7 @@ impl Cluster {
         cluster
     }
 
-    /// So many nodes on loopback, mounted with these flags.
+    /// `count` nodes on loopback, mounted with these flags.
     #[track_caller]
     pub fn start(count: usize, flags: &[&str]) -> Cluster {
         let mut cluster = Cluster::laid(count);
@@ -83,7 +82,7 @@ impl Cluster {
         cluster
     }
 
-    /// So many nodes and members of the registry, each on a host of its own, mounted with these flags.
+    /// `count` nodes and `registries` members of the registry, each on a host of its own, mounted with these flags.
     #[track_caller]
     pub fn networked(count: usize, registries: usize, flags: &[&str]) -> Cluster {
         let root = new_root();
@@ -128,7 +127,7 @@ impl Cluster {
         self.nodes.iter_mut().for_each(|node| node.flags.clear());
     }
 
-    /// One more mount point and tier over the same store, with flags of the test's choice.
+    /// One more mount point and tier over the same store, with flags that the test chooses.
     pub fn stranger(&self, dir: &str, flags: &[&str]) -> Member {
         let mut node = Member::laid(&self.root, dir, &self.backing, None);
         node.flags = flags.iter().map(ToString::to_string).collect();
@@ -159,8 +158,9 @@ impl Cluster {
         self.nodes[at].flush(self.net.as_ref());
     }
 
-    /// Waits until a node holds nothing, as another one sees it. It is flushed again and again: a file that was written
-    /// past the daemon is dirty once more when its last handle goes, which may be after the program has closed it.
+    /// Waits until a node has no claims, as another node sees it. The node is flushed again and again: a file that
+    /// was written past the daemon is dirty once more when its last handle is released, which may be after the
+    /// program has closed it.
     #[track_caller]
     pub fn gives_back(&self, at: usize) {
         let (asked, of) = ((at + 1) % self.nodes.len(), &self.nodes[at].name);
@@ -191,7 +191,7 @@ impl Cluster {
         std::fs::read(self.backing.join(name))
     }
 
-    /// What `forebay status --cluster` says of a member, as one node sees it.
+    /// The entry of a member in `forebay status --cluster`, as one node sees it.
     #[track_caller]
     pub fn told(&self, asked: usize, of: &str) -> Value {
         let mnt = text(&self.nodes[asked].mnt);
@@ -201,7 +201,7 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no member {of} in {told:#}"))
     }
 
-    /// How many files a node has claimed, as the registry says.
+    /// The number of files that a node has claimed, according to the registry.
     #[track_caller]
     pub fn claims(&self, asked: usize, of: &str) -> u64 {
         let told = self.told(asked, of);
@@ -235,7 +235,7 @@ impl Cluster {
         self.net().plug_in(node);
     }
 
-    /// What one node sends no longer reaches the other.
+    /// Drops all frames that one node sends to the other.
     pub fn cut_one_way(&self, from: usize, to: usize) {
         self.net().cut(from, to);
     }
@@ -244,7 +244,7 @@ impl Cluster {
         self.net().mend(from, to);
     }
 
-    /// Two nodes reach each other no longer; both reach the registry.
+    /// Cuts the link between two nodes; both still reach the registry.
     pub fn cut(&self, one: usize, other: usize) {
         self.net().cut(one, other);
         self.net().cut(other, one);
@@ -255,7 +255,7 @@ impl Cluster {
         self.net().mend(other, one);
     }
 
-    /// A node reaches the registry no longer, but the other nodes.
+    /// Cuts a node off from the registry, but not from the other nodes.
     pub fn cut_from_registry(&self, node: usize) {
         (0..self.registry.len()).for_each(|at| self.cut(node, self.registry.host(at)));
     }
@@ -298,7 +298,7 @@ fn new_root() -> PathBuf {
     root
 }
 
-/// A cluster key; another seed makes another.
+/// Writes a cluster key; each seed gives another key.
 pub fn write_key(at: &Path, seed: u64) {
     use std::os::unix::fs::PermissionsExt;
     let mut bytes = [0; 32];
@@ -308,8 +308,8 @@ pub fn write_key(at: &Path, seed: u64) {
     std::fs::set_permissions(at, PermissionsExt::from_mode(0o600)).expect("it is ours");
 }
 
-/// Runs something that must end, one way or the other, and says how long it took. It has a thread of its
-/// own: what hangs in the kernel fails the test, and not the run.
+/// Runs an operation that must end, one way or the other, and returns how long it took. It has a thread of its own:
+/// an operation that hangs in the kernel fails the test, and not the run.
 #[track_caller]
 pub fn bounded<T: Send + 'static>(
     what: &str,
@@ -324,14 +324,14 @@ pub fn bounded<T: Send + 'static>(
     }
 }
 
-/// Reads a whole file that must come within the bound.
+/// Reads a whole file; the read must end within the bound.
 #[track_caller]
 pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let at = path.to_path_buf();
     bounded(text(path), move || std::fs::read(at)).0
 }
 
-/// Waits until a file reads so.
+/// Waits until a file has these bytes.
 #[track_caller]
 pub fn reads(path: &Path, bytes: &[u8]) {
     let mut last = Ok(Vec::new());
@@ -345,7 +345,7 @@ pub fn reads(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// Where two contents begin to differ.
+/// The first offset at which two contents differ.
 pub fn difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let common = one.len().min(other.len());
     let at = (0..common).find(|at| one[*at] != other[*at]);

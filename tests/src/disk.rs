@@ -1,10 +1,10 @@
-//! A disk with a write cache that forgets: what a power cut leaves, not what a kind one would.
+//! A disk with a volatile write cache: a power cut on it leaves the worst that a real one may leave.
 //!
-//! The disk is an image file behind a small FUSE file system with a loop device on top. What is
-//! written stays in memory until the kernel asks for a flush; then it goes to the image. A cut copies
-//! the image as it is at that instant and puts on it what a real cache may have written besides: of
-//! each block that was written since the last flush any of its versions, or none, and some blocks
-//! sector by sector from two of them.
+//! The disk is an image file behind a small FUSE file system with a loop device on top. Written
+//! blocks stay in memory until the kernel asks for a flush; then they go to the image. A cut copies
+//! the image at that instant and adds what a real cache may have written besides: of each block that
+//! was written since the last flush any of its versions, or none, and some blocks sector by sector
+//! from two versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use crate::sys;
 use crate::wait::{PATIENCE, eventually};
 
 const BLOCK: u64 = 4096;
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 /// Versions of blocks in the cache, 64 MiB: beyond it the disk writes by itself, as real ones do.
 const VERSIONS_MAX: usize = 16 << 10;
@@ -38,14 +38,14 @@ type Block = Box<[u8]>;
 
 /// The disk, its file system and its loop device; taken apart when dropped.
 pub struct VolatileDisk {
-    // Dropped in this order: each stands on the next.
+    // Dropped in this order: each stands on the next one.
     device: Option<LoopDevice>,
     session: Option<BackgroundSession>,
     at: PathBuf,
     cache: Arc<Cache>,
 }
 
-/// What a disk writes whole.
+/// The unit that a disk writes whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Atomic {
     /// Blocks of 4 KiB, as flash does. XFS takes a block whose header is new for a new one.
@@ -53,7 +53,7 @@ pub enum Atomic {
     Sectors,
 }
 
-/// What a cut did with the blocks that no flush had covered.
+/// The fate of the blocks that no flush had covered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Forgotten {
     pub kept: usize,
@@ -76,18 +76,18 @@ impl VolatileDisk {
         self.device.as_ref().expect("there until it is dropped").path()
     }
 
-    /// From now on nothing is written: writes and flushes fail, reads go on.
+    /// From now on no block is written: writes and flushes fail, reads go on.
     pub fn die(&self) {
         self.cache.state().dead = true;
     }
 
-    /// Copies what a power cut at this instant, or at the disk's death, leaves to `to`, on the
+    /// Copies the state that a power cut at this instant, or the disk's death, leaves to `to`, on the
     /// image's file system.
     pub fn cut(&self, to: &Path, chance: &mut Rng) -> io::Result<Forgotten> {
         self.cache.cut(to, chance)
     }
 
-    /// How often the kernel has asked for a flush: proof that the disk is asked at all.
+    /// The number of flushes that the kernel asked for: proof that the disk gets any.
     pub fn flushes(&self) -> u64 {
         self.cache.state().flushes
     }
@@ -138,7 +138,7 @@ impl Cache {
         self.state.lock().expect("no panic inside")
     }
 
-    /// A block as the kernel must see it: its last version.
+    /// A block as the kernel must see it: the last version.
     fn block(&self, state: &State, block: u64) -> io::Result<Block> {
         match state.blocks.get(&block).and_then(|versions| versions.last()) {
             Some(last) => Ok(last.clone()),
@@ -201,7 +201,7 @@ impl Cache {
         sys::clone_file(&self.path, to)?;
         let copy = File::options().read(true).write(true).open(to)?;
         let mut forgotten = Forgotten::default();
-        // In one cut the cache has written much by itself, in another little.
+        // In one cut the cache has written many blocks by itself, in another few.
         let percent = chance.range(5, 95);
         for (block, versions) in &state.blocks {
             if chance.below(100) < percent {
@@ -209,7 +209,7 @@ impl Cache {
                 continue;
             }
             let kept = &versions[chance.below(versions.len() as u64) as usize];
-            // Of the first block there is no journal: a file system is gone if it tears.
+            // The first block is not journalled: a file system is lost if it tears.
             let torn = self.atomic == Atomic::Sectors && *block > 0 && chance.one_in(8);
             let bytes = if torn { self.torn(*block, kept, chance)? } else { kept.clone() };
             copy.write_all_at(&bytes, block * BLOCK)?;
@@ -219,7 +219,7 @@ impl Cache {
         Ok(forgotten)
     }
 
-    /// Some sectors of the version, the others as they were before.
+    /// A block with some sectors of this version, and the old ones of the image.
     fn torn(&self, block: u64, version: &[u8], chance: &mut Rng) -> io::Result<Block> {
         let mut bytes = self.on_image(block)?;
         for (old, new) in bytes.chunks_mut(SECTOR).zip(version.chunks(SECTOR)) {
@@ -287,7 +287,7 @@ impl Filesystem for Disk {
         reply.attr(&TTL, &self.attr(ino));
     }
 
-    /// Without pages of the kernel's in between: the cache is ours.
+    /// Without pages in the kernel: this disk is the cache.
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
@@ -334,7 +334,7 @@ impl Filesystem for Disk {
         }
     }
 
-    /// A close is no flush of the disk.
+    /// A close does not flush the disk.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -350,7 +350,7 @@ mod tests {
         (Cache::of(&path, Atomic::Sectors).unwrap(), path)
     }
 
-    /// What was not flushed reads back and is not on the image; a flush puts it there.
+    /// Unflushed bytes read back and are not on the image; a flush puts them there.
     #[test]
     fn what_is_not_flushed_is_not_on_the_image() {
         let (disk, path) = cache("flush");
@@ -363,7 +363,7 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A torn block holds whole sectors of the old and of the new.
+    /// A torn block holds whole sectors of the old and of the new version.
     #[test]
     fn a_torn_block_is_torn_between_sectors() {
         let (disk, path) = cache("torn");

@@ -1,4 +1,4 @@
-//! A registry of one etcd on loopback; gone when dropped.
+//! A registry of one etcd on loopback, removed when dropped.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -52,12 +52,12 @@ impl Etcd {
         format!("etcd://127.0.0.1:{}/test", self.port)
     }
 
-    /// The same, as a user of etcd whose password is in a file.
+    /// The address for a user of etcd whose password is in a file.
     pub fn address_as(&self, user: &str, password_file: &Path) -> String {
         format!("{}?user={user}&password-file={}", self.address(), text(password_file))
     }
 
-    /// Asks its gateway, as `etcdctl` would; it must agree.
+    /// Sends a request to the gateway, as `etcdctl` would; it must succeed.
     #[track_caller]
     pub fn ask(&self, path: &str, body: &Value) -> Value {
         let (body, port) = (body.to_string(), self.port);
@@ -75,7 +75,7 @@ impl Etcd {
         serde_json::from_str(body).unwrap_or_else(|e| panic!("{path}: {e}: {answer}"))
     }
 
-    /// Writes a key of the registry past forebay.
+    /// Writes a key of the registry without forebay.
     #[track_caller]
     pub fn put(&self, key: &str, value: &[u8]) {
         self.ask("kv/put", &json!({ "key": full(key), "value": base64(value) }));
@@ -86,7 +86,7 @@ impl Etcd {
         self.ask("kv/deleterange", &json!({ "key": full(key) }));
     }
 
-    /// From now on only these users are let in: root, and one who may do everything below the prefix.
+    /// From now on only these users are let in: root, and one with all rights below the prefix.
     #[track_caller]
     pub fn require_users(&self, user: &str, password: &str) {
         for (name, password) in [("root", "root's own"), (user, password)] {
@@ -105,7 +105,7 @@ fn full(key: &str) -> String {
     base64(format!("/test/{key}").as_bytes())
 }
 
-/// As JSON has bytes there.
+/// Encodes bytes as etcd's JSON has them.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

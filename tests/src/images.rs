@@ -54,7 +54,7 @@ impl Drop for LoopDevice {
     fn drop(&mut self) {
         let name = self.0.to_str().expect("plain path");
         tool("losetup", &["--detach", name]);
-        // It goes with its last user, which may be a probe of udev.
+        // The loop device disappears with its last user, which may be a probe of udev.
         let state = Path::new("/sys/block").join(self.0.file_name().expect("name")).join("loop");
         eventually(PATIENCE, || !state.exists());
     }
@@ -69,17 +69,17 @@ impl MountedFs {
         MountedFs::try_image(image, at).unwrap_or_else(|why| panic!("{}: {why}", image.display()))
     }
 
-    /// The same; an error is what `mount` says of a file system it cannot use.
+    /// Mounts an image; an error is the message of `mount` about a file system it cannot use.
     pub fn try_image(image: &Path, at: &Path) -> Result<MountedFs, String> {
         MountedFs::mount(&["-o", "loop"], image, at)
     }
 
-    /// Mounts what is on a device.
+    /// Mounts the file system on a device.
     pub fn device(device: &Path, at: &Path) -> Result<MountedFs, String> {
         MountedFs::mount(&[], device, at)
     }
 
-    /// The same with options such as `prjquota`.
+    /// Mounts the file system on a device, with options such as `prjquota`.
     pub fn device_with(options: &str, device: &Path, at: &Path) -> Result<MountedFs, String> {
         MountedFs::mount(&["-o", options], device, at)
     }
@@ -124,14 +124,14 @@ pub fn unmount(at: &Path, lazy: bool) -> rustix::io::Result<()> {
     use rustix::mount::UnmountFlags;
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(at, flags) {
-        // Not mounted: done before.
+        // Not mounted: already unmounted.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
         other => other,
     }
 }
 
-/// File system type and source of what is mounted at exactly this path, told without the readers of
-/// the crates under test.
+/// File system type and source of the mount at exactly this path, read without the crates under
+/// test.
 pub fn mounted_at(path: &Path) -> Option<(String, String)> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
     let mut found = None;

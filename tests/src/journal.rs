@@ -1,8 +1,9 @@
-//! What a writer did, op by op, written down where the crash under test cannot reach it.
+//! The journal of a writer, op by op, in a place that the crash under test cannot reach.
 //!
 //! A journal is a text file with one line when an operation begins (`B create f1`) and one when it
 //! returned (`E`). A writer has one operation in flight at most, so a crash leaves at most one `B`
-//! without its `E`. Nobody else touches the writer's directory: what it must hold follows.
+//! without its `E`. No other program touches the writer's directory: its contents follow from the
+//! journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,7 +15,7 @@ use crate::rng::fill;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     Create(String),
-    /// The bytes are `fill(key)` at the offset.
+    /// Writes the bytes `fill(key)` at the offset.
     Write {
         name: String,
         offset: u64,
@@ -23,12 +24,12 @@ pub enum Op {
     },
     Truncate(String, u64),
     Rename(String, String),
-    /// Another name; only [`crate::names`] can judge what has several.
+    /// Another name; only [`crate::names`] can judge a file with several names.
     Link(String, String),
     Unlink(String),
     Fsync(String),
-    /// The file holds what a side file holds: how the outcome of an interrupted operation is
-    /// written down once it was looked at.
+    /// The file holds the bytes of a side file: this records the outcome of an interrupted operation
+    /// once it was looked at.
     Load(String, PathBuf),
 }
 
@@ -72,7 +73,7 @@ impl Op {
     }
 }
 
-/// The contents of the bytes a write puts down.
+/// The bytes that a write puts into a file.
 pub fn written(offset: u64, len: u64, key: u64) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     fill(&mut bytes, key, offset);
@@ -95,7 +96,7 @@ impl Journal {
         Ok(value)
     }
 
-    /// Writes down something already so.
+    /// Records an operation that is done already.
     pub fn note(&mut self, op: &Op) {
         self.line(&format!("B {}\nE", op.line()));
     }
@@ -106,12 +107,12 @@ impl Journal {
     }
 }
 
-/// What may stand for unsynced bytes.
+/// The places where zeros may stand for unsynced bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Zeros {
     Never,
     /// Anywhere beyond the end of the synced bytes: a plain ext4, too, may commit the size of an
-    /// append before it commits that its bytes were written.
+    /// append before it commits its bytes.
     BeyondSynced,
 }
 
@@ -183,7 +184,7 @@ impl History {
         files
     }
 
-    /// How many acknowledged writes and synced files there are: proof that there was load.
+    /// The number of acknowledged writes and of synced files: proof that there was load.
     pub fn writes(&self) -> usize {
         self.acked.iter().filter(|op| matches!(op, Op::Write { .. })).count()
     }
@@ -192,8 +193,8 @@ impl History {
         self.acked.iter().filter(|op| matches!(op, Op::Fsync(_))).count()
     }
 
-    /// Compares a directory with what was acknowledged; the operation in flight may have happened,
-    /// not happened, or (a write) happened in part. Returns what is wrong.
+    /// Compares a directory with the acknowledged operations; the operation in flight may have
+    /// happened, not happened, or (a write) happened in part. Returns the problems.
     pub fn check(&self, dir: &Path) -> Vec<String> {
         let before = self.files();
         let mut after = before.clone();
@@ -216,13 +217,13 @@ impl History {
         wrong
     }
 
-    /// Writes the outcome of the operation in flight into the journal, as found in `dir`; contents
-    /// go into files beside the journal.
+    /// Records the outcome of the operation in flight, as found in `dir`, in the journal; contents go
+    /// into files beside the journal.
     pub fn settle(&self, dir: &Path, journal: &Path) {
         let Some(op) = &self.in_flight else { return };
         let found = read_dir(dir);
         let mut journal_file = Journal::append(journal);
-        // Ends the interrupted line, so that the loads below say what came of it.
+        // Ends the interrupted line, so that the loads below state its outcome.
         journal_file.line("E");
         for (i, name) in op.names().into_iter().enumerate() {
             let mut side = journal.to_path_buf();
@@ -237,9 +238,9 @@ impl History {
         }
     }
 
-    /// After a power cut: what was synced by the end of `self` must be there; what was issued
-    /// later, up to the end of `until`, may be there or not, byte by byte; nothing else may.
-    /// Knows creates, loads, writes and fsyncs only. Returns what is wrong.
+    /// After a power cut: bytes synced by the end of `self` must be there; bytes issued later, up to
+    /// the end of `until`, may be there or not, byte by byte; no others may. Knows creates, loads,
+    /// writes and fsyncs only. Returns the problems.
     pub fn check_synced(&self, until: &History, dir: &Path, zeros: Zeros) -> Vec<String> {
         let issued: Vec<&Op> = until.acked.iter().chain(&until.in_flight).collect();
         let mut wrong = Vec::new();
@@ -268,7 +269,7 @@ impl History {
     }
 }
 
-/// Whether every byte is the old or the new one: what an interrupted write may leave.
+/// Whether every byte is the old or the new one, as an interrupted write may leave it.
 fn mixed(old: Option<&Vec<u8>>, new: Option<&Vec<u8>>, now: Option<&Vec<u8>>) -> bool {
     let (Some(old), Some(new), Some(now)) = (old, new, now) else { return false };
     let long = old.len().max(new.len());
@@ -344,7 +345,7 @@ pub(crate) fn after_cut(
 /// All files of one directory with their bytes.
 pub(crate) fn read_dir(dir: &Path) -> Files {
     let list = match std::fs::read_dir(dir) {
-        // A directory that is lost has lost its files: the callers say which.
+        // A lost directory has lost its files: the callers name them.
         Err(error) if is_lost(&error) => return Files::new(),
         other => other.unwrap_or_else(|e| panic!("{}: {e}", dir.display())),
     };
@@ -361,7 +362,8 @@ pub(crate) fn read_dir(dir: &Path) -> Files {
     list.filter(|entry| !matches!(entry, Err(error) if is_lost(error))).filter_map(read).collect()
 }
 
-/// It is not there, or the file system that has it is damaged, as one is that syncs without barriers.
+/// Whether the file is missing, or its file system is damaged, as one that syncs without barriers may
+/// be.
 fn is_lost(error: &io::Error) -> bool {
     let damaged = [libc::EBADMSG, libc::EUCLEAN];
     error.kind() == io::ErrorKind::NotFound

@@ -1,13 +1,13 @@
 //! The harness of the system tests: test beds, processes, trees, journals.
 //!
-//! A test lays a [`Bed`] (a backing directory, a fast tier on a chosen file system, a mount
-//! point), mounts it through the `forebay` command and nothing else, and compares what it finds.
-//! Whatever a bed mounts, attaches or starts, its `Drop` takes away again, and only that.
+//! A test lays a [`Bed`] (a backing directory, a fast tier on a chosen file system, a mount point), mounts it
+//! through the `forebay` command and nothing else, and checks the results. The `Drop` of a bed removes everything
+//! that it has mounted, attached or started, and only that.
 //!
-//! Environment: `FOREBAY_BIN` names the binary (default: `forebay` of the build the test belongs
-//! to). `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running
-//! forebay: what fails then is a mistake in the test. `FOREBAY_SOAK=SECONDS` runs the long
-//! versions, with seeds moved on by `FOREBAY_SEED`. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
+//! Environment: `FOREBAY_BIN` names the binary (default: `forebay` of the build the test belongs to).
+//! `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running forebay: a failure then is a mistake
+//! in the test. `FOREBAY_SOAK=SECONDS` runs the long versions, with seeds moved on by `FOREBAY_SEED`. Beds are laid
+//! in `FOREBAY_TEST_DIR` (default `/var/tmp`).
 pub mod acl;
 mod bed;
 mod cli;
@@ -48,12 +48,12 @@ pub use wait::{PATIENCE, eventually, seed, soak, within};
 
 use std::io::Write;
 
-/// Says something that the test runner must not swallow.
+/// Prints a line that the test runner must not swallow.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Leaves a test, saying why it could not run.
+/// Leaves a test, with the reason why it cannot run.
 #[macro_export]
 macro_rules! skip {
     ($($why:tt)*) => {{
@@ -62,7 +62,7 @@ macro_rules! skip {
     }};
 }
 
-/// States what a test did, so that passing by doing nothing shows.
+/// States what a test did, so that a test that did nothing shows.
 #[macro_export]
 macro_rules! proof {
     ($($what:tt)*) => {

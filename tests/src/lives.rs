@@ -1,4 +1,4 @@
-//! The life of an instance with a node daemon that dies at one step of it, and another that goes on.
+//! The life of an instance whose node daemon dies at one step of it, and is replaced by another.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,27 +14,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Life {
     /// The words of `instance create` before its name.
     pub mode: &'static str,
-    /// And those after it.
+    /// The words after the name.
     pub more: Vec<String>,
     pub making: &'static [&'static str],
     pub leaving: &'static [&'static str],
 }
 
-/// What a test looks at beside the ledger.
+/// A test's checks beside the ledger.
 pub trait Witness {
-    /// It is there and can be used: mounted, or on.
+    /// Whether the instance exists and can be used: mounted, or on.
     fn is_there(&self, node: &Node) -> bool;
 
-    /// Puts something in, as a job does.
+    /// Uses the instance, as a job does.
     fn used(&self, _: &Node) {}
 
-    /// What must be so when it is gone.
+    /// Checks the state after the instance is gone.
     fn gone(&self, _: &Node) {}
 }
 
 impl Life {
-    /// Kills the daemon at each step; the next one completes what is wanted, or what is not is gone. Returns
-    /// how many steps that were.
+    /// Kills the daemon at each step; the next daemon completes a wanted instance, and removes an unwanted
+    /// one. Returns the number of steps.
     pub fn killed_at_each_step(&self, laid: impl Fn() -> Node, witness: &dyn Witness) -> usize {
         for step in self.making {
             for wanted in [true, false] {
@@ -47,8 +47,8 @@ impl Life {
         self.making.len() * 2 + self.leaving.len()
     }
 
-    /// Kills one daemon after the other at the next step of one life, each of which takes up what the last one
-    /// left. `between` looks at what has been made. Returns how many steps that were.
+    /// Kills one daemon after the other at the next step of one life, each of which continues from where the
+    /// last one stopped. `between` checks the instance that was made. Returns the number of steps.
     pub fn killed_on_its_way(
         &self,
         node: &mut Node,
@@ -118,9 +118,9 @@ fn state(node: &Node) -> String {
     shown["actual"][&node.name]["state"].as_str().unwrap_or_default().to_string()
 }
 
-/// Asks once more and waits; room is free only when nothing is there that takes it.
+/// Asks once more and waits; room is free only when nothing takes it any more.
 fn destroyed(node: &Node, what: &str, witness: &dyn Witness) {
-    // By now it may be gone.
+    // The instance may be gone by now.
     node.forebay(&["instance", "destroy", "w", "--no-wait"]);
     within(PATIENCE, what, || {
         let pool = assert_sums(node, what);
@@ -141,7 +141,7 @@ fn assert_sums(node: &Node, what: &str) -> Value {
     pool
 }
 
-/// Mounted at its place.
+/// An instance that is mounted at its place.
 pub struct Mounted;
 
 impl Witness for Mounted {
@@ -154,7 +154,7 @@ impl Witness for Mounted {
     }
 }
 
-/// Mounted, and what was written is on its backing store when it is gone.
+/// A mounted cache, whose bytes are on its backing store when it is gone.
 pub struct Cache(pub PathBuf);
 
 impl Witness for Cache {
@@ -175,7 +175,7 @@ impl Witness for Cache {
     }
 }
 
-/// In use as swap.
+/// An instance in use as swap.
 pub struct Swap;
 
 impl Swap {

@@ -1,42 +1,42 @@
-//! What a power cut may do to names.
+//! The effects that a power cut may have on names.
 //!
-//! A journal is replayed by file, not by name: a file has the bytes written to it under whatever
-//! names it had. Each change of a name has a position in the journal, so that it can be asked which
-//! files a name may mean once some of the last changes are in doubt.
+//! A journal is replayed by file, not by name: a file has the bytes written to it under all its
+//! names. Each change of a name has a position in the journal, so that the possible files of a name
+//! are known once some of the last changes are in doubt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::journal::{Files, History, Op, Zeros, after_cut, apply, read_dir};
 
-/// Whose power went.
+/// The machines that lost their power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// That of the fast tier's machine: the store has seen every name that was acknowledged.
+    /// The fast tier's machine: the store has seen every acknowledged name.
     Tier,
-    /// That of the backing store: the tier has every byte and knows every name.
+    /// The backing store: the tier has every byte and knows every name.
     Store,
-    /// That of both at the same moment.
+    /// Both at the same moment.
     Both,
 }
 
 /// One file from its making to the end of the journal.
 #[derive(Default)]
 struct Life {
-    /// Its writes, and where its syncs lie among them.
+    /// The writes and syncs of the file, by their positions.
     ops: Vec<(usize, Op)>,
-    /// The last sync that was acknowledged.
+    /// The position of the last acknowledged sync.
     synced_at: Option<usize>,
-    /// From which position on it had which name; ends with the position at which it lost it.
+    /// The names of the file with the positions from which, and up to which, it had them.
     named: Vec<(String, usize, usize)>,
 }
 
 /// A journal replayed.
 struct Replay {
     lives: Vec<Life>,
-    /// What each name came to mean, and from which position on.
+    /// The files of each name, and the position from which it meant each.
     meanings: BTreeMap<String, Vec<(usize, Option<usize>)>>,
-    /// How many operations were acknowledged before the cut, and how many had begun by its end.
+    /// The number of operations acknowledged before the cut, and of those begun by its end.
     acked: usize,
     issued: usize,
 }
@@ -103,7 +103,7 @@ impl Replay {
         }
     }
 
-    /// What a name may mean if every operation from `from` on is in doubt.
+    /// The files that a name may mean if every operation from `from` on is in doubt.
     fn may_mean(&self, name: &str, from: usize) -> BTreeSet<Option<usize>> {
         let all = &self.meanings[name];
         let last = all.iter().rev().find(|(at, _)| *at < from).map(|(_, life)| *life);
@@ -111,10 +111,10 @@ impl Replay {
         std::iter::once(last.flatten()).chain(later).collect()
     }
 
-    /// What is wrong with these bytes as those of a file.
+    /// The problem with these bytes as the contents of a file, if there is one.
     fn misfit(&self, life: usize, cut: Cut, found: &[u8]) -> Option<String> {
         let life = &self.lives[life];
-        // What must be there: of a store that lost its power everything that was acknowledged.
+        // The bytes that must be there: if only the store lost its power, all acknowledged ones.
         let sure = match cut {
             Cut::Store => self.acked,
             Cut::Tier | Cut::Both => life.synced_at.map_or(0, |at| at + 1),
@@ -131,19 +131,19 @@ impl Replay {
         after_cut(Some(&base[""]), &later, Some(found), Zeros::Never)
     }
 
-    /// Whether there is anything of it that a power cut must not take.
+    /// Whether the file has bytes that a power cut must not take.
     fn has_bytes(&self, life: usize) -> bool {
         self.lives[life].ops.iter().any(|(at, _)| *at < self.acked)
     }
 }
 
-/// Compares a directory with what a cut may have left of it: `acked` is the journal up to the cut,
-/// `until` that of what may have begun in its course. Returns what is wrong.
+/// Compares a directory with the possible results of a cut: `acked` is the journal up to the cut,
+/// `until` the journal of operations that may have begun during it. Returns the problems.
 pub fn check_names(acked: &History, until: &History, dir: &Path, cut: Cut) -> Vec<String> {
     let replay = Replay::of(acked, until);
     let found = read_dir(dir);
     let mut wrong = Vec::new();
-    // With both powers gone a name may mean what it ever did.
+    // If both lost their power, a name may mean any file that it ever meant.
     let doubt_from = if cut == Cut::Both { 0 } else { replay.acked };
     for name in replay.meanings.keys() {
         let may = replay.may_mean(name, doubt_from);
@@ -170,7 +170,7 @@ fn lost(replay: &Replay, life: usize, found: &Files) -> Option<String> {
     let since = (*synced_at)?;
     let held = |at: usize| named.iter().any(|(_, from, to)| (*from..*to).contains(&at));
     if !replay.has_bytes(life) || (since..replay.issued).any(|at| !held(at)) {
-        return None; // It was empty, or removed.
+        return None; // The file was empty, or removed.
     }
     let names = named.iter().filter(|(_, _, to)| *to > since).map(|(name, ..)| name);
     let mut bytes = names.clone().filter_map(|name| found.get(name));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// Published by a link and an unlink: the judge must notice an empty file under the final name,
-    /// the temporary one back, and a loss; and must not complain of what is right.
+    /// a return of the temporary one, and a loss; and must accept the right outcome.
     #[test]
     fn a_file_published_by_link_has_one_right_outcome_while_the_store_lives() {
         let ops = ["create t", "write t", "fsync t", "link t f", "unlink t"];
@@ -245,7 +245,7 @@ mod tests {
         assert!(judge(&ops, &[], Cut::Both) > 0);
     }
 
-    /// What was removed after its sync may be gone, whoever lost the power.
+    /// A file that was removed after its sync may be gone, whichever machine lost its power.
     #[test]
     fn a_removed_file_need_not_be_there() {
         let ops = ["create a", "write a", "fsync a", "create b", "rename b a", "unlink a"];

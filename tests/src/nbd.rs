@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::{PATIENCE, Proc, eventually, text, tool, within};
 
-/// `qemu-nbd` with its usual cache: what a client has not flushed may be in memory.
+/// `qemu-nbd` with its usual cache: bytes that a client has not flushed may be in memory.
 pub fn qemu_nbd(file: &Path, socket: &Path, more: &[&str]) -> Command {
     let mut command = Command::new("qemu-nbd");
     command.args(["--format=raw", "--discard=unmap", "--persistent"]).args(more);
@@ -27,7 +27,7 @@ pub fn qemu_io(socket: &Path, commands: &[&str]) {
     args.extend(commands.iter().flat_map(|command| ["-c", command]));
     args.push(&uri);
     let mut out = tool("qemu-io", &args);
-    // The socket is there a moment before somebody listens.
+    // The socket exists a moment before the server listens.
     eventually(PATIENCE, || {
         let refused = out.text().contains("refused");
         if refused {

@@ -12,7 +12,7 @@ use crate::procs::{Proc, kill};
 use crate::wait::{PATIENCE, within};
 use crate::{images, text};
 
-/// Gone when dropped, with whatever it has mounted.
+/// Removed when dropped, with all its mounts.
 pub struct Node {
     pub root: PathBuf,
     pub name: String,
@@ -26,31 +26,31 @@ pub struct Node {
     pool: bool,
 }
 
-/// Whose mounts a daemon's are.
+/// The mounts that a daemon counts as its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountsOf {
     Everybody,
-    /// As on a machine of its own: several nodes on one.
+    /// As on a machine of its own, for several nodes on one machine.
     Itself,
-    /// Those of a process, as on the machine that it plays.
+    /// The mounts of a process, as on the machine that the process plays.
     Of(i32),
 }
 
 impl Node {
-    /// Starts one whose pool has so many MiB.
+    /// Starts a node whose pool has this many MiB.
     pub fn start(mib: u64) -> Node {
         let mut node = Node::laid(mib);
         node.up();
         node
     }
 
-    /// Lays one out without starting it.
+    /// Lays a node out without starting it.
     pub fn laid(mib: u64) -> Node {
         let base = std::env::var_os("FOREBAY_TEST_DIR").map_or("/var/tmp".into(), PathBuf::from);
         Node::laid_below(&base, mib)
     }
 
-    /// The same with all that is its own below a directory.
+    /// Lays a node out with all its files below a directory.
     pub fn laid_below(base: &Path, mib: u64) -> Node {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -79,35 +79,35 @@ impl Node {
         self.extra.push('\n');
     }
 
-    /// Makes it one of several on this machine, with a registry that they share.
+    /// Makes this one of several nodes on this machine, with a shared registry.
     pub fn one_of_several(&mut self, name: &str, registry: &str) {
         self.name = name.into();
         self.mounts = MountsOf::Itself;
         self.key(&format!("registry = \"{registry}\""));
     }
 
-    /// Has it live among the mounts of a process, and again after a crash.
+    /// Runs the daemon among the mounts of a process, also after a crash.
     pub fn among_mounts_of(&mut self, pid: i32) {
         self.mounts = MountsOf::Of(pid);
     }
 
-    /// Has instances show below a directory that all nodes name alike.
+    /// Shows instances below a directory that all nodes name alike.
     pub fn shows_below(&mut self, dir: &Path) {
         self.shown = dir.into();
     }
 
-    /// Without a pool, as on a machine that only speaks for a scheduler.
+    /// Removes the pool, as on a machine that only serves a scheduler.
     pub fn without_pool(&mut self) {
         self.extra.clear();
         self.pool = false;
     }
 
-    /// Has it keep what was told to hurry for longer than a test takes.
+    /// Keeps hurried stage-outs for longer than a test takes.
     pub fn long_after_hurry(&mut self) {
         self.after_hurry = "1h";
     }
 
-    /// Whether a node has written into the manifest that something was left.
+    /// Whether the manifest of the node says that something was left.
     pub fn has_left_something(&self) -> bool {
         let lines = self.json(&["manifest"]);
         lines.as_array().is_some_and(|lines| lines.iter().any(|line| line["known"] == "left"))
@@ -160,7 +160,8 @@ impl Node {
         });
     }
 
-    /// Starts a daemon that comes to a failpoint by what it finds, and waits until it is dead.
+    /// Starts a daemon that reaches a failpoint because of the state it finds, and waits until it
+    /// is dead.
     pub fn dies_at(&mut self, step: &str) {
         self.env("FOREBAY_FAILPOINTS", step);
         self.spawn();
@@ -222,7 +223,7 @@ impl Node {
         forebay_env(args, &self.env)
     }
 
-    /// As an ordinary user without an account.
+    /// Runs a command as an ordinary user without an account.
     pub fn as_user(&self, uid: u32, args: &[&str]) -> Out {
         let id = uid.to_string();
         let mut command = Command::new("setpriv");
@@ -238,7 +239,7 @@ impl Node {
         serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {out:?}"))
     }
 
-    /// Where an instance shows.
+    /// The path of an instance.
     pub fn at(&self, id: &str) -> PathBuf {
         self.shown.join(id)
     }
@@ -247,7 +248,7 @@ impl Node {
         self.root.join("slow")
     }
 
-    /// Bytes that the pool has granted.
+    /// The number of bytes that the pool has granted.
     pub fn granted(&self) -> u64 {
         self.json(&["pools"])[0]["granted"].as_u64().expect("a number")
     }
@@ -262,7 +263,7 @@ impl Node {
         at.filter(|at| at.starts_with(&self.shown)).collect()
     }
 
-    /// Fails unless nothing is left of any instance: grants, mounts, files of the pool, records.
+    /// Fails unless all instances are gone: grants, mounts, files of the pool, records.
     #[track_caller]
     pub fn assert_empty(&self) {
         within(Duration::from_secs(20), "the pool is empty", || {
@@ -273,7 +274,7 @@ impl Node {
         assert_eq!(self.json(&["instance", "list"]), serde_json::json!([]), "{}", self.log());
     }
 
-    /// Files of the pool that belong to some instance.
+    /// Files of the pool that belong to an instance.
     pub fn in_pool(&self) -> Vec<PathBuf> {
         let folders = ["spaces", "swap", "tiers", "trash", "state"];
         let lists = folders.map(|name| std::fs::read_dir(self.root.join("pool").join(name)));
@@ -290,7 +291,7 @@ impl Drop for Node {
         }
         if self.daemon.is_some() {
             let list = self.forebay(&["instance", "list", "--json"]).stdout;
-            // Whatever it says: a panic here would hide the test's own.
+            // Any result is accepted: a panic here would hide the test's own.
             let list: Vec<Value> = serde_json::from_str(&list).unwrap_or_default();
             for instance in list {
                 let id = instance["id"].as_str().unwrap_or_default().to_string();
@@ -307,7 +308,7 @@ impl Drop for Node {
     }
 }
 
-/// Makes a directory in which everybody may write.
+/// Makes a directory in which every user may write.
 pub fn open_dir(at: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir_all(at).expect("the test directory is writable");

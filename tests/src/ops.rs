@@ -1,4 +1,4 @@
-//! The same random operations on two directories, with results compared one by one.
+//! Random operations, the same ones on two directories, with results compared one by one.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ pub struct Pair {
     mount: Side,
     rng: Rng,
     log: Vec<String>,
-    /// Names of operations that succeeded at least once: proof that the sequence bites.
+    /// Names of operations that succeeded at least once: proof that the sequence is effective.
     pub succeeded: BTreeSet<&'static str>,
     pub failed_alike: usize,
 }
@@ -110,7 +110,8 @@ impl Pair {
     pub fn stamp(&mut self) {
         for root in [&self.plain.root, &self.mount.root] {
             let mut names = walk(root);
-            // Children first: setting times inside changes nothing, but listing order must agree.
+            // Children first: setting times inside changes no parent's time, but listing order must
+            // agree.
             names.sort_by(|a, b| b.cmp(a));
             for (i, name) in names.iter().enumerate() {
                 let time = (1_500_000_000 + i as i64, 123_456_789 + i as i64);
@@ -236,7 +237,7 @@ fn draw_rename(rng: &mut Rng) -> Op {
 }
 
 impl Side {
-    /// What the operation returned, in words that are the same on both sides; errors by errno.
+    /// The result of the operation, in words that are the same on both sides; errors by errno.
     fn run(&mut self, op: &Op) -> Result<String, i32> {
         self.act(op).map_err(|e| e.raw_os_error().unwrap_or(-1))
     }
@@ -392,7 +393,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("{} bytes {:x}", bytes.len(), hasher.finish())
 }
 
-/// What must be equal whatever the file system; sizes of directories need not be.
+/// The attributes that must be equal on every file system; sizes of directories need not be.
 fn describe(meta: &fs::Metadata) -> String {
     let size = if meta.is_dir() { 0 } else { meta.len() };
     format!("{:o} {}:{} links {} size {size}", meta.mode(), meta.uid(), meta.gid(), meta.nlink())

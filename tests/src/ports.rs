@@ -1,14 +1,14 @@
-//! Ports for servers that must be told one.
+//! Ports for servers that need a fixed one.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
-/// Below those that the kernel gives to whoever does not ask for one: nobody gets it between here
-/// and its use, and who waits for the server does not meet himself.
+/// Below the ports that the kernel gives out by itself: no other program gets the port before it is
+/// used, and a client that waits for the server does not connect to itself.
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 16_000;
 
-/// A port of the loopback that was free a moment ago, and another one each time.
+/// A port of the loopback that was free a moment ago, a different one each time.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Two processes that run these tests at once begin at different places.

@@ -14,7 +14,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The newest that is installed, or what is missing. The directory, for its socket and its log, is given to its user.
+    /// The newest installed version, or the missing part. The directory, for its socket and its log, is given to its
+    /// user.
     pub fn find(sockets: PathBuf) -> Result<Postgres, &'static str> {
         let bin = bin().ok_or("postgresql is not installed")?;
         let ids = user_ids("postgres").ok_or("no user postgres")?;
@@ -23,7 +24,7 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// Gives its user a directory.
+    /// Gives a directory to PostgreSQL's user.
     pub fn own(&self, dir: &Path) {
         let (uid, gid) = self.ids;
         std::os::unix::fs::chown(dir, Some(uid), Some(gid)).expect("root may give files away");
@@ -38,7 +39,7 @@ impl Postgres {
         finish(&mut command, Duration::from_secs(600)).ok().stdout
     }
 
-    /// The same for a program that talks to the server.
+    /// Runs a program that talks to the server.
     #[track_caller]
     pub fn ask(&self, program: &str, args: &[&str]) -> String {
         self.run(program, &[&["-h", text(&self.sockets)], args].concat())
@@ -49,7 +50,7 @@ impl Postgres {
         self.run("initdb", &["-D", text(data), "-A", "trust", "-E", "UTF8", "--locale=C"]);
     }
 
-    /// Runs the server meanwhile, and stops it in order.
+    /// Runs `work` with the server, and stops the server in order.
     #[track_caller]
     pub fn with_server<T>(&self, data: &Path, work: impl FnOnce() -> T) -> T {
         self.start(data);
@@ -59,7 +60,7 @@ impl Postgres {
         value
     }
 
-    /// Starts the server, for a test that kills it: its pid.
+    /// Starts the server, for a test that kills it; returns its pid.
     #[track_caller]
     pub fn start(&self, data: &Path) -> i32 {
         let log = self.sockets.join("log");
@@ -71,7 +72,7 @@ impl Postgres {
         file.lines().next().and_then(|pid| pid.parse().ok()).expect("its first line is a pid")
     }
 
-    /// The same as [`Postgres::ask`], of what may fail; whether it did not.
+    /// As [`Postgres::ask`], for a program that may fail; returns whether it succeeded.
     pub fn try_ask(&self, program: &str, args: &[&str]) -> bool {
         let mut command = Command::new("setpriv");
         command.arg(format!("--reuid={}", self.ids.0)).arg(format!("--regid={}", self.ids.1));
@@ -100,7 +101,7 @@ impl Postgres {
     /// All rows of pgbench's tables.
     #[track_caller]
     pub fn dump(&self) -> String {
-        // The extension of amcheck is not part of what is compared.
+        // The extension of amcheck is not compared.
         let out = self.ask("pg_dump", &["postgres", "-t", "pgbench_*"]);
         out.lines()
             .filter(|l| !l.starts_with("\\restrict") && !l.starts_with("\\unrestrict"))
@@ -115,7 +116,7 @@ fn bin() -> Option<PathBuf> {
     bins.filter(|bin| bin.join("initdb").exists()).max()
 }
 
-/// Stops the server, also when the work panics.
+/// Stops the server, also when `work` panics.
 struct Stop<'a>(&'a Postgres, &'a str);
 
 impl Drop for Stop<'_> {

@@ -1,4 +1,4 @@
-//! Processes the tests start, and what /proc says of one.
+//! Processes that tests start, and their state in /proc.
 
 use std::ffi::CString;
 use std::process::{Child, Command, ExitStatus};
@@ -10,8 +10,8 @@ use crate::wait::{PATIENCE, eventually, within};
 pub struct Proc(Child);
 
 impl Proc {
-    /// Starts a program. One that was written a moment ago may be "busy" for as long as another
-    /// test's child, forked while the writer was open, has not got to its exec.
+    /// Starts a program. A program that was written a moment ago may be "busy" for as long as
+    /// another test's child, forked while the writer was open, has not exec'd.
     pub fn spawn(command: &mut Command) -> Proc {
         let mut child = None;
         eventually(PATIENCE, || match command.spawn() {
@@ -69,7 +69,8 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Stops a process. A thread within a system call stops at its end: when this returns, all have.
+/// Stops a process. A thread within a system call stops at the end of the call: when this returns,
+/// all have stopped.
 pub fn stop(pid: i32) {
     kill(pid, libc::SIGSTOP);
     within(PATIENCE, "every thread has stopped", || all_stopped(pid));

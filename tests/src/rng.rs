@@ -1,4 +1,4 @@
-//! Random numbers and file contents that a seed repeats.
+//! Random numbers and file contents that are repeatable by a seed.
 
 /// SplitMix64: tiny, and good enough to choose test cases.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Fills `buf` with what `key` puts at `offset` of a file. No byte is zero, so that a hole or a
+/// Fills `buf` with the bytes of `key` at `offset` of a file. No byte is zero, so that a hole or a
 /// lost block can never pass for data.
 pub fn fill(buf: &mut [u8], key: u64, offset: u64) {
     let mut at = 0;

@@ -17,8 +17,8 @@ pub fn file(path: &Path, seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A tree with everything a copy can get wrong: modes, owners, old times, links of both kinds,
-/// extended attributes, holes, odd names, empty things. Returns the number of files.
+/// Makes a tree with everything that a copy can get wrong: modes, owners, old times, links of both
+/// kinds, extended attributes, holes, odd names, empty files. Returns the number of files.
 pub fn tree(root: &Path, seed: u64, files: usize) -> usize {
     let mut rng = Rng::new(seed);
     let mut made: Vec<PathBuf> = Vec::new();
@@ -35,7 +35,7 @@ pub fn tree(root: &Path, seed: u64, files: usize) -> usize {
         made.push(path);
     }
     specials(root, &made, &mut rng);
-    // Every name: rsync takes two times within one second for the same.
+    // Every name gets an old time: rsync takes two times within one second for the same.
     for name in crate::tree::Tree::read(root).entries.keys() {
         old_time(&root.join(name), &mut rng);
     }

@@ -1,8 +1,8 @@
 //! A Slurm of a test's own: controller, nodes with mounts of their own, munge and registry, all below one
 //! directory and on loopback.
 //!
-//! Each node is a process that holds a mount namespace, with a node daemon and a slurmd in it. Whatever
-//! runs in such a namespace when the cluster is dropped is killed, and nothing else.
+//! Each node is a process that holds a mount namespace, with a node daemon and a slurmd in it. Processes
+//! that run in such a namespace when the cluster is dropped are killed, and no others.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use crate::node::{Node, open_dir};
 use crate::wait::{PATIENCE, eventually, within};
 use crate::{Out, Proc, binary, finish, free_port, is_alive, kill, text, user_ids};
 
-/// Jobs are this account's: Slurm lets root use no burst buffers.
+/// The account of the jobs: Slurm lets root use no burst buffers.
 pub const USER: &str = "nobody";
 
-/// Which of Slurm's burst buffer plug-ins.
+/// Slurm's burst buffer plug-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setup {
     Lua,
@@ -60,7 +60,7 @@ pub fn has_plugins() -> bool {
     dirs.map(|dir| dir.path()).any(here) || here("/usr/lib".into())
 }
 
-/// SlurmUser: the package's, or another that is not root.
+/// The SlurmUser: the package's, or another that is not root.
 fn slurm_user() -> &'static str {
     match user_ids("slurm") {
         Some(_) => "slurm",
@@ -89,7 +89,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts everything; jobs can have so many MiB of each node.
+    /// Starts everything; jobs can use this many MiB of each node.
     pub fn start(setup: Setup, nodes: usize, mib: u64) -> Slurm {
         let mut controller = Node::laid(mib);
         let root = controller.root.clone();
@@ -136,7 +136,7 @@ impl Slurm {
         });
     }
 
-    /// What Slurm would hear of the pool.
+    /// The pool's grains that Slurm would be told.
     fn grains(&self) -> u64 {
         let text = std::fs::read(self.spool().join("pools.json")).unwrap_or_default();
         let told: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -211,7 +211,8 @@ impl Slurm {
         });
     }
 
-    /// Kills slurmctld as a crash would. What runs its scripts notices, and ends them and itself.
+    /// Kills slurmctld as a crash would. The process that runs its scripts notices that, and ends them
+    /// and itself.
     pub fn crash(&mut self) {
         let mut ctld = self.ctld.take().expect("it runs");
         let scripts = children_of(ctld.pid());
@@ -222,8 +223,8 @@ impl Slurm {
         }
     }
 
-    /// Waits until Slurm has surely saved what it knows now: jobs every five seconds, burst buffers every
-    /// half minute (`AGENT_INTERVAL`). What is younger is lost with a slurmctld that is killed.
+    /// Waits until Slurm has certainly saved its present state: jobs every five seconds, burst buffers
+    /// every half minute (`AGENT_INTERVAL`). A killed slurmctld loses younger state.
     pub fn saved(&self) {
         std::thread::sleep(Duration::from_secs(32));
     }
@@ -249,22 +250,22 @@ impl Slurm {
         self.root.join("spool")
     }
 
-    /// Where jobs run and leave their output, and where their data lie.
+    /// The directory where jobs run and leave their output, and of their data.
     pub fn out(&self) -> PathBuf {
         self.root.join("out")
     }
 
-    /// What slurmctld has logged.
+    /// The log of slurmctld.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.root.join("logs/ctld.log")).unwrap_or_default()
     }
 
-    /// One of Slurm's commands, as root.
+    /// Runs one of Slurm's commands, as root.
     pub fn tool(&self, program: &str, args: &[&str]) -> Out {
         finish(Command::new(program).args(args).env("SLURM_CONF", self.conf()), PATIENCE)
     }
 
-    /// One of Slurm's commands, as the user.
+    /// Runs one of Slurm's commands, as the user.
     pub fn user_tool(&self, program: &str, args: &[&str]) -> Out {
         let (uid, gid) = user_ids(USER).expect("an account");
         let mut command = Command::new("setpriv");
@@ -273,7 +274,7 @@ impl Slurm {
         finish(&mut command, PATIENCE)
     }
 
-    /// What sbatch says to a script.
+    /// Submits a script; returns the result of sbatch.
     pub fn sbatch(&self, args: &[&str], script: &str) -> Out {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -282,13 +283,13 @@ impl Slurm {
         self.user_tool("sbatch", &[&["--parsable"], args, &[text(&at)]].concat())
     }
 
-    /// The number of a job that Slurm took.
+    /// Submits a script; returns the id of the job.
     #[track_caller]
     pub fn submit(&self, args: &[&str], script: &str) -> String {
         self.sbatch(args, script).ok().stdout.trim().to_string()
     }
 
-    /// A field of `scontrol show job`, of the line that the job begins.
+    /// A field of `scontrol show job`.
     pub fn field(&self, id: &str, key: &str) -> String {
         let shown = self.tool("scontrol", &["show", "job", id, "-o"]).stdout;
         let from = |at: usize| shown[at + key.len() + 2..].split(' ').next().unwrap_or_default();
@@ -303,7 +304,7 @@ impl Slurm {
         self.field(id, "JobState")
     }
 
-    /// Waits until `scontrol show job` says something.
+    /// Waits until `scontrol show job` shows a text.
     #[track_caller]
     pub fn until(&self, id: &str, what: &str) {
         let mut last = String::new();
@@ -319,7 +320,7 @@ impl Slurm {
         );
     }
 
-    /// Waits until nothing of a job is left for Slurm to do, and says how it ended.
+    /// Waits until Slurm is finished with a job, and returns the job's state.
     #[track_caller]
     pub fn finished(&self, id: &str) -> String {
         let over = |state: &str| {
@@ -340,18 +341,18 @@ impl Slurm {
         format!("{}\nnode daemon of the controller:\n{}", lines.join("\n"), self.controller.log())
     }
 
-    /// What a job has printed.
+    /// The output of a job.
     pub fn output(&self, id: &str) -> String {
         std::fs::read_to_string(self.out().join(format!("slurm-{id}.out"))).unwrap_or_default()
     }
 
-    /// What forebay says of a job to its owner.
+    /// The log that forebay writes about a job for its owner.
     pub fn job_log(&self, id: &str) -> String {
         let at = self.root.join(format!("joblogs/demo-{id}.log"));
         std::fs::read_to_string(at).unwrap_or_default()
     }
 
-    /// Fails unless nothing is left of any job: instances, grants, mounts, files, records, processes.
+    /// Fails unless all traces of jobs are gone: instances, grants, mounts, files, records, processes.
     #[track_caller]
     pub fn assert_empty(&self) {
         within(Duration::from_secs(60), "no instance is left", || {
@@ -392,7 +393,7 @@ impl Host {
         node.one_of_several(name, &slurm.etcd.address());
         node.among_mounts_of(holder.pid());
         node.shows_below(&slurm.root.join("mnt"));
-        // The Epilog knows its node by name, and reaches its daemon so.
+        // The Epilog knows its node by name, and reaches its daemon through this link.
         let socket = node.root.join("run/node.sock");
         std::os::unix::fs::symlink(socket, slurm.root.join(format!("var/{name}.sock"))).unwrap();
         node.up();
@@ -403,7 +404,7 @@ impl Host {
         self.node.as_mut().expect("it is there")
     }
 
-    /// Kills what runs in the namespace, but for what holds it.
+    /// Kills the processes in the namespace, except the one that holds it.
     fn sweep(&self) {
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -430,7 +431,7 @@ impl Drop for Slurm {
         }
         for mut host in self.hosts.drain(..) {
             host.slurmd = None;
-            // The node daemon takes its instances away, then goes.
+            // The node daemon removes its instances, then ends.
             host.node = None;
             host.sweep();
         }
@@ -444,7 +445,7 @@ fn contrib() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/slurm")
 }
 
-/// The directories, with who may write where.
+/// Makes the directories, with their owners and modes.
 fn lay(root: &Path) {
     for dir in ["etc", "ctld", "logs", "var", "munge/key", "munge/run", "munge/log", "munge/lib"] {
         std::fs::create_dir_all(root.join(dir)).unwrap();
@@ -467,7 +468,7 @@ fn scheduler_section(root: &Path) -> String {
     )
 }
 
-/// Slurm gives an Epilog an environment of its own.
+/// The Epilog's environment is set here, since Slurm gives it another.
 fn epilog(root: &Path) -> String {
     format!(
         "#!/bin/sh\nexport FOREBAY={} FOREBAY_NODE_SOCKET={}/var/$SLURMD_NODENAME.sock\nexec sh {}\n",
@@ -487,7 +488,7 @@ fn silent(command: &mut Command) {
     command.stdout(Stdio::null()).stderr(Stdio::null());
 }
 
-/// Munge wants its directories for itself, and its socket reachable by everybody.
+/// Munge wants its directories for itself, and its socket reachable for every user.
 fn start_munge(root: &Path) -> Proc {
     use std::os::unix::fs::PermissionsExt;
     let munge = root.join("munge");
@@ -510,7 +511,7 @@ fn start_munge(root: &Path) -> Proc {
     server
 }
 
-/// Processes below one, in any depth.
+/// The descendants of a process.
 fn children_of(pid: i32) -> Vec<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));

@@ -1,8 +1,8 @@
 //! A store that squashes root, as an NFS server does by default: a directory behind a FUSE file system
-//! that does each call with the rights of its caller, and root's with those of nobody.
+//! that makes each call with the rights of its caller, and root's calls with those of nobody.
 //!
-//! Nothing is remembered by the kernel, so each look at a name is a call of whoever looks. Links,
-//! extended attributes and further groups are left out.
+//! The kernel caches nothing, so each lookup of a name is a call with the rights of its caller. Links,
+//! extended attributes and supplementary groups are left out.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -28,7 +28,7 @@ use crate::wait::{PATIENCE, eventually};
 const NOBODY: User = User { uid: 65_534, gid: 65_534, groups: &[] };
 const NOTHING: Duration = Duration::ZERO;
 
-/// The mount; taken away when dropped.
+/// The mount, removed when dropped.
 pub struct Squashed {
     session: Option<BackgroundSession>,
     at: PathBuf,
@@ -45,7 +45,7 @@ impl Squashed {
         Squashed { session: Some(session), at: at.into(), store }
     }
 
-    /// Calls of root that were refused: proof that its rights are none there.
+    /// The number of root's calls that were refused: proof that root has no rights there.
     pub fn refused_root(&self) -> u64 {
         self.store.refused_root.load(Relaxed)
     }
@@ -62,7 +62,7 @@ impl Drop for Squashed {
 
 struct Store {
     dir: PathBuf,
-    /// Where the kernel has seen an inode last, from the directory on.
+    /// The last known path of each inode, relative to the directory.
     paths: Mutex<HashMap<u64, PathBuf>>,
     files: Mutex<HashMap<u64, Arc<File>>>,
     next: AtomicU64,
@@ -91,7 +91,7 @@ impl Store {
         }
     }
 
-    /// Does a call with the rights of whoever asks.
+    /// Makes a call with the rights of the requester.
     fn act<T: Send>(
         &self,
         request: &Request,
@@ -107,7 +107,7 @@ impl Store {
         done.map_err(Errno::from)
     }
 
-    /// What the kernel is told of a name, which it knows the file by from then on.
+    /// Notes the path of a file that the kernel now knows, and returns its attributes.
     fn seen(&self, path: PathBuf, meta: &Metadata) -> FileAttr {
         self.paths().insert(meta.ino(), path);
         attr(INodeNo(meta.ino()), meta)
@@ -156,7 +156,7 @@ fn attr(ino: INodeNo, meta: &Metadata) -> FileAttr {
 }
 
 fn opened(path: &Path, flags: i32) -> io::Result<File> {
-    // The kernel says where each write goes.
+    // The kernel gives the offset of each write.
     let kept = flags & !(libc::O_ACCMODE | libc::O_APPEND | libc::O_CREAT | libc::O_EXCL);
     let access = flags & libc::O_ACCMODE;
     OpenOptions::new()
@@ -166,7 +166,7 @@ fn opened(path: &Path, flags: i32) -> io::Result<File> {
         .open(path)
 }
 
-/// What is to be set of a file.
+/// The attributes to set on a file.
 struct Change {
     mode: Option<u32>,
     owner: (Option<u32>, Option<u32>),
@@ -212,7 +212,7 @@ impl Server {
         self.0.path(parent).join(name)
     }
 
-    /// Does what makes or finds a name, and tells of it.
+    /// Makes or finds a name, and replies with its entry.
     fn entry(
         &self,
         request: &Request,
@@ -452,7 +452,7 @@ impl Filesystem for Server {
         names.sort_by(|a, b| a.0.cmp(&b.0));
         for (at, (name, kind)) in names.into_iter().enumerate().skip(offset as usize) {
             let kind = FileType::from_std(kind).expect("a known kind");
-            // No number: the kernel asks for the name.
+            // Without a number: the kernel looks the name up.
             if reply.add(INodeNo(u64::MAX), at as u64 + 1, kind, name) {
                 break;
             }

@@ -1,5 +1,5 @@
-//! The kernel's switch for FUSE over io_uring. It is one for the machine: who changes it holds a
-//! lock, and puts it back.
+//! The kernel's switch for FUSE over io_uring. There is one for the whole machine: a test that
+//! changes it holds a lock, and restores it.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// The switch, ours until dropped.
+/// The switch, held until dropped.
 pub struct Switch {
     before: String,
     _lock: File,
@@ -15,13 +15,13 @@ pub struct Switch {
 
 impl Switch {
     /// Waits for the lock; `None` where the kernel has no such switch, or this process may not use
-    /// what it switches.
+    /// io_uring.
     pub fn take() -> Option<Switch> {
         let before = std::fs::read_to_string(SWITCH).ok()?;
         if !may_make_rings() || !may_run_everywhere() {
             return None;
         }
-        // Not in a place that a test removes; shared with `run`.
+        // The lock is not in a place that a test removes; it is shared with `run`.
         let path = Path::new("/tmp/forebay-enable_uring.lock");
         let lock = File::options().create(true).append(true).open(path).expect("lock file");
         crate::within(Duration::from_secs(600), "the switch is free", || {
@@ -36,19 +36,20 @@ impl Switch {
     }
 }
 
-/// A container may forbid them.
+/// Whether io_uring works: a container may forbid it.
 fn may_make_rings() -> bool {
     let mut params = [0_u64; 15];
     // SAFETY: `struct io_uring_params` has 120 bytes, and zeros ask for nothing special.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     if fd >= 0 {
-        // SAFETY: the descriptor was just made, and nobody else knows it.
+        // SAFETY: the descriptor was just made, and nothing else knows it.
         unsafe { libc::close(fd as i32) };
     }
     fd >= 0
 }
 
-/// A container may be given some processors; the daemon takes /dev/fuse then.
+/// Whether all processors are usable: a container may be given some only, and then the daemon uses
+/// /dev/fuse.
 fn may_run_everywhere() -> bool {
     let mine = rustix::thread::sched_getaffinity(None).map_or(0, |set| set.count() as usize);
     let online = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();

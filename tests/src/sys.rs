@@ -1,4 +1,4 @@
-//! System calls as the tests want them: paths in, `io::Result` out, nothing buffered.
+//! System calls in the form that tests need: paths in, `io::Result` out, nothing buffered.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -21,7 +21,7 @@ pub fn check(result: impl Into<i64>) -> Result<i64> {
 }
 
 pub fn open(path: &Path, flags: i32, mode: u32) -> Result<File> {
-    // SAFETY: the path is NUL-terminated; the descriptor returned is ours alone.
+    // SAFETY: the path is NUL-terminated; the returned descriptor has no other owner.
     let fd = check(unsafe { libc::open(c(path).as_ptr(), flags | libc::O_CLOEXEC, mode) })?;
     // SAFETY: as above.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
@@ -102,7 +102,7 @@ pub fn get_xattr(path: &Path, name: &str) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// The same of what a link leads to.
+/// The attribute of the target of a link.
 pub fn get_xattr_followed(path: &Path, name: &str) -> Result<Vec<u8>> {
     let (path, name) = (c(path), c(name));
     let mut value = vec![0u8; 65536];
@@ -138,7 +138,7 @@ pub fn ofd_lock(file: &File, kind: i32, start: i64, len: i64) -> Result<()> {
     ofd_call(file, libc::F_OFD_SETLK, kind, start, len)
 }
 
-/// The same, waiting until it is granted.
+/// Takes a lock, and waits until it is granted.
 pub fn ofd_lock_wait(file: &File, kind: i32, start: i64, len: i64) -> Result<()> {
     ofd_call(file, libc::F_OFD_SETLKW, kind, start, len)
 }
@@ -153,10 +153,10 @@ fn ofd_call(file: &File, command: i32, kind: i32, start: i64, len: i64) -> Resul
     check(unsafe { libc::fcntl(file.as_raw_fd(), command, &lock) }).map(drop)
 }
 
-/// Takes the file system of `file` (XFS or ext4) down without writing its log: from then on it answers
-/// with EIO what is not in memory.
+/// Shuts down the file system of `file` (XFS or ext4) without writing its log: from then on reads of
+/// anything not in memory fail with EIO.
 pub fn shut_down(file: &File) -> Result<()> {
-    // `_IOR('X', 125, u32)`, the same of both; 2 is "no log flush".
+    // `_IOR('X', 125, u32)`, the same for both; 2 is "no log flush".
     const SHUT_DOWN: u64 = 0x8004_587d;
     let how: u32 = 2;
     // SAFETY: the request reads one u32.
@@ -211,28 +211,29 @@ impl Map {
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is ours, of this length, until drop. Others may change the file; the
-        // tests that do so only look at bytes through copies made by them.
+        // SAFETY: the mapping belongs to this value, with this length, until drop. Others may change
+        // the file; tests that do so only look at bytes through copies made by them.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 
-    /// Faults pages in, for reading. EFAULT is what kills a program that reads them with SIGBUS.
+    /// Faults pages in, for reading. EFAULT stands for the SIGBUS that would kill a program reading
+    /// them.
     pub fn populate(&self, range: std::ops::Range<usize>) -> Result<()> {
-        // SAFETY: within our own mapping.
+        // SAFETY: within this value's own mapping.
         let at = unsafe { self.at.add(range.start) };
         // SAFETY: as above.
         check(unsafe { libc::madvise(at.cast(), range.len(), libc::MADV_POPULATE_READ) }).map(drop)
     }
 
     pub fn sync(&self) -> Result<()> {
-        // SAFETY: our own mapping.
+        // SAFETY: this value's own mapping.
         check(unsafe { libc::msync(self.at.cast(), self.len, libc::MS_SYNC) }).map(drop)
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, not used after this.
+        // SAFETY: this value's own mapping, not used after this.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
@@ -243,17 +244,19 @@ pub fn mtime(path: &Path) -> (i64, i64) {
     (meta.mtime(), meta.mtime_nsec())
 }
 
-/// Makes a whole-file copy that shares its blocks: one moment of the source.
+/// Copies a whole file by sharing its blocks: one moment of the source.
 pub fn clone_file(from: &Path, to: &Path) -> Result<()> {
     let (from, to) = (File::open(from)?, File::create(to)?);
     // SAFETY: two descriptors that live through the call.
     check(unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONE as _, from.as_raw_fd()) }).map(drop)
 }
 
-/// How many of a file's extents are there for another file, too, and how many it has.
+/// The number of a file's extents that are shared with another file, and the number of all its
+/// extents.
 pub fn shared_extents(path: &Path) -> Result<(usize, usize)> {
     const MOST: usize = 512;
-    // Of struct fiemap: its own bytes, those of each extent, and where numbers are in them.
+    // Parts of struct fiemap: the size of its head, of each extent, and the offsets of numbers in
+    // them.
     const HEAD: usize = 32;
     const EXTENT: usize = 56;
     const MAPPED: usize = 20;

@@ -1,4 +1,4 @@
-//! What a tree holds, and how two trees differ.
+//! The contents of a tree, and the differences between two trees.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// A directory's times may be so far from those of the backing store, in nanoseconds.
+/// A directory's times may differ by this much from those of the backing store, in nanoseconds.
 const RECKONED: u64 = 1_000_000_000;
 
 /// `FUSE_SUPER_MAGIC`, statfs(2).
@@ -30,14 +30,14 @@ pub struct Entry {
     /// The first of the names that are hard links of one file.
     pub same_as: PathBuf,
     pub rdev: u64,
-    /// More than half of a file of more than 1 MiB takes no space.
+    /// Whether more than half of a file of more than 1 MiB takes no space.
     pub sparse: bool,
 }
 
 /// A tree as it was at one moment.
 pub struct Tree {
     root: PathBuf,
-    /// It was read through a mount, which may reckon times of directories.
+    /// The tree was read through a mount, which may estimate the times of directories.
     reckons: bool,
     pub entries: BTreeMap<PathBuf, Entry>,
 }
@@ -65,7 +65,7 @@ impl Tree {
             }
             tree.entries.insert(name.clone(), entry(&path, &meta));
         }
-        // In the order of names, so that two trees agree which of several links is the first.
+        // In the order of names, so that two trees agree on the first of several links.
         for (name, entry) in &mut tree.entries {
             let meta = std::fs::symlink_metadata(root.join(name)).expect("stat a second time");
             let key = (meta.dev(), meta.ino());
@@ -82,7 +82,7 @@ impl Tree {
         self.entries.values().filter(|e| e.kind == "file").map(|e| e.size).sum()
     }
 
-    /// Everything in which `other` differs, one line each.
+    /// All differences from `other`, one line each.
     pub fn differences(&self, other: &Tree, times: Times) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, mine) in &self.entries {
@@ -117,8 +117,8 @@ impl Tree {
         say("link of", format!("{:?}", a.same_as), format!("{:?}", b.same_as));
         say("device", a.rdev.to_string(), b.rdev.to_string());
         say("sparse", a.sparse.to_string(), b.sparse.to_string());
-        // A directory's are reckoned for up to a second after a change in it where the store is slow (S1), and
-        // anybody's disk may be for a moment.
+        // A directory's times are estimated for up to a second after a change in it if the store is slow (S1),
+        // and any disk may be slow for a moment.
         let may_be = (self.reckons || other.reckons) && a.kind == "dir";
         let is_reckoned = may_be && apart(a.mtime, b.mtime) < RECKONED;
         if times == Times::Compare && !is_reckoned {
@@ -202,7 +202,7 @@ pub fn hash_file(path: &Path) -> u64 {
     }
 }
 
-/// Where two files differ first, for people.
+/// The first difference of two files, in words.
 pub fn first_difference(a: &Path, b: &Path) -> String {
     let (Ok(a), Ok(b)) = (std::fs::read(a), std::fs::read(b)) else {
         return "one cannot be read any more".into();
@@ -227,7 +227,7 @@ pub fn read_range(path: &Path, offset: u64, len: usize) -> Vec<u8> {
     buf
 }
 
-/// In nanoseconds.
+/// The difference of two times in nanoseconds.
 fn apart(a: (i64, i64), b: (i64, i64)) -> u64 {
     ((a.0 - b.0) * 1_000_000_000 + a.1 - b.1).unsigned_abs()
 }

@@ -1,8 +1,8 @@
-//! A machine of a test's own: Linux as a program of this one (user-mode-linux), for what the kernel of this
-//! machine has not, such as quotas.
+//! A test's own machine: Linux as a program on this one (user-mode-linux), for features that this machine's
+//! kernel lacks, such as quotas.
 //!
-//! Its root is this machine's, read-only; `/run` is its own. It runs one program, whose output and end are
-//! found in a directory that both machines see, and is gone when that program has ended or is late.
+//! Its root is this machine's, read-only; `/run` is its own. It runs one program, whose output and exit
+//! status are in a directory that both machines see, and ends when that program has ended or is late.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::procs::Proc;
 use crate::{sys, text};
 
-/// Where a machine sees the directory that it shares with this one.
+/// The path, in the machine, of the directory that it shares with this one.
 pub const BED: &str = "/run/host";
 
-/// Set for what runs in such a machine.
+/// Set in the environment of programs in such a machine.
 pub const TOP: &str = "FBT_INSIDE";
 
 const PROGRAM: &str = "linux.uml";
@@ -26,27 +26,27 @@ const MODULES: &str = "/usr/lib/uml/modules";
 /// Booting takes a second or two.
 const BOOT: Duration = Duration::from_secs(30);
 
-/// What a machine is for.
+/// The job of a machine.
 #[derive(Debug)]
 pub struct Job {
     pub program: String,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// Modules of its kernel, as `fs/fuse/fuse`, in the order of loading.
+    /// Modules of the machine's kernel, such as `fs/fuse/fuse`, in the order of loading.
     pub modules: Vec<String>,
     pub seconds: u64,
 }
 
-/// What became of it.
+/// The result of a job.
 #[derive(Debug)]
 pub struct Report {
-    /// As `exit status: 0`.
+    /// The end of the program, such as `exit status: 0`.
     pub ended: String,
     pub out: String,
     pub err: String,
 }
 
-/// Whether this is such a machine.
+/// Whether this program runs in such a machine.
 pub fn is_inside() -> bool {
     std::env::var_os(TOP).is_some()
 }
@@ -64,7 +64,7 @@ impl Job {
         std::fs::write(bed.join("job"), job.to_string()).expect("the test directory is writable");
     }
 
-    /// As the machine finds it.
+    /// Reads the job, in the machine.
     pub fn read(bed: &Path) -> Result<Job, String> {
         let text = std::fs::read(bed.join("job")).map_err(|e| format!("the job: {e}"))?;
         let job: Value = serde_json::from_slice(&text).map_err(|e| format!("the job: {e}"))?;
@@ -87,7 +87,7 @@ impl Job {
 ///
 /// # Errors
 ///
-/// Why no such machine can be had here.
+/// If no such machine can be had here, with the reason.
 pub fn run(guest: &str, bed: &Path, disks: &[PathBuf], mut job: Job) -> Result<Report, String> {
     if !sys::on_path(PROGRAM) {
         return Err("user-mode-linux is not installed (see tests/packages.txt)".into());
@@ -111,7 +111,8 @@ fn module(name: &str) -> Result<String, String> {
     Ok(text(&found.ok_or(format!("{MODULES}: no {name}.ko"))?).into())
 }
 
-/// All its processes are of a namespace that ends with this process, or when it is late.
+/// Boots a machine. All its processes are in a namespace that ends with this process, or when the machine
+/// is late.
 fn boot(guest: &str, bed: &Path, disks: &[PathBuf], limit: Duration) -> Proc {
     let late = (limit + BOOT).as_secs().to_string();
     let mut command = Command::new("unshare");

@@ -1,5 +1,5 @@
-//! Acting as another user on a thread of one's own: the credentials of a thread are its own where
-//! the C library is not asked, which would change those of all.
+//! Acting as another user on a separate thread: credentials belong to a thread if the C library is
+//! not asked, which would change those of all threads.
 
 use std::io::Result;
 

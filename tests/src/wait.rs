@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that ends, on however busy a machine. Costs nothing where a test
+/// Longer than any operation that ends takes, on however busy a machine. Costs nothing where a test
 /// passes.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -28,7 +28,7 @@ pub fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// How long the long versions run, if they are asked for.
+/// The duration of the long versions, if they are asked for.
 pub fn soak() -> Option<Duration> {
     let seconds = std::env::var("FOREBAY_SOAK").ok()?;
     Some(Duration::from_secs(seconds.parse().expect("FOREBAY_SOAK is a number of seconds")))

@@ -17,13 +17,13 @@ use serde_json::json;
 const LEN: usize = 300_000;
 const FILES: u64 = 8;
 
-/// Old files on the backing store, of which some will be cached.
+/// Old files on the backing store, some of which the test caches.
 fn laid() -> (Bed, Faults) {
     lay(Bed::new(Tier::Disk))
 }
 
-/// The same without a disk: what takes longer than the patience of such a mount with its store is
-/// the fault that is set, not what others do to the disk meanwhile.
+/// The same in memory, without a disk: only the injected fault takes longer than the patience of
+/// such a mount with its store, not the load of other programs on the disk.
 fn laid_in_memory() -> (Bed, Faults) {
     let mut bed = Bed::new(Tier::Tmpfs(256));
     bed.backing_in_memory(64);
@@ -76,7 +76,7 @@ fn in_time<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Less than a mount waits that was not told to wait for a second only.
+/// Less than the default patience of a mount with its store.
 const SOON: Duration = Duration::from_secs(25);
 
 fn a_failing_flush_keeps_everything(op: &str, errno: &str) {
@@ -101,7 +101,7 @@ fn a_failing_flush_keeps_everything(op: &str, errno: &str) {
     mounted.flush();
     assert_eq!(mounted.number("dirty_bytes"), 0);
     assert_eq!(mounted.number("failed_files"), 0);
-    // Flushed means on the backing store, before anything is unmounted.
+    // The flushed bytes are on the backing store before the unmount.
     check_written(&bed.backing);
     let seen = Tree::read(&bed.mnt);
     mounted.umount();
@@ -127,7 +127,7 @@ fn bytes_stay_dirty_while_the_quota_is_used_up() {
     a_failing_flush_keeps_everything("write_at", "EDQUOT");
 }
 
-/// Copied but not synced is not clean.
+/// Copied bytes are not clean before they are synced.
 // S-6
 #[test]
 fn bytes_stay_dirty_while_the_backing_store_cannot_sync() {
@@ -168,7 +168,7 @@ fn a_flush_is_retried_until_the_backing_store_works_again() {
     proof!("five failures, then flushed");
 }
 
-/// Reads what is cached, and expects an error in time for what is not.
+/// Reads the cached file, and expects an error in time for the uncached one.
 fn cached_works_and_uncached_fails(bed: &Bed, mounted: &Mounted, limit: Duration) {
     let out = read_elsewhere(&bed.mnt.join("old-0"), limit);
     assert_eq!(out.code, Some(0), "cached: {out:#?}");
@@ -185,7 +185,7 @@ fn cached_works_and_uncached_fails(bed: &Bed, mounted: &Mounted, limit: Duration
     assert_eq!(out.code, Some(4), "{out:#?}");
 }
 
-/// Reads a file of a store that is there, but on a busy machine may count as away for a moment.
+/// Reads a file from a store that is there, but may count as away for a moment on a busy machine.
 fn read_in_the_end(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     within(PATIENCE, "the store to answer", || {
@@ -228,8 +228,8 @@ fn what_is_cached_works_while_the_backing_store_stalls() {
     away_and_back(Faults::stalled);
 }
 
-/// A request that was answered with an error changes nothing when the store comes back: others have
-/// written since, and were told that it is safe.
+/// A request that was answered with an error changes nothing when the store comes back: other
+/// programs have written since, and their writes were acknowledged.
 // S-2 S-10
 #[test]
 fn what_failed_because_the_store_hung_does_not_happen_later() {
@@ -276,7 +276,7 @@ fn what_failed_because_the_store_hung_does_not_happen_later() {
         within(PATIENCE, "no call hangs any more", || {
             mounted.status()["backing_available"] == true
         });
-        // What hung goes on now, and would do what it was asked for.
+        // The hung calls go on now, and would make their changes.
         std::thread::sleep(Duration::from_millis(500));
         want[..5].copy_from_slice(b"first");
         want[100..112].copy_from_slice(b"acknowledged");
@@ -297,7 +297,8 @@ fn truncate(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The dirty bytes of an unmount from a dead store wait in the tier for the next mount.
+/// The dirty bytes of a mount that was unmounted from a dead store wait in the tier for the next
+/// mount.
 // S-12
 #[test]
 fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
@@ -321,7 +322,7 @@ fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
     proof!("kept {} dirty bytes over an unmount", check["dirty_bytes"]);
 }
 
-/// Many stores write out what is left when a file is closed, and may hang in that.
+/// Many stores write out the last bytes when a file is closed, and may hang there.
 // S-10
 #[test]
 fn a_store_that_hangs_in_close_does_not_hang_the_mount() {
@@ -346,7 +347,7 @@ fn a_store_that_hangs_in_close_does_not_hang_the_mount() {
     proof!("a close hung for good, and what is cached was served");
 }
 
-/// No rules here: the backing store is another FUSE mount, whose daemon is stopped.
+/// Without injected faults: the backing store is another FUSE mount, whose daemon is stopped.
 #[test]
 fn a_backing_store_that_really_hangs_does_not_hang_the_mount() {
     needs_forebay!();

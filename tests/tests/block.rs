@@ -1,6 +1,6 @@
-//! One file or one block device behind the mount, and what is built on it: a file system on a loop
-//! device, an export over NBD. The recipes are those of `docs/BLOCK.md`.
-//! Power cuts are in `durability/block.rs`.
+//! One file or one block device behind the mount, and layers on top: a file system on a loop
+//! device, an export over NBD. The recipes are those of `docs/BLOCK.md`. Power cuts are in
+//! `durability/block.rs`.
 // S-17
 
 use std::fs::{self, File};
@@ -49,9 +49,9 @@ fn allocated(path: &Path) -> u64 {
     fs::metadata(path).expect("stat").blocks() * 512
 }
 
-/// Of everything in the tier.
+/// The bytes of everything in the tier.
 fn tier_use(bed: &Bed) -> u64 {
-    // Which tells in its exit code that a file went while it looked.
+    // The exit code of du says that a file disappeared while it looked.
     let out = tool("du", &["-s", "--block-size=1", text(&bed.tier)]);
     out.stdout.split_whitespace().next().and_then(|n| n.parse().ok()).expect("du gives a number")
 }
@@ -112,7 +112,7 @@ fn an_image_is_cached_by_ranges_and_recovered() {
     mounted.umount();
 }
 
-/// The tier knows the file by the name it had first.
+/// The tier knows the file by its first name.
 #[test]
 fn a_renamed_image_keeps_its_name_in_the_mount() {
     needs_forebay!();
@@ -180,7 +180,7 @@ fn a_block_device_is_served_and_one_in_use_is_refused() {
     let mut expected = pattern(4, 8 * MIB);
     expected[(4 * MIB - 512) as usize..(5 * MIB - 512) as usize].fill(0);
     assert!(read(device.path(), 32 * MIB + 512, 8 * MIB) == expected, "the device's bytes");
-    // The same device again: what is cached still counts.
+    // The same device again: the cached bytes still count.
     let mounted = bed.mount(&[]);
     assert!(mounted.number("clean_bytes") >= 7 * MIB);
     assert!(read(&mounted.at(name), 32 * MIB + 512, 8 * MIB) == expected, "the mount's bytes");
@@ -204,7 +204,7 @@ fn file_system_on_a_loop_device(fs: ImageFs) {
     fs::write(at.join("big"), pattern(77, 64 * MIB)).unwrap();
     rustix::fs::syncfs(File::open(&at).unwrap()).unwrap();
     fs::remove_file(at.join("big")).unwrap();
-    // XFS frees what was removed in the background, in its own time.
+    // XFS frees removed files in the background, in its own time.
     within(PATIENCE, "what was removed is out of the tier", || {
         rustix::fs::syncfs(File::open(&at).unwrap()).unwrap();
         tool("fstrim", &[text(&at)]).ok();

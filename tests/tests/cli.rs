@@ -1,4 +1,4 @@
-//! The command as a person and a script meet it: exit codes, messages, JSON.
+//! The command for people and scripts: exit codes, messages, JSON.
 // S-5, S-12
 
 use std::fs;
@@ -78,7 +78,7 @@ fn a_flush_does_not_fail_over_files_that_are_replaced_meanwhile() {
     mounted.umount();
 }
 
-/// A lock or a pipe that the shell has open is given back when the shell closes it.
+/// A lock or a pipe that the shell has open is released when the shell closes it.
 #[test]
 fn a_daemon_in_the_background_holds_no_descriptor_of_who_mounts() {
     needs_forebay!();
@@ -97,8 +97,8 @@ fn a_daemon_in_the_background_holds_no_descriptor_of_who_mounts() {
     mounted.umount();
 }
 
-/// Each row: the flags of a mount, and what the message must contain: the name of what is wrong,
-/// and what to write instead.
+/// Each row: the flags of a mount, and the contents of the message: the name of the wrong flag, and
+/// what to write instead.
 #[test]
 fn bad_input_is_rejected_with_name_reason_and_remedy() {
     needs_forebay!();
@@ -185,7 +185,7 @@ fn bad_places_are_refused() {
 fn exit_codes_tell_who_is_not_there() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    // Not a mount at all, and a mount whose daemon is dead.
+    // A directory without a mount, and a mount whose daemon is dead.
     assert_eq!(bed.forebay(&["umount", text(&bed.mnt)]).code, Some(3));
     assert_eq!(bed.forebay(&["status", text(&bed.mnt)]).code, Some(3));
     let mounted = bed.mount(&[]);
@@ -197,7 +197,7 @@ fn exit_codes_tell_who_is_not_there() {
         assert_eq!(out.code, Some(3), "{out:#?}");
         assert!(!out.stderr.is_empty());
     }
-    // The dead mount is cleared away, and the exit code does not claim that all is well.
+    // The dead mount is removed, and the exit code does not claim that nothing is dirty.
     let out = bed.forebay(&["umount", text(&bed.mnt)]);
     assert!(out.code.is_some_and(|code| code != 2), "{out:#?}");
     assert_eq!(images::mounted_at(&bed.mnt), None, "{out:#?}");
@@ -235,7 +235,7 @@ fn json_is_json_and_says_what_people_are_told() {
     assert_eq!(status["dirty_files"], 1);
     assert!(status["dirty_bytes"].as_u64() >= Some(50_000));
     assert!(status["oldest_dirty_age_secs"].is_number());
-    // The exit code is about every mount of the machine, those of other tests too.
+    // The exit code covers every mount of the machine, those of other tests too.
     let all = mounted.forebay(&["status", "--json"]).json();
     assert!(all.as_array().unwrap().iter().any(|m| m["mountpoint"] == text(&bed.mnt)), "{all:#}");
     let stats = mounted.forebay(&["stats", "--json", text(&bed.mnt)]).ok().json();
@@ -379,16 +379,16 @@ fn a_pin_that_fails_pins_nothing_that_takes_the_room_of_writers() {
         );
         assert_eq!(mounted.number("pinned_files"), 1, "{name}: that of before");
         assert!(out.stderr.contains("nothing of it was pinned"), "{out:#?}");
-        // Several fetches at once may take a little more than there is, for a moment.
+        // Several fetches at once may exceed the size a little, for a moment.
         within(PATIENCE, "it holds what it may", || mounted.number("used_bytes") <= 64 << 20);
-        // Twice what the tier has: each write finds room.
+        // Twice the size of the tier: each write finds room.
         for round in 0..4 {
             fs::write(mounted.at("new"), vec![round; 32 * MB]).expect("there is room");
         }
     }
     assert!(fs::read(mounted.at("big")).unwrap() == big);
 
-    // What cannot be fetched keeps nothing else from being pinned.
+    // A file that cannot be fetched does not prevent others from being pinned.
     sample::file(&bed.backing.join("mixed/bad"), 3, 2 * MB);
     mounted.forebay(&["prefetch", text(&mounted.at("mixed/good"))]).ok();
     faults.fail("read_at", "EIO");
@@ -427,7 +427,7 @@ fn run_mounts_for_one_command_and_passes_its_exit_code_on() {
     assert_eq!(out.code, Some(0), "{out:#?}");
     assert_eq!(images::mounted_at(&bed.mnt), None);
 
-    // A drain that fails is exit 4 and says how to go on.
+    // A failed drain has exit code 4 and a remedy.
     let faults = Faults::none(&bed);
     faults.fail("write_at", "ENOSPC");
     let extra = ["--fault", faults.path()];
@@ -454,7 +454,7 @@ fn run_waits_for_what_the_command_leaves_behind() {
     };
     let code = |run: &mut Proc| run.wait(PATIENCE).and_then(|status| status.code());
 
-    // It ends when the test says so; what it writes then arrives.
+    // The child ends when the test says so; the bytes it writes then arrive.
     let go = bed.root.join("go");
     let wait = format!("for i in $(seq 600); do test -e {} && break; sleep 0.1; done", text(&go));
     let mut run = start(&format!("echo early > early; ({wait}; echo late > late) & exit 7"));
@@ -470,7 +470,7 @@ fn run_waits_for_what_the_command_leaves_behind() {
     assert_eq!(fs::read(bed.backing.join("late")).unwrap(), b"late\n");
     assert_eq!(images::mounted_at(&bed.mnt), None);
 
-    // One that never ends is left alone when the user will not wait.
+    // A child that never ends is left alone when the user does not want to wait.
     let pid = bed.root.join("pid");
     let mut run = start(&format!("echo x > left; sleep 120 & echo $! > {}; exit 3", text(&pid)));
     within(PATIENCE, "it tells whom it waits for", || said().contains("(sleep)"));
@@ -561,7 +561,7 @@ fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     assert_ne!(out.code, Some(0), "a file is open: {out:#?}");
     assert!(out.stderr.contains("in use") || out.stderr.contains("busy"), "{out:#?}");
     drop(held);
-    // Two seconds of copying and more: far beyond the time given.
+    // Two seconds of copying and more: far beyond the given time.
     sample::file(&mounted.at("g"), 2, LEN);
     let late = mounted.umount_with(&["--timeout", "10ms"]);
     assert_eq!(late.code, Some(4), "{late:#?}");
@@ -571,7 +571,7 @@ fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     proof!("refused in use, refused in time, then drained");
 }
 
-/// Method: all is on its way under a cap at which it takes weeks.
+/// Method: all bytes are on their way under a cap at which that takes weeks.
 // S-10 S-12
 #[test]
 fn a_low_rate_max_keeps_nobody_who_wants_to_go() {
@@ -605,7 +605,7 @@ fn a_low_rate_max_keeps_nobody_who_wants_to_go() {
     assert_eq!(waits.wait(PATIENCE).and_then(|status| status.code()), Some(130), "{}", said());
     assert!(!runs("flush") && !said().contains("still waiting"), "{}", said());
 
-    // One that waits for all, one that waits for that, and one that does not wait.
+    // One unmount waits for all bytes, one waits for that one, and one does not wait.
     let mut drains = spawn(&["umount", at]);
     within(PATIENCE, "it drains", || runs("umount"));
     let began = Instant::now();
@@ -623,7 +623,7 @@ fn a_low_rate_max_keeps_nobody_who_wants_to_go() {
     proof!("late, interrupted, behind another, and gone");
 }
 
-/// `umount` of the system, `fusermount3 -u` and SIGTERM: nothing is lost whoever unmounts.
+/// `umount` of the system, `fusermount3 -u` and SIGTERM: no byte is lost by any of them.
 #[test]
 fn whoever_unmounts_the_bytes_are_flushed() {
     needs_forebay!();
@@ -660,7 +660,7 @@ fn the_tier_is_closed_to_other_users() {
     assert_ne!(nobody(&["cat", text(&mounted.at("secret"))]).code, Some(0));
     assert_eq!(fs::metadata(&bed.tier).unwrap().mode() & 0o777, 0o700);
     nobody(&["ls", text(&bed.mnt)]).ok();
-    // What others may not look at, others may not steer.
+    // A file that a user may not look at cannot be controlled by that user either.
     assert_ne!(
         nobody(&[text(forebay_tests::binary()), "purge", "--yes", text(&mounted.at("secret"))])
             .code,
@@ -670,7 +670,7 @@ fn the_tier_is_closed_to_other_users() {
     proof!("0700");
 }
 
-/// Through fusermount3, without passthrough, for himself alone.
+/// A mount through fusermount3, without passthrough, for the user alone.
 #[test]
 fn an_ordinary_user_mounts_for_himself() {
     needs_forebay!();
@@ -692,9 +692,9 @@ fn an_ordinary_user_mounts_for_himself() {
         finish(command.env("HOME", "/nonexistent"), PATIENCE)
     };
     let (backing, mnt, tier) = (text(&bed.backing), text(&bed.mnt), text(&bed.tier));
-    // Without the device nothing can be mounted: said before anything is made.
+    // Without the device nothing can be mounted: the command says so before it makes anything.
     device.set_mode(0o600);
-    // The copy was open for writing when another test forked, perhaps.
+    // Another test may have forked while the copy was open for writing.
     eventually(PATIENCE, || !user(&[text(&bin), "--version"]).stderr.contains("Text file busy"));
     let refused = user(&[text(&bin), "mount", backing, mnt, "--tier", tier]).expect(2);
     assert!(refused.stderr.contains("chmod 0666 /dev/fuse"), "{refused:#?}");
@@ -714,7 +714,7 @@ fn an_ordinary_user_mounts_for_himself() {
     proof!("user {uid} mounted, wrote and unmounted");
 }
 
-/// Lets everybody open /dev/fuse, as udev does where it runs; small machines have none.
+/// Lets every user open /dev/fuse, as udev does where it runs; small machines have no udev.
 struct OpenDevice(fs::Permissions);
 
 impl OpenDevice {
@@ -743,7 +743,8 @@ impl Drop for Cleanup {
     }
 }
 
-/// The path on the backing store decides who sees what, also below a bind mount of the mount.
+/// The path on the backing store decides what a command covers, also below a bind mount of the
+/// mount.
 #[test]
 fn commands_find_the_mount_from_any_path() {
     needs_forebay!();
@@ -789,7 +790,7 @@ fn sudden_changes_of_the_kernels_caches_change_nothing() {
     proof!("300 files over six drops of the caches");
 }
 
-/// Bind mounts of a mount keep it busy; a lazy unmount by root does not lose bytes.
+/// Bind mounts of a mount keep it busy; a lazy unmount by root loses no bytes.
 #[test]
 fn a_lazy_unmount_by_root_flushes_in_the_end() {
     needs_forebay!();

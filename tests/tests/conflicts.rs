@@ -1,5 +1,5 @@
-//! Somebody else changes, replaces or deletes backing files, while we hold dirty bytes for them
-//! and while we do not.
+//! Another program changes, replaces or deletes backing files, with and without dirty bytes for
+//! them in the tier.
 // S-8
 
 use std::fs;
@@ -12,7 +12,7 @@ use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, text, wi
 const OURS: &[u8] = b"ours, and longer than theirs";
 const THEIRS: &[u8] = b"theirs";
 
-/// What somebody else does to `f` on the backing store.
+/// The change of another program to `f` on the backing store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Behind {
     Changed,
@@ -20,7 +20,7 @@ enum Behind {
     Deleted,
 }
 
-/// What somebody else puts in the place of `d/f`, which is no file.
+/// The object, not a regular file, that another program puts in the place of `d/f`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Put {
     Link,
@@ -206,8 +206,8 @@ impl Put {
     }
 }
 
-/// No file of any kind is overwritten: what has the name of one with dirty bytes is a conflict, and
-/// an unmount says so until it is settled.
+/// An object that is no regular file is never overwritten: if it has the name of a file with dirty
+/// bytes that is a conflict, and an unmount says so until it is settled.
 #[test]
 fn a_file_replaced_by_what_is_no_file_is_a_conflict_that_can_be_settled() {
     needs_forebay!();
@@ -243,7 +243,7 @@ fn a_file_replaced_by_what_is_no_file_is_a_conflict_that_can_be_settled() {
     }
 }
 
-/// Nothing is written by way of a link that took the place of a directory.
+/// No byte is written through a link that took the place of a directory.
 #[test]
 fn a_directory_replaced_by_a_link_makes_conflicts_of_its_dirty_files() {
     needs_forebay!();
@@ -262,7 +262,7 @@ fn a_directory_replaced_by_a_link_makes_conflicts_of_its_dirty_files() {
     proof!("a conflict, settled");
 }
 
-/// Found when the file is opened too, not only when it is flushed.
+/// The conflict is found when the file is opened, too, not only when it is flushed.
 #[test]
 fn a_conflict_found_after_a_crash_loses_nothing() {
     needs_forebay!();
@@ -289,7 +289,7 @@ fn without_dirty_bytes_the_next_open_sees_what_others_wrote() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(&[]);
-    // The kernel believes names and attributes for a second; the rest is for a busy machine.
+    // The kernel caches names and attributes for a second; the rest is for a busy machine.
     let limit = Duration::from_secs(20);
     for round in 0..20u32 {
         let text = format!("round {round} {}", "x".repeat(round as usize * 300));
@@ -307,7 +307,7 @@ fn without_dirty_bytes_the_next_open_sees_what_others_wrote() {
     within(limit, "first", || fs::read(mounted.at("same")).is_ok_and(|b| b == b"aaaa"));
     fs::write(bed.backing.join("same"), b"bbbb").unwrap();
     within(limit, "second", || fs::read(mounted.at("same")).is_ok_and(|b| b == b"bbbb"));
-    // A directory that others fill.
+    // A directory that other programs fill.
     fs::create_dir(bed.backing.join("d")).unwrap();
     for i in 0..30 {
         fs::write(bed.backing.join(format!("d/{i}")), b"x").unwrap();
@@ -320,8 +320,8 @@ fn without_dirty_bytes_the_next_open_sees_what_others_wrote() {
     proof!("20 changes behind our back seen");
 }
 
-/// A flush of our own must never be mistaken for somebody else's change, however often a file is
-/// written, flushed, touched and renamed.
+/// The mount's own flush must never be mistaken for another program's change, however often a file
+/// is written, flushed, touched and renamed.
 #[test]
 fn our_own_flushes_are_no_conflicts() {
     needs_forebay!();

@@ -1,5 +1,5 @@
-//! Complete files that programs write past the daemon: what they wrote is found by content, and nothing
-//! else goes home.
+//! Complete files that programs write past the daemon: the written blocks are found by content, and no others
+//! are flushed.
 // S-2, S-6, S-8
 
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ const BLOCK: usize = 16 << 10;
 
 const BLOCKS: usize = 512;
 
-/// Nothing is flushed by itself.
+/// No byte is flushed by itself.
 const MOUNT: &[&str] = &["--preset", "hold", "--passthrough", "always"];
 
-/// A file of blocks that differ, on the backing store and read through the mount.
+/// Makes a file of differing blocks on the backing store, and reads it through the mount.
 fn cached(bed: &Bed, mounted: &Mounted, name: &str) -> Vec<u8> {
     let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / BLOCK * 7 + at % 251) as u8).collect();
     fs::write(bed.backing.join(name), &bytes).unwrap();
@@ -31,7 +31,7 @@ fn counter(mounted: &Mounted, name: &str) -> u64 {
     stats["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats:#}"))
 }
 
-/// Flushes, and tells how many bytes that copied.
+/// Flushes, and returns the number of copied bytes.
 fn flushed(mounted: &Mounted) -> u64 {
     let before = counter(mounted, "flushed_bytes");
     mounted.flush();
@@ -69,7 +69,7 @@ fn what_is_written_to_a_complete_file_is_all_that_goes_home() {
         assert_eq!(mounted.number("dirty_bytes"), 0, "{tier:?}");
         assert!(fs::read(bed.backing.join("f")).unwrap() == want, "{tier:?}: backing store");
         assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: mount");
-        // Evicted and fetched anew it is the same.
+        // After eviction and a new fetch the bytes are the same.
         mounted.evict();
         assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: from the backing store");
         mounted.umount();
@@ -115,12 +115,12 @@ fn who_writes_nothing_makes_nothing_dirty() {
     let before = fs::metadata(bed.backing.join("f")).unwrap();
     drop(for_writing(&mounted.at("f")));
     within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
-    // With times of the last tick it takes a look.
+    // Where times come from the last tick, one more look is needed.
     assert_eq!(flushed(&mounted), 0);
     use std::os::unix::fs::MetadataExt;
     let after = fs::metadata(bed.backing.join("f")).unwrap();
     assert_eq!((before.ctime(), before.ctime_nsec()), (after.ctime(), after.ctime_nsec()));
-    // Others change it meanwhile: theirs.
+    // Another program changes the file meanwhile: its bytes stay.
     drop(for_writing(&mounted.at("f")));
     within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);
     mounted.flush();
@@ -142,7 +142,7 @@ fn a_kill_beside_a_writer_loses_nothing() {
         file.write_all_at(b"before the kill", 30 * BLOCK as u64).unwrap();
         want[30 * BLOCK..30 * BLOCK + 15].copy_from_slice(b"before the kill");
         mounted.kill9();
-        // The descriptor leads to the shadow.
+        // The descriptor still leads to the shadow.
         file.write_all_at(b"after it", 40 * BLOCK as u64).unwrap();
         want[40 * BLOCK..40 * BLOCK + 8].copy_from_slice(b"after it");
         drop(file);
@@ -200,7 +200,8 @@ fn damage(dir: &Path, len: u64, at: u64) -> bool {
     })
 }
 
-/// Who opens a file to write, and writes nothing, sends nothing home of what has gone bad in the tier.
+/// A program that opens a file for writing, and writes nothing, does not cause bad bytes of the tier to be
+/// flushed.
 // S-2 S-11
 #[test]
 fn a_bit_that_was_flipped_does_not_go_home_by_an_open_that_writes_nothing() {
@@ -234,7 +235,8 @@ fn a_bit_that_was_flipped_does_not_go_home_by_an_open_that_writes_nothing() {
     proof!("one bad bit stayed where it was on two tiers");
 }
 
-/// S11: a clean copy that went bad on the tier is found by what was read from the store, and dropped by hand.
+/// S11: a clean copy that went bad on the tier is found by the digests of the bytes read from the store, and
+/// dropped by hand.
 // S-11
 #[test]
 fn check_reads_the_data_and_finds_the_bit_that_was_flipped() {
@@ -243,7 +245,7 @@ fn check_reads_the_data_and_finds_the_bit_that_was_flipped() {
     let mounted = bed.mount(MOUNT);
     let mut want = cached(&bed, &mounted, "f");
     fs::write(mounted.at("dirty"), vec![7; 3 * BLOCK]).unwrap();
-    // A block that came home by a look counts as one that was read.
+    // A block that was flushed after a look counts like one that was read.
     for_writing(&mounted.at("f")).write_all_at(b"x", 5 * BLOCK as u64).unwrap();
     want[5 * BLOCK] = b'x';
     within(PATIENCE, "its close is known", || mounted.number("passthrough_writers") == 0);

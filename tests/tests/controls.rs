@@ -1,4 +1,4 @@
-//! What an operator changes while the mount is in use.
+//! An operator's changes while the mount is in use.
 // S-1, S-2, S-5, S-13, S-14, S-15, S-16
 
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use forebay_tests::{
 
 const MIB: usize = 1 << 20;
 
-/// Nothing is flushed before somebody asks for it.
+/// Nothing is flushed before a command asks for it.
 const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h"];
 
 fn counter(mounted: &Mounted, name: &str) -> u64 {
@@ -48,7 +48,7 @@ fn settings_are_read_and_changed_by_command_and_by_file() {
     let all = mounted.forebay(&["get", mnt, "--json"]).ok().json();
     assert_eq!(all["bypass-reads"]["value"], "64MiB");
     assert_eq!(all["bypass-reads"]["origin"], "set at run time");
-    // All or none, and every refusal says what to write.
+    // All settings or none, and every refusal has a remedy.
     for (pair, words) in [
         ("max-aeg=1s", &["max-aeg", "did you mean max-age?"][..]),
         ("policy=writeback", &["policy", "did you mean write-back?"]),
@@ -85,7 +85,7 @@ fn a_setting_is_a_file_to_write_and_nothing_else() {
     assert_eq!(get(&mounted, "max-age"), "9s");
     sh("echo 10s | tee .forebay/config/max-age > /dev/null");
     assert_eq!(get(&mounted, "max-age"), "10s");
-    // A later part is no value.
+    // A part that does not begin the file is no value.
     let open = File::options().write(true).truncate(true).open(&file).unwrap();
     open.write_all_at(b"11s\n", 0).unwrap();
     assert_eq!(sys::errno(open.write_all_at(b"12s\n", 4)), libc::EINVAL);
@@ -115,13 +115,13 @@ fn the_write_policy_changes_under_open_files() {
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(HOLD);
     let (behind, front) = (bed.backing.join("f"), mounted.at("f"));
-    // Made by another handle, so that this one goes through the daemon.
+    // Made through another handle, so that this one goes through the daemon.
     fs::write(&front, b"old").unwrap();
     mounted.flush();
     let file = File::options().read(true).write(true).open(&front).unwrap();
     file.write_all_at(b"new", 0).unwrap();
     assert_eq!(fs::read(&behind).unwrap(), b"old");
-    // To write-through: what is dirty arrives before the answer, what comes later with each close.
+    // To write-through: dirty bytes arrive before the answer, later ones with each close.
     let out = mounted.forebay(&["set", text(&mounted.path), "policy=write-through"]).ok();
     assert!(out.stdout.contains("waits for 3"), "{}", out.stdout);
     assert_eq!(fs::read(&behind).unwrap(), b"new");
@@ -132,11 +132,11 @@ fn the_write_policy_changes_under_open_files() {
     file.write_all_at(b"N", 0).unwrap();
     file.sync_all().unwrap();
     assert_eq!(fs::read(&behind).unwrap(), b"Newer");
-    // To write-around: at once.
+    // To write-around: bytes arrive at once.
     set(&mounted, &["policy=write-around"]);
     file.write_all_at(b"fewer", 0).unwrap();
     assert_eq!(fs::read(&behind).unwrap(), b"fewer");
-    // And back: later.
+    // And back: bytes arrive later.
     set(&mounted, &["policy=write-back"]);
     file.write_all_at(b"s", 5).unwrap();
     file.sync_all().unwrap();
@@ -162,17 +162,17 @@ fn the_tier_grows_and_shrinks_while_mounted() {
     fs::write(mounted.at("dirty"), vec![7; 24 * MIB]).unwrap();
     mounted.hear_closes();
     mounted.keeps(48 * MIB as u64);
-    // Clean bytes make room first: nothing is flushed for this.
+    // Clean bytes make room first: nothing is flushed.
     let answer = set(&mounted, &["tier-size=32MiB"]);
     within(PATIENCE, "clean bytes to go", || mounted.number("used_bytes") < 32 * MIB as u64);
     assert_eq!(counter(&mounted, "flushed_bytes"), 0, "{answer}");
     assert_eq!(mounted.number("tier_bytes"), 32 * MIB as u64);
-    // Below what is dirty, it waits for the drain and says so.
+    // A size below the dirty bytes waits for the drain, and the command says so.
     let out = mounted.forebay(&["set", text(&mounted.path), "tier-size=16MiB"]).ok();
     assert!(out.stdout.contains("more than fit"), "{}", out.stdout);
     within(PATIENCE, "the rest to go", || mounted.number("used_bytes") <= 16 * MIB as u64);
     assert_eq!(fs::read(bed.backing.join("dirty")).unwrap(), vec![7; 24 * MIB]);
-    // More than there is, is not given.
+    // A size that the file system lacks is not granted.
     let out = mounted.forebay(&["set", text(&mounted.path), "tier-size=100000TiB"]).ok();
     assert!(out.stdout.contains("tier-size: gets "), "{}", out.stdout);
     set(&mounted, &["tier-size=auto"]);
@@ -194,7 +194,7 @@ fn a_long_sequential_reader_leaves_the_tier_alone() {
     let used = mounted.number("used_bytes");
     assert!(used < 16 * MIB as u64, "{used} bytes of a stream stayed");
     assert!(counter(&mounted, "read_bypass_sequential") > 0);
-    // Off again, all of it comes in.
+    // Off again: all bytes are admitted.
     set(&mounted, &["bypass-reads=off"]);
     drop_caches();
     assert!(fs::read(mounted.at("long")).unwrap() == long);
@@ -217,7 +217,7 @@ fn a_long_sequential_writer_goes_to_the_backing_store() {
     }
     assert!(counter(&mounted, "write_bypass_sequential") > 0);
     assert!(mounted.number("dirty_bytes") < 8 * MIB as u64);
-    // A small write into the middle is dirty in the tier as ever, and wins.
+    // A small write into the middle is dirty in the tier as before, and wins.
     fs::write(mounted.at("other"), b"x").unwrap();
     file.write_all_at(b"middle", 10 << 20).unwrap();
     file.sync_all().unwrap();
@@ -244,7 +244,7 @@ fn rules_say_which_files_come_into_the_tier() {
     sample::file(&bed.backing.join("d/in.txt"), 2, MIB);
     let mounted = bed.mount(&[]);
     let mnt = text(&mounted.path);
-    // Reads of the denied file are not kept, of the other they are.
+    // Bytes read from the denied file are not kept, those of the other file are.
     assert_eq!(fs::read(mounted.at("d/in.log")).unwrap().len(), MIB);
     assert_eq!(mounted.number("used_bytes"), 0);
     fs::read(mounted.at("d/in.txt")).unwrap();
@@ -259,7 +259,7 @@ fn rules_say_which_files_come_into_the_tier() {
     let told = mounted.forebay(&[&window[..], &["1min"]].concat()).ok().json();
     assert_eq!(told[0]["requests"]["write"]["bytes"], 4, "{told}");
     assert!(mounted.forebay(&[&window[..], &["2min"]].concat()).expect(2).stderr.contains("5min"));
-    // A process, whose rule goes with it.
+    // A process, whose rule ends with it.
     let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let pid = child.id().to_string();
     mounted.forebay(&["rules", "add", mnt, "job", "deny", "--pid", &pid]).ok();
@@ -316,7 +316,7 @@ fn a_rule_denies_one_way_and_a_dirty_file_stays_in_the_tier() {
     assert_eq!(counter(&mounted, "write_bypass_rule"), 1);
     fs::read(mounted.at("w/a")).unwrap();
     assert_eq!(used(), before + 2 * 4096, "its reads are kept");
-    // What is dirty already is written in the tier, and flushed by close.
+    // Bytes that are dirty already are written in the tier, and flushed by close.
     let early = open("early");
     early.write_all_at(b"again", 0).unwrap();
     assert_eq!(fs::read(bed.backing.join("early")).unwrap(), b"");
@@ -352,7 +352,7 @@ fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
     mounted.keeps_of("q/7", 2 * MIB as u64);
     mounted.keeps_of("q/0", 0);
     mounted.keeps_of("other", 2 * MIB as u64);
-    // Dirty bytes push the clean ones out, and are not pushed out themselves.
+    // Dirty bytes evict the clean ones, and are not evicted themselves.
     fs::write(mounted.at("q/dirty"), vec![7; 8 * MIB]).unwrap();
     mounted.hear_closes();
     assert_eq!((mounted.cached("q/7"), mounted.number("dirty_bytes")), (0, 8 * MIB as u64));
@@ -360,7 +360,7 @@ fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
     assert_eq!(fs::read(bed.backing.join("q/more")).unwrap(), vec![8; MIB]);
     assert!(counter(&mounted, "write_bypass_rule") > 0);
     assert_eq!(counter(&mounted, "flushed_bytes"), 0);
-    // The file that has them is flushed when it grows.
+    // The file with the dirty bytes is flushed when it grows.
     let file = File::options().append(true).open(mounted.at("q/dirty")).unwrap();
     (&file).write_all(&[9; 4096]).unwrap();
     assert_eq!(fs::metadata(bed.backing.join("q/dirty")).unwrap().len(), 8 * MIB as u64 + 4096);

@@ -12,7 +12,7 @@ const USER: u32 = 47_112;
 
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A node with an instance `w` of a user's, a directory of his outside, and the program.
+/// A node with a user's instance `w`, a directory of the user outside, and the program.
 struct Bed {
     node: Node,
     program: PathBuf,
@@ -30,14 +30,14 @@ impl Bed {
         self.node.at("w")
     }
 
-    /// A new directory of the user's outside.
+    /// Makes a directory of the user outside.
     fn pfs(&self, name: &str) -> PathBuf {
         let dir = self.node.slow().join(name);
         open_dir(&dir);
         dir
     }
 
-    /// Runs one of the program's parts as the user; it checks, and the library says nothing.
+    /// Runs one part of the program as the user; the program checks, and the library prints nothing.
     #[track_caller]
     fn run(&self, part: &str, paths: &[&Path]) -> Out {
         let id = USER.to_string();
@@ -53,7 +53,7 @@ impl Bed {
         out
     }
 
-    /// Bytes of the user's.
+    /// Writes bytes as the user.
     fn write(&self, path: &Path, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         fill(&mut bytes, len as u64, 0);
@@ -65,7 +65,7 @@ impl Bed {
         bytes
     }
 
-    /// The instance goes and leaves nothing: no stage that was ended or given up holds it.
+    /// Destroys the instance, which leaves nothing: no ended or abandoned stage holds it.
     fn end(self) {
         self.node.as_user(USER, &["instance", "destroy", "w"]).ok();
         self.node.assert_empty();
@@ -117,7 +117,7 @@ fn what_cannot_be_is_refused_with_its_errno() {
     bed.end();
 }
 
-/// What takes long: found active, ended, waited for under signals, and across a new daemon.
+/// A long stage: found active, ended, waited for under signals, and across a restart of the daemon.
 #[test]
 fn a_stage_that_is_active_can_be_ended_and_waited_for() {
     needs_forebay!();
@@ -201,7 +201,8 @@ fn programs_that_speak_datawarp_find_what_they_expect() {
     for caller in ["axl", "hio", "ioss"] {
         bed.run(caller, &[&bed.dw(), &pfs]);
     }
-    // The last dataset was put off: it goes home when the instance goes, and those before it do not.
+    // The last dataset was deferred: it is staged out when the instance is destroyed, and the
+    // earlier ones are not.
     let element = |id: u32| pfs.join(format!("ctx.hio/set/{id}/element"));
     assert!(!element(3).exists(), "it is put off");
     bed.node.as_user(USER, &["instance", "destroy", "w"]).ok();

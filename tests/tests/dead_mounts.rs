@@ -1,6 +1,6 @@
-//! What `umount` does with the mount of a daemon that died, and that it leaves the mount of one that
-//! lives alone, whatever the tier and the control socket look like; and what a daemon makes of a mount
-//! that went while it stood still.
+//! `umount` removes the mount of a daemon that died, and leaves the mount of a living one alone,
+//! whatever the state of the tier and the control socket; and a daemon whose mount was removed while
+//! it stood still.
 // S-12
 
 use std::fs::{self, File};
@@ -23,8 +23,8 @@ fn assert_cleared(bed: &Bed, out: &Out) {
     assert!(out.stdout.contains("had died"), "{out:#?}");
 }
 
-/// The tier's file system goes down, and every look into it is EIO: whether something is dirty there
-/// is not known, and the exit code does not say that nothing is.
+/// The tier's file system is shut down, and every access to it is EIO: whether it holds dirty bytes is
+/// unknown, and the exit code does not claim that it holds none.
 #[test]
 fn a_dead_mount_is_cleared_though_its_tier_cannot_be_read() {
     needs_forebay!();
@@ -42,13 +42,13 @@ fn a_dead_mount_is_cleared_though_its_tier_cannot_be_read() {
     proof!("cleared twice");
 }
 
-/// As a device that fails does it: nothing more is written, nor read from the device.
+/// Shuts the file system down as a failing device does: nothing is written or read any more.
 fn shut_down(bed: &Bed) {
     let root = fs::File::open(bed.root.join("fast")).unwrap();
     sys::shut_down(&root).expect("root may shut XFS down");
 }
 
-/// The socket of one who is dying takes a connection and drops it.
+/// The socket of a dying daemon takes a connection and drops it.
 #[test]
 fn a_mount_is_cleared_in_the_moment_its_daemon_dies() {
     needs_forebay!();
@@ -59,7 +59,7 @@ fn a_mount_is_cleared_in_the_moment_its_daemon_dies() {
         kill(mounted.pid, libc::SIGKILL);
         dying += usize::from(is_alive(mounted.pid));
         if round == 0 {
-            // Who mounts again is told what is in the way, and how it goes.
+            // The next mount names the obstacle, and the remedy.
             within(PATIENCE, "it is dead", || !is_alive(mounted.pid));
             let (slow, mnt, tier) = (text(&bed.backing), text(&bed.mnt), text(&bed.tier));
             let said = bed.forebay(&["mount", slow, mnt, "--tier", tier]).expect(2).stderr;
@@ -99,8 +99,8 @@ fn a_mount_whose_daemon_lives_is_left_alone_without_socket_or_descriptors() {
     proof!("left alone twice");
 }
 
-/// The kernel takes a mount away without a word of the last closes, if nobody was there to be told.
-/// What was written and closed is flushed, and what lost its name is gone.
+/// The kernel removes a mount without reporting the last closes, if the daemon could not be told.
+/// Bytes that were written and closed are flushed, and unlinked files are gone.
 #[test]
 fn closes_that_the_daemon_never_heard_of_leave_nothing_dirty() {
     needs_forebay!();

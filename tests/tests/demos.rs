@@ -1,4 +1,4 @@
-//! The demonstrations that people run first do what they say.
+//! The demonstrations that people run first work as they say.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_tests::{Bed, Tier, binary, finish, needs_forebay, needs_tools, text};
 
-/// It takes some ten seconds.
+/// A demonstration takes some ten seconds.
 const LONGEST: Duration = Duration::from_secs(240);
 
 #[test]
@@ -24,7 +24,7 @@ fn a_job_s_day_ends_with_every_byte_on_the_slow_side() {
     said("the job begins behind part 0");
     said("40 results and 40 checkpoints are on the slow side, whole");
     said("everything is home");
-    // The job was killed in the middle, and went on behind what its last checkpoint says.
+    // The job was killed in the middle, and continued from its last checkpoint.
     let words = |head: &str| -> Vec<u32> {
         let lines = out.stdout.lines().filter_map(|line| line.trim().strip_prefix(head));
         lines.map(|rest| rest.trim().parse().unwrap()).collect()

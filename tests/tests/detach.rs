@@ -1,4 +1,4 @@
-//! The tier taken out of the way of a mount that goes on serving, and put back.
+//! Detaching the tier of a mount that goes on serving, and attaching it again.
 // S-20
 
 use std::fs::{self, File};
@@ -12,10 +12,11 @@ use forebay_tests::{
 
 const MIB: usize = 1 << 20;
 
-/// What a file system may keep for a few files that are all hole.
+/// The space that a file system may use for a few files that are all hole.
 const EMPTY_MAX: u64 = 32 << 10;
 
-/// Nothing is flushed before somebody asks for it, and what exists is written through the daemon.
+/// Nothing is flushed before a command asks for it, and existing files are written through the
+/// daemon.
 const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h", "--passthrough", "new"];
 
 fn counter(mounted: &Mounted, name: &str) -> u64 {
@@ -35,14 +36,14 @@ fn attachment(mounted: &Mounted) -> String {
     mounted.status()["attachment"].as_str().unwrap().to_string()
 }
 
-/// By its number: Linux 6.9 and later do.
+/// Whether the kernel passes files through, judged by its version: Linux 6.9 and later do.
 fn kernel_passes_files() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let number: Vec<u32> = release.split(['.', '-']).map_while(|n| n.trim().parse().ok()).collect();
     number >= vec![6, 9]
 }
 
-/// What the shadow files in the tier occupy.
+/// The bytes that shadow files in the tier occupy.
 fn shadow_bytes(tier: &Path) -> u64 {
     let mut bytes = 0;
     for dir in fs::read_dir(tier.join("shadow")).unwrap() {
@@ -63,7 +64,7 @@ fn programs_go_on_through_a_detach_and_an_attach() {
     fs::read(mounted.at("old")).unwrap();
     mounted.forebay(&["pin", text(&mounted.at("pinned"))]).ok();
     let new = sample::file(&mounted.at("new"), 3, 8 * MIB);
-    // A program that has its file open all the time, through the daemon.
+    // A program has its file open all the time, through the daemon.
     let mut log = File::options().append(true).open(mounted.at("old")).unwrap();
     log.write_all(b"one").unwrap();
     assert!(shadow_bytes(&bed.tier) >= 13 * MIB as u64);
@@ -73,7 +74,7 @@ fn programs_go_on_through_a_detach_and_an_attach() {
     assert_eq!((mounted.number("used_bytes"), mounted.number("dirty_files")), (0, 0));
     assert!(shadow_bytes(&bed.tier) <= EMPTY_MAX);
     assert_eq!(fs::read(bed.backing.join("new")).unwrap(), new);
-    // Reads are right, and leave nothing; writes are on the backing store when they return.
+    // Reads are right, and are not kept; writes are on the backing store when they return.
     drop_caches();
     assert!(fs::read(mounted.at("new")).unwrap() == new);
     assert!(fs::read(mounted.at("old")).unwrap() == [&old[..], b"one"].concat());
@@ -83,7 +84,7 @@ fn programs_go_on_through_a_detach_and_an_attach() {
     assert!(fs::read(bed.backing.join("old")).unwrap().ends_with(b"onetwo"));
     assert_eq!(fs::read(bed.backing.join("fresh")).unwrap(), b"fresh");
     file.sync_all().unwrap();
-    // A file without a name is no exception.
+    // A file without a name is treated the same.
     let mut nameless = File::options().read(true).append(true).open(mounted.at("fresh")).unwrap();
     fs::remove_file(mounted.at("fresh")).unwrap();
     nameless.write_all(b" and gone").unwrap();
@@ -133,7 +134,7 @@ fn kept_dirty_bytes_outlast_a_killed_daemon_and_go_home_after_an_attach() {
     let told = detach(&mounted, &["--keep-dirty"]).ok().stdout;
     assert!(told.contains("stay dirty"), "{told}");
     assert!(shadow_bytes(&bed.tier) < 9 * MIB as u64, "the clean bytes of `old` are gone");
-    // Now the drain would, if it might.
+    // Now the drain would work, if it were allowed.
     let set = ["set", text(&mounted.path), "preset=governor", "max-age=1s", "settle=0s"];
     mounted.forebay(&set).ok();
     within(PATIENCE, "the drain says why it rests", || {
@@ -154,12 +155,12 @@ fn kept_dirty_bytes_outlast_a_killed_daemon_and_go_home_after_an_attach() {
     assert!(fs::read(mounted.at("kept")).unwrap() == kept);
     assert!(fs::read(mounted.at("old")).unwrap() == want);
     assert_eq!(fs::metadata(bed.backing.join("kept")).unwrap().len(), 0);
-    // What has no kept bytes is on the backing store at once.
+    // A file without kept bytes is on the backing store at once.
     let file = File::create(mounted.at("fresh")).unwrap();
     file.write_all_at(b"fresh", 0).unwrap();
     assert_eq!(fs::read(bed.backing.join("fresh")).unwrap(), b"fresh");
     drop(file);
-    // What has is written where it is, and a sync makes that durable.
+    // A file with kept bytes is written in the tier, and a sync makes that durable.
     let file = File::options().write(true).open(mounted.at("kept")).unwrap();
     file.write_all_at(b"newer", 0).unwrap();
     file.sync_all().unwrap();
@@ -174,15 +175,15 @@ fn kept_dirty_bytes_outlast_a_killed_daemon_and_go_home_after_an_attach() {
     assert!(fs::read(bed.backing.join("old")).unwrap() == want);
     assert_eq!(counter(&mounted, "conflicts"), 0);
     mounted.umount();
-    // An attached tier is one after a restart, too.
+    // An attached tier stays attached after a restart, too.
     let mounted = bed.mount(&[]);
     assert_eq!(attachment(&mounted), "attached");
     mounted.umount();
     proof!("{} bytes kept through a kill", home.len());
 }
 
-/// Opens a complete file so that it is passed through. The kernel tells the daemon of the close
-/// before some time after it, and until then the file is served as it was.
+/// Opens a complete file so that it is passed through. The kernel reports an earlier close to the
+/// daemon some time after it, and until then the file is served as before.
 fn open_past_the_daemon(mounted: &Mounted, name: &str) -> Option<File> {
     let mut reader = None;
     let mut passes = || {
@@ -205,7 +206,7 @@ fn a_detach_that_cannot_be_leaves_the_tier_attached_and_says_why() {
     sample::file(&bed.backing.join("read"), 1, MIB);
     let mounted = bed.mount(&["--preset", "hold", "--max-age", "1h", "--passthrough", "read"]);
     fs::read(mounted.at("read")).unwrap();
-    // Read past the daemon, so its bytes in the tier must stay.
+    // The file is read past the daemon, so its bytes in the tier must stay.
     let reader = open_past_the_daemon(&mounted, "read");
     if reader.is_some() {
         let out = detach(&mounted, &["--timeout", "4s"]).expect(4);
@@ -214,7 +215,7 @@ fn a_detach_that_cannot_be_leaves_the_tier_attached_and_says_why() {
         assert_eq!(attachment(&mounted), "attached");
     }
     drop(reader);
-    // Of a file without a name the tier has the only copy.
+    // The tier has the only copy of a file without a name.
     let mut nameless = File::create(mounted.at("gone")).unwrap();
     nameless.write_all(&vec![7; MIB]).unwrap();
     fs::remove_file(mounted.at("gone")).unwrap();

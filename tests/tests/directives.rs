@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const USER: u32 = 47_110;
 
-/// A script and files that it stages, gone when dropped.
+/// A script and the files that it stages, removed when dropped.
 struct Site {
     dir: PathBuf,
 }
@@ -191,7 +191,8 @@ fn process_prints_facts_advice_and_one_status_line() {
     assert!(out.stdout.starts_with("forebay: error script /nonexistent/job.sh"), "{out:?}");
 }
 
-/// It runs inside slurmctld's locks: no file but the script, no socket, no process, no name service.
+/// The command runs inside slurmctld's locks: it uses no file but the script, no socket, no process,
+/// no name service.
 #[test]
 fn process_looks_at_nothing_but_the_script() {
     needs_forebay!();
@@ -217,7 +218,7 @@ fn process_looks_at_nothing_but_the_script() {
     proof!("{} calls, of which 1 opens the script", calls.lines().count());
 }
 
-/// What every program does when it starts.
+/// Whether the line is one of the calls that every program makes when it starts.
 fn of_the_loader(line: &str) -> bool {
     let places =
         ["\"/etc/ld.so", "\"/lib", "\"/usr/lib", "\"/proc/self/", "\"/sys/fs/cgroup", "\"\""];

@@ -1,5 +1,5 @@
-//! The control socket and the metrics port under clients that mean harm: what they may take of the
-//! daemon is bounded, and who asks honestly is answered meanwhile.
+//! The control socket and the metrics port under malicious clients: their use of the daemon is
+//! bounded, and honest clients are answered meanwhile.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn port(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends what the server takes of it, and returns what it says until it closes.
+/// Sends the bytes that the server takes, and returns its answer up to the close.
 fn told(mut client: impl Client, bytes: &[u8]) -> String {
     let _ = client.write_all(bytes);
     let mut answer = Vec::new();
@@ -64,7 +64,7 @@ fn assert_serves(mounted: &Mounted, address: SocketAddr) {
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("forebay_"), "{page}");
 }
 
-/// A length that is announced is not memory that is taken.
+/// An announced length does not take memory.
 #[test]
 fn a_length_beyond_all_bounds_is_refused() {
     needs_forebay!();
@@ -79,7 +79,7 @@ fn a_length_beyond_all_bounds_is_refused() {
     proof!("refused on both doors");
 }
 
-/// A connection that is begun and not looked at any more: it may still be on its way.
+/// A connection that is begun and abandoned: it may still be on its way.
 fn half_open(address: SocketAddr) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket =
@@ -103,7 +103,7 @@ fn thousands_of_half_open_connections_cost_no_thread_and_hold_nobody_up() {
     assert_eq!(mounted.number("pid"), mounted.pid as u64);
     let status = began.elapsed();
     assert!(status < Duration::from_secs(10), "status took {status:?}");
-    // A scrape has to come through the kernel's queue of the port, among all those.
+    // A scrape has to pass the kernel's queue of the port, among all those connections.
     let page = told(port(address), SCRAPE);
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     let now = figure(mounted.pid, "Threads");
@@ -115,7 +115,7 @@ fn thousands_of_half_open_connections_cost_no_thread_and_hold_nobody_up() {
     proof!("{many} connections, status in {status:?}");
 }
 
-/// Requests that are nearly right: pieces of good ones, cut, repeated, with bytes changed.
+/// Requests that are nearly right: pieces of good requests, cut, repeated, with changed bytes.
 fn mutated(rng: &mut Rng) -> Vec<u8> {
     let whole: [&[u8]; 8] = [
         b"GET /metrics HTTP/1.1\r\nHost: forebay\r\n\r\n",
@@ -145,7 +145,7 @@ fn mutated(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Sends and leaves, or half-closes and reads to the end; both ways must do no harm.
+/// Sends and leaves, or half-closes and reads to the end; neither may do harm.
 fn try_one(bed: &Bed, address: SocketAddr, rng: &mut Rng) -> bool {
     let bytes = mutated(rng);
     let reads = rng.below(2) == 0;
@@ -172,7 +172,7 @@ fn thousands_of_broken_requests_leave_the_daemon_as_it_was() {
     let bed = Bed::new(Tier::Disk);
     let (mounted, address) = mount(&bed);
     let mut rng = Rng::new(0xf0e1);
-    // What it takes to serve at all is taken by then.
+    // The memory and threads for serving at all are allocated by then.
     let warm = (0..200).filter(|_| try_one(&bed, address, &mut rng)).count();
     let before = ["VmHWM", "Threads"].map(|name| figure(mounted.pid, name));
     let answered = warm + (0..ROUNDS).filter(|_| try_one(&bed, address, &mut rng)).count();
@@ -191,14 +191,14 @@ fn limit(mounted: &Mounted, resource: Resource, to: u64) -> Rlimit {
     prlimit(pid, resource, Rlimit { current: Some(to), ..ours }).expect("root may set limits")
 }
 
-/// Clients wait while there is no descriptor for them, and are served when there is one.
+/// Clients wait while no descriptor is free for them, and are served when one is.
 #[test]
 fn a_client_that_finds_no_descriptor_left_waits_for_one() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let (mounted, address) = mount(&bed);
     assert_serves(&mounted, address);
-    // Every new descriptor has a number beyond this.
+    // Every new descriptor has a number beyond this limit.
     let before = limit(&mounted, Resource::Nofile, 3);
     let mut waiting = [control(&bed), control(&bed)];
     for client in &mut waiting {
@@ -221,7 +221,7 @@ fn a_client_that_finds_no_descriptor_left_waits_for_one() {
 }
 
 /// A daemon in the background that dies of itself says why in its log. Method: an order whose
-/// values do not fit into the memory that it may have.
+/// values do not fit into its allowed memory.
 #[test]
 fn the_last_words_of_a_dying_daemon_are_in_its_log() {
     needs_forebay!();

@@ -42,7 +42,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SAFETY: our own process group, made with the child.
+        // SAFETY: this process's own group, made with the child.
         unsafe { libc::kill(-self.proc.pid(), libc::SIGKILL) };
     }
 }
@@ -147,7 +147,7 @@ fn nfs_ganesha_exports_the_mount() {
     let server = Server::start(&mut command, dir.join("out"), port);
     let client = Nfs { port };
     within(PATIENCE, "the export is up", || client.list().code == Some(0));
-    // libnfs 4 cannot write a page or more by NFSv4, whatever is exported: small puts here, large
+    // libnfs 4 cannot write a page or more by NFSv4, whatever the export: small puts here, large
     // ones through Samba.
     round_trips(&bed, &mounted, &client, (3000, 1000));
     drop(server);
@@ -233,7 +233,8 @@ fn samba_config(dir: &Path, mnt: &Path, port: u16) -> String {
     )
 }
 
-/// What a server needs, without one: a handle of a file finds it again after the kernel forgot it.
+/// The basis of every server, without one: a handle of a file finds it again after the kernel
+/// forgot it.
 #[test]
 fn file_handles_outlive_the_kernels_caches() {
     needs_tools!("sh");
@@ -292,6 +293,6 @@ fn open_handle(root: &fs::File, handle: &Handle) -> fs::File {
         libc::open_by_handle_at(root.as_raw_fd(), handle, libc::O_RDONLY | libc::O_CLOEXEC)
     };
     let fd = forebay_tests::sys::check(fd).expect("open_by_handle_at");
-    // SAFETY: a new descriptor of our own.
+    // SAFETY: a new descriptor without another owner.
     unsafe { fs::File::from_raw_fd(fd as i32) }
 }

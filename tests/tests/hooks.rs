@@ -1,5 +1,5 @@
 //! The hooks of a scheduler, called as Slurm calls them, on one node: steps repeated, in the wrong order,
-//! and with daemons that die between them. What Slurm itself does is in `slurm.rs`.
+//! and with daemons that die between them. `slurm.rs` tests Slurm itself.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Site {
         ));
         node.env("FOREBAY_SPOOL", &at("spool"));
         node.env("SLURM_CONF", &at("none/slurm.conf"));
-        // A Slurm that does not answer, at once.
+        // A Slurm whose commands fail at once.
         let bin = node.root.join("bin");
         std::fs::create_dir(&bin).unwrap();
         node.env("PATH", &format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", text(&bin)));
@@ -47,7 +47,7 @@ impl Site {
         site
     }
 
-    /// Has a command of Slurm do this.
+    /// Replaces a command of Slurm by a script.
     fn plays(&self, name: &str, body: &str) {
         use std::os::unix::fs::PermissionsExt;
         let bin = self.node.root.join("bin");
@@ -60,7 +60,7 @@ impl Site {
         self.node.slow().join("pfs")
     }
 
-    /// A job script of these directives.
+    /// Writes a job script of these directives.
     fn script(&self, name: &str, directives: &[&str]) -> PathBuf {
         let pfs = self.pfs();
         let lines = directives.iter().map(|line| line.replace("PFS", text(&pfs)) + "\n");
@@ -97,7 +97,7 @@ impl Site {
         self.done("setup", job, &owned(script))
     }
 
-    /// Through all steps until the job could run.
+    /// Goes through all steps until the job could run.
     fn start(&self, job: &str, script: &Path) -> PathBuf {
         self.setup(job, script);
         self.done("data-in", job, &[]);
@@ -105,7 +105,7 @@ impl Site {
         self.shown(job)
     }
 
-    /// Where the first variable of a job points.
+    /// The path in the first variable of a job.
     fn shown(&self, job: &str) -> PathBuf {
         let file = self.node.root.join("paths");
         self.done("paths", job, &["--file", text(&file)]);
@@ -127,7 +127,7 @@ impl Site {
         self.node.json(&["job", "status"])
     }
 
-    /// Nothing is left of any job.
+    /// Fails unless all traces of jobs are gone.
     fn assert_empty(&self) {
         self.node.assert_empty();
         within(Duration::from_secs(20), "the records of jobs are gone", || {
@@ -250,7 +250,7 @@ fn a_daemon_that_dies_within_a_step_of_a_job_leaves_what_the_next_one_takes_up()
     }
     assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
     site.assert_empty();
-    // What was told to hurry hurries, whether the teardown comes again or not.
+    // A hurried stage-out stays hurried, whether the teardown is repeated or not.
     site.start("9", &script);
     site.node.stop();
     site.node.env("FOREBAY_FAILPOINTS", "job-given-up");
@@ -390,7 +390,7 @@ fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {
     site.done("data-out", "2", &[]);
     site.done("teardown", "2", &[]);
     assert_eq!(std::fs::read(site.pfs().join("2/r")).unwrap(), b"r");
-    // Torn down without a word on how it ended: what was sure is home, the rest is held and listed.
+    // Torn down without an exit code: certain stage-outs are done, the rest is held and listed.
     run("3");
     site.done("teardown", "3", &[]);
     within(Duration::from_secs(10), "what is held is in the manifest", || {
@@ -434,7 +434,7 @@ fn a_job_that_was_cancelled_or_out_of_time_has_not_succeeded_whatever_it_says() 
         site.done("teardown", job, &[]);
         assert_eq!(std::fs::remove_file(site.pfs().join("r")).is_ok(), published, "{squeue}");
     }
-    // Nobody knows whether it ended in its last moment: it is held.
+    // Whether it ended in its last moment is unknown: the rest is held.
     write_as_user(&site.start("7", &script).join("r"), b"r");
     site.plays("squeue", "echo 7 0 SO INVALID");
     site.plays("sacct", none);
@@ -596,7 +596,7 @@ fn jobs_that_the_scheduler_does_not_know_are_ended_and_silence_ends_none() {
     }
     site.plays("squeue", &alone("echo 'Invalid job id specified' >&2; exit 1"));
     within(Duration::from_secs(30), "the job is ended", || site.jobs() == serde_json::json!([]));
-    // #DW publishes always.
+    // `#DW` always publishes.
     assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
     site.assert_empty();
 }
@@ -626,7 +626,7 @@ fn a_persistent_instance_is_made_used_and_removed_by_three_jobs() {
     site.done("teardown", "2", &[]);
     assert_eq!(std::fs::read(site.pfs().join("new")).unwrap(), b"new");
     assert!(at.join("set/a").exists(), "it outlives the job");
-    // Given up by its owner while a job is to stage out of it: it waits for that.
+    // Its owner gives the instance up while a job is to stage out of it: the removal waits for that.
     let script = site.script("again.sh", &[fill[0], &fill[2].replace("PFS/new", "PFS/newer")]);
     site.start("4", &script);
     write_as_user(&at.join("new"), b"newer");

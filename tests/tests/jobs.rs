@@ -1,5 +1,5 @@
-//! Flush as a job: listed, waited for, cancelled, on through a restart; fence, order of
-//! publication, a deadline, an estimate that holds.
+//! Flush as a job: listed, waited for, cancelled, continued after a restart; fence, order of
+//! publication, a deadline, an accurate estimate.
 // S-5, S-7, S-18, S-19
 
 use std::fs;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const KEEP: [&str; 4] = ["--max-age", "1h", "--passthrough", "read"];
 
-/// Only what is ordered is flushed, however long the order takes to come.
+/// Only ordered files are flushed, however long the order takes to arrive.
 fn slow(throttle: &str) -> Vec<&str> {
     [&KEEP[..], &["--preset", "hold", "--throttle", throttle]].concat()
 }
@@ -78,7 +78,7 @@ fn several_jobs_are_listed_waited_for_and_cancelled() {
 fn a_job_goes_on_with_the_next_daemon() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    // So slow that it dies long before it is done.
+    // So slow that the daemon dies long before the job is done.
     let mounted = bed.mount(&slow("1MB/s,1ms"));
     (0..8).for_each(|i| drop(sample::file(&mounted.at(format!("f{i}")), i, 2 << 20)));
     let id = start(&mounted, &["--last", "f3"]);
@@ -95,7 +95,7 @@ fn a_job_goes_on_with_the_next_daemon() {
             fs::read(mounted.at(&name)).unwrap()
         );
     });
-    // Once more: that it ended is remembered, and it is not done again.
+    // Once more: the end is remembered, and the job is not repeated.
     mounted.umount();
     let mounted = bed.mount(&KEEP);
     assert_eq!(job(&mounted, id)["state"], "done");
@@ -130,7 +130,7 @@ fn what_comes_last_is_published_after_all_others_or_not_at_all() {
     (0..6).for_each(|i| drop(sample::file(&mounted.at(format!("ckpt/part{i}")), i, 1 << 20)));
     let manifest = sample::file(&mounted.at("ckpt/MANIFEST"), 99, 3000);
     let id = start(&mounted, &["--last", "MANIFEST"]);
-    // Now everything is due, so that only the order keeps the manifest back.
+    // Now every file is due, so that only the order holds the manifest back.
     fs::write(config("preset"), "governor").unwrap();
     fs::write(config("max-age"), "100ms").unwrap();
     let published = || fs::read(bed.backing.join("ckpt/MANIFEST")).is_ok_and(|m| m == manifest);
@@ -178,7 +178,7 @@ fn what_comes_last_does_so_in_an_unmount_and_in_a_recovery() {
         let parts: Vec<Vec<u8>> = (0..6)
             .map(|i| sample::file(&mounted.at(format!("ckpt/part{i}")), i, 1 << 20))
             .collect();
-        // First by name and by age.
+        // The first file by name and by age.
         let manifest = sample::file(&mounted.at("ckpt/0-manifest"), 99, 3000);
         start(&mounted, &["--last", "*-manifest"]);
         let is_there = |name: &str, bytes: &[u8]| {
@@ -249,8 +249,9 @@ fn what_comes_last_stays_back_at_an_end_that_could_not_flush_all() {
     proof!("a manifest waited for the next time, twice");
 }
 
-/// Goal: what an order puts last is held back from the moment that the order is taken. Method: the
-/// job's thread hangs in the store before it comes to the order, and the daemon is told to end.
+/// Goal: the files that an order puts last are held back from the moment that the order is
+/// accepted. Method: the job's thread hangs in the store before it reaches the order, and the
+/// daemon is told to end.
 #[test]
 fn what_comes_last_is_held_back_by_an_order_that_has_not_begun() {
     needs_forebay!();
@@ -314,8 +315,8 @@ fn write_on(path: &Path, size: usize, stop: &AtomicBool) -> u64 {
 #[test]
 fn a_deadline_is_kept_and_the_time_is_used() {
     needs_forebay!();
-    // All that takes time is waiting: what a sync of a shared disk takes is not ours to promise.
-    // Held, so that nothing is flushed before it is asked for.
+    // Only waiting takes time: the sync of a shared disk is not under forebay's control. Held, so
+    // that nothing is flushed before it is asked for.
     let mut bed = Bed::new(Tier::Tmpfs(256));
     bed.backing_in_memory(256);
     let mounted = bed.mount(&[&KEEP[..], &["--preset", "hold"]].concat());
@@ -333,16 +334,16 @@ fn a_deadline_is_kept_and_the_time_is_used() {
 #[test]
 fn the_estimate_is_within_a_fifth_from_the_second_quarter_on() {
     needs_forebay!();
-    // All that takes time is the throttle: what a sync of a shared disk takes, nobody can tell.
+    // Only the throttle takes time: the duration of a sync of a shared disk is unpredictable.
     let mut bed = Bed::new(Tier::Tmpfs(256));
     bed.backing_in_memory(256);
-    // Held, since what is on its way already when the job begins is not seen in its pace.
+    // Held, since files that are on their way when the job begins do not count for its pace.
     let mounted = bed.mount(&slow("6MB/s,2ms"));
-    // Large and small ones mixed.
+    // Large and small files mixed.
     (0..6).for_each(|i| drop(sample::file(&mounted.at(format!("large{i}")), i, 12 << 20)));
     (0..40).for_each(|i| drop(sample::file(&mounted.at(format!("n{i}")), i, 10_000)));
     let id = start(&mounted, &[]);
-    // By the job's own clock: what it takes to ask is no fault of the estimate.
+    // By the job's own clock: the duration of a query is no error of the estimate.
     let clock = |job: &Value| job["elapsed_secs"].as_f64().expect("a job tells its time");
     let mut told: Vec<(f64, f64)> = Vec::new();
     let took = loop {
@@ -356,7 +357,7 @@ fn the_estimate_is_within_a_fifth_from_the_second_quarter_on() {
     let later: Vec<_> =
         told.iter().filter(|(at, _)| (took * 0.25..took * 0.9).contains(at)).collect();
     assert!(later.len() >= 10, "{took} s, {told:?}");
-    // Half a second is as good as told: the pace is looked at five times a second.
+    // Half a second is within the resolution: the pace is updated five times a second.
     let off = |(at, eta): &(f64, f64)| ((at + eta - took).abs() - 0.5) / (took - at);
     let worst = later.iter().map(|told| off(told)).fold(0.0, f64::max);
     assert!(worst <= 0.2, "off by {worst}: {took} s, {told:?}");

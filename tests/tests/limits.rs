@@ -17,8 +17,8 @@ use serde_json::json;
 
 const MIB: u64 = 1 << 20;
 
-/// A tier of 1 GiB serves a tree of 2.5 GiB (20 GiB in a soak): read, changed here and there, new
-/// files written, everything right on the backing store.
+/// A tier of 1 GiB serves a tree of 2.5 GiB (20 GiB in a soak): read, changed in places, new files
+/// written, everything right on the backing store.
 #[test]
 fn a_tier_of_one_gibibyte_serves_a_tree_that_is_larger() {
     needs_forebay!();
@@ -109,7 +109,7 @@ fn descriptors_are_bounded_while_thousands_of_files_are_touched() {
     let after = open_fds(mounted.pid);
     mounted.flush();
     let mut flushed = 0;
-    // The kernel tells of a close some time after it.
+    // The kernel reports a close some time after it.
     eventually(PATIENCE, || {
         flushed = open_fds(mounted.pid);
         flushed < 300
@@ -190,12 +190,12 @@ fn mount_under(bed: &Bed, limit: &str, flags: &[&str]) -> Mounted {
 fn a_shell_that_limits_the_size_of_files_does_not_limit_the_mount() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    // The daemon may lift this one, ...
+    // The daemon may lift this limit, ...
     let mounted = mount_under(&bed, "-S -f 2048", &[]);
     let bytes = sample::file(&mounted.at("f"), 1, 8 << 20);
     mounted.umount();
     assert!(fs::read(bed.backing.join("f")).unwrap() == bytes);
-    // ... and this one perhaps not: then the flush fails, and the daemon lives.
+    // ... and perhaps not this one: then the flush fails, and the daemon lives.
     let mounted = mount_under(&bed, "-f 30000", &[]);
     let bytes = sample::file(&mounted.at("g"), 2, 40 << 20);
     mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
@@ -206,14 +206,14 @@ fn a_shell_that_limits_the_size_of_files_does_not_limit_the_mount() {
     proof!("files beyond a soft and a hard limit arrived");
 }
 
-/// Programs that have all the files open that the daemon can open leave it some descriptors, for who
-/// asks how it is.
+/// Programs that have open as many files as the daemon can open leave it some descriptors, for
+/// status queries.
 // S-10
 #[test]
 fn the_daemon_answers_though_programs_have_all_the_files_open_that_it_can() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    // A store that is slow to close files, too: each that waits to be closed holds a descriptor.
+    // The store is slow to close files, too: each that waits to be closed holds a descriptor.
     let slow = Faults::none(&bed);
     slow.set(json!([{ "op": "close", "stall_ms": 100 }]));
     let mounted = mount_under(&bed, "-n 1024", &["--fault", slow.path()]);
@@ -230,7 +230,7 @@ fn the_daemon_answers_though_programs_have_all_the_files_open_that_it_can() {
     assert_eq!(out.code, Some(1), "{out:#?}");
     assert!(out.text().contains("is in use"), "{out:#?}");
     let count = held.len();
-    // What it has open it can let go of, and serve others.
+    // The daemon can close files that programs have closed, and serve others.
     held.truncate(count / 2);
     within(PATIENCE, "another file can be opened", || written(4000).is_ok());
     drop(held);
@@ -240,7 +240,7 @@ fn the_daemon_answers_though_programs_have_all_the_files_open_that_it_can() {
     proof!("{count} files open, and none too many for the next status");
 }
 
-/// The kernel forgets a file, finds it again, and somebody removes it.
+/// The kernel forgets a file, finds it again, and a program removes it.
 // S-9
 #[test]
 fn files_that_are_removed_after_the_kernel_forgot_them_once_leave_nothing_behind() {
@@ -291,8 +291,8 @@ fn a_file_too_large_for_the_tier_is_read_and_is_no_damage_to_the_tier() {
     proof!("read beyond {HUGE} bytes, written nowhere");
 }
 
-/// What one name costs does not grow with how many the file has: native tools make and remove tens
-/// of thousands in seconds.
+/// The cost of one name does not grow with the number of the file's names: native tools make and
+/// remove tens of thousands in seconds.
 // S-9
 #[test]
 fn a_file_may_have_thousands_of_names() {
@@ -306,7 +306,7 @@ fn a_file_may_have_thousands_of_names() {
     let began = Instant::now();
     (1..NAMES).for_each(|i| fs::hard_link(dir.join(name(0)), dir.join(name(i))).unwrap());
     let linked = began.elapsed();
-    // Half of them move, too.
+    // Half of the names are renamed, too.
     for i in (1..NAMES).step_by(2) {
         fs::rename(dir.join(name(i)), dir.join(name(i + NAMES))).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Programs that map a file which is passed through to its shadow, and close it: the mapping holds
-//! the shadow, and the kernel says nothing of it to the daemon.
+//! Programs that map a file which is passed through to its shadow, and close it: the mapping holds the shadow, and
+//! the kernel does not report it to the daemon.
 // S-1, S-2, S-6
 
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, sample, 
 
 const MIB: usize = 1 << 20;
 
-/// Nothing is flushed by itself.
+/// No byte is flushed by itself.
 const MOUNT: &[&str] = &["--preset", "hold", "--passthrough", "always"];
 
-/// A new file of one MiB, mapped for writing and closed.
+/// Makes a file of one MiB, maps it for writing and closes it.
 fn mapped_and_closed(path: &Path) -> Map {
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     file.set_len(MIB as u64).unwrap();
@@ -61,7 +61,7 @@ fn what_is_stored_after_the_close_is_flushed() {
     proof!("stores into mappings of closed files on two tiers");
 }
 
-/// Nothing tells of a store on a tier in memory: the drain looks anew in time.
+/// On a tier in memory a store leaves no trace: the drain looks anew in time.
 // S-6
 #[test]
 fn what_is_stored_after_a_drain_is_drained_too() {
@@ -90,8 +90,7 @@ fn what_is_stored_after_a_drain_is_drained_too() {
     proof!("three stores were drained while the mapping was there");
 }
 
-/// Pages that the kernel keeps of a file say nothing of it as long as somebody stores into its
-/// shadow and moves no time.
+/// The kernel's cached pages of a file prove nothing while a program stores into its shadow, which changes no time.
 #[test]
 fn pages_from_beside_a_mapping_are_not_kept() {
     needs_forebay!();
@@ -102,7 +101,7 @@ fn pages_from_beside_a_mapping_are_not_kept() {
         println!("SKIPPED: no passthrough here");
         return;
     }
-    // Through the daemon, and so through the page cache of the mount.
+    // Reads through the daemon, and so through the page cache of the mount.
     let read = || {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_DSYNC);
@@ -120,8 +119,8 @@ fn pages_from_beside_a_mapping_are_not_kept() {
     proof!("each open saw what was stored");
 }
 
-/// Who opens the file beside a mapping of who has closed it shares its pages, however it is opened: a page of another
-/// cache would go over what is stored.
+/// A program that opens the file beside a mapping of a closed descriptor shares its pages, however it opens the file:
+/// a page of another cache would overwrite the stores.
 #[test]
 fn who_opens_beside_a_mapping_has_the_same_pages() {
     needs_forebay!();
@@ -165,7 +164,7 @@ fn what_is_stored_after_the_close_survives_kill_9() {
     proof!("stored, killed, mounted again");
 }
 
-/// Shared libraries are read so.
+/// Shared libraries are read like this.
 #[test]
 fn a_mapped_reader_keeps_his_bytes() {
     needs_forebay!();
@@ -180,7 +179,7 @@ fn a_mapped_reader_keeps_his_bytes() {
         println!("SKIPPED: no passthrough here");
         return;
     }
-    // A part that is dirty stays, so the rest would be punched out of the shadow.
+    // The dirty part stays, so the rest would be punched out of the shadow.
     let file = File::options().write(true).open(mounted.at("f")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &old[..1], 0).unwrap();
     drop(file);
@@ -188,7 +187,7 @@ fn a_mapped_reader_keeps_his_bytes() {
     assert!(map.bytes() == old, "evicted under a mapping");
     assert!(fs::read(mounted.at("f")).unwrap() == old);
 
-    // Somebody else writes another version: new readers see that, the old one what he had.
+    // Another program writes a new version: new readers see that, the old reader its own version.
     mounted.flush();
     let new = sample::file(&bed.backing.join("f"), 2, 20 * MIB);
     within(PATIENCE, "the new version is seen", || fs::read(mounted.at("f")).unwrap() == new);

@@ -1,4 +1,4 @@
-//! The node daemon beside what does not answer, and beside users who look where they should not.
+//! The node daemon with stores that do not answer, and with users who try to see what they should not.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use serde_json::Value;
 const USER: u32 = 47_120;
 const OTHER: u32 = 47_121;
 
-/// A store that stops answering: a mount of ours whose own store can be told to. Once a call has reached
-/// it, not even SIGKILL ends who waits for the answer.
+/// A store that stops answering: a mount of forebay whose own store can be stalled. Once a call has
+/// reached it, not even SIGKILL ends the process that waits for the answer.
 struct Hanging {
     faults: Faults,
     mounted: Option<Mounted>,
@@ -39,7 +39,7 @@ impl Hanging {
     }
 }
 
-/// A file system on which whoever writes waits; thawed when dropped.
+/// A file system on which every writer waits; thawed when dropped.
 struct Frozen<'a>(&'a MountedFs);
 
 impl Frozen<'_> {
@@ -58,7 +58,7 @@ impl Drop for Frozen<'_> {
 impl Drop for Hanging {
     fn drop(&mut self) {
         self.faults.clear();
-        // Who waits is answered first.
+        // Waiting processes are answered first.
         std::thread::sleep(Duration::from_millis(300));
         drop(self.mounted.take());
     }
@@ -101,7 +101,7 @@ fn a_user_s_cache_is_closed_to_others() {
     assert!(run_as(USER, &["ls", text(at.parent().unwrap())]));
     assert!(!run_as(OTHER, &["cat", text(&secret)]), "another user reads it");
     assert!(!run_as(OTHER, &["ls", text(&at)]), "another user looks in");
-    // Nor can he, who may pass, put something else where root mounts.
+    // Nor can the user, who may pass through, put another object in the place where root mounts.
     let above = at.parent().unwrap();
     assert!(!run_as(USER, &["chmod", "755", text(above)]));
     assert!(!run_as(USER, &["touch", text(&above.join("x"))]));
@@ -110,7 +110,7 @@ fn a_user_s_cache_is_closed_to_others() {
     node.assert_empty();
 }
 
-/// The worker that says in a transfer's status that it has begun.
+/// The pid of the worker, which a transfer's status has once it has begun.
 fn worker_of(node: &Node, transfer: &str) -> i32 {
     let status = node.root.join(format!("state/transfers/{transfer}.jsonl"));
     let mut pid = None;
@@ -153,7 +153,7 @@ fn hurry_waits_for_no_worker_that_was_stopped() {
     let worker = worker_of(&node, &id);
     kill(worker, libc::SIGSTOP);
     node.forebay(&["instance", "destroy", "w", "--hurry", "--no-wait"]).ok();
-    // Its patience is a second here.
+    // The daemon's patience is a second here.
     within(Duration::from_secs(20), "the manifest has it", || node.has_left_something());
     assert!(!is_alive(worker), "it was not killed");
     within(Duration::from_secs(20), "it says so", || state_of(&node, &id) == "cancelled");
@@ -183,9 +183,9 @@ fn hurry_waits_for_no_worker_that_hangs_in_the_kernel() {
     assert!(lines[0]["why"].as_str().unwrap().contains("does not answer"), "{lines}");
     let hangs = is_alive(worker);
     assert!(hangs, "nothing hung: the store does not do what the test is about");
-    // Whoever had the node does not look into what is only kept.
+    // The job's user cannot look into an instance that is only kept.
     within(Duration::from_secs(10), "it is shut", || !run_as(USER, &["ls", text(&node.at("w"))]));
-    // The next one waits until the first is gone: two never work on one transfer.
+    // The next worker waits until the first has ended: two never work on one transfer.
     let mut resume = std::thread::scope(|scope| {
         let (node, id) = (&node, &id);
         let resumed = scope.spawn(move || node.as_user(USER, &["stage", "resume", id]));
@@ -232,7 +232,7 @@ fn a_store_that_hangs_stops_neither_other_instances_nor_answers() {
     node.forebay(&["instance", "create", "private", "p", "--capacity", "16MiB"]).ok();
     let made = asked.elapsed();
     assert!(made < Duration::from_secs(65), "{made:?}");
-    // Whoever asks for something on a store that hangs is told, and nobody else waits for that.
+    // A request about a store that hangs gets an error, and no other request waits for that.
     let store = Hanging::new();
     store.faults.stalled();
     let elsewhere = store.at("elsewhere");
@@ -311,7 +311,7 @@ fn a_tier_that_cannot_be_looked_at_keeps_its_grant_and_its_bytes() {
     std::fs::write(small.path().join("filler"), random(15 << 20, 2)).unwrap();
     node.forebay(&["instance", "destroy", "c", "--hurry", "--no-wait"]).ok();
     within(Duration::from_secs(30), "it waits", || node.has_left_something());
-    // What is mounted over the tier answers every look with an error: its daemon is dead.
+    // The mount over the tier answers every access with an error: its daemon is dead.
     let bed = Bed::new(Tier::Disk);
     let dead = bed.mount(&[]);
     kill(dead.pid, libc::SIGKILL);

@@ -1,4 +1,4 @@
-//! The node daemon from outside: instances, transfers, the ledger, and what is left after crashes.
+//! The node daemon from outside: instances, transfers, the ledger, and the state after crashes.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -27,7 +27,7 @@ fn random(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes as the user, so that files are his.
+/// Writes a file and gives it to the user.
 fn write_as(uid: u32, path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
@@ -97,7 +97,7 @@ fn a_private_instance_of_300_mebibytes_holds_xfs_and_is_full_at_its_capacity() {
     proof!("{} MiB fitted into 300", written - 4);
 }
 
-/// The ledger under requests at one time: method: eight ask for a third of the pool each.
+/// The ledger under simultaneous requests. Method: eight ask for a third of the pool each.
 #[test]
 fn no_room_is_granted_twice_whoever_asks_at_once() {
     needs_forebay!();
@@ -141,7 +141,7 @@ fn a_cache_instance_survives_the_node_daemon_and_goes_when_all_is_home() {
     let bytes = random(8 << 20, 3);
     std::fs::write(node.at("c").join("before"), &bytes).unwrap();
     node.crash();
-    // Its socket is there still, and nobody behind it.
+    // The daemon's socket still exists, without a daemon behind it.
     let away = node.forebay(&["stage", "list"]).expect(3).stderr;
     assert!(
         away.contains("no node daemon at") && away.contains("`forebay node` starts one"),
@@ -150,7 +150,7 @@ fn a_cache_instance_survives_the_node_daemon_and_goes_when_all_is_home() {
     std::fs::write(node.at("c").join("after"), &bytes).unwrap();
     assert!(std::fs::read(proj.join("before")).unwrap().is_empty(), "it waits in the tier");
     node.up();
-    // A cache that lives holds what is not home, and so does one whose daemon has died.
+    // A living cache holds bytes that are not flushed, and so does one whose daemon has died.
     let dirty = |when: &str| {
         let lines = node.forebay(&["manifest", "--instance", "c", "--json"]).expect(1).json();
         let lines = lines.as_array().unwrap();
@@ -197,7 +197,7 @@ fn what_cannot_go_home_is_in_the_manifest_until_it_can() {
     create(&node, &[&args[..], &["--set", "max-age=1h"]].concat());
     let bytes = random(10 << 20, 5);
     std::fs::write(node.at("c").join("kept"), &bytes).unwrap();
-    // Somebody else fills the store.
+    // Another program fills the store.
     std::fs::write(small.path().join("filler"), random(12 << 20, 6)).unwrap();
     let args = ["instance", "destroy", "c", "--hurry", "--timeout", "4s"];
     let late = node.forebay(&args).expect(4);
@@ -237,7 +237,7 @@ fn a_user_cannot_have_mounted_what_he_could_not_reach() {
     node.assert_empty();
 }
 
-/// A job's day: data in, work, results out at the end, the instance gone.
+/// A job's day: data in, work, results out at the end, the instance removed.
 // S-23: a stage-out at the end is done before the instance goes.
 #[test]
 fn data_come_and_go_with_an_instance() {
@@ -257,7 +257,7 @@ fn data_come_and_go_with_an_instance() {
     let home = out.join("results");
     let args = ["stage", "out", text(&results), text(&home), "--at-end"];
     node.as_user(USER, &args).ok();
-    // What the job does.
+    // The work of the job.
     std::fs::create_dir(inside.join("results")).unwrap();
     std::os::unix::fs::chown(inside.join("results"), Some(USER), Some(USER)).unwrap();
     for n in 0..50 {
@@ -327,7 +327,8 @@ fn a_stage_out_that_fails_keeps_the_instance_until_it_is_resumed_or_given_up() {
     let failed = node.as_user(USER, &[&args[..], &["--json"]].concat()).expect(1);
     let id = failed.json()["id"].as_str().unwrap().to_string();
     assert!(!home.exists(), "a file appears whole");
-    // Nothing goes on by itself: who asks for it to go is told so, and does not wait for ten minutes.
+    // Nothing goes on by itself: a user who asks for the removal is told so, and does not wait for
+    // ten minutes.
     let asked = Instant::now();
     let waits = node.as_user(USER, &["instance", "destroy", "w"]).expect(4);
     assert!(asked.elapsed() < Duration::from_secs(60), "{:?}", asked.elapsed());
@@ -383,7 +384,8 @@ fn what_was_told_to_hurry_is_kept_for_a_while_and_dropped_with_a_record() {
     node.assert_empty();
 }
 
-/// The daemon dies while a transfer runs: the worker goes on, and the next daemon hears how it ended.
+/// The daemon dies while a transfer runs: the worker goes on, and the next daemon learns how it
+/// ended.
 #[test]
 fn a_transfer_goes_on_without_the_daemon() {
     needs_forebay!();
@@ -399,7 +401,7 @@ fn a_transfer_goes_on_without_the_daemon() {
     within(Duration::from_secs(20), "it runs", || {
         node.json(&["stage", "show", &id])["actual"]["state"] == "running"
     });
-    // At 8 MiB a second it takes about 12 s, and that is what the worker says.
+    // At 8 MiB a second it takes about 12 s, as the worker's estimate says.
     let mut told = Value::Null;
     within(Duration::from_secs(10), "it says how long it takes", || {
         told = node.json(&["stage", "show", &id])["progress"].clone();
@@ -423,7 +425,7 @@ fn a_transfer_goes_on_without_the_daemon() {
     node.assert_empty();
 }
 
-/// A mount in use is taken away in bounded time, and who used it is named.
+/// A mount in use is removed in bounded time, and its user is named.
 #[test]
 fn a_busy_instance_goes_all_the_same() {
     needs_forebay!();
@@ -445,7 +447,8 @@ fn a_busy_instance_goes_all_the_same() {
 #[test]
 fn a_drained_node_takes_nothing_new() {
     needs_forebay!();
-    // A name of its own: mounts of this machine that are members under it leave.
+    // A name of its own: `node drain` also drains mounts of this machine that are members under the
+    // node's name.
     let mut node = Node::laid(256);
     node.name = format!("drained-{}", std::process::id());
     node.up();
@@ -503,7 +506,7 @@ fn an_instance_that_expires_goes_by_itself() {
         left = node.json(&["instance", "list"])[0]["ends_in_seconds"].as_u64();
         left.is_some()
     });
-    // A quarter of its life, which began some moments before it was given this end.
+    // A quarter of its life, which began some moments before this end was set.
     assert!(left.is_some_and(|left| left < 20), "{left:?}");
     let listed = node.forebay(&["instance", "list"]).ok();
     let is_gone = !listed.stdout.contains("private");
@@ -553,7 +556,7 @@ fn bad_input_is_told_with_the_remedy_and_loses_nothing() {
     node.assert_empty();
 }
 
-/// What an ordinary user may have, on all nodes together; root may have more.
+/// The limits of an ordinary user, on all nodes together; root may have more.
 #[test]
 fn a_user_has_limits_and_root_has_none() {
     needs_forebay!();
@@ -584,7 +587,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(String::from).collect()
 }
 
-/// Kills at each step of making and removing; the next daemon completes or removes what is there.
+/// Kills at each step of making and removing; the next daemon completes or removes the instance.
 #[test]
 fn a_daemon_killed_between_any_two_steps_leaves_nothing_behind() {
     needs_forebay!();
@@ -640,7 +643,7 @@ fn a_daemon_killed_between_any_two_steps_loses_nothing_of_a_cache() {
     proof!("killed at {steps} steps");
 }
 
-/// "Never left on" outranks all: swap is off before the instance is gone, also after a crash.
+/// "Never left on" is the first rule: swap is off before the instance is gone, also after a crash.
 #[test]
 fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     needs_forebay!();
@@ -676,7 +679,7 @@ fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     proof!("killed at {} steps", lives::swap().killed_at_each_step(laid, &Swap));
 }
 
-/// Each daemon believes in a capacity that the file system has only once.
+/// Each daemon counts on a capacity that the file system has only once.
 #[test]
 fn daemons_that_promise_the_same_room_take_nothing_of_each_other() {
     needs_forebay!();
@@ -699,7 +702,7 @@ fn daemons_that_promise_the_same_room_take_nothing_of_each_other() {
     assert!(left.is_empty(), "of what was refused there is {left:?}");
     nodes[1].forebay(&["instance", "destroy", "b"]).ok();
     make(&nodes[1], "c", "100MiB").ok();
-    // Both fill what they have: neither sees the other's end.
+    // Both fill their instances: neither affects the other.
     std::fs::write(nodes[1].at("c").join("f"), random(99 << 20, 4)).unwrap();
     rustix::fs::sync();
     std::fs::write(nodes[0].at("a").join("g"), random(49 << 20, 5)).unwrap();
@@ -743,7 +746,7 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     let ordered = nodes[0].forebay(&["manifest", "--json"]).expect(1).json();
     assert_eq!((&ordered[0]["known"], &ordered[0]["node"]), (&"ordered".into(), &"n2".into()));
 
-    // A cache of another node is not asked here: said is where, and not that it is dirty.
+    // A cache of another node is not asked here: its place is shown, and not whether it is dirty.
     let proj = nodes[1].slow().join("proj");
     open_dir(&proj);
     let cache = ["instance", "create", "cache", "far", "--backing", text(&proj)];
@@ -755,7 +758,7 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     nodes[0].forebay(&["manifest", "--here", "--instance", "far"]).ok();
     nodes[0].forebay(&["instance", "destroy", "far"]).ok();
 
-    // The registry dies: what is there stays, what is new says why it cannot be.
+    // The registry dies: existing instances stay, and a new one fails with the reason.
     etcd.kill();
     let refused = nodes[0].forebay(&["instance", "create", "private", "x", "--capacity", "8MiB"]);
     assert!(refused.code != Some(0) && refused.stderr.contains("etcd"), "{refused:?}");
@@ -765,7 +768,7 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
         nodes[0].forebay(&["instance", "list"]).code == Some(0)
     });
 
-    // A node dies: the others know once its lease is over, and its part goes when it is back.
+    // A node dies: the others know once its lease is over, and its part is removed when it is back.
     nodes[1].crash();
     within(Duration::from_secs(60), "it counts as away", || {
         let all = nodes[0].json(&["nodes"]);
@@ -794,6 +797,6 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     for pool in pools.as_array().unwrap() {
         assert_eq!(pool["granted"], 0, "{pools}");
     }
-    // The servers go after those who ask them.
+    // The servers are stopped after their clients.
     nodes.iter_mut().for_each(Node::stop);
 }

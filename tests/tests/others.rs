@@ -1,5 +1,5 @@
-//! Root beside other users: a tier, a log, a mount point that somebody else has prepared or could
-//! exchange, and names that are nobody else's business.
+//! Root beside other users: a tier, a log, a mount point that another user has prepared or could
+//! replace, and names that other users must not see.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -20,7 +20,7 @@ fn give(path: &Path, to: u32) {
     std::os::unix::fs::lchown(path, Some(to), Some(to)).expect("root may");
 }
 
-/// Gives a tree to somebody, links and all.
+/// Gives a tree to another user, links and all.
 fn give_all(path: &Path, to: u32) {
     give(path, to);
     if path.symlink_metadata().expect("it is there").is_dir() {
@@ -52,8 +52,8 @@ fn refused(out: &Out, why: &str) {
     assert!(out.stderr.contains(why), "{why:?} is not in {out:#?}");
 }
 
-/// Goal: nobody prepares a tier, or the way to one, for root. Method: each place where somebody else
-/// has a hand in it, and the same places without.
+/// Goal: no other user prepares a tier, or the way to one, for root. Method: each place that another
+/// user can influence, and the same places without that.
 // S-11
 #[test]
 fn a_tier_that_somebody_else_prepared_or_could_exchange_is_refused() {
@@ -85,9 +85,9 @@ fn a_tier_that_somebody_else_prepared_or_could_exchange_is_refused() {
     proof!("five ways refused, and the sticky directory of the tour served");
 }
 
-/// Goal: what lies in a tier is opened only if it is a file of ours, and nobody waits for it. Method:
-/// everything that is opened by name, replaced in turn by all that it must not be; mount, check and
-/// recover end, and a file beside the tier stays as it was.
+/// Goal: an object in a tier is opened only if it is a file of the tier's user, and is never waited
+/// for. Method: everything that is opened by name, replaced in turn by every wrong kind of object;
+/// mount, check and recover end, and a file beside the tier stays as it was.
 // S-11
 #[test]
 fn a_fifo_a_link_or_a_foreign_file_in_a_tier_is_refused_and_never_waited_for() {
@@ -144,8 +144,8 @@ fn limited(args: &[&str]) -> Out {
     finish(Command::new(binary()).args(args), Duration::from_secs(60))
 }
 
-/// Goal: root's `recover` and `check` of a tier do nothing that its owner could not do. Method: a
-/// tier given to another user, whose bytes would have to go where only root may write.
+/// Goal: root's `recover` and `check` of a tier do nothing that the tier's owner could not do. Method:
+/// a tier given to another user, whose bytes would have to go to a place where only root may write.
 // S-11
 #[test]
 fn root_recovers_and_checks_somebody_elses_tier_with_her_rights() {
@@ -177,8 +177,8 @@ fn root_recovers_and_checks_somebody_elses_tier_with_her_rights() {
     proof!("nothing of root's was written, and her own came home");
 }
 
-/// Goal: names with newlines and escapes say nothing to a terminal or a log. Method: such a name in
-/// everything that is printed about a dirty file.
+/// Goal: names with newlines and escapes cannot command a terminal or forge log lines. Method: such a
+/// name in everything that is printed about a dirty file.
 #[test]
 fn names_command_no_terminal_and_make_no_lines() {
     needs_forebay!();
@@ -205,7 +205,7 @@ fn names_command_no_terminal_and_make_no_lines() {
     proof!("listed and checked in one line each");
 }
 
-/// Goal: a log file that cannot be is a wrong setting; one that somebody else chose is refused.
+/// Goal: an impossible log file is a wrong setting; one that another user chose is refused.
 #[test]
 fn a_log_file_is_not_written_through_somebody_elses_link() {
     needs_forebay!();
@@ -227,8 +227,8 @@ fn a_log_file_is_not_written_through_somebody_elses_link() {
     proof!("two refused, one written");
 }
 
-/// Goal: figures are for everybody, names are not. Method: a file in a closed directory is the busiest
-/// one; what another user can read in `.forebay` does not name it, what root reads there does.
+/// Goal: figures are for every user, names are not. Method: a file in a closed directory is the
+/// busiest one; the part of `.forebay` that another user can read does not name it, root's part does.
 #[test]
 fn names_in_the_control_directory_are_for_whoever_mounted() {
     needs_forebay!();
@@ -253,7 +253,7 @@ fn names_in_the_control_directory_are_for_whoever_mounted() {
     proof!("{read} files read by another user, one by root alone");
 }
 
-/// Goal: two mounts of one directory are told. Method: a second one with a tier of its own.
+/// Goal: two mounts of one directory are reported. Method: a second mount with a tier of its own.
 // S-8
 #[test]
 fn a_second_mount_of_a_directory_names_the_first() {
@@ -273,9 +273,9 @@ fn a_second_mount_of_a_directory_names_the_first() {
     proof!("told once");
 }
 
-/// Goal: a tier in use, in a forebay mount, or with a socket that leads elsewhere is told for what it
-/// is. Method: `check` and `recover` of a tier that is mounted; a tier in that mount; an order by way
-/// of a tier of another user whose socket is a link to this one.
+/// Goal: a tier in use, in a forebay mount, or with a socket that leads elsewhere is recognized.
+/// Method: `check` and `recover` of a tier that is mounted; a tier in that mount; an order by way of a
+/// tier of another user whose socket is a link to this one.
 // S-11
 #[test]
 fn a_tier_in_use_in_a_mount_or_with_a_foreign_socket_is_told() {

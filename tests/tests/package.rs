@@ -6,10 +6,10 @@ use std::process::Command;
 use forebay_tests::images::unmount;
 use forebay_tests::{Bed, Out, Tier, finish, needs_forebay, needs_tools, proof, text, tool};
 
-/// Fetching and unpacking a minimal Debian.
+/// The time to fetch and unpack a minimal Debian.
 const LONGEST: std::time::Duration = std::time::Duration::from_secs(900);
 
-/// A Debian of its own below a test's directory; mounts in it are gone when it is dropped.
+/// A Debian below a test's directory; mounts in it are removed when it is dropped.
 struct Root {
     path: PathBuf,
     mounted: Vec<PathBuf>,
@@ -47,7 +47,7 @@ impl Drop for Root {
     }
 }
 
-/// Where this machine gets its packages from.
+/// The source of this machine's packages.
 fn mirror() -> Option<String> {
     let out = tool("apt-get", &["indextargets", "--format", "$(REPO_URI)", "Codename: bookworm"]);
     out.stdout.lines().next().map(|line| line.trim_end_matches('/').to_string())
@@ -60,14 +60,14 @@ fn package(at: &Path) -> PathBuf {
     PathBuf::from(built.stdout.trim())
 }
 
-/// A program built as the package says finds the library, and the library that nobody answers.
+/// A program built according to the package finds the library, and the library finds no daemon.
 fn speaks_datawarp(root: &Root, library: &str) {
     let pkgconfig = root.path.join(library.trim_start_matches('/'));
     let pkgconfig = pkgconfig.with_file_name("pkgconfig");
     let mut ask = Command::new("pkg-config");
     ask.args(["--cflags", "--libs", "cray-datawarp"]).env("PKG_CONFIG_PATH", pkgconfig);
     ask.env("PKG_CONFIG_SYSROOT_DIR", &root.path);
-    // Paths that a compiler knows are left out else, and these are of another root.
+    // By default pkg-config omits paths that a compiler knows, and these are in another root.
     ask.env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1").env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
     let flags = finish(&mut ask, LONGEST).ok().stdout;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/datawarp.c");
@@ -109,7 +109,7 @@ fn the_package_is_installed_used_and_removed_in_a_clean_root() {
     }
     let library = files.lines().find(|line| line.ends_with("/libdatawarp.so")).unwrap();
     speaks_datawarp(&root, library);
-    // A mount as mount(8) makes it, and the node daemon, without anything of the outside.
+    // A mount made by mount(8), and the node daemon, using nothing from outside the root.
     let used = root.run(
         "mkdir -p /slow /mnt/fast
          mount -t forebay -o tier=/var/lib/tier /slow /mnt/fast
@@ -141,7 +141,7 @@ fn the_package_is_installed_used_and_removed_in_a_clean_root() {
     proof!("{} files were installed and removed", files.lines().count());
 }
 
-/// The version that the binary under test says.
+/// The version that the binary under test prints.
 fn version() -> String {
     let said = forebay_tests::forebay(&["--version"]).ok().stdout;
     said.split_whitespace().nth(1).expect("a version").to_string()
@@ -154,7 +154,7 @@ fn raised(version: &str) -> String {
     format!("{rest}9")
 }
 
-/// The same package in a version that the next release could have: its binary says so everywhere.
+/// The package with a version that the next release could have: its binary prints it everywhere.
 fn next_package(deb: &Path, at: &Path) -> PathBuf {
     let (old, new) = (version(), raised(&version()));
     let tree = at.join("tree");
@@ -182,8 +182,8 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 
-/// What the administrator of a node sees: `dpkg -i` of the next version while jobs run, then the new
-/// daemon, as the package's script starts it where systemd is.
+/// The steps of a node's administrator: `dpkg -i` of the next version while jobs run, then the new
+/// daemon, as the package's script starts it where systemd runs.
 const UPGRADE: &str = r#"
     up() { # starts a node daemon and waits for it
         forebay node --config /dev/null 2>>/tmp/node.log & pid=$!
@@ -268,8 +268,8 @@ const UPGRADE: &str = r#"
     dpkg -r forebay
 "#;
 
-/// A newer package is put in the place of an older one while a program has files open on a private space
-/// and on a cache with bytes that are not home, and a transfer runs: all of it goes on.
+/// A newer package replaces an older one while a program has files open on a private space and on a
+/// cache with dirty bytes, and a transfer runs: all of it goes on.
 #[test]
 fn a_newer_package_takes_over_from_an_older_one_under_running_jobs() {
     needs_forebay!();
@@ -286,27 +286,27 @@ fn a_newer_package_takes_over_from_an_older_one_under_running_jobs() {
     proof!("{old} to {new}, {line}");
 }
 
-/// What systemd has to say about a unit: it reads over what it does not know.
+/// systemd's messages about a unit: it ignores lines that it does not know.
 #[test]
 fn systemd_understands_every_line_of_the_units() {
     needs_forebay!();
     needs_tools!("systemd-analyze");
     let bed = Bed::new(Tier::Disk);
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
-    // There is no such program here.
+    // The program of the unit is not installed here.
     let unit = |from: &str, to: &str, more: &str| {
         let unit = std::fs::read_to_string(units.join(from)).unwrap();
         let at = bed.root.join(to);
         std::fs::write(&at, unit.replace("/usr/bin/forebay", "/bin/true") + more).unwrap();
         let out = tool("systemd-analyze", &["verify", "--man=no", text(&at)]);
-        // What is missing from this machine says nothing of the unit.
+        // A message about a part missing from this machine is not about the unit.
         let said = out.stderr.lines().filter(|line| line.contains(to)).map(str::to_string);
         said.collect::<Vec<_>>()
     };
     let bad = unit("forebay-node.service", "bad.service", "KillMode=process\n");
     assert!(bad.iter().any(|line| line.contains("KillMode")), "a mistake is told: {bad:?}");
     let node = unit("forebay-node.service", "forebay-node.service", "");
-    // Before 254.
+    // Versions before 254 do not know this setting.
     let old = |line: &&String| line.contains("DelegateSubgroup");
     assert_eq!(node.iter().find(|line| !old(line)), None, "{node:?}");
     assert_eq!(unit("forebay@.service", "forebay@fast.service", ""), [""; 0]);

@@ -1,5 +1,5 @@
-//! How many questions each verb asks of the backing store: the table of docs/PERFORMANCE.md, kept true.
-//! Each clause that is cited here is about what may be believed without asking.
+//! The number of calls that each verb makes to the backing store: the table of docs/PERFORMANCE.md, kept true.
+//! Each clause that is cited here is about cached answers.
 // S-1
 
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, say, sys, text, within};
 
-/// Each verb is done so often; the table tells the mean.
+/// Repetitions of each verb; the table has the mean.
 const TIMES: usize = 20;
 
-/// What is measured may be this much more than the table says, and this share of it: a look in the background,
-/// or what came first of two at once. One question more for a verb is beyond it.
+/// A measured mean may exceed the table by this much, and this share of it: for a look in the background, or the
+/// order of two simultaneous calls. One more call per verb is beyond it.
 const SLACK: f64 = 0.2;
 const SHARE: f64 = 0.15;
 
-/// A table that claims so much more than is asked is no budget.
+/// A table that claims this much more than is measured is no budget.
 const CLAIMED_MAX: f64 = 0.6;
 
-/// Calls that a verb made to the store, by kind. A close is none that anybody waits for.
+/// The calls of a verb to the store, by kind. No program waits for a close, so it does not count.
 fn calls(mounted: &Mounted) -> BTreeMap<String, u64> {
     let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
     let all = stats["backing"].as_object().expect("the meter's counts");
@@ -34,8 +34,8 @@ fn calls(mounted: &Mounted) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Directories of the store, each for some verbs, with so many files. They are come to in this order, against that
-/// of their names: else those ahead would be asked for while something else is measured.
+/// Directories of the store, each for some verbs, with their numbers of files. They are used in this order, the
+/// reverse of their names: otherwise the daemon would ask ahead for the next ones while another verb is measured.
 const DIRS: [(&str, usize); 14] = [
     ("z-first", 3),
     ("y-stat", TIMES),
@@ -70,17 +70,17 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let bed = Bed::new(Tier::Disk);
-        // All of it behind the mount, and before: what is nowhere is believed for long.
+        // All files are made behind the mount, and before it: cached absences last long.
         DIRS.iter().for_each(|(name, files)| make(&bed.backing.join(name), *files));
         if sys::on_path("git") {
             repository(&bed.backing.join("repository"));
         }
-        // Slow enough to be asked for several names at once. Nothing is flushed meanwhile, and what is
-        // known stays believed: a directory that nobody has looked at is what is cold.
+        // Slow enough that the daemon asks for several names at once. Nothing is flushed meanwhile, and cached
+        // answers stay valid: only a directory that was never looked at is cold.
         let flags = ["--throttle", "1GB,2ms", "--preset", "hold", "--trust", "60s"];
         let mounted = bed.mount(&flags);
         let bench = Bench { _bed: bed, mounted, measured: Vec::new() };
-        // The daemon has seen that the store is slow.
+        // The daemon learns here that the store is slow.
         let _ = fs::metadata(bench.mounted.at("nowhere at all"));
         for at in 0..3 {
             fs::metadata(bench.at("z-first", at)).unwrap();
@@ -92,7 +92,7 @@ impl Bench {
         self.mounted.at(dir).join(format!("f{n:03}"))
     }
 
-    /// The mean of the questions of `times` verbs.
+    /// Measures the mean number of calls of `times` verbs.
     fn measure(&mut self, verb: &str, times: usize, mut work: impl FnMut(&Bench, usize)) {
         let before = self.at_rest();
         (0..times).for_each(|n| work(self, n));
@@ -107,7 +107,7 @@ impl Bench {
         self.measured.push((verb.into(), sum as f64 / times as f64, kinds.join(", ")));
     }
 
-    /// The calls so far, when what is asked ahead has been answered.
+    /// The calls so far, once the calls made ahead have been answered.
     fn at_rest(&self) -> BTreeMap<String, u64> {
         let mut last = calls(&self.mounted);
         within(PATIENCE, "the store is asked no more", || {
@@ -256,8 +256,8 @@ fn table() -> BTreeMap<String, f64> {
     budget.collect()
 }
 
-/// Goal: nobody makes a verb ask more of the slow side without saying so. Method: the meter's counts before
-/// and after each verb, against the table of docs/PERFORMANCE.md, both ways.
+/// Goal: no change makes a verb call the slow side more often without a change of the table. Method: the meter's
+/// counts before and after each verb, against the table of docs/PERFORMANCE.md, both ways.
 #[test]
 fn each_verb_asks_the_store_as_often_as_its_budget_says() {
     needs_forebay!();

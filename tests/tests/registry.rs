@@ -11,7 +11,7 @@ fn registry(verb: &str, args: &[&str]) -> Out {
     forebay(&[&["registry", verb], args].concat())
 }
 
-/// What `check` says is wrong, by words and by JSON alike.
+/// The problems that `check` reports, the same in words and in JSON.
 #[track_caller]
 fn problems(address: &str) -> Vec<String> {
     let (said, told) = (registry("check", &[address]), registry("check", &["--json", address]));
@@ -63,7 +63,8 @@ fn a_registry_is_sound_or_says_what_is_wrong_and_what_to_do() {
     let nothing = registry("dump", &["--prefix", "nowhere/", address]).ok();
     assert!(nothing.stderr.contains("nothing begins with \"nowhere/\""), "{nothing:?}");
 
-    // Each with its key, and told by the node daemon's own work, too: it goes on with the rest.
+    // Each is reported with its key, also by the node daemon's own work, which goes on with the
+    // rest.
     let grants = br#"{"grants":{"w":16777216,"gone":1048576}}"#;
     let claim = br#"{"member":"b","path":"runs/7"}"#;
     for (key, value, words) in [

@@ -1,4 +1,4 @@
-//! Room on the backing store: what is dirty here is counted as taken there, and what does not fit is
+//! Room on the backing store: dirty bytes here count as used there, and a flush that does not fit is
 //! not begun.
 // S-7, S-9
 
@@ -24,7 +24,7 @@ fn full_store(flags: &[&str]) -> (Bed, Mounted) {
     let mut bed = Bed::new(Tier::Tmpfs(256));
     bed.backing_in_memory(20);
     let mounted = bed.mount(&[&["--preset", "hold"], flags].concat());
-    // Not in the order of their names.
+    // Not in the order of names.
     for i in [3, 1, 4, 0, 2] {
         sample::file(&mounted.at(format!("f{i}")), i, LEN);
     }
@@ -60,7 +60,7 @@ fn what_is_dirty_is_not_free_on_the_backing_store() {
     mounted.flush();
     let less = before - free(&bed.mnt);
     assert!((24 * MIB..25 * MIB).contains(&less), "{less} bytes less are free after the flush");
-    // What goes over bytes that are there takes no room.
+    // Overwriting existing bytes takes no room.
     sample::file(&mounted.at("aside"), 9, LEN);
     mounted.flush();
     let before = free(&bed.mnt);
@@ -84,7 +84,7 @@ fn on_a_store_without_room_for_all_the_oldest_files_are_whole() {
     }
     assert!((0..5).all(|i| whole(&bed.mnt, i)), "all are whole here");
     fs::remove_file(mounted.at("f3")).unwrap();
-    // Its bytes are freed a moment later.
+    // The bytes of the removed file are freed a moment later.
     within(PATIENCE, "the next oldest has its place", || {
         flush_that_fails(&mounted);
         whole(&bed.backing, 4)
@@ -101,7 +101,7 @@ fn on_a_store_without_room_for_all_the_oldest_files_are_whole() {
     proof!("whole files in the order of their age");
 }
 
-/// As with a quota that the store tells nobody of.
+/// A refusal in the middle of a file, as by a quota that the store does not report.
 #[test]
 fn who_is_refused_in_the_middle_of_a_file_gives_its_room_back() {
     needs_forebay!();
@@ -115,7 +115,7 @@ fn who_is_refused_in_the_middle_of_a_file_gives_its_room_back() {
     let parts = |i: &u64| ![0, LEN as u64].contains(&length(&bed.backing, *i));
     let found: Vec<u64> = (0..5).filter(parts).collect();
     assert!(found.is_empty(), "parts of {found:?}");
-    // Of nobody else's files.
+    // The files of other owners are not affected.
     let other = mounted.at("theirs");
     fs::write(&other, "others have room").unwrap();
     std::os::unix::fs::chown(&other, Some(4321), None).unwrap();
@@ -133,8 +133,8 @@ fn who_is_refused_in_the_middle_of_a_file_gives_its_room_back() {
     proof!("no part of a file was left");
 }
 
-/// Of more than there is, what is taken instead is told; two tiers on one file system know of each
-/// other and share what it has.
+/// A size beyond the available room is reported with the size used instead; two tiers on one file
+/// system know of each other and share its room.
 #[test]
 fn a_size_that_cannot_be_had_is_told_and_a_shared_file_system_is_shared() {
     needs_forebay!();
@@ -161,7 +161,7 @@ fn a_size_that_cannot_be_had_is_told_and_a_shared_file_system_is_shared() {
     proof!("told, and shared");
 }
 
-/// The cache makes way for nothing, and the answer comes at once.
+/// Clean bytes are not evicted for it, and the answer comes at once.
 #[test]
 fn a_reservation_larger_than_the_tier_evicts_nothing() {
     needs_forebay!();
@@ -181,7 +181,7 @@ fn a_reservation_larger_than_the_tier_evicts_nothing() {
     assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(huge.metadata().unwrap().len(), room / 2);
-    // One that fits is kept, as long as nobody has to make way for it.
+    // A reservation that fits is kept, as long as nothing has to be evicted for it.
     let small = fs::File::create(mounted.at("small")).unwrap();
     sys::fallocate(&small, 0, 0, 20 * MIB).unwrap();
     let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();

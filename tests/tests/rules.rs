@@ -14,7 +14,7 @@ use forebay_tests::{
 
 const MIB: usize = 1 << 20;
 
-/// Nothing is flushed before somebody asks for it.
+/// Nothing is flushed before a command asks for it.
 const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h"];
 
 fn add(mounted: &Mounted, rule: &[&str]) {
@@ -25,7 +25,7 @@ fn list(mounted: &Mounted) -> serde_json::Value {
     mounted.forebay(&["rules", "list", text(&mounted.path), "--json"]).ok().json()
 }
 
-/// The rule that an open by the process would meet.
+/// The rule that would apply to an open by the process.
 fn meets(mounted: &Mounted, name: &str, pid: i32) -> serde_json::Value {
     let (path, pid) = (mounted.at(name), pid.to_string());
     mounted.forebay(&["rules", "test", text(&path), "--pid", &pid, "--json"]).ok().json()
@@ -35,7 +35,7 @@ fn run(command: &mut Command) {
     finish(command, PATIENCE).ok();
 }
 
-/// A directory in which everybody may make files.
+/// Makes a directory in which every user may make files.
 fn open_to_all(bed: &Bed) {
     fs::set_permissions(&bed.backing, fs::Permissions::from_mode(0o777)).unwrap();
 }
@@ -67,14 +67,14 @@ fn a_user_and_a_group_are_kept_out_and_nobody_else() {
     proof!("three users");
 }
 
-/// Where the second version of control groups is mounted.
+/// The mount point of version 2 of control groups.
 fn cgroup2() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let found = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
     found.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// A control group that goes when dropped.
+/// A control group that is removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
@@ -135,7 +135,7 @@ fn a_size_is_that_of_the_open() {
         fs::read(mounted.at(name)).unwrap();
         mounted.keeps_of(name, kept);
     }
-    // Small when it is opened, and so until it is closed.
+    // The file is small when it is opened, and counts as small until it is closed.
     let file = File::options().write(true).open(mounted.at("small")).unwrap();
     file.write_all_at(&vec![7; MIB], 0).unwrap();
     assert_eq!(fs::read(bed.backing.join("small")).unwrap(), vec![7; MIB]);
@@ -176,7 +176,7 @@ fn files_that_a_rule_pins_outlast_a_scan_and_an_evict() {
     let named = mounted.at("kept/0");
     let out = mounted.forebay(&["evict", text(&named)]).expect(1);
     assert!(out.text().contains("a rule pins it"), "{}", out.text());
-    // With room to spare, or the tier goes on to make room with what is not pinned any more.
+    // With room to spare, since otherwise the tier evicts bytes that are not pinned any more.
     mounted.forebay(&["set", text(&mounted.path), "tier-size=64MiB"]).ok();
     mounted.forebay(&["rules", "remove", text(&mounted.path), "kept"]).ok();
     mounted.forebay(&["evict", text(&named)]).ok();
@@ -185,14 +185,14 @@ fn files_that_a_rule_pins_outlast_a_scan_and_an_evict() {
     proof!("four files");
 }
 
-/// What a denied reader finds in the tier must not make the tier fetch what comes next.
+/// Cached bytes read by a denied reader must not make the tier fetch the next ones.
 #[test]
 fn a_denied_reader_reads_nothing_ahead() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let want = sample::file(&bed.backing.join("f"), 1, 4 * MIB);
     let mounted = bed.mount(&["--passthrough", "off", "--readahead", "0"]);
-    // Without the kernel's own read-ahead, which could go on after it is looked at.
+    // Without the kernel's own read-ahead, which could go on after the check.
     let file = File::open(mounted.at("f")).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     file.read_exact_at(&mut vec![0; MIB], 0).unwrap();
@@ -211,7 +211,7 @@ fn a_denied_reader_reads_nothing_ahead() {
     proof!("{before} bytes of {}", want.len());
 }
 
-/// Starts processes until one gets the number `pid`; `None` if that cannot be arranged here.
+/// Starts processes until one gets the pid `pid`; `None` if that cannot be arranged here.
 fn again(pid: i32) -> Option<Proc> {
     for _ in 0..200 {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
@@ -249,7 +249,7 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     drop_caches();
     fs::read(mounted.at("by-child")).unwrap();
     mounted.keeps_of("by-child", MIB as u64);
-    // Its only child ends with what it reads: nothing of the job is left.
+    // Its only child ends when its input ends: no process of the job is left.
     parent.kill();
     let reused = again(pid);
     if reused.is_none() {
@@ -282,7 +282,7 @@ fn changes_of_size_follow_the_rule_too() {
     drop(file);
     run(Command::new("truncate").args(["-s", "5"]).arg(mounted.at("x.log")));
     assert_eq!(behind("x.log"), 5, "by name");
-    // The slash in front is the root of the mount.
+    // The leading slash is the root of the mount.
     open("d/x.log").set_len(8192).unwrap();
     assert_eq!(behind("d/x.log"), 10, "another one, which the tier takes");
     mounted.umount();

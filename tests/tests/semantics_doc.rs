@@ -1,5 +1,5 @@
-//! The contract and its tests agree: every clause of docs/SEMANTICS.md is cited by a test as
-//! `// S-n`, and nothing cites a clause that does not exist.
+//! The contract and its tests agree: every clause of docs/SEMANTICS.md is cited by a test as `//
+//! S-n`, and no test cites a clause that does not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ fn defined(document: &str) -> BTreeSet<u32> {
     starts.filter(|line| line.starts_with('S')).filter_map(clause_number).collect()
 }
 
-/// What a source file cites in comments of the form `// S-1, S-2`.
+/// The clauses that a source file cites in comments of the form `// S-1, S-2`.
 fn cited(source: &str) -> BTreeSet<u32> {
     let comments = source.lines().filter_map(|line| line.trim_start().strip_prefix("// S-"));
     comments

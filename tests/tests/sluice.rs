@@ -1,5 +1,5 @@
-//! Programs that write past the daemon into a tier that has no room left: the kernel asks before they
-//! write, and they wait.
+//! Programs that write past the daemon into a full tier: the kernel asks before they write, and they
+//! wait.
 // S-2, S-7, S-9
 
 use std::fs;
@@ -16,7 +16,8 @@ use forebay_tests::{
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 256 * MIB;
 
-/// What is in the tier besides shadow files, and what the file system takes ahead of writers.
+/// The tier's bytes besides shadow files, and the space that the file system reserves ahead of
+/// writers.
 const SLACK: u64 = 16 * MIB;
 
 /// `None` where the kernel does not pass files through.
@@ -38,8 +39,7 @@ fn taken(tier: &Path) -> u64 {
     (said.f_blocks - said.f_bfree) * said.f_frsize
 }
 
-/// Runs `work` beside a look at what the tier takes; returns the most by which that was more than at
-/// the beginning.
+/// Runs `work` while watching the tier's use; returns the greatest increase over the beginning.
 fn peak(bed: &Bed, work: impl FnOnce() + Send) -> u64 {
     let (before, most, done) = (taken(&bed.tier), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|threads| {
@@ -63,7 +63,7 @@ fn write_and_close(path: &PathBuf, seed: u64, len: u64) {
 }
 
 /// Files are written one after the other, three times as much as the tier may hold, faster than the
-/// store takes it.
+/// store takes them.
 #[test]
 fn writers_past_the_daemon_stay_within_the_size_of_the_tier() {
     needs_forebay!();
@@ -100,7 +100,7 @@ fn writers_past_the_daemon_stay_within_the_size_of_the_tier() {
     );
 }
 
-/// By default those are let in whom the size of the tier bounds.
+/// By default programs may write past the daemon if the size of the tier bounds them.
 #[test]
 fn a_small_tier_is_written_past_the_daemon_where_the_kernel_asks() {
     needs_forebay!();
@@ -120,8 +120,8 @@ fn a_small_tier_is_written_past_the_daemon_where_the_kernel_asks() {
     }
 }
 
-/// None of them can be flushed as long as it is open, and all wait for each other in the middle: one
-/// goes on at a time, and what is closed makes room.
+/// No file can be flushed while it is open, and all writers wait for each other in the middle: one
+/// goes on at a time, and closed files make room.
 #[test]
 fn files_that_are_open_together_and_do_not_fit_are_written_one_after_the_other() {
     needs_forebay!();
@@ -156,8 +156,8 @@ fn files_that_are_open_together_and_do_not_fit_are_written_one_after_the_other()
     proof!("320 MiB in four open files through {} MiB", most / MIB);
 }
 
-/// What a mapping or a reader needs of a file that is full of bytes already waits for nobody, and what
-/// waits outlives the daemon.
+/// Accesses by a mapping or a reader to a range full of bytes never wait, and waiting programs survive
+/// the daemon.
 #[test]
 fn who_waits_goes_on_when_the_daemon_dies_and_who_makes_nothing_grow_does_not_wait() {
     needs_forebay!();
@@ -165,7 +165,7 @@ fn who_waits_goes_on_when_the_daemon_dies_and_who_makes_nothing_grow_does_not_wa
         return;
     };
     const LEN: u64 = 300 * MIB;
-    // Dirty, closed, and slow to leave.
+    // A dirty, closed file whose flush is slow.
     sample::file(&mounted.at("slow"), 1, 128 << 20);
     mounted.hear_closes();
     let mut file = fs::File::options()
@@ -186,7 +186,7 @@ fn who_waits_goes_on_when_the_daemon_dies_and_who_makes_nothing_grow_does_not_wa
         });
         let stands = |at: u64| {
             std::thread::sleep(Duration::from_secs(2));
-            // The drain brings home a megabyte a second.
+            // The drain flushes a megabyte a second.
             written.load(Relaxed) <= at + 16 * MIB
         };
         let is_held = || {

@@ -1,5 +1,5 @@
-//! `forebay stage` as people use it: what each option does, what is refused when it is ordered, and what
-//! a store that fails leaves.
+//! `forebay stage` as people use it: the effect of each option, the refusals of orders, and the state
+//! after a store fails.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ fn random(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes as the user, so that files are his.
+/// Writes a file and gives it to the user.
 fn write_as(uid: u32, path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
 }
 
-/// A node with a private instance `w` of the user's, and a directory of his outside.
+/// A node with a private instance `w` of the user, and a directory of the user outside.
 fn with_space(mib: u64) -> (Node, PathBuf) {
     let node = Node::start(512);
     let capacity = format!("{mib}MiB");
@@ -68,7 +68,7 @@ fn options_do_what_they_say() {
     assert_eq!(names(&inside), ["a", "renamed"]);
     assert_eq!(std::fs::read(inside.join("renamed")).unwrap(), b"deep/c");
 
-    // What comes last stays back as long as anything before it fails.
+    // The files put last are held back as long as an earlier file fails.
     write_as(USER, &inside.join("MANIFEST"), b"all is there");
     let locked = inside.join("renamed");
     std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o000)).unwrap();
@@ -143,7 +143,7 @@ fn one_that_is_cancelled_leaves_nothing_half_and_goes_on_when_it_is_resumed() {
     node.assert_empty();
 }
 
-/// A store on which a call fails: the file is in the manifest with its size, and goes home afterwards.
+/// A call to the store fails: the file is in the manifest with its size, and is staged out afterwards.
 // S-23
 #[test]
 fn a_store_that_fails_a_write_or_a_sync_costs_nothing_but_time() {
@@ -158,7 +158,7 @@ fn a_store_that_fails_a_write_or_a_sync_costs_nothing_but_time() {
         open_dir(&bed.backing);
         let flags = ["--fault", faults.path(), "--policy", policy, "--attr-ttl", "0s"];
         let _mounted = bed.mount(&[&flags[..], &["--passthrough", "off"]].concat());
-        // Of the file that is copied, not of the transfer's journal beside it.
+        // For the copied file, not for the transfer's journal beside it.
         faults.set(json!([{ "op": op, "path": ".forebay-stage-*-*", "fail": "EIO" }]));
         let to = bed.mnt.join("r");
         let args = ["stage", "out", text(&results), text(&to), "--json"];
@@ -183,7 +183,7 @@ fn a_store_that_fails_a_write_or_a_sync_costs_nothing_but_time() {
     node.assert_empty();
 }
 
-/// Removed when dropped; the kernel refuses while a process is in it.
+/// A control group, removed when dropped; the kernel refuses while a process is in it.
 struct Group(PathBuf);
 
 impl Drop for Group {
@@ -229,7 +229,7 @@ fn a_transfer_runs_in_the_group_of_transfers() {
     assert_eq!(std::fs::read_to_string(group.0.join(file)).unwrap().trim(), share);
     assert!(!inside().lines().any(|pid| pid == node.pid().to_string()), "the daemon is not");
     node.forebay(&["stage", "wait", &id]).ok();
-    // A group that is gone stops no transfer.
+    // A missing group stops no transfer.
     within(Duration::from_secs(10), "it is empty", || std::fs::remove_dir(&group.0).is_ok());
     std::fs::remove_file(&to).unwrap();
     node.forebay(&args[..4]).ok();
@@ -237,7 +237,7 @@ fn a_transfer_runs_in_the_group_of_transfers() {
     node.assert_empty();
 }
 
-/// Nobody is there any more when it would be found out later.
+/// The user is not there any more when the problem would show later.
 #[test]
 fn what_cannot_be_is_refused_when_it_is_ordered() {
     needs_forebay!();
@@ -268,7 +268,7 @@ fn what_cannot_be_is_refused_when_it_is_ordered() {
         assert!(refused.stderr.contains(words), "{words}: {refused:?}");
     }
     assert_eq!(node.json(&["stage", "list"]), Value::Array(Vec::new()));
-    // What its root may be is what it is.
+    // The permissions of the instance's root are the given ones.
     node.as_user(USER, &[&make[..], &["--permissions", "0750"]].concat()).ok();
     let mode = node.at("x").metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode, 0o750);
@@ -278,7 +278,7 @@ fn what_cannot_be_is_refused_when_it_is_ordered() {
     node.assert_empty();
 }
 
-/// A process in a mount namespace of its own, in which the accounts of this machine are others.
+/// A process in a mount namespace of its own, with other accounts than this machine.
 struct Elsewhere(Child);
 
 impl Elsewhere {

@@ -27,7 +27,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// requests = hits + partial hits + misses + new + bypasses, and the bypasses are those of their
+/// requests = hits + partial hits + misses + new + bypasses, and the bypasses are the sum of their
 /// reasons. No read is new.
 fn assert_adds_up(stats: &Value) {
     for direction in ["read", "write"] {
@@ -120,7 +120,7 @@ fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
     sample::file(&bed.backing.join("large"), 1, 48 << 20);
     sample::file(&bed.backing.join("pinned"), 2, 16 << 20);
     let mounted = bed.mount(&["--passthrough", "off", "--tier-size", "16MiB"]);
-    // Pinned bytes are not evicted: what follows finds no room.
+    // Pinned bytes are not evicted: later bytes find no room.
     mounted.forebay(&["pin", text(&mounted.at("pinned"))]).ok();
     let before = fs::read(bed.backing.join("large")).unwrap();
     assert!(fs::read(mounted.at("large")).unwrap() == before);
@@ -132,7 +132,8 @@ fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
     proof!("reads with a full tier: {reasons}");
 }
 
-/// The kernel asks at each of their writes for privileges that are to go; a database does thousands.
+/// At each write the kernel asks for privileges that have to be removed; a database writes thousands
+/// of times.
 #[test]
 fn writes_of_ordinary_users_ask_nothing_of_the_backing_store() {
     needs_forebay!();
@@ -161,7 +162,7 @@ fn writes_of_ordinary_users_ask_nothing_of_the_backing_store() {
     proof!("{} writes, {} calls", after.1 - before.1, after.0 - before.0);
 }
 
-/// What passes the daemon by is no request, and what is known of it is told under its own name.
+/// Bytes that pass the daemon by are no requests, and are shown under a name of their own.
 #[test]
 fn bytes_that_pass_the_daemon_by_are_told() {
     needs_forebay!();
@@ -184,7 +185,7 @@ fn bytes_that_pass_the_daemon_by_are_told() {
     });
     assert_eq!(all["busiest_files"][0]["path"], "grows", "{all:#}");
     assert_eq!((count(&all["requests"]["write"]["total"]), new(&all)), (0, bytes), "{all:#}");
-    // Over what is there: nobody sees that, and it is not called new.
+    // Overwritten bytes: the daemon does not see the overwrite, and does not call it new.
     file.write_all_at(&vec![4; 1 << 20], 0).unwrap();
     drop(file);
     mounted.hear_closes();
@@ -207,7 +208,7 @@ fn bytes_that_pass_the_daemon_by_are_told() {
     proof!("{bytes} and 300000 bytes");
 }
 
-/// A write behind the end could have found nothing in the tier: it is no miss.
+/// A write behind the end could not have found bytes in the tier: it is no miss.
 #[test]
 fn a_write_of_new_bytes_is_no_miss() {
     needs_forebay!();
@@ -339,7 +340,7 @@ fn each_rule_tells_how_its_requests_were_served() {
     proof!("two rules, 4 requests each");
 }
 
-/// The control socket. The bed's path may be longer than a socket's may be.
+/// Connects to the control socket. The bed's path may be too long for a socket address.
 fn control(bed: &Bed) -> UnixStream {
     let run = fs::File::open(bed.tier.join("run")).unwrap();
     let dir = Path::new("/proc/self/fd").join(run.as_raw_fd().to_string());
@@ -445,7 +446,7 @@ fn check_page(page: &str, mounted: &Mounted) -> BTreeMap<String, f64> {
     series
 }
 
-/// The page as it would be for one mount alone.
+/// The page with the label of the mount removed.
 fn without_mount(page: &str, mount: &str) -> String {
     let line = |line: &str| match line.starts_with('#') {
         true => format!("{line}\n"),
@@ -471,7 +472,7 @@ fn assert_base_units(name: &str) {
     assert!(unit("seconds"), "{name}: the unit is last");
 }
 
-/// Where Prometheus's own judge is installed, it has nothing to say.
+/// promtool, where it is installed, finds no fault.
 fn check_by_promtool(page: &str) {
     if !sys::on_path("promtool") {
         return;
@@ -511,7 +512,7 @@ fn top_draws_one_screen_as_text() {
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h"]);
     let mut screen = String::new();
-    // The first look of a daemon that has just begun has nothing to compare with.
+    // The first look of a daemon that has just started has nothing to compare with.
     within(PATIENCE, "top sees the writing", || {
         fs::write(mounted.at("busy-file"), vec![1; 2 << 20]).unwrap();
         screen = mounted.forebay(&["top", "--once", text(&mounted.path)]).ok().stdout;
@@ -549,8 +550,8 @@ fn top_refreshes_in_a_terminal_and_leaves_it_sane() {
     let shows = |word: &str| {
         within(PATIENCE, &format!("the terminal shows {word}"), || screen().contains(word));
     };
-    // At its end: what was typed before has a prompt in front, too, and what is typed into a
-    // terminal that is about to be put back is lost.
+    // The prompt must be at the end: earlier input has a prompt in front, too, and input to a
+    // terminal that is about to be restored is lost.
     let asks = || within(PATIENCE, "the shell asks", || screen().trim_end().ends_with("ready>"));
     asks();
     for (n, key) in ["q", "C-c"].into_iter().enumerate() {
@@ -562,7 +563,7 @@ fn top_refreshes_in_a_terminal_and_leaves_it_sane() {
         shows(&name);
         tmux(&["send-keys", key]).ok();
         asks();
-        // The number of the turn, and how often the terminal says that it does not echo.
+        // The number of the turn, and the number of times that the terminal reports a disabled echo.
         let sane = format!("clear; echo sane-$((40+{n}))-$(stty -a | grep -cwe -echo)");
         tmux(&["send-keys", &sane, "Enter"]).ok();
         shows(&format!("sane-{}-0", 40 + n));

@@ -1,4 +1,4 @@
-//! The fast tier fills, belongs to somebody else, is damaged, fails.
+//! The fast tier fills, belongs to another user or store, is damaged, fails.
 // S-9, S-11
 
 use std::fs;
@@ -144,7 +144,7 @@ fn what_is_pinned_stays() {
     proof!("a pinned file stayed while 240 MiB went through 128 MiB");
 }
 
-/// A tier with something in it, dirty and clean, unmounted.
+/// A tier with dirty and clean files, unmounted.
 fn used_tier() -> Bed {
     let bed = Bed::new(Tier::Disk);
     write_tree(&bed.backing, 10, 100_000);
@@ -157,7 +157,7 @@ fn used_tier() -> Bed {
     bed
 }
 
-/// Mounting is refused with exit 2, the words, and the tier untouched.
+/// Asserts that the mount is refused with exit 2 and the words, and that the tier is untouched.
 #[track_caller]
 fn refused(bed: &Bed, words: &[&str]) {
     let before = Tree::read(&bed.tier);
@@ -235,7 +235,7 @@ fn a_damaged_superblock_is_refused_wherever_it_is_damaged() {
             1 => bad.truncate(good.len() / 2),
             2 => bad.fill(0),
             _ => {
-                // A letter or digit, so that white space is not what changes.
+                // A letter or digit, so that the change is not one of white space.
                 let at = (0..).map(|_| rng.below(good.len() as u64) as usize);
                 let at = at.into_iter().find(|at| good[*at].is_ascii_alphanumeric()).unwrap();
                 bad[at] = if bad[at] == b'7' { b'8' } else { b'7' };
@@ -323,7 +323,7 @@ fn damage_in_the_index_is_named_and_never_becomes_wrong_bytes() {
         }
         if check.code != Some(0) {
             named += 1;
-            // Whole parts that cannot be read end the check with a message instead of a list.
+            // Unreadable parts of the index or log end the check with a message instead of a list.
             let listed =
                 check.stdout.contains("problems") && check.json()["problems"][0].is_string();
             let told = check.stderr.contains("index") || check.stderr.contains("log");
@@ -335,7 +335,7 @@ fn damage_in_the_index_is_named_and_never_becomes_wrong_bytes() {
     proof!("8 tiers damaged, {named} named by check");
 }
 
-/// Overwrites a piece of the index or of a log. Returns what was done.
+/// Overwrites a piece of the index or of a log. Returns a description of the damage.
 fn damage_one_file(tier: &Path, seed: u64) -> String {
     use std::os::unix::fs::FileExt;
     let all = Tree::read(tier);
@@ -359,7 +359,7 @@ fn damage_one_file(tier: &Path, seed: u64) -> String {
     format!("{}: {len} bytes at {at} of {}", name.display(), entry.size)
 }
 
-/// Each file has one of the contents it ever had; nothing else.
+/// Asserts that each file has one of the contents it ever had.
 #[track_caller]
 fn nothing_wrong(root: &Path, victim: &str) {
     for i in 0..10u64 {
@@ -391,7 +391,7 @@ fn a_missing_shadow_file_with_dirty_bytes_is_named_by_check() {
     proof!("named and saved around");
 }
 
-/// The machine and its backing store are gone; the flash is all there is.
+/// The machine and its backing store are gone; only the flash is left.
 #[test]
 fn dirty_files_are_saved_without_the_backing_store() {
     needs_forebay!();
@@ -408,7 +408,7 @@ fn dirty_files_are_saved_without_the_backing_store() {
     proof!("saved without the store, and flushed once it was back");
 }
 
-/// Who saves elsewhere may have little reason to trust the store, and none to wait for it.
+/// A user who saves elsewhere may not trust the store, and has no need to wait for it.
 #[test]
 fn what_is_saved_elsewhere_is_not_drained_too() {
     needs_forebay!();
@@ -423,7 +423,7 @@ fn what_is_saved_elsewhere_is_not_drained_too() {
     whole[..9].copy_from_slice(b"dirty too");
     let before = Tree::read(&bed.backing);
     let to = bed.dir("saved");
-    // To read the rest of a file takes longer than a drain would need to begin.
+    // Reading the rest of a file takes longer than a drain would need to begin.
     let eager = ["--preset", "age", "--max-age", "1ms", "--settle", "1ms"];
     let slow = ["--throttle", "2MB/s,1ms"];
     let args = [&["recover", text(&bed.tier), "--to", text(&to)][..], &eager, &slow].concat();

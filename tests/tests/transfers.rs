@@ -1,4 +1,5 @@
-//! What a transfer brings along and what it leaves, by which way its bytes go, and with whose rights.
+//! The attributes that a transfer copies and those it leaves, the way its bytes are copied, and the
+//! rights it uses.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
@@ -21,14 +22,14 @@ fn date(path: &Path, seconds: i64) {
     sys::utimens(path, (seconds, 0), (seconds, 0)).unwrap();
 }
 
-/// A file of the user's, of some time.
+/// Makes a file of the user's with a given time.
 fn lay(path: &Path, bytes: &[u8], time: i64) {
     fs::write(path, bytes).unwrap();
     chown(path, Some(USER), Some(USER)).unwrap();
     date(path, time);
 }
 
-/// A node with a private instance `w` of the user's, and a directory of his outside.
+/// A node with a private instance `w` of the user, and a directory of the user outside.
 fn with_space(mib: u64) -> (Node, PathBuf) {
     let node = Node::start(512);
     let capacity = format!("{mib}MiB");
@@ -62,7 +63,7 @@ fn lay_set(set: &Path) {
     }
 }
 
-/// What has come along with the set.
+/// The attributes that were copied with the set.
 fn seen(to: &Path) -> Vec<&'static str> {
     let meta = |name: &str| fs::metadata(to.join(name)).unwrap();
     let plain = meta("plain");
@@ -84,7 +85,7 @@ fn what_is_preserved_is_what_was_asked_for() {
     needs_forebay!();
     needs_tools!("mkfs.ext4", "setpriv");
     let (node, home) = with_space(32);
-    // Of root, who may give files away.
+    // By root, who may give files away.
     node.forebay(&["instance", "create", "private", "r", "--capacity", "32MiB"]).ok();
     let set = home.join("set");
     lay_set(&set);
@@ -111,12 +112,12 @@ fn what_is_preserved_is_what_was_asked_for() {
     assert!(!said.contains("asked for"), "{said}");
     assert_eq!(seen(&to).join(" "), ALL);
 
-    // The order of a user: kept with the transfer, and carried out by another daemon.
+    // The order of a user: stored with the transfer, and carried out by another daemon.
     let to = node.at("w").join("set");
     let args = ["stage", "in", text(&set), text(&to), "--preserve", "mode,xattr", "--json"];
     let done = node.as_user(USER, &args).ok().json();
     assert_eq!(done["options"]["preserve"], serde_json::json!(["mode", "xattr"]), "{done}");
-    // What he makes is his anyway.
+    // The user's new files are the user's anyway.
     assert_eq!(seen(&to).join(" "), "mode owner xattr");
     let shown = node.as_user(USER, &["stage", "show", done["id"].as_str().unwrap()]).ok();
     assert!(shown.stdout.contains("asked for: --preserve mode,xattr"), "{shown:?}");
@@ -206,7 +207,7 @@ fn words_that_mean_nothing_are_refused_with_those_that_do() {
     let said = node.as_user(USER, &args).expect(2).stderr;
     assert!(said.contains("name a directory in it"), "{said}");
     let help = node.forebay(&["stage", "out", "--help"]).ok().stdout;
-    // Lines are as wide as the terminal.
+    // The help is as wide as the terminal.
     let help = help.replace('\\', " ").split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("--preserve mode,times --existing newer"), "{help}");
     assert!(help.contains("some of mode, times, owner, xattr, acl, links"), "{help}");
@@ -239,7 +240,7 @@ impl Ground {
         Ground { node, _pool: pool, disk }
     }
 
-    /// What came of staging the files in `from`, as the transfer tells it.
+    /// Stages the files in `from`; returns the transfer's statement of how the bytes were copied.
     fn stage(&self, way: &str, from: &Path, to: &Path, more: &[&str]) -> How {
         let args = ["stage", way, text(from), text(to), "--json"];
         let done = self.node.forebay(&[&args[..], more].concat()).ok().json();
@@ -313,16 +314,16 @@ fn bytes_go_by_the_cheapest_way_there_is() {
             assert_eq!(how, How { cloned, in_kernel: 0, copied: 0 });
             assert!(shared.iter().all(|(shared, all)| *all > 0 && shared == all), "{shared:?}");
         } else {
-            // What is small is read and written: two calls less.
+            // Small files are read and written: two calls less.
             assert_eq!(how, How { cloned: 0, in_kernel: data - 4096, copied: 4096 });
             assert!(shared.iter().all(|(shared, all)| *all > 0 && *shared == 0), "{shared:?}");
         }
         proof!("{}: {way}: {how:?}, {shared:?}", fs.name());
-        // What is to be read back is read, and written.
+        // Bytes that are to be read back are read, and written.
         let read = ground.node.at("w").join("read");
         let how = ground.stage("in", &from.join("middle"), &read, &["--checksum"]);
         assert_eq!(how, How { cloned: 0, in_kernel: 0, copied: 3 * MIB });
-        // To another file system there is no such way.
+        // No such way leads to another file system.
         let out = ground.node.slow().join("out");
         let how = ground.stage("out", &to, &out, &[]);
         assert_alike(&from, &out);
@@ -335,7 +336,7 @@ fn bytes_go_by_the_cheapest_way_there_is() {
     }
 }
 
-/// Stages one file, and tells what came of it: the exit code and all that was said.
+/// Stages one file; returns the exit code and the output.
 fn staged(node: &Node, who: u32, way: &str, from: &Path, to: &Path) -> Out {
     let args = ["stage", way, text(from), text(to)];
     match who {
@@ -367,7 +368,7 @@ fn a_store_that_squashes_root_is_read_and_written_with_the_users_rights() {
         assert_eq!(root_may, kind == "plain", "{kind}");
         assert_eq!(store.refused_root() > before, kind == "squashed");
 
-        // Out of his instance and into it.
+        // Out of the user's instance and into it.
         let results = node.at("w").join(kind);
         lay(&results, b"result", LONG_AGO);
         staged(&node, USER, "out", &results, &mine.join("r")).ok();
@@ -385,7 +386,7 @@ fn a_store_that_squashes_root_is_read_and_written_with_the_users_rights() {
         staged(&node, USER, "out", &tree, &mine.join("tree")).ok();
         assert_eq!(fs::read(real.join("tree/file")).unwrap(), b"in a tree", "{kind}");
 
-        // Who has no rights there gets none of root's.
+        // A user without rights there gets none of root's.
         let mut without = vec![(STRANGER, "v")];
         without.extend((kind == "squashed").then_some((0, "r")));
         for (who, instance) in without {

@@ -1,5 +1,5 @@
-//! How requests come from the kernel: over io_uring or over /dev/fuse, and what must hold when
-//! they come over io_uring.
+//! The transport of requests from the kernel: over io_uring or over /dev/fuse, and the properties
+//! that must hold over io_uring.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -16,7 +16,7 @@ use forebay_tests::{
 };
 use serde_json::json;
 
-/// For what happens at once on a machine with nothing else to do.
+/// For events that happen at once on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Every byte goes through the daemon.
@@ -119,7 +119,7 @@ fn auto_takes_io_uring_where_the_kernel_allows_it() {
         let bed = Bed::new(Tier::Disk);
         let mounted = bed.mount(&["--transport", flag]);
         assert_eq!(transport(&mounted), expected, "{flag} where the switch is {word}");
-        // A mount keeps what it has.
+        // An existing mount keeps its transport.
         switch.set("N");
         let bytes = sample::file(&bed.mnt.join("file"), 1, 100_000);
         assert!(fs::read(bed.mnt.join("file")).unwrap() == bytes);
@@ -128,7 +128,7 @@ fn auto_takes_io_uring_where_the_kernel_allows_it() {
     proof!("four mounts");
 }
 
-/// Many processes on all processors, whose files are read back by others, cached and not.
+/// Many processes on all processors, whose files are read back by others, cached and uncached.
 #[test]
 fn many_processes_get_their_own_bytes() {
     const WRITERS: u64 = 16;
@@ -170,7 +170,7 @@ fn in_parallel(count: u64, script: &str, from: &Path, to: &Path) {
     }
 }
 
-/// Looks so many names up at once, each in a thread of its own.
+/// Looks `count` names up at once, each in a thread of its own.
 fn look_up(root: &Path, count: usize) -> (Vec<JoinHandle<bool>>, Arc<AtomicUsize>) {
     let answered: Arc<AtomicUsize> = Arc::default();
     let start = |n: usize| {
@@ -184,11 +184,11 @@ fn look_up(root: &Path, count: usize) -> (Vec<JoinHandle<bool>>, Arc<AtomicUsize
     ((0..count).map(start).collect(), answered)
 }
 
-/// As O_DIRECT wants it.
+/// A buffer as O_DIRECT needs it.
 #[repr(align(4096))]
 struct Aligned([u8; 4096]);
 
-/// More than any fixed number of threads would take, on both sides.
+/// More requests than any fixed number of threads could take, on both sides.
 #[test]
 fn hundreds_of_requests_that_hang_do_not_stop_others_and_are_answered() {
     const HUNG: usize = 320;
@@ -199,8 +199,8 @@ fn hundreds_of_requests_that_hang_do_not_stop_others_and_are_answered() {
     let faults = Faults::none(&bed);
     let mounted = bed.mount(&with(&["--fault", faults.path(), "--backing-timeout", "10min"]));
     let want = fs::read(bed.mnt.join("old")).unwrap();
-    // Past the kernel's cache, so that each read is a request, and none for attributes, which
-    // would be a question to the store.
+    // Past the kernel's cache, so that each read is a request, without a request for attributes,
+    // which would be a call to the store.
     let direct =
         fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(bed.mnt.join("old"));
     let direct = direct.unwrap();
@@ -223,7 +223,7 @@ fn hundreds_of_requests_that_hang_do_not_stop_others_and_are_answered() {
     assert!(threads.into_iter().all(|thread| !thread.join().unwrap()), "nothing was found");
     faults.clear();
     within(PATIENCE, "the store is back", || mounted.status()["backing_available"] == true);
-    // What had hung is free again, and all entries work.
+    // The hung entries are free again, and all entries work.
     let (threads, _) = look_up(&bed.mnt, HUNG);
     assert!(threads.into_iter().all(|thread| !thread.join().unwrap()));
     let bytes = sample::file(&bed.mnt.join("new"), 2, 3 << 20);
@@ -232,8 +232,8 @@ fn hundreds_of_requests_that_hang_do_not_stop_others_and_are_answered() {
     proof!("{HUNG} requests hung at once");
 }
 
-/// The store is slow: many more requests at a time than there are entries at first, again and
-/// again; each is answered by itself, none needs the next one to be noticed.
+/// The store is slow: many more simultaneous requests than there are entries at first, again and
+/// again; each is answered by itself, without needing the next one to be noticed.
 #[test]
 fn a_burst_beyond_the_entries_is_drained() {
     const BURST: usize = 150;
@@ -281,7 +281,7 @@ fn a_write_that_hung_lands_with_its_own_bytes() {
     for writer in writers {
         assert!(!writer.join().unwrap(), "the watchdog answered the writes that hang");
     }
-    // These fail at once, but their bytes come as far as the entries.
+    // These writes fail at once, but their bytes reach the entries.
     let others: Vec<JoinHandle<usize>> = others
         .into_iter()
         .map(|file| {
@@ -294,7 +294,7 @@ fn a_write_that_hung_lands_with_its_own_bytes() {
     let refused: usize = others.into_iter().map(|other| other.join().unwrap()).sum();
     assert!(refused > 0, "the store is away meanwhile");
     faults.clear();
-    // One that came only when the store counted as away did not hang, and never lands.
+    // A write that came only when the store counted as away did not hang, and never lands.
     let path = |n: usize| bed.backing.join(format!("hung-{n}"));
     let landed = || (0..HUNG).filter(|n| fs::metadata(path(*n)).unwrap().len() > 0).count();
     within(PATIENCE, "a write that hung lands", || landed() > 0);
@@ -308,7 +308,7 @@ fn a_write_that_hung_lands_with_its_own_bytes() {
     proof!("{landed} writes hung and landed, {refused} others used the entries");
 }
 
-/// By whomever it is unmounted, and also while requests hang.
+/// Whichever program unmounts, and also while requests hang.
 #[test]
 fn nothing_is_left_after_the_unmount() {
     let switch = needs_ring!();

@@ -1,5 +1,5 @@
-//! Programs people run, on the mount and on a plain directory: same results, same bytes, and after
-//! an unmount the same tree on the backing store.
+//! Programs people run, on the mount and on a plain directory: same results, same bytes, and after an
+//! unmount the same tree on the backing store.
 // S-1, S-12
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -39,7 +39,8 @@ fn sh(dir: &Path, script: &str) -> String {
     tool_in(dir, "bash", &["-euc", script]).ok().stdout
 }
 
-/// A package manager, or `cp` and `setcap`: the store takes a capability away from whoever is written.
+/// As a package manager, or `cp` and `setcap`: the store removes the capability of a file that is
+/// written.
 // S-1 S-12
 #[test]
 fn a_capability_that_was_given_to_what_is_dirty_is_there_after_the_flush() {
@@ -60,7 +61,7 @@ fn a_capability_that_was_given_to_what_is_dirty_is_there_after_the_flush() {
     assert_eq!(given(&bed.backing).expect("it is there still"), value);
 }
 
-/// Both trees equal but for times, which are those of two runs.
+/// Asserts that both trees are equal but for times, which differ between two runs.
 fn same_trees(plain: &Path, here: &Path) {
     Tree::read(plain).assert_same(&Tree::read(here), Times::Ignore);
 }
@@ -113,7 +114,7 @@ fn a_c_program_is_built_by_make_and_stays_built() {
         sh(dir, "make -j2 -s && ./prog");
     }
     fn check(plain: &Path, here: &Path) {
-        // make compares nanoseconds: a flush that moved a time would rebuild.
+        // make compares nanoseconds: a flush that changed a time would cause a rebuild.
         sh(here, "make -q");
         same_trees(plain, here);
         assert_eq!(sh(plain, "./prog"), sh(here, "./prog"));
@@ -276,7 +277,7 @@ fn programs_that_write_through_mappings_lose_nothing() {
     }
     const LEN: usize = 8 << 20;
     fn work(dir: &Path) {
-        // One file new, one that exists already, one that was never mapped whole.
+        // One new file, one existing file, one that was never mapped whole.
         for (name, seed) in [("new", 1), ("old", 2), ("part", 3)] {
             let path = dir.join(name);
             if name != "new" {

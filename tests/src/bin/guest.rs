@@ -1,5 +1,5 @@
-//! The first program of a machine of a test's own (see `forebay_tests::uml`): mounts what programs expect, loads
-//! modules, runs one command, writes down how it ended, and switches the machine off.
+//! The first program of a test's own machine (see `forebay_tests::uml`): mounts the usual file systems, loads
+//! modules, runs one command, records its exit status, and switches the machine off.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -62,7 +62,7 @@ fn run(job: &Job) -> io::Result<String> {
     Ok(ended(child.id() as i32)?.to_string())
 }
 
-/// Whoever lost his parent is ours, and is waited for too.
+/// Waits for the command; processes whose parent has ended belong to this one, and are reaped too.
 fn ended(pid: i32) -> io::Result<ExitStatus> {
     loop {
         let mut status = 0;
@@ -77,7 +77,7 @@ fn ended(pid: i32) -> io::Result<ExitStatus> {
 
 fn load(module: &str) -> io::Result<()> {
     let file = std::fs::File::open(module)?;
-    // SAFETY: an open file, and an empty text that ends in NUL.
+    // SAFETY: an open file, and an empty string that ends in NUL.
     let done = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -86,7 +86,7 @@ fn leave(how: &str) -> ! {
     if std::fs::write(Path::new(BED).join("ended"), how).is_err() {
         eprintln!("guest: {how}");
     }
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     unsafe {
         libc::sync();
         libc::reboot(libc::LINUX_REBOOT_CMD_POWER_OFF);

@@ -1,12 +1,12 @@
-//! A program that has a file open, and does with it what it is told: one command a line on its input, one line of answer
-//! each: `ok`, `errno N`, or what was found. A test that had it open itself would close it in each program that it starts.
+//! A program that holds a file open and obeys a test: one command per line on its input, one line of answer each:
+//! `ok`, `errno N`, or a result. If the test itself held the file open, each program that it starts would close it.
 //!
 //! `holder FILE`; commands:
 //!
 //! - `open ro|rw|append`, `close`
 //! - `read AT LEN`, `write AT TEXT`, `append TEXT`, `cut LEN`, `allocate LEN`, `fsync`, `size`
-//! - `drop`: what the kernel has of it in its pages.
-//! - `map LEN`, `store AT TEXT`, `load AT`, `fault AT`: as a load there does, without its signal; `msync`.
+//! - `drop`: drops the kernel's pages of the file.
+//! - `map LEN`, `store AT TEXT`, `load AT`, `fault AT`: like a load there, without its signal; `msync`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Error, Result, Write};
@@ -52,7 +52,7 @@ impl Held {
             }
             ["close"] => {
                 let file = self.file.take().expect("it is open").into_raw_fd();
-                // SAFETY: the descriptor is ours, and nobody closes it besides.
+                // SAFETY: this program owns the descriptor, and nothing else closes it.
                 check(unsafe { libc::close(file) })?;
             }
             ["map", len] => self.map = Some(Map::shared(self.file()?, number(len), true)?),

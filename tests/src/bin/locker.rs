@@ -1,16 +1,16 @@
-//! A program that takes locks as it is told: one command a line on its input, one line of answer each:
-//! `ok`, `errno N`, or what was found. SIGUSR1 interrupts what it waits in.
+//! A program that takes locks for a test: one command per line on its input, one line of answer each: `ok`, `errno
+//! N`, or a result. SIGUSR1 interrupts its waits.
 //!
 //! `locker FILE`; commands:
 //!
-//! - `open ro|rw`, `close`: the open file that the others are about (one at a time is used, others stay open).
+//! - `open ro|rw`, `close`: the open file that the other commands use (one at a time is used, others stay open).
 //! - `flock sh|ex|un [nb]`
-//! - `fcntl|ofd r|w|u START LEN [wait]`: LEN 0 is to the end, wherever that is.
-//! - `test r|w START LEN`: who is in the way, as fcntl's F_GETLK says.
-//! - `add COUNT flock|fcntl|ofd|none`: so many times reads the file's number, adds one and writes it, under a lock.
-//! - `guard COUNT flock|fcntl|ofd MARK PAUSE`: so many times takes the lock, makes the file MARK, which must not be there,
-//!   sleeps PAUSE ms, removes it and gives the lock back. A call that fails since a node is away is made again, on
-//!   a new open file. Says how many calls failed, or `violated`.
+//! - `fcntl|ofd r|w|u START LEN [wait]`: LEN 0 reaches to the end, wherever that is.
+//! - `test r|w START LEN`: the conflicting lock, as fcntl's F_GETLK reports it.
+//! - `add COUNT flock|fcntl|ofd|none`: COUNT times reads the file's number, adds one and writes it, under a lock.
+//! - `guard COUNT flock|fcntl|ofd MARK PAUSE`: COUNT times takes the lock, makes the file MARK, which must not exist,
+//!   sleeps PAUSE ms, removes it and releases the lock. A call that fails because a node is away is repeated, on a
+//!   new open file. Prints the number of failed calls, or `violated`.
 //! - `read`
 
 use std::fs::File;
@@ -25,7 +25,7 @@ use forebay_tests::sys::{check, flock, open};
 extern "C" fn interrupted(_: i32) {}
 
 fn main() {
-    // SAFETY: a handler that does nothing; without SA_RESTART a call that waits ends.
+    // SAFETY: a handler that does nothing; without SA_RESTART a waiting call ends.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = interrupted as *const () as usize;

@@ -1,6 +1,6 @@
 //! A program under load that publishes files: makes them under one name, syncs them, and gives them
-//! another by rename or by link; replaces, rotates and removes. Like `writer` it writes down what was
-//! acknowledged, and ends at the first error (exit 3).
+//! another by rename or by link; replaces, rotates and removes them. Like `writer` it records the
+//! acknowledged operations, and ends at the first error (exit 3).
 //!
 //! `namer DIR JOURNAL SEED`
 
@@ -22,7 +22,7 @@ struct Namer {
     dir: PathBuf,
     journal: Journal,
     rng: Rng,
-    /// What each name means; several may mean one file.
+    /// The file of each name; several names may mean one file.
     names: BTreeMap<String, Rc<File>>,
     next: u64,
 }
@@ -75,7 +75,7 @@ impl Namer {
         format!("n{}", self.next)
     }
 
-    /// A name that is there, or a new one.
+    /// An existing name, or a new one.
     fn target(&mut self) -> String {
         if self.rng.one_in(2) { self.any() } else { self.fresh() }
     }
@@ -100,7 +100,7 @@ impl Namer {
 
     fn write(&mut self, name: &str) -> io::Result<()> {
         let file = self.names[name].clone();
-        // Never beyond the end: a hole's zeros could hide lost bytes.
+        // Never beyond the end: the zeros of a hole could hide lost bytes.
         let size = file.metadata()?.len();
         let (offset, len) = (self.rng.below(size + 1), self.rng.range(1, WRITE_MAX));
         let key = self.rng.word();
@@ -150,7 +150,7 @@ impl Namer {
         self.unlink_name(&from)
     }
 
-    /// As logs are: the old one is moved out of the way, a new one made under its name.
+    /// Rotates a log: the old file is renamed, a new one made under its name.
     fn rotate(&mut self) -> io::Result<()> {
         let (name, old) = (self.any(), self.target());
         if name == old || self.is_one_file(&name, &old) {

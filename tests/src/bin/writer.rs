@@ -1,6 +1,5 @@
-//! A program under load: works on files of its own directory and writes down, elsewhere, what was
-//! acknowledged. Ends at the first error (exit 3), which is how it meets a killed daemon; a read
-//! that does not return what it wrote is exit 4.
+//! A program under load: works on files of its own directory and records, elsewhere, the acknowledged operations.
+//! Ends at the first error (exit 3), which is how it notices a killed daemon; a read of wrong bytes is exit 4.
 //!
 //! `writer DIR JOURNAL SEED mixed|synced|growing|silent|unsynced [MAX_OPS]`
 
@@ -20,7 +19,7 @@ const FILE_MAX: u64 = 1 << 20;
 const FILES_MAX: usize = 24;
 const WRITE_MAX: u64 = 64 << 10;
 
-/// Files that grow by so much are logs; several at once.
+/// Files that grow by up to this many bytes are logs; several at once.
 const APPEND_MAX: u64 = 9000;
 const LOGS_MAX: usize = 4;
 
@@ -28,14 +27,14 @@ const LOGS_MAX: usize = 4;
 enum Mode {
     /// Everything a program does to files.
     Mixed,
-    /// Only what the power cut test can judge: create, write, append, fsync.
+    /// Only operations that the power cut test can judge: create, write, append, fsync.
     Synced,
     /// Some files, open all the time, that grow by a little, and are synced often.
     Growing,
-    /// The same as `Synced`, where a file that is as long as it was at its last fsync is synced without a request to its file system's
-    /// daemon, if it is open past that: by msync of a mapping, or by each write for itself (RWF_DSYNC).
+    /// As `Synced`; a file that is as long as at its last fsync is synced without a request to its file system's
+    /// daemon, if it is open past the daemon: by msync of a mapping, or by each write for itself (RWF_DSYNC).
     Silent,
-    /// The same as `Synced`, with fsyncs claimed and not made: what a judge must catch.
+    /// As `Synced`, with fsyncs claimed and not made: a judge must catch this.
     Unsynced,
 }
 
@@ -46,7 +45,7 @@ struct Writer {
     mode: Mode,
     files: Files,
     open: HashMap<String, File>,
-    /// How long files were at their last fsync, and those that were written since they were synced last.
+    /// The lengths of files at their last fsync, and the files that were written since.
     known: HashMap<String, usize>,
     unsynced: HashSet<String>,
     next: u64,
@@ -144,7 +143,7 @@ impl Writer {
     fn write(&mut self) -> io::Result<()> {
         let name = self.any();
         let size = self.files[&name].len() as u64;
-        // Never beyond the end: a hole's zeros could hide lost bytes.
+        // Never beyond the end: the zeros of a hole could hide lost bytes.
         let offset = self.rng.below(size + 1);
         self.write_at(name, offset)
     }
@@ -167,7 +166,7 @@ impl Writer {
         let end = (offset + len) as usize;
         if self.is_silent(&name, end) && !self.unsynced.contains(&name) && self.rng.one_in(3) {
             self.journal.record(&op, || write_durably(&file, &bytes, offset))?;
-            // It tells of this write alone, and there is no other.
+            // The sync covers this write alone, and there is no other.
             self.journal.record(&Op::Fsync(name.clone()), || Ok(()))?;
         } else {
             self.unsynced.insert(name.clone());
@@ -205,7 +204,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether what ends there is synced so.
+    /// Whether a write that ends there is synced silently.
     fn is_silent(&self, name: &str, end: usize) -> bool {
         self.mode == Mode::Silent && self.known.get(name).is_some_and(|len| end <= *len)
     }
@@ -246,7 +245,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Reads a whole file and compares it with what was written.
+    /// Reads a whole file and compares it with the written bytes.
     fn verify(&mut self) -> io::Result<()> {
         let name = self.any();
         let want = self.files[&name].clone();
@@ -268,7 +267,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A second reading tells a stale page of the kernel's from bytes that are lost.
+    /// A second reading tells a stale page of the kernel from lost bytes.
     fn again(&mut self, name: &str, want: &[u8]) -> io::Result<String> {
         let mut got = vec![0; want.len()];
         self.file(name)?.read_exact_at(&mut got, 0)?;
@@ -276,7 +275,7 @@ impl Writer {
     }
 }
 
-/// Writes all of it, and has it durable when that returns.
+/// Writes all bytes, which are durable when it returns.
 fn write_durably(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: one part, which lives through the call and is only read.
@@ -290,7 +289,7 @@ fn write_durably(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     }
 }
 
-/// The runs of bytes that differ, each with how it begins in both.
+/// The runs of bytes that differ, each with its first bytes in both.
 fn difference(got: &[u8], want: &[u8]) -> String {
     let mut runs = Vec::new();
     let mut at = 0;

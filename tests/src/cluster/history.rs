@@ -1,16 +1,17 @@
-//! What programs on several nodes did and saw, with times, and whether one order of things explains it.
+//! The operations of programs on several nodes and their results, with times, and the check whether one
+//! order of events explains them.
 //!
-//! The rule that is checked: an open that begins after a write has returned sees that write or a newer
-//! one. An operation that failed may have happened, at any time after it began.
+//! The checked rule: an open that begins after a write has returned sees that write or a newer one. A
+//! failed operation may have happened, at any time after it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// One clock for all nodes: they are on one machine.
+/// One clock for all nodes, which are on one machine.
 pub struct Clock(Instant);
 
-/// When an operation began and ended; without an end if it failed.
+/// The beginning and the end of an operation; without an end if it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub began: Duration,
@@ -22,7 +23,7 @@ impl Span {
         self.ended.unwrap_or(Duration::MAX)
     }
 
-    /// It was over before the other began.
+    /// Whether this operation was over before the other began.
     fn precedes(self, other: Span) -> bool {
         self.end() < other.began
     }
@@ -37,7 +38,7 @@ impl Clock {
         self.0.elapsed()
     }
 
-    /// Runs an operation and notes when.
+    /// Runs an operation and notes its span.
     pub fn time<T, E>(&self, work: impl FnOnce() -> Result<T, E>) -> (Span, Result<T, E>) {
         let began = self.now();
         let result = work();
@@ -46,7 +47,7 @@ impl Clock {
     }
 }
 
-/// Files of which each holds one value, written whole. Value 0 is what was there before.
+/// Files that hold one value each, written whole. Value 0 is the initial one.
 #[derive(Default)]
 pub struct Registers(Mutex<Vec<Register>>);
 
@@ -71,12 +72,12 @@ impl Registers {
         });
     }
 
-    /// `who` is for the message.
+    /// Notes a read; `who` is for the message.
     pub fn read(&self, file: usize, value: u64, span: Span, who: &str) {
         self.with(file, |register| register.reads.push((span, value, who.into())));
     }
 
-    /// Reads and writes that ended well.
+    /// The numbers of successful reads and writes.
     pub fn count(&self) -> (usize, usize) {
         let all = self.0.lock().expect("no panic inside");
         let ended = |register: &Register| {
@@ -85,7 +86,7 @@ impl Registers {
         (all.iter().map(|one| one.reads.len()).sum(), all.iter().map(ended).sum())
     }
 
-    /// What no order of things explains. A name may be `slack` old.
+    /// The reads that no order of events explains. A name may be `slack` old.
     pub fn wrong(&self, slack: Duration) -> Vec<String> {
         let all = self.0.lock().expect("no panic inside");
         let each = all.iter().enumerate();
@@ -123,7 +124,7 @@ impl Register {
     }
 }
 
-/// A file to which lines are appended. A line is named by who wrote it and its number.
+/// A file to which lines are appended. A line is named by its writer and its number.
 #[derive(Default)]
 pub struct Appends(Mutex<AppendLog>);
 
@@ -139,12 +140,12 @@ impl Appends {
         self.0.lock().expect("no panic inside").lines.insert(line.into(), span);
     }
 
-    /// Before the line is written: what is read meanwhile may have it.
+    /// Notes a line before it is written: reads meanwhile may have it.
     pub fn begins(&self, line: &str, at: Duration) {
         self.appended(line, Span { began: at, ended: None });
     }
 
-    /// What was read of the file by an open that began at a time.
+    /// Checks the bytes of a read whose open began at `began`.
     pub fn read(&self, began: Duration, bytes: &[u8], who: &str) {
         let mut log = self.0.lock().expect("no panic inside");
         let wrong = log.misfits(began, bytes);
@@ -156,7 +157,7 @@ impl Appends {
         self.0.lock().expect("no panic inside").wrong.clone()
     }
 
-    /// Reads, and lines whose append ended well.
+    /// The numbers of reads, and of lines whose append succeeded.
     pub fn count(&self) -> (usize, usize) {
         let log = self.0.lock().expect("no panic inside");
         (log.reads, log.lines.values().filter(|span| span.ended.is_some()).count())

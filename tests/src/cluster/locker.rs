@@ -1,4 +1,4 @@
-//! A process that takes locks of one file as a test tells it.
+//! A process that takes locks of one file for a test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::wait::PATIENCE;
 use crate::{Proc, kill};
 
-/// What `locker` says of itself: see there for its commands.
+/// A running `locker`: see that program for its commands.
 pub struct Locker {
     process: Proc,
     told: std::process::ChildStdin,
@@ -17,7 +17,8 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// `program` is the test's `env!("CARGO_BIN_EXE_locker")`; the file is open as `open how` says.
+    /// Starts a locker; `program` is the test's `env!("CARGO_BIN_EXE_locker")`, and the file is
+    /// open as after `open how`.
     pub fn start(program: &str, file: &Path, how: &str) -> Locker {
         let mut command = Command::new(program);
         command.arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -36,12 +37,12 @@ impl Locker {
         self.process.pid()
     }
 
-    /// Tells it a command, and does not wait.
+    /// Sends a command, and does not wait.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.told, "{command}").expect("the locker listens");
     }
 
-    /// What it says, if it does so in that time.
+    /// The next answer, if it comes in that time.
     pub fn says(&self, within: Duration) -> Option<String> {
         match self.answers.recv_timeout(within) {
             Ok(answer) => Some(answer),
@@ -61,7 +62,7 @@ impl Locker {
         self.answer()
     }
 
-    /// What it says of a command that may take longer.
+    /// The answer to a command that may take longer.
     #[track_caller]
     pub fn says_of(&mut self, command: &str, within: Duration) -> String {
         self.tell(command);

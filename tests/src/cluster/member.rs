@@ -16,10 +16,10 @@ pub struct Member {
     pub mnt: PathBuf,
     pub tier: PathBuf,
     pub backing: PathBuf,
-    /// Which host of the network it is on.
+    /// The host of the network that the node is on.
     pub(super) host: Option<usize>,
     pub(super) flags: Vec<String>,
-    /// What its commands, and so its daemon, find in their environment.
+    /// The environment of its commands, and so of its daemon.
     pub env: Vec<(String, String)>,
     pid: i32,
 }
@@ -44,7 +44,7 @@ impl Member {
         self.mnt.join(name)
     }
 
-    /// The daemon of the mount.
+    /// The pid of the mount's daemon.
     pub fn pid(&self) -> i32 {
         assert!(self.pid > 1, "{} is not mounted", self.name);
         self.pid
@@ -92,7 +92,7 @@ impl Member {
         }
     }
 
-    /// Bytes that are not on the store.
+    /// The number of bytes that are not on the store.
     #[track_caller]
     pub fn dirty(&self, net: Option<&Net>) -> u64 {
         let status = self.status(net);
@@ -111,7 +111,7 @@ impl Member {
         self.umount_as(net, &["umount", text(&mnt)]);
     }
 
-    /// The same, and what is dirty stays in the tier.
+    /// Unmounts in order; dirty bytes stay in the tier.
     #[track_caller]
     pub fn umount_dirty(&mut self, net: Option<&Net>) {
         let mnt = self.mnt.clone();
@@ -131,7 +131,7 @@ impl Member {
         within(PATIENCE, "the killed daemon is gone", || !is_alive(self.pid));
     }
 
-    /// kill -9, and what an operator does before he mounts again.
+    /// kill -9, and an operator's steps before the next mount.
     pub fn crash(&mut self) {
         self.kill9();
         images::unmount(&self.mnt, true).expect("a dead mount can be detached");
@@ -166,7 +166,7 @@ impl Member {
         std::fs::read_to_string(self.tier.join("run/forebay.log")).unwrap_or_default()
     }
 
-    /// What the daemon logged after this length of its log.
+    /// The lines that the daemon logged after this length of its log.
     pub fn log_since(&self, from: usize) -> String {
         self.log().get(from..).unwrap_or_default().to_string()
     }
@@ -183,7 +183,7 @@ fn with_argument(path: &Path) -> Vec<i32> {
 }
 
 impl Drop for Member {
-    /// Nobody else has this tier among his arguments, also where the mount was none that was expected.
+    /// No other process has this tier among its arguments, even if the mount was an unexpected one.
     fn drop(&mut self) {
         for pid in with_argument(&self.tier) {
             kill(pid, libc::SIGCONT);

@@ -1,9 +1,9 @@
 //! A network of a test's own: hosts joined by a bridge, each in a network namespace.
 //!
-//! A namespace lives as long as the process that holds it, and its links go with it: nothing of this
+//! A namespace lives as long as the process that holds it, and its links end with it: nothing of it
 //! shows outside, and nothing is left when the holders are dropped. The kernels that tests run on may
 //! have no `netem` and no traffic classifiers, so a direction is cut by a wrong link address: frames
-//! leave, and nobody takes them.
+//! leave, and no host takes them.
 
 use std::process::{Command, Stdio};
 
@@ -46,11 +46,11 @@ impl Host {
         finish(self.command(args[0]).args(&args[1..]), PATIENCE)
     }
 
-    /// Whether something listens on this host.
+    /// Whether a server listens on this host.
     pub fn listens(&self, port: u16) -> bool {
         let address = self.address();
         let holder = format!("/proc/{}/ns/net", self.holder.pid());
-        // A thread of its own goes there: the rest of the test stays where it is.
+        // Only a thread of its own enters the namespace: the rest of the test stays where it is.
         let there = std::thread::spawn(move || {
             let namespace = std::fs::File::open(holder)?;
             rustix::thread::move_into_link_name_space(
@@ -74,7 +74,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// Joins so many hosts.
+    /// Joins `count` hosts.
     pub fn of(count: usize) -> Net {
         let switch = Host::new(0);
         switch.run(&["ip", "link", "add", "br0", "type", "bridge"]).ok();
@@ -109,7 +109,7 @@ impl Net {
         self.switch.run(&["ip", "link", "set", &port(self.hosts[at].number), "up"]).ok();
     }
 
-    /// From now on nothing that one host sends reaches the other. The other direction is as it was.
+    /// From now on no frame from one host reaches the other. The other direction is unchanged.
     pub fn cut(&self, from: usize, to: usize) {
         let to = self.hosts[to].address();
         let wrong = ["lladdr", NOBODY, "dev", "eth0", "nud", "permanent"];
@@ -142,7 +142,7 @@ mod tests {
         Proc::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
-    /// Whether a connection from one host to a server on another comes about within a second.
+    /// Whether a connection from one host to a server on another succeeds within a second.
     fn reaches(from: &Host, to: &Host) -> bool {
         let script = format!("exec 3<>/dev/tcp/{}/2379", to.address());
         let mut command = from.command("timeout");

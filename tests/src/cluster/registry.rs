@@ -17,24 +17,24 @@ pub struct Registry {
 
 struct Server {
     name: String,
-    /// Which host of the network it is on.
+    /// The host of the network that the member is on.
     host: Option<usize>,
     address: String,
     client: u16,
     peer: u16,
     dir: PathBuf,
-    /// What it is started with besides.
+    /// Additional arguments of the member.
     args: Vec<String>,
     process: Option<Proc>,
 }
 
 impl Registry {
-    /// On loopback.
+    /// A registry on loopback.
     pub fn local(dir: &Path, prefix: &'static str) -> Registry {
         Registry::local_with(dir, prefix, &[])
     }
 
-    /// On loopback, with flags of etcd's.
+    /// A registry on loopback, with flags for etcd.
     pub fn local_with(dir: &Path, prefix: &'static str, args: &[&str]) -> Registry {
         let mut registry = Registry { servers: Vec::new(), prefix };
         registry.servers.push(Server {
@@ -51,7 +51,7 @@ impl Registry {
         registry
     }
 
-    /// On these hosts, one member each.
+    /// A registry on these hosts, with one member on each.
     pub fn on_hosts(dir: &Path, net: &Net, hosts: std::ops::Range<usize>) -> Registry {
         let server = |(number, host): (usize, usize)| Server {
             name: format!("e{}", number + 1),
@@ -69,13 +69,13 @@ impl Registry {
         registry
     }
 
-    /// What `--registry` takes.
+    /// The value for `--registry`.
     pub fn address(&self) -> String {
         let hosts = self.servers.iter().map(|one| format!("{}:{}", one.address, one.client));
         format!("etcd://{}/{}", hosts.collect::<Vec<_>>().join(","), self.prefix)
     }
 
-    /// How many reads of keys the members of the registry have answered since they began.
+    /// The number of reads of keys that the members of the registry have answered since they began.
     #[track_caller]
     pub fn reads(&self, net: Option<&Net>) -> u64 {
         let of = |server: &Server| -> u64 {
@@ -95,7 +95,7 @@ impl Registry {
         self.servers.iter().map(of).sum()
     }
 
-    /// Asks the first member of a registry on loopback, past all that forebay does.
+    /// Asks the first member of a registry on loopback directly, without forebay.
     #[track_caller]
     pub fn admin(&self, path: &str, body: &Value) -> Value {
         let server = &self.servers[0];
@@ -119,12 +119,12 @@ impl Registry {
         self.servers.is_empty()
     }
 
-    /// Which host of the network a member is on.
+    /// The host of the network that a member is on.
     pub fn host(&self, at: usize) -> usize {
         self.servers[at].host.expect("it is not on loopback")
     }
 
-    /// Starts what does not run, and waits until all of it listens.
+    /// Starts the members that do not run, and waits until all of them listen.
     pub fn up(&mut self, net: Option<&Net>) {
         let peers = self.servers.iter().map(|one| format!("{}={}", one.name, one.url(one.peer)));
         let cluster = peers.collect::<Vec<_>>().join(",");
@@ -146,12 +146,12 @@ impl Registry {
         self.servers[at].process.take().expect("it runs").kill();
     }
 
-    /// Where a member keeps all that it knows.
+    /// The data directory of a member.
     pub fn data(&self, at: usize) -> PathBuf {
         self.servers[at].dir.join(&self.servers[at].name)
     }
 
-    /// kill -9 of all that run.
+    /// kill -9 of all running members.
     pub fn kill_all(&mut self) {
         for server in &mut self.servers {
             server.process.take().iter_mut().for_each(Proc::kill);

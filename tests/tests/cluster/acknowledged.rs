@@ -16,15 +16,15 @@ use crate::takeover::{COPIED, has_partner, is_taken_over};
 use crate::write;
 
 const NODES: usize = 3;
-/// The one that is killed.
+/// The node that is killed.
 const DIES: usize = 0;
-/// Before the cut, for the cut, and after it before the kill.
+/// The time before the cut, of the cut, and between the cut and the kill.
 const PHASE: Duration = Duration::from_secs(3);
 const LINES: usize = 40;
 
 /// A file that one program writes over with rising numbers, each durable before the next.
 struct Record {
-    /// The node of the program, and the one that made the file.
+    /// The node of the program, and the node that made the file.
     writer: usize,
     home: usize,
     begun: AtomicU64,
@@ -80,7 +80,7 @@ impl World<'_> {
     fn program(&self, record: &Record) {
         let (at, mut open) = (self.cluster.at(record.writer, record.name()), None);
         while !self.over.load(SeqCst) {
-            // What was killed with its node does nothing more.
+            // Programs of the killed node do nothing more.
             if record.writer == DIES && self.killed.load(SeqCst) {
                 return;
             }
@@ -93,7 +93,7 @@ impl World<'_> {
     }
 }
 
-/// What a node shows of a file is at least what was acknowledged, and nothing that was never written.
+/// A node shows at least the acknowledged state of a file, and nothing that was never written.
 fn check(cluster: &Cluster, node: usize, record: &Record, wrong: &mut Vec<String>) {
     let at = cluster.at(node, record.name());
     let mut found = None;
@@ -153,7 +153,7 @@ fn no_acknowledged_fsync_is_lost_when_a_link_is_cut_and_a_node_is_killed() {
         world.killed.store(true, SeqCst);
         at_kill = sum(&|record| record.home == DIES && record.writer != DIES);
         is_taken_over(&cluster, 1, "n1");
-        // Programs elsewhere go on with files whose home has died.
+        // Programs on other nodes go on with files whose home has died.
         within(PATIENCE, "what was the dead one's is written again", || {
             after = sum(&|record| record.home == DIES && record.writer != DIES) - at_kill;
             after > 10
@@ -165,7 +165,7 @@ fn no_acknowledged_fsync_is_lost_when_a_link_is_cut_and_a_node_is_killed() {
         records.iter().for_each(|record| check(&cluster, node, record, &mut wrong));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // It has seen what it is about: a death, refusals, and files that were acknowledged by the one that died.
+    // The run had what it tests: a death, refusals, and files that the dead node had acknowledged.
     assert!(!cluster.nodes[DIES].is_running(), "it was killed");
     let refused = world.refused.load(SeqCst);
     let of_the_dead = records.iter().filter(|record| record.home == DIES);

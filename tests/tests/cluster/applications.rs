@@ -16,8 +16,8 @@ fn bytes(dir: &Path) -> u64 {
     Tree::read(dir).bytes()
 }
 
-/// A database is stopped on one node and started on another, which reads all of it from the first one's tier; what
-/// it writes is there when the first one starts it again.
+/// A database is stopped on one node and started on another, which reads all of it from the first node's tier; its
+/// writes there are present when the first node starts it again.
 #[test]
 fn postgres_goes_on_on_another_node_though_nothing_was_flushed() {
     needs_forebay!();
@@ -32,7 +32,7 @@ fn postgres_goes_on_on_another_node_though_nothing_was_flushed() {
     pg.own(&cluster.at(0, ""));
     let data = |node| cluster.at(node, "db");
     let transactions = |count: &str| {
-        // Without -n it would empty the table of what it did before.
+        // Without -n pgbench would empty its history table.
         let run = pg.ask("pgbench", &["-n", "-c2", "-t", count, "postgres"]);
         assert!(run.contains(&format!("{0}/{0}", count.parse::<u32>().unwrap() * 2)), "{run}");
     };
@@ -70,8 +70,8 @@ fn postgres_goes_on_on_another_node_though_nothing_was_flushed() {
     proof!("{} bytes of rows went from n1 to n2 and back; {waits} bytes waited", second.len());
 }
 
-/// A database's node is killed while it commits: another node takes its files over, and a server that is started there
-/// recovers, with every commit that was acknowledged.
+/// A database's node is killed while it commits: another node takes its files over, and a server that is started
+/// there recovers, with every acknowledged commit.
 // S-25
 #[test]
 fn postgres_loses_no_commit_when_its_node_dies() {
@@ -104,12 +104,12 @@ fn postgres_loses_no_commit_when_its_node_dies() {
         });
         scope.spawn(|| pg.try_ask("pgbench", &["-n", "-c2", "-T", "240", "postgres"]));
         std::thread::sleep(Duration::from_secs(8));
-        // On a busy disk it takes longer.
+        // On a busy disk the commits take longer.
         eventually(Duration::from_secs(120), || {
             inserts.is_finished() || committed.load(Relaxed) > 20
         });
         cluster.nodes[0].crash();
-        // Its files are gone; what is left of it is not to write anywhere.
+        // The server's files are gone; the rest of it must not write anywhere.
         kill(server, libc::SIGKILL);
         inserts.join().expect("no panic inside")
     });

@@ -1,4 +1,4 @@
-//! Nodes whose clocks tell other times of day.
+//! Nodes whose clocks have different times of day.
 
 use std::path::PathBuf;
 use std::thread;
@@ -9,17 +9,17 @@ use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, skip, text, wit
 
 use crate::{append, random, write};
 
-/// A lease, and some more.
+/// The time of a lease, and some more.
 const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(13);
 
-/// Debian's package `faketime` has it.
+/// The library of Debian's package `faketime`.
 fn faketime() -> Option<PathBuf> {
     let libs = std::fs::read_dir("/usr/lib").ok()?.flatten();
     let at = libs.map(|dir| dir.path().join("faketime/libfaketime.so.1"));
     at.into_iter().find(|lib| lib.exists())
 }
 
-/// How many hours after midnight of 1970 a line of a daemon's log says that it was written.
+/// The hour of a line of a daemon's log, counted from midnight of 1970.
 fn logged(line: &str) -> Option<f64> {
     let number = |from: usize, to: usize| line.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -74,7 +74,7 @@ fn nodes_whose_clocks_are_hours_apart_agree() {
     for node in 0..3 {
         (1..=3).for_each(|n| assert!(cluster.is_alive(node, &format!("n{n}")), "n{n}"));
     }
-    // All of it goes home, and claims are given back.
+    // All bytes are flushed, and claims are given back.
     within(PATIENCE, "nobody has claimed anything", || {
         (1..=3).all(|n| cluster.claims(0, &format!("n{n}")) == 0)
     });

@@ -1,4 +1,5 @@
-//! How many copies there are, of what, and where: `--copies 2`, `--copies-at write`, `--failure-domain`.
+//! The number of copies, what is copied, and where: `--copies 2`, `--copies-at write`,
+//! `--failure-domain`.
 
 use std::fs::File;
 use std::io::Write;
@@ -33,7 +34,7 @@ fn with_two_copies_acknowledged_bytes_outlive_two_nodes() {
         synced(&cluster.at(0, format!("small{n}")), &random(3000, n));
     }
     assert!(cluster.dirty(0) > 3 << 20, "nothing is home");
-    // The home, and the partner that is named first: the other one is left.
+    // The home and the first-named partner die; the other partner stays.
     let first = in_sync(&cluster, 0, "n1")[0].clone();
     let (dies, stays) = if first == "n2" { (1, 2) } else { (2, 1) };
     cluster.nodes[0].crash();
@@ -60,7 +61,7 @@ fn with_copies_at_write_a_kill_right_after_a_write_loses_nothing() {
         file.write_all(line.as_bytes()).unwrap();
         want.extend(line.as_bytes());
     }
-    // Neither synced nor closed.
+    // The file is neither synced nor closed.
     cluster.nodes[0].kill9();
     drop(file);
     is_taken_over(&cluster, 1, "n1");
@@ -87,7 +88,7 @@ fn nodes_of_one_failure_domain_are_never_each_other_s_partner() {
     let page = cluster.forebay(0, &["status", "--cluster", text(&cluster.nodes[0].mnt)]).ok();
     let of_n1 = page.stdout.lines().find(|line| line.starts_with("n1")).unwrap_or_default();
     assert!(of_n1.contains("n3, 1 MISSING"), "{}", page.stdout);
-    // The only one of another rack leaves: rather none than a neighbour.
+    // The only node of another rack leaves: then there is no partner, rather than a neighbour.
     cluster.umount(2);
     within(PATIENCE, "n3 is no partner any more", || {
         synced(&cluster.at(0, "f"), b"in one rack");
@@ -99,7 +100,7 @@ fn nodes_of_one_failure_domain_are_never_each_other_s_partner() {
         synced(&cluster.at(1, "g"), &random(1000, n));
         assert!(in_sync(&cluster, 0, "n1").is_empty() && in_sync(&cluster, 0, "n2").is_empty());
     }
-    // It comes back, and is chosen again.
+    // The node comes back, and is chosen again.
     cluster.mount(2, HOLD);
     within(PATIENCE, "n3 is a partner again", || in_sync(&cluster, 0, "n1") == ["n3"]);
 }

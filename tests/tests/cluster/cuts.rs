@@ -7,7 +7,8 @@ use forebay_tests::{PATIENCE, eventually, needs_network, proof, within};
 
 use crate::{append, is_honest, random, write};
 
-/// What cannot be asked for is not made up; what needs nobody else goes on; all is well once it is mended.
+/// A node does not make up bytes that it cannot ask for; operations that need no other node go on; all
+/// works once the link is mended.
 #[track_caller]
 fn held_elsewhere_fails(cluster: &Cluster, node: usize, name: &str, how: &str) -> Duration {
     let at = cluster.at(node, name);
@@ -67,7 +68,7 @@ fn a_node_without_its_registry_goes_on_with_what_it_has_claimed() {
     let at = cluster.at(0, "unclaimed");
     let (done, _) = bounded("a new claim", move || append(&at, b"?"));
     assert!(is_honest(&done.expect_err("nobody can agree to it")));
-    // It may be asked all the same, or is taken for dead; an older content it is never.
+    // The home may be asked all the same, or is taken for dead; an older content is never returned.
     match read(&cluster.at(1, "f")) {
         Ok(found) => assert_eq!(found, b"claimed.........."),
         Err(why) => assert!(is_honest(&why), "{why}"),
@@ -96,7 +97,7 @@ fn a_node_that_is_cut_off_from_all_comes_back_with_its_bytes() {
     let took = held_elsewhere_fails(&cluster, 1, "f", "unplugged");
     within(PATIENCE, "its lease has run out", || !cluster.is_alive(1, "n1"));
     held_elsewhere_fails(&cluster, 2, "f", "dead");
-    // The two others go on, and change what the first one knows.
+    // The two other nodes go on, and change files that the first one knows.
     write(&cluster.at(2, "d/g"), b"after, and longer");
     write(&cluster.at(1, "d/new"), b"new");
     append(&cluster.at(0, "f"), b"alone").unwrap();
@@ -120,7 +121,7 @@ fn of_three_members_of_the_registry_two_are_enough() {
     write(&cluster.backing.join("unclaimed"), b"on the store");
     for dead in 0..3 {
         cluster.registry.kill(dead);
-        // Whoever led is replaced within seconds; nobody sees an error meanwhile.
+        // A dead leader is replaced within seconds; no program sees an error meanwhile.
         for node in 0..2 {
             let name = format!("new-{dead}-{node}");
             write(&cluster.at(node, &name), name.as_bytes());

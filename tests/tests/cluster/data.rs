@@ -1,4 +1,4 @@
-//! Bytes: an open that begins after a write has returned sees that write, wherever.
+//! Bytes: an open that begins after a write has returned sees that write, on every node.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, text, within};
 
 use crate::{append, appender, random, write};
 
-/// A second, as long as attributes live, and what a busy machine takes.
+/// One second, the time to live of attributes, and the delay of a busy machine.
 const ATTR_TTL: Duration = Duration::from_secs(4);
 
 // S-25
@@ -53,13 +53,13 @@ fn a_file_that_another_node_overwrote_reads_anew() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, HOLD);
-    // One that its home keeps, one that goes home after each round.
+    // The home keeps one file, and flushes the other after each round.
     for name in ["kept", "flushed"] {
         let mut want = random(300_000, 0);
         write(&cluster.at(0, name), &want);
         for round in 1..=12_u64 {
             let (writer, reader) = ((round % 2) as usize, (1 - round % 2) as usize);
-            // What it has in its page cache must not be what it reads afterwards.
+            // The bytes in its page cache must not be those it reads afterwards.
             assert_eq!(difference(&read(&cluster.at(reader, name)).unwrap(), &want), None);
             let at = cluster.at(writer, name);
             match round % 3 {
@@ -104,7 +104,7 @@ fn files_made_on_one_node_appear_on_the_others_with_size_and_bytes() {
         assert_eq!(listed, 100, "n{}", node + 1);
         for n in 0..100 {
             let at = cluster.at(node, format!("d/f{n}"));
-            // The kernel may have been told of it before this node heard whose it is.
+            // The kernel may have been told about the file before this node heard which node is its home.
             within(ATTR_TTL, &format!("f{n} has its size on n{}", node + 1), || {
                 std::fs::metadata(&at).unwrap().len() == n as u64 * 137
             });
@@ -167,7 +167,8 @@ fn lines_that_two_nodes_append_to_one_log_are_whole_and_all_there() {
     }
 }
 
-/// A writer and a reader that both have the file open, the writer first: as on one machine.
+/// A writer and a reader that both have the file open, the writer first: the reader sees the writes as on one
+/// machine.
 #[test]
 fn who_opened_after_a_writer_sees_what_it_writes_then() {
     needs_forebay!();
@@ -185,7 +186,7 @@ fn who_opened_after_a_writer_sees_what_it_writes_then() {
         reader.read_to_end(&mut bytes).unwrap();
         assert_eq!(String::from_utf8_lossy(&bytes), text);
     }
-    // The other way: a writer elsewhere, beside the home's own.
+    // The other way round: a writer on another node, beside the home's own.
     let other = File::options().write(true).open(cluster.at(1, "f")).unwrap();
     for round in 0..200_u64 {
         let text = format!("ROUND {round:06}");
@@ -217,7 +218,7 @@ fn a_file_that_grows_elsewhere_shows_its_size() {
     assert!(cluster.stored("log").unwrap().len() < 200_000, "not what the store says");
 }
 
-/// Claims come and go while bytes go home: nothing is lost on the way.
+/// Claims come and go while files are flushed: no byte is lost on the way.
 #[test]
 fn files_that_go_home_and_are_written_elsewhere_keep_every_write() {
     needs_forebay!();
@@ -257,8 +258,8 @@ fn files_that_go_home_and_are_written_elsewhere_keep_every_write() {
     }
 }
 
-/// What is fetched before it is asked for must not hide what a program of the same node writes, nor what
-/// somebody writes who had the file open first.
+/// Bytes that were fetched ahead must not hide the writes of a program on the same node, nor those of a program that
+/// had the file open first.
 #[test]
 fn who_reads_in_order_sees_what_his_node_writes_before_him() {
     needs_forebay!();
@@ -299,8 +300,8 @@ fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
     all["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {all:#}"))
 }
 
-/// What is written through an O_DSYNC or O_SYNC descriptor is durable when it is acknowledged, also where it goes to
-/// another node, past the kernel's cache.
+/// A write through an O_DSYNC or O_SYNC descriptor is durable when it is acknowledged, also if it goes to another
+/// node, past the kernel's cache.
 // S-3 S-25
 #[test]
 fn what_is_written_to_be_synced_is_synced_at_its_home() {
@@ -308,7 +309,7 @@ fn what_is_written_to_be_synced_is_synced_at_its_home() {
     needs_tools!("etcd");
     const WRITES: u64 = 20;
     let cluster = Cluster::start(2, HOLD);
-    // Nobody has it open there: a writer past the daemon would have others pass it, too.
+    // The file is not open at home: a writer past the daemon would let others pass it, too.
     write(&cluster.at(0, "f"), b"begun");
     let ways = [
         (1, libc::O_DSYNC, "another node"),
@@ -330,7 +331,7 @@ fn what_is_written_to_be_synced_is_synced_at_its_home() {
     }
 }
 
-/// With write-through a close returns when the bytes are on the store, on whichever node it is.
+/// With write-through a close returns when the bytes are on the store, on every node.
 #[test]
 fn a_close_elsewhere_returns_when_the_bytes_are_on_the_store() {
     needs_forebay!();
@@ -351,7 +352,7 @@ fn a_close_elsewhere_returns_when_the_bytes_are_on_the_store() {
 
 fn close(file: File) -> std::io::Result<()> {
     use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor is ours, and is given up.
+    // SAFETY: this program owns the descriptor, and gives it up here.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),

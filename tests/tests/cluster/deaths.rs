@@ -1,4 +1,4 @@
-//! A node that is killed, stopped or begun anew, and a registry that is away.
+//! A node that is killed, stopped or restarted, and a registry that is away.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ fn what_a_dead_node_holds_cannot_be_read_until_it_is_back_and_then_all_of_it() {
         std::fs::create_dir(cluster.at(0, dir)).unwrap();
     }
     write(&cluster.at(0, "old/home"), b"on the store");
-    // Of a directory in which it was just making files nobody could tell which it has.
+    // While the node claims a directory to make files in it, no other node could tell which files it has.
     cluster.gives_back(0);
     write(&cluster.at(0, "d/f"), &bytes);
     File::open(cluster.at(0, "d/f")).unwrap().sync_all().unwrap();
@@ -35,7 +35,7 @@ fn what_a_dead_node_holds_cannot_be_read_until_it_is_back_and_then_all_of_it() {
     assert_eq!(why.raw_os_error(), Some(libc::EIO), "{why}");
     let said = cluster.nodes[1].log_since(log);
     assert!(said.contains("n1"), "the log names the node: {said}");
-    // Everything else goes on.
+    // All other files work.
     assert_eq!(read(&cluster.at(1, "old/home")).unwrap(), b"on the store");
     write(&cluster.at(1, "old/other"), b"written meanwhile");
     for _ in 0..3 {
@@ -53,7 +53,7 @@ fn what_a_dead_node_holds_cannot_be_read_until_it_is_back_and_then_all_of_it() {
     assert_eq!(difference(&cluster.stored("d/f").unwrap(), &bytes), None);
 }
 
-/// A node that died knows names by what it did itself; what others did to them since is theirs.
+/// A restarted node knows names by its own operations; later changes of other nodes are not undone.
 #[test]
 fn a_name_that_was_removed_elsewhere_does_not_come_back_with_the_node_that_made_it() {
     needs_forebay!();
@@ -78,7 +78,7 @@ fn a_name_that_was_removed_elsewhere_does_not_come_back_with_the_node_that_made_
     assert!(!cluster.backing.join("d").exists());
 }
 
-/// A file made a moment ago has no claim of its own yet: its directory's stands for it.
+/// A file made a moment ago has no claim of its own yet: its directory's claim stands for it.
 #[test]
 fn new_files_of_a_dead_node_are_not_taken_for_empty_ones() {
     needs_forebay!();
@@ -99,7 +99,7 @@ fn new_files_of_a_dead_node_are_not_taken_for_empty_ones() {
     }
 }
 
-/// A writer elsewhere whose home dies hears of it, or goes on and finds every byte there.
+/// A writer on another node whose home dies gets an error, or goes on and finds every byte.
 #[test]
 fn a_writer_elsewhere_hears_that_the_home_died_or_loses_nothing() {
     needs_forebay!();
@@ -114,7 +114,7 @@ fn a_writer_elsewhere_hears_that_the_home_died_or_loses_nothing() {
     let ((written, synced), took) = bounded("a write through a descriptor of before", move || {
         (remote.write_all_at(b"later", 50_000), remote.sync_all())
     });
-    // The daemon's death loses nothing that the home had taken.
+    // The daemon's death loses no byte that the home had taken.
     want[..12].copy_from_slice(b"acknowledged");
     if written.is_ok() && synced.is_ok() {
         want[50_000..50_005].copy_from_slice(b"later");
@@ -126,7 +126,8 @@ fn a_writer_elsewhere_hears_that_the_home_died_or_loses_nothing() {
     proof!("after {took:?}: {written:?}, {synced:?}");
 }
 
-/// What a home forgets with its tier's memory, back at once under the same boot or another, is told at the next fsync.
+/// Bytes that a home loses with its tier's memory, back at once under the same boot or another, are reported at the
+/// next fsync.
 // S-25
 #[test]
 fn who_syncs_elsewhere_hears_what_the_homes_tier_has_lost() {
@@ -140,7 +141,7 @@ fn who_syncs_elsewhere_hears_what_the_homes_tier_has_lost() {
         open().unwrap().write_all_at(b"UNSYNCED", 0).unwrap();
         cluster.nodes[0].crash();
         if has_lost {
-            // As another mount of the tier's file system does, without a word of the machine's own boot.
+            // As another mount of the tier's file system does, without a change of the machine's own boot id.
             let boot = "00000000-0000-4000-8000-000000000001";
             cluster.nodes[0].env.push(("FOREBAY_BOOT_ID".into(), boot.into()));
         }
@@ -169,7 +170,7 @@ fn a_node_that_stands_still_is_waited_for_within_bounds_and_goes_on_afterwards()
     let (found, took) = bounded("an open of what a stopped node holds", move || std::fs::read(at));
     let why = found.expect_err("its home stands still");
     assert!(is_honest(&why), "{why}");
-    // What it has nothing to do with goes on.
+    // Operations that do not involve the node go on.
     append(&cluster.at(1, "own"), b", and more").unwrap();
     write(&cluster.at(1, "new"), b"new");
     assert!(cluster.nodes[0].is_running(), "it stood still all that time");
@@ -177,13 +178,13 @@ fn a_node_that_stands_still_is_waited_for_within_bounds_and_goes_on_afterwards()
     reads(&cluster.at(1, "f"), &bytes);
     reads(&cluster.at(0, "own"), b"of the other, and more");
     within(PATIENCE, "it is alive again", || cluster.is_alive(1, "n1"));
-    // Its claims stand: it writes on, and the other sees it.
+    // The node's claims stand: it writes on, and the other node sees it.
     append(&cluster.at(0, "f"), b"later").unwrap();
     reads(&cluster.at(1, "f"), &[&bytes[..], b"later"].concat());
     proof!("the open failed after {took:?} with {why}");
 }
 
-/// Shorter than the patience: nobody sees an error.
+/// Shorter than the patience: no program sees an error.
 #[test]
 fn a_short_standstill_is_waited_out() {
     needs_forebay!();
@@ -248,7 +249,7 @@ fn without_the_registry_claimed_files_go_on_and_new_claims_say_why_not() {
     proof!("a new claim failed after {took:?} with {why}");
 }
 
-/// The bytes of whoever leaves in order are home, and his claims are gone.
+/// The bytes of a node that leaves in order are on the store, and its claims are gone.
 #[test]
 fn who_unmounts_leaves_no_claim_behind() {
     needs_forebay!();

@@ -1,4 +1,4 @@
-//! Files that nobody has claimed are read without asking the registry, and nobody sees old bytes for that.
+//! Unclaimed files are read without asking the registry, and that never shows old bytes.
 
 use std::fs::{create_dir, hard_link, rename};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forebay_tests::{PATIENCE, needs_forebay, needs_network, needs_tools, proof, 
 
 use crate::{is_honest, write};
 
-/// Of a member's process: who writes waits no longer for its read grant, and a moment.
+/// The lease of a member's process: a writer waits no longer than that for its read grant, and a moment.
 const LEASE: Duration = Duration::from_secs(10);
 const MOMENT: Duration = Duration::from_secs(4);
 
@@ -45,7 +45,7 @@ fn has_grant(cluster: &Cluster, node: usize, name: &str) {
         }
         grants(cluster, node) == 1
     });
-    // The watch has told of it, too.
+    // The watch has reported the grant, too.
     std::thread::sleep(Duration::from_millis(20));
 }
 
@@ -70,7 +70,7 @@ fn files_that_nobody_has_claimed_are_opened_without_asking_the_registry() {
     proof!("reads of the registry: {asked} for 2 opens without, {under} for 2000 under a grant");
 }
 
-/// A grant outlives what others write: who has it hears of it, and says so.
+/// A grant survives other nodes' writes: its holder is told of them, and confirms.
 #[test]
 fn a_node_reads_without_asking_the_registry_while_another_writes() {
     needs_forebay!();
@@ -80,7 +80,7 @@ fn a_node_reads_without_asking_the_registry_while_another_writes() {
     let before = cluster.registry.reads(None);
     let mut reads = 0;
     for n in 0..40 {
-        // The writer's own open asks: nobody has claimed it.
+        // The writer's own open asks: the file is unclaimed.
         write(&cluster.at(0, format!("x/f{}", n % 30)), format!("new {n}").as_bytes());
         let seen = read(&cluster.at(1, format!("x/f{}", n % 30))).unwrap();
         assert_eq!(seen, format!("new {n}").as_bytes(), "an open that begins after the write");
@@ -134,7 +134,7 @@ fn what_another_node_writes_renames_or_links_is_seen_under_a_grant() {
             2 => {
                 write(&cluster.at(0, &from), &new);
                 rename(cluster.at(0, &from), cluster.at(0, &at)).unwrap();
-                // Names are so old at most.
+                // Cached names are at most this old.
                 std::thread::sleep(Duration::from_millis(150));
                 (at, "a file that was renamed over one that is known")
             }
@@ -144,7 +144,7 @@ fn what_another_node_writes_renames_or_links_is_seen_under_a_grant() {
                 (format!("d{round}/l"), "a second name")
             }
         };
-        // An open that begins after it sees it: no second look.
+        // An open that begins after the change sees it, without a second look.
         assert_eq!(read(&cluster.at(1, &seen)).unwrap(), new, "round {round}: {what}");
     }
 }
@@ -167,7 +167,7 @@ fn a_file_with_names_in_two_directories_is_seen_under_a_grant_of_either() {
     }
 }
 
-/// Who has the grant and is dead, or stands still, is waited for as long as its lease stands.
+/// A writer waits for the grant of a dead or stopped node as long as its lease stands.
 #[test]
 fn a_writer_waits_for_the_grant_of_a_dead_or_stopped_node_no_longer_than_its_lease() {
     needs_forebay!();
@@ -195,7 +195,7 @@ fn a_writer_waits_for_the_grant_of_a_dead_or_stopped_node_no_longer_than_its_lea
     proof!("a writer waited {stopped:?} for a stopped node, {killed:?} for a dead one");
 }
 
-/// Cut off from the registry a node goes by its grant while its lease stands, and not a moment longer.
+/// A node that is cut off from the registry relies on its grant while its lease stands, and not a moment longer.
 #[test]
 fn a_node_that_is_cut_off_believes_in_its_grant_no_longer_than_the_others_do() {
     needs_network!();
@@ -217,7 +217,8 @@ fn a_node_that_is_cut_off_believes_in_its_grant_no_longer_than_the_others_do() {
     proof!("the writer waited {took:?}");
 }
 
-/// Two nodes that reach the registry, and not each other: the one gives its grant up when it hears that it does not answer.
+/// Two nodes reach the registry, but not each other: the reader gives its grant up when it learns that it does not
+/// answer.
 #[test]
 fn a_writer_does_not_wait_for_a_lease_where_only_the_link_to_who_reads_is_cut() {
     needs_network!();

@@ -14,13 +14,13 @@ const EINTR: &str = "errno 4";
 const EIO: &str = "errno 5";
 const ETIMEDOUT: &str = "errno 110";
 
-/// So long a locker that waits is watched before it counts as waiting.
+/// A locker that has not answered for this long counts as waiting.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What is told of must come sooner than who waits would ask again by himself.
+/// A notification must come sooner than a waiting program would ask again by itself.
 const TOLD: Duration = Duration::from_millis(700);
 
-/// After this much a member that does not renew its lease is dead to the others.
+/// After this time a member that does not renew its lease is dead to the others.
 const DEAD: Duration = Duration::from_secs(25);
 
 fn locker(cluster: &Cluster, node: usize, name: &str, how: &str) -> Locker {
@@ -48,7 +48,7 @@ fn lockers(cluster: &Cluster, name: &str) -> Vec<Locker> {
     nodes.map(|node| locker(cluster, node, name, "rw")).collect()
 }
 
-/// With `--locks node` the kernel has them: they hold between the node's programs, and no others.
+/// With `--locks node` the kernel keeps the locks: they hold between the node's programs, and no others.
 #[test]
 fn locks_that_are_the_nodes_hold_among_its_programs_and_no_close_asks_for_them() {
     needs_forebay!();
@@ -71,12 +71,12 @@ fn locks_that_are_the_nodes_hold_among_its_programs_and_no_close_asks_for_them()
     }
 }
 
-/// Closes that a node's daemon was asked about.
+/// The number of closes that a node's daemon was asked about.
 fn flushes(node: &Member) -> u64 {
     let page = metrics(node);
     let count = "forebay_operation_duration_seconds_count";
     let mut lines = page.lines().filter(|line| line.starts_with(count));
-    // What never was has no line.
+    // A counter that is still zero has no line.
     let Some(line) = lines.find(|line| line.contains("\"flush\"")) else { return 0 };
     line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number")
 }
@@ -88,7 +88,7 @@ fn a_counter_under_a_lock_loses_nothing_whichever_nodes_count() {
     let cluster = cluster(3);
     let mut lockers = lockers(&cluster, "f");
     let each = 40;
-    // What the locks are for: without them some are lost.
+    // The purpose of the locks: without them some additions are lost.
     lockers.iter_mut().for_each(|locker| locker.tell(&format!("add {} none", each * 5)));
     lockers.iter().for_each(|locker| assert_eq!(locker.answer(), "ok"));
     let without: u64 = lockers[0].ask("read").parse().unwrap();
@@ -108,7 +108,7 @@ fn a_counter_under_a_lock_loses_nothing_whichever_nodes_count() {
         proof!("{expected} counted by {how} in {:?}", began.elapsed());
     }
     drop(lockers);
-    // Nothing is left that would keep it at its home.
+    // No claim is left that would keep the file at its home.
     cluster.gives_back(0);
     let stored = String::from_utf8(cluster.stored("f").unwrap()).unwrap();
     assert_eq!(stored.trim(), expected.to_string());
@@ -124,7 +124,7 @@ fn readers_share_what_a_writer_has_alone() {
         assert_eq!(locker.ask("flock sh"), "ok");
     }
     assert_eq!(all[1].ask("flock ex nb"), EAGAIN);
-    // What was to be changed is given back by flock, on one node and on several.
+    // A lock that was to be converted is released by flock, on one node and on several.
     assert_eq!(all[0].ask("flock un"), "ok");
     assert_eq!(all[2].ask("flock ex nb"), "ok");
     for at in [0, 1] {
@@ -145,7 +145,7 @@ fn record_locks_exclude_by_range_and_say_who_has_them() {
     assert_eq!(a.ask("fcntl w 50 10"), EAGAIN);
     assert_eq!(a.ask("fcntl r 99 1"), EAGAIN);
     assert_eq!(a.ask("fcntl r 100 0"), "ok");
-    // A process of another node has no number here.
+    // A process of another node has no pid here.
     assert_eq!(a.ask("test w 10 10"), "w 0 100 0");
     assert_eq!(b.ask("test w 0 0"), "r 100 0 0");
     assert_eq!(b.ask("test r 0 0"), "free");
@@ -157,18 +157,18 @@ fn record_locks_exclude_by_range_and_say_who_has_them() {
     assert_eq!(b.ask("fcntl u 40 20"), "ok");
     assert_eq!(a.ask("fcntl w 40 20"), "ok");
     assert_eq!(b.ask("fcntl r 40 1"), EAGAIN);
-    // The parts on both sides are held still.
+    // The parts on both sides are still locked.
     for at in [0, 39, 60, 99] {
         assert_eq!(a.ask(&format!("fcntl r {at} 1")), EAGAIN, "byte {at}");
     }
-    // Any close of the file by its process takes all of them.
+    // Any close of the file by its process releases all its locks.
     assert_eq!(b.ask("open ro"), "ok");
     assert_eq!(b.ask("close"), "ok");
     assert_eq!(a.ask("fcntl w 0 0"), EAGAIN, "the reader beside has byte 100");
     assert_eq!(a.ask("fcntl w 0 100"), "ok");
 }
 
-/// What a program that waits is woken by, on whichever node it and the holder are.
+/// A waiting program is woken, on whichever nodes it and the holder are.
 #[test]
 fn who_waits_is_woken_when_the_lock_is_given_back() {
     needs_forebay!();
@@ -209,7 +209,7 @@ fn who_waits_is_woken_when_the_lock_is_given_back() {
     assert!(woken >= 30, "who waits is told, and does not only ask again: {woken} of 36");
 }
 
-/// Of several nodes that wait, each has its turn.
+/// Waiting nodes get the lock in turn.
 #[test]
 fn who_came_first_is_granted_first() {
     needs_forebay!();
@@ -248,7 +248,7 @@ fn a_signal_ends_a_wait() {
                 waits.signal();
                 assert_eq!(waits.says(PATIENCE / 2).as_deref(), Some(EINTR));
             }
-            // Killed while it waits it is gone, and its wait with it.
+            // A program that is killed while it waits is gone, and so is its wait.
             waits.tell(wait);
             assert_eq!(waits.says(QUIET / 2), None, "it waits");
             waits.kill();
@@ -279,7 +279,7 @@ fn flock_needs_no_right_to_write_and_fcntl_does() {
     assert_eq!(b.ask("fcntl r 0 0"), "ok");
 }
 
-/// A file that nobody holds: whoever locks it first has its claim as long as anybody has a lock.
+/// An unclaimed file: the first node that locks it has its claim as long as a program holds a lock.
 #[test]
 fn a_lock_takes_the_claim_and_holds_it() {
     needs_forebay!();
@@ -320,7 +320,7 @@ fn a_dead_nodes_locks_are_given_back() {
     proof!("woken {:?} after the daemon was killed", began.elapsed());
     assert_eq!(a.ask("flock sh nb"), EAGAIN);
     b.kill();
-    // Begun anew before its lease has run out it is heard of at once.
+    // The restart of a daemon before its lease has run out is noticed at once.
     cluster.nodes[1].crash();
     cluster.mount(1, HOLD);
     let mut b = locker(&cluster, 1, "f", "rw");
@@ -333,7 +333,7 @@ fn a_dead_nodes_locks_are_given_back() {
     assert_eq!(a.says(Duration::from_secs(5)).as_deref(), Some("ok"));
 }
 
-/// The home forgets all locks when it is killed. Who had one has it still when the home is back.
+/// A killed home forgets all locks. A holder still has its lock when the home is back.
 #[test]
 fn a_home_that_begins_anew_is_given_its_locks_again_before_others_get_any() {
     needs_forebay!();
@@ -366,7 +366,7 @@ fn a_home_that_begins_anew_is_given_its_locks_again_before_others_get_any() {
     assert_eq!(locker(&cluster, 0, "f", "rw").ask("fcntl w 0 0"), "ok");
 }
 
-/// Whoever does not hear that its home has begun anew loses its locks there, and is told.
+/// A node that does not learn of its home's restart loses its locks there, and its programs are told.
 #[test]
 fn a_lock_that_was_not_reclaimed_in_time_is_lost_and_its_program_hears_of_it() {
     needs_forebay!();
@@ -374,7 +374,7 @@ fn a_lock_that_was_not_reclaimed_in_time_is_lost_and_its_program_hears_of_it() {
     let cluster = cluster(3);
     let (mut b, mut c) = (locker(&cluster, 1, "f", "rw"), locker(&cluster, 2, "f", "rw"));
     assert_eq!(b.ask("fcntl w 0 10"), "ok");
-    // It stands still for so long that the others take it for dead.
+    // The node stands still for so long that the others take it for dead.
     cluster.nodes[1].pause();
     c.tell("fcntl w 0 10 wait");
     assert_eq!(c.says(QUIET), None);
@@ -387,7 +387,7 @@ fn a_lock_that_was_not_reclaimed_in_time_is_lost_and_its_program_hears_of_it() {
     let said = said.expect("the log says so");
     assert!(said.contains(&b.pid().to_string()) && said.contains("file"), "{said}");
     assert_eq!(c.ask("fcntl u 0 10"), "ok");
-    // Another open file of the same program is as good as any.
+    // Another open file of the same program is not affected.
     assert_eq!(b.ask("open rw"), "ok");
     assert_eq!(b.ask("fcntl w 0 10"), "ok");
     assert_eq!(c.ask("fcntl w 0 10"), EAGAIN);
@@ -413,7 +413,7 @@ fn locks_of_a_home_that_is_away_fail_within_the_patience() {
     assert!(is_away(&said), "{said}");
     proof!("both failed within {:?}", began.elapsed());
     assert!(cluster.nodes[2].log_since(log).contains("a lock was not taken"));
-    // Who gives back what he has is not held up by it.
+    // Releasing a lock is not held up by that.
     assert_eq!(b.ask("fcntl u 0 10"), "ok");
     cluster.nodes[0].crash();
     cluster.mount(0, HOLD);
@@ -421,7 +421,7 @@ fn locks_of_a_home_that_is_away_fail_within_the_patience() {
     within(PATIENCE, "the lock is free", || a.ask("fcntl w 0 0") == "ok");
 }
 
-/// A home that stands still hears later that a lock was given back, and not that it was given back twice.
+/// A home that stood still is told later that a lock was released, and only once.
 #[test]
 fn what_a_home_did_not_hear_it_is_told_when_it_is_back() {
     needs_forebay!();
@@ -464,7 +464,7 @@ fn programs_exclude_each_other_while_the_home_is_killed_and_begins_anew() {
             _ => (format!("{how} w 0 1 wait"), format!("{how} u 0 1")),
         };
         for kill in 0..3 {
-            // One has it all the while.
+            // Another locker holds the lock all the while.
             assert_eq!(has.says_of(&take, PATIENCE), "ok", "{how}, kill {kill}");
             let marked = File::options().write(true).create_new(true).open(&mark);
             assert!(marked.is_ok(), "{how}, kill {kill}: somebody else has it, too");
@@ -491,7 +491,7 @@ fn programs_exclude_each_other_while_the_home_is_killed_and_begins_anew() {
     assert!(!log.contains("a lock is lost"), "{log}");
 }
 
-/// Over io_uring a wait keeps an entry of its queue, and interrupts come over /dev/fuse all the same.
+/// Over io_uring a wait keeps an entry of the ring, and interrupts come over /dev/fuse all the same.
 #[test]
 fn many_wait_over_io_uring_and_all_else_goes_on() {
     needs_tools!("etcd");
@@ -533,7 +533,7 @@ fn many_wait_over_io_uring_and_all_else_goes_on() {
     proof!("16 had their turn in {:?}", began.elapsed());
 }
 
-/// As many as may wait at once do, and are all woken; more are told so.
+/// As many programs as may wait at once do, and are all woken; more get an error.
 #[test]
 fn so_many_wait_at_once_and_no_more() {
     needs_forebay!();

@@ -1,15 +1,17 @@
-//! Several nodes with one backing store: what one of them writes, the others see.
+//! Several nodes with one backing store: the others see the writes of each node.
 //!
-//! `data`, `names`, `locks` and `seats_of_locks` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
-//! the registry or a link is gone, `operate` what an operator does then, `reads` how little the store is
-//! asked, `refusals` what must not be mounted together, `clocks` what is so when nodes tell other times.
-//! `grants` says what is so of directories that are read without asking.
-//! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
-//! run, and `overview` is what operators see; `taking_out` says how a node leaves.
-//! `quota` is what is so when the registry is full.
-//! `copies` says how many deaths acknowledged bytes outlive.
-//! `rights` says who may open and change a file there, `mappings` what a mapping there sees, and when its stores count.
-//! `acknowledged` is the same while programs run, `superseded` what is so of a node that wakes after its place was taken.
+//! `data`, `names`, `locks` and `seats_of_locks` test what programs see while all nodes work, `deaths` and `cuts` the
+//! absence of a node, the registry or a link, `operate` an operator's actions then, `reads` how little the store is
+//! asked, `refusals` mounts that must not exist together, `clocks` nodes with different times of day.
+//! `grants` tests directories that are read without asking the registry.
+//! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people run, and
+//! `overview` is the operators' view; `taking_out` tests how a node leaves.
+//! `quota` tests a full registry.
+//! `copies` tests how many deaths acknowledged bytes survive.
+//! `rights` tests who may open and change a file of another node, `mappings` what a mapping of one sees, and when its
+//! stores count.
+//! `acknowledged` tests acknowledged fsyncs while programs run, `superseded` a node that wakes after its place was
+//! taken.
 
 mod acknowledged;
 mod applications;
@@ -40,7 +42,7 @@ use std::path::Path;
 
 use forebay_tests::fill;
 
-/// Bytes of a file, which its seed repeats.
+/// Bytes of a file, repeatable by the seed.
 fn random(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fill(&mut bytes, seed, 0);
@@ -59,7 +61,7 @@ fn append(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     appender(path)?.write_all(bytes)
 }
 
-/// What a call may come to that needs somebody who is away.
+/// Whether this is an error that an operation may have if it needs a node that is away.
 fn is_honest(why: &std::io::Error) -> bool {
     matches!(why.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT | libc::EBUSY))
 }

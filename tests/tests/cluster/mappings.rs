@@ -1,4 +1,4 @@
-//! Files that another node serves, mapped: as of their faults, and what is stored comes home.
+//! Mapped files that another node serves: faults see the file's present state, and stores reach the home.
 
 use std::fs::File;
 use std::hint;
@@ -17,14 +17,14 @@ use crate::{append, appender, is_honest, random, write};
 
 const PAGE: usize = 4096;
 
-/// What nodes believe of names and sizes they believe all through a test.
+/// The nodes' cached names and sizes stay valid all through a test.
 const BELIEVING: &[&str] = &["--preset", "hold", "--entry-ttl", "60s", "--attr-ttl", "60s"];
 
 fn both(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// The file mapped for reading and writing. Nothing has it open besides: a program that this one starts closes nothing.
+/// The file mapped for reading and writing, and closed: a program that this test starts inherits no descriptor of it.
 fn mapped(path: &Path, len: usize) -> Map {
     Map::shared(&both(path), len, true).unwrap()
 }
@@ -44,7 +44,7 @@ fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
     all["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {all:#}"))
 }
 
-/// Requests over /dev/fuse, or over io_uring where the machine has it.
+/// A cluster with requests over /dev/fuse, or over io_uring where the machine has it.
 fn start(count: usize, flags: &[&str], transport: &str) -> Option<Cluster> {
     let switch = (transport == "io-uring").then(Switch::take);
     if let Some(switch) = &switch {
@@ -74,9 +74,9 @@ fn a_mapping_elsewhere_has_what_was_written_before_its_open() {
             let mut map = Map::shared(&file, len, false).unwrap();
             let found = map.bytes().to_vec();
             assert_eq!(difference(&found, &want), None, "{transport}, round {round}");
-            // One that is there still, with the pages that it has, is in nobody's way.
+            // An old mapping that still exists, with its pages, disturbs no other.
             old.push(map);
-            // After it has read pages the kernel asks again in any case; then it believes what it was told.
+            // After it has read pages the kernel asks again in any case; from then on it relies on the answer.
             let told = std::fs::metadata(cluster.at(1, "f")).unwrap().len();
             assert_eq!(told, want.len() as u64);
             let part = random(20_000, round + 2);
@@ -113,7 +113,7 @@ fn what_is_stored_elsewhere_is_at_home_when_it_was_synced_or_unmapped() {
             let part = random(3000, round as u64);
             map.bytes()[at..at + 3000].copy_from_slice(&part);
             want[at..at + 3000].copy_from_slice(&part);
-            // By a descriptor of the same node it is seen before.
+            // A descriptor of the same node sees the stores before that.
             let found = read(&cluster.at(1, "f")).unwrap();
             assert_eq!(difference(&found, &want), None, "{transport}, round {round}: on its node");
             let synced = counter(&cluster, 0, "syncs");
@@ -132,7 +132,7 @@ fn what_is_stored_elsewhere_is_at_home_when_it_was_synced_or_unmapped() {
     proof!("stores came home by msync and munmap");
 }
 
-/// The home makes the file longer while another node has changed the page of its end: what was appended is not
+/// The home makes the file longer while another node has changed the page of its end: the appended bytes are not
 /// overwritten with the zeros that the page has there, however long the kernel there takes the file to be.
 // S-25
 #[test]
@@ -173,8 +173,8 @@ fn a_page_of_the_former_end_does_not_come_over_what_was_appended() {
     proof!("nothing appended was lost");
 }
 
-/// One follows a file that grows through a mapping for reading, then another program of its node maps it to store in the page of
-/// its end, which the follower has read before.
+/// A program follows a growing file through a mapping for reading, then another program of its node maps the file to
+/// store in the page of its end, which the follower has read before.
 // S-25
 #[test]
 fn who_stores_beside_a_follower_leaves_what_was_appended() {
@@ -196,7 +196,7 @@ fn who_stores_beside_a_follower_leaves_what_was_appended() {
         });
     };
     for round in 2..12 {
-        // The end's page, with zeros behind it; or as it was when it was read first.
+        // The page of the end, with zeros behind it; or as it was when it was first read.
         hint::black_box(follows.bytes()[want.len() - 1]);
         grow(&mut want, round);
         shows(&want);
@@ -215,8 +215,8 @@ fn who_stores_beside_a_follower_leaves_what_was_appended() {
     proof!("{} bytes were followed", want.len());
 }
 
-/// The home cuts the file, and makes it longer again: pages that were changed elsewhere before make it no longer, and
-/// bring nothing back but what is in them.
+/// The home cuts the file, and makes it longer again: pages that were changed elsewhere before do not make it longer,
+/// and bring back nothing but their own bytes.
 // S-25
 #[test]
 fn pages_behind_a_new_end_are_not_brought_back() {
@@ -252,7 +252,7 @@ fn pages_behind_a_new_end_are_not_brought_back() {
     proof!("what was cut off stayed away");
 }
 
-/// A program makes the file longer itself, and stores behind what was its end.
+/// A program makes the file longer itself, and stores behind its former end.
 #[test]
 fn what_is_stored_behind_an_end_that_its_own_node_has_moved_counts() {
     needs_forebay!();
@@ -289,7 +289,7 @@ fn what_is_stored_behind_an_end_that_its_own_node_has_moved_counts() {
     proof!("three ways to grow");
 }
 
-/// Pages have their place also where the descriptor appends, on either node.
+/// Pages are written to their place even if the descriptor appends, on either node.
 // S-25
 #[test]
 fn pages_of_a_descriptor_that_appends_come_home_to_their_place() {
@@ -317,14 +317,14 @@ fn pages_of_a_descriptor_that_appends_come_home_to_their_place() {
     proof!("mappings of two appending descriptors");
 }
 
-/// The claim goes, and the node that has the file mapped becomes its home, where programs are passed through. The
-/// mapping goes on beside them.
+/// The claim is given back, and the node that has the file mapped becomes its home, where programs are passed
+/// through. The mapping goes on beside them.
 #[test]
 fn a_mapping_outlives_that_its_own_node_becomes_the_home() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, &[HOLD, &["--passthrough", "always"]].concat());
-    // So that of the pages that are read with another there are some which are not there yet.
+    // Large, so that some of the pages that are read together are still missing.
     let mut want = random(8 << 20, 1);
     write(&cluster.at(0, "f"), &want);
     let file = File::open(cluster.at(1, "f")).unwrap();
@@ -344,7 +344,7 @@ fn a_mapping_outlives_that_its_own_node_becomes_the_home() {
         native.bytes()[at + 100..at + 200].fill(b'm');
         want[at..at + 100].fill(round);
         want[at + 100..at + 200].fill(b'm');
-        // A page that is not there yet comes as the file is now.
+        // A missing page comes with the file's present bytes.
         let found = map.bytes()[at..at + 200].to_vec();
         assert_eq!(difference(&found, &want[at..at + 200]), None, "round {round}");
     }
@@ -359,7 +359,7 @@ fn a_mapping_outlives_that_its_own_node_becomes_the_home() {
     proof!("three native writers beside a mapping from before");
 }
 
-/// With copies: stores that were not synced when their home died come to the one that takes its place.
+/// With copies: unsynced stores whose home died reach the node that takes its place.
 #[test]
 fn what_was_stored_comes_to_the_heir_of_a_dead_home() {
     needs_forebay!();
@@ -394,12 +394,12 @@ fn what_was_stored_comes_to_the_heir_of_a_dead_home() {
     proof!("synced after {took:?}");
 }
 
-/// Others append all the time while the first page is changed through a mapping, and the size is asked for.
+/// Other programs append all the time while the first page is changed through a mapping, and the size is asked for.
 #[test]
 fn no_line_is_lost_beside_a_mapping_of_the_page_it_goes_to() {
     needs_forebay!();
     needs_tools!("etcd");
-    // All of both nodes' are in the first page.
+    // All lines of both nodes are in the first page.
     const LINES: usize = 220;
     for mapper in [1, 0] {
         let cluster =
@@ -452,7 +452,7 @@ fn no_line_is_lost_beside_a_mapping_of_the_page_it_goes_to() {
     proof!("{LINES} lines of each of two nodes");
 }
 
-/// A page that cannot be had is an error in the end, and so is one that cannot be brought home.
+/// A page that cannot be fetched is an error in the end, and so is one that cannot be written back.
 // S-25
 #[test]
 fn a_dead_home_fails_faults_and_syncs_within_bounds() {
@@ -483,7 +483,7 @@ fn a_dead_home_fails_faults_and_syncs_within_bounds() {
         proof!("{how}: an msync failed after {took:?} with {why}");
         let (_, took) = bounded("munmap", move || drop((faults, stores)));
         proof!("{how}: munmap took {took:?}");
-        // The node itself is well.
+        // The node itself works.
         write(&cluster.at(1, "own"), b"own");
         let began = std::time::Instant::now();
         cluster.umount(1);

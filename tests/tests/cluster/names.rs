@@ -13,10 +13,10 @@ use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, sys, within};
 
 use crate::{append, random, write};
 
-/// Names and attributes may be so old elsewhere: the time to live that the mounts have, and some more.
+/// The greatest age of names and attributes elsewhere: the mounts' time to live, and some more.
 const SEEN: Duration = Duration::from_secs(5);
 
-/// What one node does to `f`, which another has claimed, and what must be so on all of them afterwards.
+/// A change by one node to `f`, which another has claimed, and the state that all nodes must show afterwards.
 struct Change {
     what: &'static str,
     make: fn(&Path) -> std::io::Result<()>,
@@ -208,7 +208,7 @@ fn a_file_that_is_unlinked_elsewhere_stays_for_who_has_it_open() {
     file.read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"bAFTER");
     within(SEEN, "the name is gone", || is_gone(&cluster.at(0, "f")));
-    // A new file of that name is another one.
+    // A new file of that name is a different file.
     write(&cluster.at(1, "f"), b"new");
     within(SEEN, "the new file shows", || reads_as(&cluster.at(0, "f"), b"new"));
     drop(file);
@@ -231,7 +231,7 @@ fn who_has_a_file_open_that_its_home_removes_knows_its_attributes() {
                 fs::rename(cluster.at(0, "new"), cluster.at(0, "f")).unwrap();
             }
         }
-        // What the kernel knew is old by then.
+        // The kernel's cached attributes are old by then.
         std::thread::sleep(SEEN);
         let attrs = file.metadata().unwrap();
         assert_eq!((attrs.len(), attrs.nlink()), (6, 0));
@@ -265,7 +265,7 @@ fn a_directory_is_renamed_with_files_in_it_that_others_have_claimed() {
         }
     };
     check("renamed");
-    // Everybody goes on below the new name, and may make the old one again.
+    // All nodes go on below the new name, and may make the old one again.
     append(&cluster.at(0, "e/log"), b"one\n").unwrap();
     append(&cluster.at(2, "e/log"), b"two\n").unwrap();
     assert_eq!(read(&cluster.at(1, "e/log")).unwrap(), b"one\ntwo\n");
@@ -283,7 +283,7 @@ fn a_directory_is_renamed_with_files_in_it_that_others_have_claimed() {
     }
 }
 
-/// Names of who makes them at once are given once.
+/// Of the nodes that make a name at once exactly one succeeds.
 #[test]
 fn of_many_who_make_one_name_exclusively_one_does() {
     needs_forebay!();
@@ -324,7 +324,7 @@ fn of_many_who_make_one_name_exclusively_one_does() {
     proof!("{winners:?} of 50 names went to n1, n2, n3");
 }
 
-/// The kernel of n2 has a node of the file from before n1 claimed it.
+/// n2's kernel has an inode of the file from before n1 claimed it.
 #[test]
 fn a_file_that_was_looked_up_before_it_went_elsewhere_is_opened_there_and_here_again() {
     needs_forebay!();
@@ -352,7 +352,8 @@ fn a_file_that_was_looked_up_before_it_went_elsewhere_is_opened_there_and_here_a
     assert_eq!(seen_there(), None);
 }
 
-/// As the tasks of a parallel program do: one makes the file anew, all open it, whatever had its name before.
+/// As the tasks of a parallel program do: one makes the file anew, all open it, even if another file had its
+/// name before.
 #[test]
 fn nodes_that_open_a_new_file_at_once_write_parts_of_one_file() {
     needs_forebay!();

@@ -1,4 +1,4 @@
-//! What an operator decides of a dead node.
+//! An operator's decisions about a dead node.
 
 use std::fs::File;
 
@@ -53,13 +53,13 @@ fn what_a_dead_node_has_is_listed_and_given_up_by_name_only() {
     }
     let out = cluster.forebay(1, &["member", "remove", mnt, "n1"]);
     assert!(out.code == Some(2) && out.stderr.contains("3 files"), "{out:#?}");
-    // By path: the others stay.
+    // Given up by path: the other files stay.
     cluster.forebay(1, &["member", "give-up", mnt, "n1", "d", "--confirm", "n1"]).ok();
     reads(&cluster.at(1, "d/a"), b"on the store");
     reads(&cluster.at(1, "d/b"), b"on the store");
     assert!(read(&cluster.at(1, "c")).is_err(), "that was not given up");
     write(&cluster.at(1, "d/a"), b"written since");
-    // It comes back: what was given up is kept aside, the rest is its own as ever.
+    // The node comes back: given-up files are kept aside, the rest is its own as before.
     cluster.mount(0, HOLD);
     reads(&cluster.at(0, "c"), &newer);
     reads(&cluster.at(1, "c"), &newer);
@@ -91,7 +91,7 @@ fn what_a_dead_node_has_is_told_by_who_has_copies() {
         (of(&told[0]), of(&told[1])),
         (("n1".into(), 5000.into()), ("n1".into(), 70_000.into()))
     );
-    // n1 is asked no more as soon as it does not answer; n2 has copies, and later the files themselves.
+    // n1 is not asked any more once it does not answer; n2 has copies, and later the files themselves.
     cluster.nodes[0].pause();
     let told = missing("--json").ok().json();
     assert_eq!(
@@ -123,7 +123,7 @@ fn a_dead_node_is_taken_out_and_its_name_is_free() {
     cluster.forebay(1, &["member", "remove", mnt, "n1"]).ok();
     let told = cluster.forebay(1, &["status", "--cluster", mnt]).ok();
     assert!(!told.stdout.contains("n1"), "{told:#?}");
-    // Its flash is gone for good: another takes its name.
+    // The node's flash is gone for good: another node takes its name.
     std::fs::remove_dir_all(&cluster.nodes[0].tier).unwrap();
     cluster.mount(0, HOLD);
     write(&cluster.at(0, "f"), b"anew");
@@ -153,13 +153,13 @@ fn ls_says_how_many_members_have_what_was_acknowledged_of_each_file() {
     assert_eq!(copies_of(&cluster, 0, "a"), serde_json::json!({ "members": 1, "wanted": 1 }));
     let page = cluster.forebay(0, &["ls", "-l", text(&cluster.nodes[0].mnt)]).ok().stdout;
     assert!(page.lines().any(|line| line.contains("1 of 1") && line.ends_with(" a")), "{page}");
-    // The partner is gone, and struck off by the next fsync.
+    // The partner is gone, and the next fsync removes it.
     kill(cluster.nodes[1].pid(), libc::SIGKILL);
     synced("b");
     for name in ["a", "b"] {
         within(PATIENCE, "no copy is told of", || copies_of(&cluster, 0, name)["members"] == 0);
     }
-    // What is home needs none.
+    // Flushed files need no copies.
     cluster.flush(0);
     within(PATIENCE, "it is clean", || copies_of(&cluster, 0, "home").is_null());
 }

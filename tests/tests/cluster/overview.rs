@@ -1,4 +1,4 @@
-//! What `forebay status --cluster` says.
+//! The output of `forebay status --cluster`.
 
 use forebay_tests::cluster::{Cluster, HOLD};
 use forebay_tests::{PATIENCE, needs_forebay, needs_tools, text, within};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::write;
 
-/// As one node tells it.
+/// The overview of one node.
 fn told(cluster: &Cluster, node: usize) -> Value {
     let mnt = text(&cluster.nodes[node].mnt);
     cluster.forebay(node, &["status", "--cluster", mnt, "--json"]).ok().json()
@@ -50,7 +50,7 @@ fn status_cluster_tells_all_members_alike_on_each_node() {
         assert!(is_address && epoch == Some(1), "{one:#}");
         assert_eq!((&one["alive"], &one["claims"]), (&Value::Bool(true), &claims.into()));
     }
-    // For people it names the same.
+    // The text for people names the same nodes.
     let mnt = text(&cluster.nodes[2].mnt).to_string();
     let page = cluster.forebay(2, &["status", "--cluster", &mnt]).ok().stdout;
     for name in names {
@@ -68,7 +68,7 @@ fn status_cluster_tells_all_members_alike_on_each_node() {
     assert!(page.lines().any(|line| line.contains("n1") && line.contains("DEAD")), "{page}");
     cluster.umount(2);
     within(PATIENCE, "who has unmounted is not alive", || !cluster.is_alive(1, "n3"));
-    // A member that has left holds nothing, and is not one that died with what it held.
+    // A member that has left holds nothing, and is not shown as one that died with claims.
     let mnt = text(&cluster.nodes[1].mnt).to_string();
     let page = cluster.forebay(1, &["status", "--cluster", &mnt]).ok().stdout;
     let line = |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap().to_string();

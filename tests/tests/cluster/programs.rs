@@ -1,4 +1,4 @@
-//! Random programs on all nodes at once, and a judge of what they saw.
+//! Random programs on all nodes at once, and a judge of their observations.
 //!
 //! Some files hold a value that is overwritten in place, some are published by a rename, some are logs to
 //! which all append, and new files are made, renamed, changed and removed. Every operation has its times;
@@ -25,21 +25,21 @@ use judge::{Item, Judge};
 
 const FILES: u64 = 5;
 const LOGS: u64 = 2;
-/// How old a name may be elsewhere: the mounts' `entry-ttl`, and some more for a slow machine.
+/// The greatest age of a name elsewhere: the mounts' `entry-ttl`, and some more for a slow machine.
 const SLACK: Duration = Duration::from_millis(400);
 
-/// Bytes go home now and then, so that claims come and go.
+/// Files are flushed now and then, so that claims come and go.
 const EAGER: &[&str] =
     &["--max-age", "500ms", "--settle", "200ms", "--entry-ttl", "100ms", "--attr-ttl", "100ms"];
 
 /// What all programs share.
 struct World<'a> {
     cluster: &'a Cluster,
-    /// Of each node: held while its mount is used, and alone while it is taken away.
+    /// One lock per node: shared while its mount is used, exclusive while it is removed.
     in_use: Vec<RwLock<()>>,
     judge: Judge,
     over: AtomicBool,
-    /// Whether something is being done to the nodes, so that operations may fail.
+    /// Whether faults are injected into the nodes, so that operations may fail.
     faults: bool,
     refused: AtomicU64,
 }
@@ -51,11 +51,11 @@ struct Program<'a> {
     name: String,
     rng: Rng,
     number: u64,
-    /// Values are told apart by who wrote them.
+    /// The id of the program, which is a part of its values.
     id: u64,
 }
 
-/// A value as a file holds it, so long that a torn one shows.
+/// A value as a file holds it, long enough for a torn one to show.
 fn content(value: u64, lines: u64) -> Vec<u8> {
     format!("value {value:017}\n").repeat(lines as usize).into_bytes()
 }
@@ -194,8 +194,8 @@ impl Program<'_> {
         Ok(())
     }
 
-    /// Does something to a file that nobody else changes meanwhile; what becomes of a file of which it
-    /// failed is not known, and nobody looks at it again.
+    /// Changes a file that no other program changes meanwhile; if the change fails, the state of the file
+    /// is unknown, and no program looks at it again.
     fn change(&mut self, how: fn(&mut Self, Item) -> Result<Option<Item>>) -> Result<()> {
         let chance = self.rng.word();
         let Some(item) = self.world.judge.take(chance) else { return Ok(()) };
@@ -234,7 +234,7 @@ impl Program<'_> {
                 self.world.judge.wrong(why);
                 Ok(())
             }
-            // It was renamed or removed between the choice and the open.
+            // The file was renamed or removed between the choice and the open.
             Err(_) if !self.world.judge.has(&item) => Ok(()),
             Err(why) if self.world.faults && why.kind() != ErrorKind::NotFound => Err(why),
             Err(why) => {
@@ -245,8 +245,9 @@ impl Program<'_> {
     }
 }
 
-/// Opens a name that others replace all the time: an open that meets two replacements may say ESTALE, as on
-/// NFS, or EIO where what it had open went away with its name at its home; who opens it again must find it.
+/// Opens a name that other programs replace all the time: an open that meets two replacements may fail with
+/// ESTALE, as on NFS, or with EIO where the opened file lost its name at its home; a second open must find
+/// the file.
 fn read_published(at: &Path) -> Result<Vec<u8>> {
     let mut last = fs::read(at);
     for _ in 0..3 {
@@ -260,7 +261,7 @@ fn read_published(at: &Path) -> Result<Vec<u8>> {
     last
 }
 
-/// What is said by the mount of a daemon that was killed.
+/// Whether the error is that of a mount whose daemon was killed.
 fn is_dead(why: &Error) -> bool {
     let dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV];
     why.raw_os_error().is_some_and(|errno| dead.contains(&errno))
@@ -279,10 +280,10 @@ fn lay(cluster: &Cluster) {
     }
 }
 
-/// Does something to the nodes, and undoes it.
+/// Injects a fault into the nodes, and undoes it.
 type Inject<'a> = dyn Fn(&World, &mut Rng) + Sync + 'a;
 
-/// Runs two programs on each node for a time, with something done to the nodes meanwhile.
+/// Runs two programs on each node for a time, with faults injected meanwhile.
 fn run_programs(cluster: &Cluster, seed: u64, time: Duration, faults: Option<&Inject>) -> Judge {
     lay(cluster);
     let world = World {
@@ -316,7 +317,7 @@ fn run_programs(cluster: &Cluster, seed: u64, time: Duration, faults: Option<&In
     world.judge
 }
 
-/// Compares what all nodes show, and at last the store, with what the programs know.
+/// Compares the contents that all nodes show, and at last those of the store, with the programs' records.
 fn settle(cluster: &Cluster, judge: &Judge) {
     thread::sleep(SLACK);
     for round in ["at the end", "flushed"] {
@@ -478,7 +479,7 @@ fn programs_see_what_had_been_written_though_links_are_cut() {
     proof!("seed {seed}: {refused} refusals, {elsewhere} of {reads} reads saw another's");
 }
 
-/// The judge passes one directory that all share, and not mounts that know nothing of each other.
+/// The judge accepts one directory that all share, and rejects mounts that know nothing of each other.
 #[test]
 fn the_judge_tells_one_file_system_from_three_that_only_share_a_store() {
     needs_forebay!();

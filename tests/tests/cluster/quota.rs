@@ -14,7 +14,8 @@ use crate::{is_honest, random, write};
 
 const QUOTA: u64 = 16 << 20;
 
-/// One more version of one key, of so many bytes: history that a compaction takes away. Whether etcd took it.
+/// Puts one more version of one key, of this many bytes: history that a compaction removes. Returns whether
+/// etcd accepted it.
 fn put(cluster: &Cluster, bytes: usize) -> bool {
     // "fill" and "vvv...", as etcd's JSON wants them.
     let body = json!({ "key": "ZmlsbA==", "value": "dnZ2".repeat(bytes / 3) });
@@ -27,7 +28,7 @@ fn size(cluster: &Cluster) -> u64 {
     status["dbSize"].as_str().and_then(|size| size.parse().ok()).expect("it tells its size")
 }
 
-/// What etcd's manual says: compact, defragment, disarm.
+/// The remedy of etcd's manual: compact, defragment, disarm.
 fn remedy(cluster: &Cluster) {
     let status = cluster.registry.admin("/v3/maintenance/status", &json!({}));
     let revision = status["header"]["revision"].clone();
@@ -65,7 +66,7 @@ pub fn metrics(node: &Member) -> String {
     page
 }
 
-/// A gauge of a node's, by its name without `forebay_`.
+/// A gauge of a node, by its name without `forebay_`.
 fn gauge(node: &Member, name: &str) -> f64 {
     let page = metrics(node);
     let line = page.lines().find(|line| line.starts_with(&format!("forebay_{name}{{")));
@@ -87,10 +88,10 @@ fn a_quota_is_warned_of_and_a_full_registry_stops_new_claims_alone() {
     assert_eq!(gauge(&cluster.nodes[0], "cluster_epoch"), 1.0);
     assert!(gauge(&cluster.nodes[0], "cluster_revision") > 1.0);
     assert_eq!(gauge(&cluster.nodes[0], "cluster_grants"), 0.0);
-    // Nearly full: said where people look, once in the log, and to who collects metrics.
+    // Nearly full: shown in the status, once in the log, and in the metrics.
     while size(&cluster) <= QUOTA * 65 / 100 {
         assert!(put(&cluster, 1 << 20), "it takes it");
-        // Its size is told once it has written what it took, every 100 ms.
+        // etcd reports its size once it has written the data, every 100 ms.
         std::thread::sleep(std::time::Duration::from_millis(250));
     }
     assert!(problems(&cluster).contains("of its quota are used"), "{}", problems(&cluster));
@@ -107,14 +108,14 @@ fn a_quota_is_warned_of_and_a_full_registry_stops_new_claims_alone() {
     let fills = (0..40).position(|_| !put(&cluster, 1 << 20)).expect("the quota holds");
     within(PATIENCE, "the alarm is told", || problems(&cluster).contains("NOSPACE"));
     within(PATIENCE, "the log tells of it, too", || log().contains("alarm NOSPACE"));
-    // What is claimed goes on, also from elsewhere, and goes home.
+    // Claimed files work, also from elsewhere, and are flushed.
     let newer = random(300_000, 1);
     write(&cluster.at(0, "f"), &newer);
     File::open(cluster.at(0, "f")).unwrap().sync_all().unwrap();
     reads(&cluster.at(1, "f"), &newer);
     cluster.flush(0);
     assert_eq!(cluster.stored("f").unwrap(), newer);
-    // A new claim fails, soon, and the log says why.
+    // A new claim fails, soon, and the log has the reason.
     let new = cluster.at(1, "new");
     let (made, took) = bounded("a new file in a full registry", move || std::fs::write(new, b"x"));
     let why = made.expect_err("nothing can be agreed");
@@ -124,7 +125,7 @@ fn a_quota_is_warned_of_and_a_full_registry_stops_new_claims_alone() {
     };
     assert!(cluster.nodes[1].log().lines().any(says_why), "the log says why");
     assert!(cluster.is_alive(0, "n1") && cluster.is_alive(0, "n2"), "leases are renewed");
-    // It heals by itself once there is room.
+    // The cluster recovers by itself once there is room.
     remedy(&cluster);
     within(PATIENCE, "new claims are made", || {
         std::fs::write(cluster.at(1, "new"), b"new").is_ok()
@@ -154,7 +155,7 @@ fn a_member_that_hears_nothing_of_the_registry_is_told_to_be_behind() {
     within(PATIENCE, "both have heard of all", || behind() == Some(0));
     cluster.cut_from_registry(1);
     write(&cluster.at(0, "f"), b"claimed meanwhile");
-    // Until its lease has run out n2 is asked.
+    // n2 is asked until its lease has run out.
     within(PATIENCE, "n2 is behind", || behind().is_some_and(|changes| changes > 0));
     let page = cluster.forebay(0, &["status", "--cluster", text(&cluster.nodes[0].mnt)]).ok();
     let of_n2 = page.stdout.lines().find(|line| line.contains("n2")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What all nodes read is read from the store once.
+//! Files that all nodes read are read from the store once.
 
 use forebay_tests::cluster::{Cluster, HOLD, difference, read, reads};
 use forebay_tests::{PATIENCE, needs_forebay, needs_tools, text, within};
@@ -8,7 +8,7 @@ use crate::{random, write};
 const SHARE: &[&str] =
     &["--preset", "hold", "--entry-ttl", "100ms", "--attr-ttl", "100ms", "--share-reads"];
 
-/// Bytes that a node has read from the store, and from other nodes.
+/// The bytes that a node has read from the store, and from other nodes.
 fn fetched(cluster: &Cluster, node: usize) -> (u64, u64) {
     let mnt = text(&cluster.nodes[node].mnt);
     let stats = cluster.forebay(node, &["stats", "--json", mnt]).ok().json();
@@ -51,7 +51,7 @@ fn a_dataset_that_all_nodes_read_leaves_the_store_once() {
     assert!(near >= size * 290 / 100, "three of four got theirs from another: {of:?}");
 }
 
-/// A reader that dies is not waited for, and newer bytes are never hidden by what another has read.
+/// Other nodes do not wait for a reader that dies, and its bytes never hide newer ones.
 #[test]
 fn who_reads_for_all_may_die_and_what_is_written_is_seen() {
     needs_forebay!();
@@ -95,7 +95,7 @@ fn a_prefetch_on_all_nodes_fetches_once_and_names_what_failed() {
     assert!(of.iter().all(|(store, near)| store + near == size), "each has all of it: {of:?}");
     assert!(store <= size * 105 / 100, "the store gave {store} for {size}: {of:?}");
     std::fs::remove_dir_all(cluster.backing.join("d")).unwrap();
-    // One that stands still is named, and not waited for without end.
+    // A node that stands still is named, and the wait for it is bounded.
     write(&cluster.backing.join("one"), &bytes);
     cluster.nodes[2].pause();
     let one = cluster.at(0, "one");

@@ -1,11 +1,11 @@
-//! What must not be mounted together, and that the refusal says what to do.
+//! Mounts that must not exist together, and the remedies in the refusals.
 
 use forebay_tests::cluster::{Cluster, HOLD, Registry, read, write_key};
 use forebay_tests::{PATIENCE, free_port, needs_forebay, needs_tools, text, within};
 
 use crate::write;
 
-/// Words of an error, of which each must be there.
+/// Asserts that an error has all these words.
 #[track_caller]
 fn says(out: &forebay_tests::Out, words: &[&str]) {
     assert_ne!(out.code, Some(0), "{out:#?}");
@@ -33,7 +33,7 @@ fn a_shared_store_is_not_mounted_for_writing_without_its_registry() {
             cluster.umount(0);
         }
     }
-    // Below its root, too.
+    // Nor a directory below its root.
     std::fs::create_dir(cluster.backing.join("sub")).unwrap();
     let mut below = cluster.stranger("below", &[]);
     below.backing = cluster.backing.join("sub");
@@ -53,7 +53,7 @@ fn two_nodes_of_one_name_are_refused() {
     let twin = cluster.stranger("twin", &["--registry", &address, "--node", "n1"]);
     says(&twin.try_mount(None, HOLD), &["n1", "--node"]);
     assert!(!twin.tier.exists(), "its new tier goes again");
-    // The first one goes on.
+    // The first node goes on.
     crate::append(&cluster.at(0, "f"), b" n1").unwrap();
     assert_eq!(read(&cluster.at(1, "f")).unwrap(), b"of the first n1");
     let other = cluster.stranger("other", &["--registry", &address, "--node", "n3"]);
@@ -62,7 +62,8 @@ fn two_nodes_of_one_name_are_refused() {
     forebay_tests::tool("umount", &[text(&other.mnt)]).ok();
 }
 
-/// A name belongs to the tier that the registry was told of: were it removed, the name could not be used any more.
+/// A name belongs to the tier that the registry knows: if the tier were removed, the name could not be used any
+/// more.
 #[test]
 fn a_new_tier_that_the_registry_knows_stays_when_its_mount_fails() {
     needs_forebay!();
@@ -92,7 +93,7 @@ fn only_loopback_is_served_without_a_key() {
     says(&out, &["no-such-key"]);
 }
 
-/// Whose key is another gets no byte, and hears why.
+/// A node with another key gets no byte, and an error that says why.
 #[test]
 fn a_node_with_another_key_reads_nothing_of_the_others() {
     needs_forebay!();
@@ -113,7 +114,7 @@ fn a_node_with_another_key_reads_nothing_of_the_others() {
     } else {
         says(&out, &["key"]);
     }
-    // With the right one it is a member.
+    // With the right key it is a member.
     let right = cluster.root.join("key1");
     cluster.nodes[1].set_flag("--cluster-key", text(&right));
     cluster.mount(1, HOLD);
@@ -132,7 +133,7 @@ fn a_store_of_one_registry_is_refused_under_another() {
     let flags = ["--registry", &other.address(), "--node", "n2"];
     let out = cluster.stranger("stray", &flags).try_mount(None, HOLD);
     says(&out, &["registry"]);
-    // Nor under another prefix of the same one.
+    // Nor under another prefix of the same registry.
     let prefix = cluster.registry.address().replace("/test", "/another");
     let flags = ["--registry", &prefix, "--node", "n2"];
     let out = cluster.stranger("stray2", &flags).try_mount(None, HOLD);
@@ -170,7 +171,7 @@ fn a_registry_that_does_not_answer_is_told_with_its_address() {
     assert_eq!(out.code, Some(2), "{out:#?}");
 }
 
-/// An operator has restored a copy: what was claimed since is forgotten, and somebody else could claim it.
+/// An operator has restored a copy: later claims are forgotten, and another node could claim the same files.
 // S-25
 #[test]
 fn a_registry_that_is_older_than_the_tier_has_seen_is_refused() {
@@ -190,7 +191,7 @@ fn a_registry_that_is_older_than_the_tier_has_seen_is_refused() {
     cluster.mount(0, HOLD);
     write(&cluster.at(0, "f"), b"claimed since");
     cluster.nodes[0].umount_dirty(None);
-    // What it sees of the registry it has noted by the next start at the latest.
+    // The node has noted the registry's state by the next start at the latest.
     cluster.mount(0, HOLD);
     cluster.nodes[0].umount_dirty(None);
     swap(&mut cluster, &copy, &data);
@@ -198,7 +199,7 @@ fn a_registry_that_is_older_than_the_tier_has_seen_is_refused() {
         &cluster.nodes[0].try_mount(None, HOLD),
         &["restored from an older copy", "registry.json"],
     );
-    // As it says.
+    // The remedy of the message.
     let noted = cluster.nodes[0].tier.join("run/registry.json");
     std::fs::remove_file(&noted).unwrap();
     cluster.mount(0, HOLD);
@@ -207,7 +208,7 @@ fn a_registry_that_is_older_than_the_tier_has_seen_is_refused() {
     assert_eq!(read(&cluster.at(0, "f")).unwrap(), b"claimed since");
 }
 
-/// A certificate for this machine's members, and its key, signed by `ca` (by itself, if it is called so).
+/// A certificate for this machine's members, and its key, signed by `ca` (by itself, if `name` is `ca`).
 fn certify(dir: &std::path::Path, name: &str) {
     let own = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
     let ca = |end: &str| dir.join(format!("ca.{end}")).display().to_string();

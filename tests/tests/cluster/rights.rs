@@ -1,5 +1,5 @@
-//! Who may open and change a file that another node has claimed: its home decides by the attributes that are so there,
-//! whatever the kernel of the program's node still believes of it.
+//! The right to open and change a file that another node has claimed: its home decides by the present attributes
+//! there, whatever the kernel of the program's node has cached.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use forebay_tests::{needs_forebay, needs_tools, sys};
 
 use crate::write;
 
-/// What a node has been told of a file it believes for longer than a test takes.
+/// Nodes keep cached attributes for longer than a test takes.
 const LONG: &[&str] = &["--preset", "hold", "--entry-ttl", "10m", "--attr-ttl", "10m"];
 
 const OWNER: User = User { uid: 47_101, gid: 47_101, groups: &[] };
@@ -22,7 +22,7 @@ const MEMBER: User = User { uid: 47_102, gid: 47_102, groups: &[5, 47_110, 6] };
 const STRANGER: User = User { uid: 47_103, gid: 47_103, groups: &[] };
 const GROUP: u32 = 47_110;
 
-/// Two nodes, the first of which has claimed `f`, whose mode the second has seen as 0666.
+/// Two nodes, the first of which has claimed `f`; the second has seen its mode as 0666.
 struct Bed {
     cluster: Cluster,
 }
@@ -96,7 +96,7 @@ fn a_home_lets_those_open_a_file_who_may_by_now() {
     is_refused(libc::EACCES, &STRANGER.run(0, size), "0640, a stranger truncates");
     read(MEMBER).expect("nothing was cut");
 
-    // The list names the stranger, and takes it from the group.
+    // The list grants rights to the stranger, and removes them from the group.
     let list = [
         Entry::Owner(6),
         Entry::User(STRANGER.uid, 4),
@@ -135,7 +135,7 @@ fn a_home_lets_its_owner_alone_change_a_files_attributes() {
     needs_forebay!();
     needs_tools!("etcd");
     let bed = Bed::new();
-    // The other node believes that it is its first owner's still.
+    // The other node still has the first owner in its cache.
     chown(bed.at_home("f"), Some(MEMBER.uid), Some(GROUP)).unwrap();
     bed.set_mode(0o604);
     let at = bed.elsewhere("f");
@@ -159,7 +159,7 @@ fn a_home_lets_its_owner_alone_change_a_files_attributes() {
     assert!(is_so());
 }
 
-/// The kernel runs it for who may not read it.
+/// The kernel runs the program for a user who may not read it.
 #[test]
 fn a_program_that_may_be_run_and_not_read_is_run_elsewhere() {
     needs_forebay!();

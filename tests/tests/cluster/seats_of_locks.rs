@@ -1,4 +1,4 @@
-//! Where a lock is, when that is not plain: a home that is taken for dead and lives, a file whose name is gone.
+//! The node that holds a lock in unusual cases: a home that is taken for dead and lives, a file whose name is gone.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,8 +14,8 @@ fn locker(cluster: &Cluster, node: usize, name: &str, how: &str) -> Locker {
     Locker::start(env!("CARGO_BIN_EXE_locker"), &cluster.at(node, name), how)
 }
 
-/// A program asks for a lock when the home has stood still for some time, and hears that it failed when the home counts as
-/// dead. The home goes on, reads what it was asked, and must not keep a lock for nobody.
+/// A program asks for a lock when the home has stood still for some time, and gets an error when the home counts as
+/// dead. The home wakes, reads the request, and must not keep a lock without a holder.
 #[test]
 fn a_lock_that_was_asked_of_a_home_taken_for_dead_is_nobodys_afterwards() {
     needs_forebay!();
@@ -28,7 +28,7 @@ fn a_lock_that_was_asked_of_a_home_taken_for_dead_is_nobodys_afterwards() {
     let mut asks = locker(&cluster, 1, "f", "rw");
     let mut other = locker(&cluster, 2, "f", "rw");
     cluster.nodes[0].pause();
-    // Its lease is 10 s, and who asks waits 5 s.
+    // The home's lease is 10 s, and the program waits 5 s.
     sleep(Duration::from_secs(7));
     assert!(cluster.is_alive(1, "n1"), "it counts as alive when it is asked");
     let said = asks.says_of("fcntl w 0 10", Duration::from_secs(15));
@@ -39,7 +39,7 @@ fn a_lock_that_was_asked_of_a_home_taken_for_dead_is_nobodys_afterwards() {
     within(PATIENCE, "the lock is free", || other.ask("fcntl w 0 10") == "ok");
 }
 
-/// A node whose program has removed the file is not the only one that has it open.
+/// The node whose program has removed the file is not the only one that has it open.
 #[test]
 fn a_file_whose_name_is_gone_has_one_home_for_its_locks() {
     needs_forebay!();

@@ -1,5 +1,5 @@
-//! What programs have open on a node that stood still until another had its place: it says so, and nothing of it is
-//! acknowledged that nobody keeps. What was durable before is the new home's.
+//! Open files on a node that stood still until another node took its place: they fail, and nothing is acknowledged
+//! that is not kept. Bytes that were durable before are at the new home.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,14 +12,14 @@ use crate::write;
 
 const EIO: &str = "errno 5";
 
-/// A load there ends with SIGBUS.
+/// A load would end with SIGBUS.
 const EFAULT: &str = "errno 14";
 
-/// On the node whose place is taken: each is open there, and used in its way when it wakes.
+/// Files on the node whose place is taken: each is open there, and used in its own way when the node wakes.
 const NEAR: [&str; 9] =
     ["read", "write", "append", "cut", "allocate", "synced", "closed", "stored", "faulted"];
 
-/// Its home is the other node.
+/// Files whose home is the other node.
 const FAR: [&str; 3] = ["far", "far-closed", "far-stored"];
 
 fn was() -> Vec<u8> {
@@ -39,7 +39,7 @@ impl Open<'_> {
         Open { cluster, name, holder }
     }
 
-    /// What it does while all is well: none of it is synced.
+    /// The operations while all nodes work: none of them is synced.
     fn begins(&mut self) {
         let commands: &[&str] = match self.name {
             "synced" | "closed" | "far" | "far-closed" => &["write 0 NEW"],
@@ -61,7 +61,7 @@ impl Open<'_> {
         assert_eq!(said, want, "{}: {command}\n{}", self.name, self.cluster.nodes[0].log());
     }
 
-    /// What it is used for once its node has heard of it all.
+    /// The operations after the node has learned that its place was taken.
     fn goes_on(&mut self) {
         match self.name {
             "read" => {
@@ -105,7 +105,7 @@ fn what_is_open_on_a_node_whose_place_was_taken_fails_and_acknowledges_nothing()
     let mut open: Vec<Open> =
         NEAR.iter().chain(&FAR).map(|name| Open::new(&cluster, name)).collect();
     open.iter_mut().for_each(Open::begins);
-    // Two that are used in the very moment in which it wakes.
+    // Two files that are used at the very moment when the node wakes.
     let [mut writes, mut syncs] = ["write", "synced"].map(|name| Open::new(&cluster, name));
     syncs.does("write 100 ALSO");
     cluster.nodes[0].pause();
@@ -130,24 +130,24 @@ fn what_is_open_on_a_node_whose_place_was_taken_fails_and_acknowledges_nothing()
     is_as_acknowledged(&mut cluster);
 }
 
-/// The new home has what was durable; what the old one had besides is aside when it is back.
+/// The new home has the durable bytes; other bytes of the old home are kept aside when it is back.
 fn is_as_acknowledged(cluster: &mut Cluster) {
     let want = |name: &str| {
         let mut want = was();
         match name {
             "read" => want[8192..8200].copy_from_slice(b"NEW HOME"),
-            // The other node has acknowledged it, and is well.
+            // The other node has acknowledged the write, and works.
             "far" | "far-closed" => want[..3].copy_from_slice(b"NEW"),
             _ => {}
         }
         want
     };
     cluster.flush(1);
-    // It is settled when the old one has said that it stopped.
+    // Settled when the old node has confirmed that it stopped.
     within(TAKEN, "all is given back", || cluster.claims(1, "n2") == 0);
     for name in NEAR.iter().chain(&FAR) {
         let found = read(&cluster.at(1, name)).unwrap();
-        // Stored there, and never acknowledged by any call: it may have come, or not.
+        // Stored there, and never acknowledged by any call: the bytes may have arrived, or not.
         let mut want = want(name);
         if *name == "far-stored" && found[..3] == *b"NEW" {
             want[..3].copy_from_slice(b"NEW");

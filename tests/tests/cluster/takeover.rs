@@ -1,4 +1,4 @@
-//! Copies: what fsync has acknowledged outlives the node that acknowledged it.
+//! Copies: bytes acknowledged by fsync survive the node that acknowledged them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,8 +22,8 @@ fn sync(path: &std::path::Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// A program that has a file open. Not this one: whoever it starts meanwhile closes the descriptor, and waits for
-/// the node.
+/// A program that has a file open. This test itself does not: a child that it starts meanwhile would close the
+/// descriptor, and wait for the node.
 struct Holder(std::process::Child);
 
 impl Holder {
@@ -39,7 +39,7 @@ impl Holder {
         Holder(child)
     }
 
-    /// What it did before something failed.
+    /// Ends the input, so that the program writes and syncs; returns the steps it did before one failed.
     fn write_and_sync(mut self) -> String {
         drop(self.0.stdin.take());
         let mut said = String::new();
@@ -87,7 +87,7 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
         write(&cluster.at(0, format!("d/small{n}")), &random(3000, n));
         sync(&cluster.at(0, format!("d/small{n}")));
     }
-    // Overwritten, appended to, cut and renamed after its first copy.
+    // Overwritten, appended to, cut and renamed after the first copy.
     let mut want = random(200_000, 7);
     write(&cluster.at(0, "f"), &want);
     sync(&cluster.at(0, "f"));
@@ -119,7 +119,7 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
     let mut bytes = vec![0; 1000];
     reader.read_exact_at(&mut bytes, 0).expect("who had it open goes on, at the new home");
     assert_eq!(bytes, want[..1000]);
-    // It is written as any file is, and goes home.
+    // The file is written like any other, and is flushed.
     let g = File::options().write(true).open(cluster.at(2, "d/g")).unwrap();
     g.write_all_at(b"written after", 10).unwrap();
     g.sync_all().unwrap();
@@ -131,7 +131,7 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
     for n in 0..40 {
         assert!(cluster.stored(format!("d/small{n}")).unwrap() == random(3000, n));
     }
-    // Held until the dead one is known to have stopped.
+    // Held until the dead node is known to have stopped.
     let by = taken(&cluster, 1, "n1")["by"].as_str().unwrap().to_string();
     assert!(cluster.claims(1, &by) >= 42, "what it flushed stays claimed");
     let mnt = cluster.nodes[1].mnt.clone();
@@ -145,7 +145,7 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
 fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir() {
     needs_forebay!();
     needs_tools!("etcd");
-    // What the kernels know of names they go on knowing: an open goes to the dead home.
+    // The kernels keep their cached names: an open goes to the dead home.
     let patient = &["--preset", "hold", "--entry-ttl", "60s", "--attr-ttl", "60s", "--copies", "1"];
     let mut cluster = Cluster::start(3, patient);
     has_partner(&cluster, 0);
@@ -167,7 +167,8 @@ fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir()
     println!("the open waited {waited:?}, the write {:?}", writes.1);
     assert!(waited > Duration::from_secs(2), "it came before the heir: {waited:?}");
     assert_eq!(difference(&found.expect("the heir has it"), &was), None);
-    // The home had what was synced before, and nothing was lost with it: the handle lives on at the heir.
+    // The home had the bytes that were synced before, and nothing else was lost with it: the handle works on at the
+    // heir.
     writes.0.expect("the heir takes it");
     is_taken_over(&cluster, 1, "n1");
     let mut want = was;
@@ -177,8 +178,8 @@ fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir()
     }
 }
 
-/// A taker that dies when a file is its own already, and not claimed yet, goes on when it is back: the claim of the dead
-/// home stands until then, and what it acknowledged is served.
+/// A taker that dies when a file is its own already, and not claimed yet, goes on when it is back: the dead home's
+/// claim stands until then, and its acknowledged bytes are served.
 // S-25
 #[test]
 fn a_taker_that_dies_between_adopting_and_claiming_goes_on_when_it_is_back() {
@@ -208,7 +209,7 @@ fn a_taker_that_dies_between_adopting_and_claiming_goes_on_when_it_is_back() {
     }
 }
 
-/// Who comes back finds its files with another: the same bytes are dropped, newer ones are kept aside.
+/// A node that comes back finds its files at another node: equal bytes are dropped, newer ones are kept aside.
 #[test]
 fn who_comes_back_flushes_nothing_that_was_taken_over() {
     needs_forebay!();
@@ -244,14 +245,14 @@ fn who_comes_back_flushes_nothing_that_was_taken_over() {
         assert_eq!(difference(&cluster.stored(name).unwrap(), &random(100_000, 1)), None);
     }
     assert!(cluster.stored("gone").is_err());
-    // It has begun anew, which says that its old process has stopped: all is settled by itself.
+    // The node has restarted, which proves that its old process has stopped: everything is settled by itself.
     within(TAKEN, "all is given back", || cluster.claims(0, "n2") == 0);
     let kept = cluster.at(0, "newer");
     cluster.forebay(0, &["resolve", text(&kept), "--keep", "theirs"]).ok();
     reads(&kept, &random(100_000, 1));
 }
 
-/// A partner that dies is struck off before fsync says that all is well, and another is filled.
+/// A partner that dies is removed before fsync succeeds, and another one is filled.
 #[test]
 fn a_partner_that_dies_is_replaced_and_fsync_goes_on() {
     needs_forebay!();
@@ -281,7 +282,7 @@ fn a_partner_that_dies_is_replaced_and_fsync_goes_on() {
     reads(&cluster.at(other, "f"), &want);
 }
 
-/// Who writes a file that others read goes through the daemon where partners copy it, and so do its readers.
+/// Where partners copy a file, its writers and its readers go through the daemon if other programs have it open.
 #[test]
 fn a_file_with_copies_is_written_while_others_read_it() {
     needs_forebay!();
@@ -312,7 +313,7 @@ fn a_file_with_copies_is_written_while_others_read_it() {
     reads(&cluster.at(1, "log"), &want);
 }
 
-/// Its tier fails as it starts again: what its partner has is all there is.
+/// The node's tier fails at the restart: the partner's copies are all that is left.
 // S-25
 #[test]
 fn a_node_whose_start_fails_is_taken_over() {
@@ -332,7 +333,7 @@ fn a_node_whose_start_fails_is_taken_over() {
     reads(&cluster.at(1, "f"), b"synced");
 }
 
-/// What an operator gives up by name costs no other file its copies, though who has them is away.
+/// A path that an operator gives up costs no other file its copies, though the partner that has them is away.
 #[test]
 fn what_is_not_given_up_is_taken_over_by_a_partner_that_is_back() {
     needs_forebay!();
@@ -367,7 +368,7 @@ fn what_is_not_given_up_is_taken_over_by_a_partner_that_is_back() {
     reads(&cluster.at(asked, "g"), b"synced");
 }
 
-/// With copies that are a must nothing is acknowledged without them; what is written goes home, and is taken over.
+/// If copies are required, nothing is acknowledged without them; written bytes are flushed, and taken over.
 #[test]
 fn without_a_partner_fsync_goes_on_or_fails_as_configured() {
     needs_forebay!();
@@ -393,8 +394,8 @@ fn without_a_partner_fsync_goes_on_or_fails_as_configured() {
     reads(&cluster.at(1, "f"), b"with nobody else, and with one");
 }
 
-/// A node that stood still for longer than its lease serves, flushes and acknowledges nothing any more, and
-/// says that it has stopped.
+/// A node that stood still for longer than its lease does not serve, flush or acknowledge anything any more, and
+/// reports that it has stopped.
 #[test]
 fn a_node_that_was_taken_for_dead_does_nothing_when_it_wakes() {
     needs_forebay!();
@@ -426,7 +427,7 @@ fn a_node_that_was_taken_for_dead_does_nothing_when_it_wakes() {
     assert!(is_honest(&why), "{why}");
 }
 
-/// The new home of a file knows nothing of the locks that the dead one had granted: who has one hears of it.
+/// The new home of a file does not know the locks that the dead one had granted: their holders are told.
 #[test]
 fn a_lock_at_a_home_that_is_taken_over_is_lost_and_its_program_hears_of_it() {
     needs_forebay!();
@@ -448,8 +449,8 @@ fn a_lock_at_a_home_that_is_taken_over_is_lost_and_its_program_hears_of_it() {
     assert_eq!(next.ask("fcntl w 0 10"), "ok");
 }
 
-/// What went with a home is told to who opens the file next, if nobody has it open any more. (Nor has this process:
-/// whoever it starts would close it, and be told.)
+/// Bytes that were lost with a home are reported to the next program that opens the file, if no program has it open
+/// any more. (This process does not have it open: its children would close it, and get the report.)
 // S-25
 #[test]
 fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
@@ -483,7 +484,7 @@ fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
     assert_eq!(read(&cluster.at(1, "synced")).unwrap(), b"UNSYNCEDy the home");
 }
 
-/// A node that goes in good order is not dead: its tier has also what was never synced, and is waited for.
+/// A node that leaves in order is not dead: its tier also has the unsynced bytes, and the others wait for it.
 // S-12 S-25
 #[test]
 fn who_leaves_with_dirty_bytes_is_not_taken_over() {
@@ -497,7 +498,7 @@ fn who_leaves_with_dirty_bytes_is_not_taken_over() {
     write(&cluster.at(0, "g"), b"never synced");
     cluster.umount_dirty(0);
     within(PATIENCE, "the others hear of it", || !cluster.is_alive(1, "n1"));
-    // As soon as it is gone a partner would begin.
+    // A take-over would begin as soon as the node is gone.
     std::thread::sleep(Duration::from_secs(2));
     assert!(taken(&cluster, 1, "n1").is_null(), "{}", cluster.told(1, "n1"));
     for name in ["f", "g"] {

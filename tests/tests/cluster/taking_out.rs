@@ -1,4 +1,4 @@
-//! Taking a node out, from wherever the operator is.
+//! Taking a node out of the cluster, from any node.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use forebay_tests::{
 
 use crate::{random, write};
 
-/// So slow that a drain is under way for as long as a test looks at it.
+/// Slow enough for a drain to be under way while a test looks at it.
 const SLOW: &[&str] = &["--preset", "hold", "--throttle", "1MB,1ms"];
 
 #[test]
@@ -26,7 +26,7 @@ fn a_member_is_taken_out_from_another_node_and_is_one_again_when_mounted() {
     assert!(cluster.dirty(1) >= 900_000, "nothing goes home by itself");
     let out = cluster.forebay(0, &["member", "drain", &at_0, "n2"]).ok();
     assert!(out.stdout.contains("3 files") && out.stdout.contains("drained"), "{out:#?}");
-    // When it returns all is done: the next mount finds the tier free.
+    // When the command returns, all is done: the next mount finds the tier free.
     assert!(images::mounted_at(&cluster.nodes[1].mnt).is_none(), "it is unmounted");
     within(PATIENCE, "its daemon ends", || !is_alive(pid));
     (0..3).for_each(|n| assert_eq!(cluster.stored(format!("f{n}")).unwrap(), bytes));
@@ -37,7 +37,7 @@ fn a_member_is_taken_out_from_another_node_and_is_one_again_when_mounted() {
     cluster.mount(1, HOLD);
     write(&cluster.at(1, "g"), b"a member as before");
     reads(&cluster.at(0, "g"), b"a member as before");
-    // Asked for itself it is as umount.
+    // For the node's own mount the command is like umount.
     let at_1 = text(&cluster.nodes[1].mnt).to_string();
     let out = cluster.forebay(1, &["member", "drain", &at_1, "n2", "--json"]).ok();
     assert_eq!(
@@ -88,7 +88,7 @@ fn what_others_have_open_at_a_member_that_leaves_is_told_to_stay_with_it() {
     assert!(images::mounted_at(&cluster.nodes[1].mnt).is_none(), "it has left");
     let out = cluster.forebay(0, &["member", "drain", &at_0, "n2"]).expect(2);
     assert!(out.stderr.contains("is away, and still holds 1 file"), "{out:#?}");
-    // Of all else in the directory others know that it is nobody's.
+    // Other nodes know that the rest of the directory is unclaimed.
     assert_eq!(cluster.told(0, "n2")["creates"], 0);
     write(&cluster.backing.join("g"), b"on the store");
     reads(&cluster.at(0, "g"), b"on the store");
@@ -115,7 +115,7 @@ fn a_drain_of_another_member_is_called_off_by_time_and_by_ctrl_c() {
         let jobs = jobs.ok().json().as_array().cloned().unwrap_or_default();
         jobs.into_iter().find(|job| job["kind"] == kind && job["state"] == "running")
     };
-    // The job here tells how far the one there is.
+    // The job on this node shows the progress of the other node's.
     within(PATIENCE, "its progress is told", || {
         running(0, "member-drain").is_some_and(|job| {
             job["total_bytes"].as_u64() > Some(20 << 20) && job["done_bytes"].as_u64() > Some(0)
@@ -149,14 +149,14 @@ fn a_drained_node_s_members_leave_and_stay_while_they_are_in_use() {
     };
     let why = || staying()[0]["why"].as_str().unwrap_or_default().to_string();
     write(&member.at("large"), &random(20 << 20, 3));
-    // Called off while it flushes.
+    // The drain is cancelled while the node flushes.
     node.forebay(&["node", "drain", &node.name]).ok();
     within(PATIENCE, "its flush is told", || why().contains("to flush"));
     node.forebay(&["node", "undrain", &node.name]).ok();
     within(PATIENCE, "nothing is to leave", || staying().as_array().unwrap().is_empty());
     write(&member.at("g"), b"still mounted");
     member.umount_dirty(None);
-    // In use, until it is not.
+    // The mount is in use, until its file is closed.
     member.mount(None, HOLD);
     let user = File::open(member.at("g")).unwrap();
     node.forebay(&["node", "drain", &node.name]).ok();
@@ -175,7 +175,7 @@ fn a_drained_node_s_members_leave_and_stay_while_they_are_in_use() {
     let told = node.forebay(&["umount", text(&member.mnt)]).expect(3).stderr;
     let undrain = format!("`forebay node undrain {}`", node.name);
     assert!(told.contains("is drained") && told.contains(&undrain), "{told}");
-    // The member that has another name was not asked.
+    // The member with another name was not drained.
     write(&cluster.at(0, "i"), b"not drained");
     node.forebay(&["node", "undrain", &node.name]).ok();
     member.mount(None, HOLD);

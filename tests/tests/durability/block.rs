@@ -1,7 +1,7 @@
-//! Power cuts below a file system on a loop device on a mounted image, and below an NBD export of
-//! one: what that file system or a client has synced is there, whatever the moment. The method is that
-//! of `power.rs`, except that the backing store loses its power with the tier and keeps no more than
-//! was synced to it.
+//! Power cuts below a file system on a loop device on a mounted image, and below an NBD export of one:
+//! synced bytes of that file system or a client survive a cut at any moment. The method is that of
+//! `power.rs`, except that the backing store loses its power with the tier and keeps only its own
+//! synced bytes.
 // S-3, S-4
 
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::load::{Load, Work, Writer};
 use crate::power::{Cut, Machine, Store, judge};
 
 const IMAGE: &str = "disk.img";
-/// XFS wants so much.
+/// The least size for XFS.
 const IMAGE_MIB: u64 = 320;
 const CUTS: usize = 5;
 
@@ -36,7 +36,7 @@ impl OnTop {
         Ok(OnTop { fs: MountedFs::device(device.path(), at)?, device, kind })
     }
 
-    /// Unmounts, and lets the file system's own checker look.
+    /// Unmounts, and runs the file system's own checker.
     fn check(self) -> Option<String> {
         let OnTop { fs, device, kind } = self;
         drop(fs);
@@ -132,8 +132,8 @@ fn problems_after(
     wrong
 }
 
-/// Files of a damaged file system may not even be readable, which the judge takes for a fault of
-/// the test.
+/// Judges a damaged file system, whose files may not even be readable: the judge would take that for a
+/// fault of the test.
 fn judge_damaged(cut: &Cut, writers: &[Writer], root: &Path) -> Vec<String> {
     let judged = || judge(cut, writers, root, Zeros::BeyondSynced);
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged))
@@ -173,7 +173,7 @@ fn what_ext4_on_a_loop_device_synced_survives_with_all_of_it_dirty() {
     survives(ImageFs::Xfs, ImageFs::Ext4, &["--max-age", "1h"], 310);
 }
 
-/// The test must bite: a barrier that stops at the loop device, or at forebay, is found.
+/// Proof that the test works: a barrier that stops at the loop device, or at forebay, is found.
 #[test]
 fn a_barrier_that_is_not_passed_on_is_caught() {
     needs_forebay!();
@@ -193,8 +193,8 @@ fn a_barrier_that_is_not_passed_on_is_caught() {
 
 const MIB: u64 = 1 << 20;
 
-/// A client of an NBD export writes and flushes round by round; the power goes after each flush,
-/// while what it wrote after the flush is anywhere. Returns what was missing.
+/// A client of an NBD export writes and flushes round by round; the power is cut after each flush,
+/// while later writes may be anywhere. Returns the missing bytes.
 fn cut_below_nbd(flags: &[&str], env: &[(&str, &str)]) -> Vec<String> {
     let mut machine = Machine::new(ImageFs::Ext4, 0);
     machine.store = Store::Together;
@@ -212,7 +212,7 @@ fn cut_below_nbd(flags: &[&str], env: &[(&str, &str)]) -> Vec<String> {
     let mut cuts = Vec::new();
     for number in 0..CUTS {
         let (key, own) = (number + 1, 4 + number * 2);
-        // The first mebibyte again and again, and one of its own.
+        // The first mebibyte again and again, and one that only this round writes.
         let write = |at: usize| format!("write -P {key} {at}M 1M");
         qemu_io(&socket, &[&write(0), &write(own), "flush"]);
         cuts.push(machine.cut(number, Some(mounted.pid), &[]));
@@ -238,7 +238,7 @@ fn cut_below_nbd(flags: &[&str], env: &[(&str, &str)]) -> Vec<String> {
     wrong
 }
 
-/// What of the rounds up to `last` is not there.
+/// The rounds up to `last` whose bytes are missing.
 fn missing(path: &Path, last: usize) -> impl Iterator<Item = String> {
     let file = File::open(path).expect("the image");
     let holds = |mib: usize, key: usize| {
@@ -265,7 +265,8 @@ fn what_a_client_of_an_nbd_export_flushed_survives_power_cuts() {
     let wrong = cut_below_nbd(&["--max-age", "300ms"], &[]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n  "));
     if binary_mentions("FOREBAY_SKIP_SYNC") {
-        // Held, or a slow machine has it all on the backing store before the power goes.
+        // Held, since otherwise a slow machine has all bytes on the backing store before the power is
+        // cut.
         let held = ["--preset", "hold"];
         let caught = cut_below_nbd(&held, &[("FOREBAY_SKIP_SYNC", "shadow")]);
         assert!(!caught.is_empty(), "without the sync of the shadow nothing was found missing");

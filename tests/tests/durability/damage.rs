@@ -1,5 +1,5 @@
-//! Shadow files that are not what their records say: cut short, gone, or something else. What is
-//! missing is missing: it is told, fetched again or lost, and never zeros.
+//! Shadow files that differ from their records: cut short, missing, or of another kind. Missing
+//! bytes are reported, and fetched again or lost; they never read as zeros.
 // S-4 S-11
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use forebay_tests::{Bed, Mounted, Tier, needs_forebay, proof, sys, text};
 
 const LEN: usize = 300_000;
 
-/// The daemon serves, so that what is dirty is on record in ranges; nothing is flushed by itself.
+/// The daemon serves, so that dirty bytes are recorded in ranges; nothing is flushed by itself.
 const FLAGS: [&str; 4] = ["--preset", "hold", "--passthrough", "off"];
 
 fn synced(mounted: &Mounted, name: &str, at: u64, bytes: &[u8]) {
@@ -20,7 +20,7 @@ fn synced(mounted: &Mounted, name: &str, at: u64, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// The shadows of a tier that nobody uses, by the number of the file: in the order files were made.
+/// The shadows of an unused tier, by the number of the file: in the order in which files were made.
 fn shadows(bed: &Bed) -> Vec<PathBuf> {
     let dirs = std::fs::read_dir(bed.tier.join("shadow")).unwrap();
     let names = dirs.flat_map(|dir| std::fs::read_dir(dir.unwrap().path()).unwrap());
@@ -186,7 +186,7 @@ fn what_is_no_shadow_does_not_stand_in_the_way_of_the_rest() {
     proof!("one file of four was saved and flushed");
 }
 
-/// What a loss of power takes is no damage; what is gone without one is.
+/// Bytes lost with the power are no damage; bytes lost without a loss of power are.
 #[test]
 fn a_loss_of_power_is_told_from_damage() {
     needs_forebay!();

@@ -15,8 +15,8 @@ use forebay_tests::{
 
 use crate::load::{Load, Work, Writer, assert_all_there};
 
-/// Kills at the first and at a later passage of a point, on a mount whose writers do everything
-/// while it flushes and evicts all the time.
+/// Kills at the first and at a later passage of a point, on a mount that flushes and evicts all the
+/// time while its writers do everything.
 fn dies_and_recovers(point: &str) {
     if !binary_mentions(point) {
         skip!("this forebay has no failpoint {point}");
@@ -25,7 +25,7 @@ fn dies_and_recovers(point: &str) {
         let mut bed = Bed::new(Tier::Disk);
         let old = prepare(&bed);
         bed.env("FOREBAY_FAILPOINTS", &format!("{point}={passage}"));
-        // One passage by the daemon, the other past it.
+        // One passage on the daemon's path, the other past the daemon.
         let flags = match passage {
             1 => &["--max-age", "100ms"][..],
             _ => &["--max-age", "100ms", "--passthrough", "always", "--digests-from", "4KiB"],
@@ -34,7 +34,7 @@ fn dies_and_recovers(point: &str) {
         let mut load = Load::start_if_alive(&bed, 2, passage + 60);
         let (died, mut foreground) = work_until_dead(&bed, foreground, patience(point));
         let writers = load.take().map(Load::stop).unwrap_or_default();
-        // What the work did not reach, an orderly end may.
+        // A point that the work did not reach may be reached by an orderly end.
         let died = died || {
             foreground.mounted.umount_with(&["--timeout", "60s"]);
             killed_itself(&bed, &mut foreground, PATIENCE)
@@ -61,7 +61,8 @@ fn patience(point: &str) -> Duration {
 }
 
 impl Load {
-    /// The daemon may die while it is mounting or while the directories are made.
+    /// Starts the writers; the daemon may die while it is mounting or while the directories are
+    /// made.
     fn start_if_alive(bed: &Bed, count: usize, seed: u64) -> Option<Load> {
         // A daemon that died before it mounted left a bare directory.
         images::mounted_at(&bed.mnt)?;
@@ -75,7 +76,7 @@ impl Load {
 const OLD: usize = 24;
 const OLD_LEN: usize = 200_000;
 
-/// Files that are there from the start, to be filled, changed and evicted.
+/// Files that exist from the start, to be filled, changed and evicted.
 fn prepare(bed: &Bed) -> Vec<Vec<u8>> {
     fs::create_dir(bed.backing.join("old")).unwrap();
     (0..OLD)
@@ -111,8 +112,8 @@ fn killed_itself(bed: &Bed, foreground: &mut Foreground, limit: Duration) -> boo
     status.is_some()
 }
 
-/// Changes a byte of an old file to the value that `verify` knows for its place. No journal: both
-/// the old and the new value are right.
+/// Changes a byte of an old file to the value that `verify` knows for its place. Without a journal:
+/// both the old and the new value are right.
 fn patch(mnt: &Path, rng: &mut Rng) {
     let path = mnt.join(format!("old/{}", rng.below(OLD as u64)));
     if let Ok(file) = fs::File::options().write(true).open(path) {
@@ -122,7 +123,7 @@ fn patch(mnt: &Path, rng: &mut Rng) {
     }
 }
 
-/// Names that come and go, in a directory that nobody judges but for its being consistent.
+/// Makes and removes names in a directory that is only judged for consistency.
 fn churn(mnt: &Path, rng: &mut Rng) {
     let at = |i: u64| mnt.join(format!("churn-{i}"));
     for _ in 0..5 {
@@ -166,7 +167,7 @@ fn an_empty_journal_asks_for_nothing() {
 }
 
 /// An append to a clean file that was written to the tier and not recorded was never acknowledged:
-/// whoever reads the file afterwards sees it as its size says, past the daemon, too.
+/// later readers see the file with its recorded size, past the daemon, too.
 #[test]
 fn an_append_that_died_before_its_record_is_not_there() {
     needs_forebay!();
@@ -185,14 +186,14 @@ fn an_append_that_died_before_its_record_is_not_there() {
         images::unmount(&bed.mnt, true).expect("a dead mount can be detached");
         bed.unset("FOREBAY_FAILPOINTS");
         let shadows: u64 = sizes_below(&bed.tier.join("shadow"));
-        // The kernel may bring them in two requests; the daemon has died in the first.
+        // The kernel may send the bytes in two requests; the daemon has died in the first.
         assert!(shadows > 10_000, "bytes had reached the tier: {shadows}");
 
         let mounted = bed.mount(&[]);
         let seen = fs::read(bed.mnt.join("file")).unwrap();
         assert!(seen == old, "{flags:?}: {} bytes of {}", seen.len(), old.len());
         assert_eq!(fs::metadata(bed.mnt.join("file")).unwrap().len(), 10_000, "{flags:?}");
-        // What was cut off must not come back when the file grows over it.
+        // Bytes that were cut off must not come back when the file grows over them.
         fs::File::options()
             .write(true)
             .open(bed.mnt.join("file"))
@@ -225,7 +226,7 @@ macro_rules! points {
             dies_and_recovers($point);
         })*
 
-        /// A new failpoint in the engine without a test here would go unnoticed.
+        /// A new failpoint in the engine that lacks a test here would not be noticed.
         const POINTS: &[&str] = &[$($point),*];
     };
 }
@@ -254,7 +255,7 @@ points! {
     dying_when_a_compaction_is_done_loses_nothing: "compaction.done";
 }
 
-/// Points of a take-over, which takes two nodes: `tests/cluster/takeover.rs`.
+/// Points of a take-over, which needs two nodes: `tests/cluster/takeover.rs`.
 const OF_TAKE_OVERS: &[&str] = &["adopt.done"];
 
 /// Every `pass("...")` in the daemon's sources has a test above. Those of the node are passed one by

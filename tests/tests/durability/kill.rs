@@ -21,7 +21,7 @@ fn kill_again_and_again(tier: Tier, flags: &[&str], own_seed: u64) {
         let mut load = Load::start(&bed, 3, seed + rounds as u64, Work::Mixed);
         load.progress(chance.range(50, 400));
         if chance.one_in(2) {
-            // Between the parts of a flush, an eviction or a fill, if the dice say so.
+            // At random moments between the parts of a flush, an eviction or a fill.
             mounted.forebay(&["flush", &bed.mnt.to_string_lossy()]);
             mounted.forebay(&["evict", &bed.mnt.to_string_lossy()]);
             load.progress(chance.range(1, 100));
@@ -54,7 +54,8 @@ fn kill_again_and_again(tier: Tier, flags: &[&str], own_seed: u64) {
 #[test]
 fn acknowledged_bytes_survive_kill_9_with_passthrough() {
     needs_forebay!();
-    // So that small files, too, are written past the daemon again once they are complete.
+    // Digests from 4 KiB on, so that small files, too, are written past the daemon again once they
+    // are complete.
     kill_again_and_again(Tier::Disk, &["--max-age", "300ms", "--digests-from", "4KiB"], 10);
 }
 
@@ -76,8 +77,8 @@ fn acknowledged_bytes_survive_kill_9_on_a_tier_that_is_full() {
     kill_again_and_again(Tier::Ext4(128), &["--max-age", "300ms", "--tier-size", "24MiB"], 40);
 }
 
-/// The dirty bytes of a killed daemon wait in the tier, however often it is killed before it could
-/// flush, and `recover` brings them home without a mount.
+/// The dirty bytes of a killed daemon wait in the tier, even if it is killed repeatedly before it
+/// can flush, and `recover` flushes them without a mount.
 #[test]
 fn recover_brings_home_what_a_killed_daemon_left() {
     needs_forebay!();

@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use forebay_tests::journal::History;
 use forebay_tests::{Bed, PATIENCE, Proc, within};
 
-/// What a writer does; see `src/bin/writer.rs`.
+/// The work of a writer; see `src/bin/writer.rs`.
 #[derive(Clone, Copy)]
 pub enum Work {
     Mixed,
     Synced,
     /// Appends a little to several files at once, and syncs them.
     Growing,
-    /// Syncs without a request to the daemon where it writes past that.
+    /// Syncs without a request to the daemon where it writes past the daemon.
     Silent,
     /// Claims to sync, and does not.
     Unsynced,
@@ -26,7 +26,7 @@ pub struct Load {
     writers: Vec<(Proc, Writer)>,
 }
 
-/// Where one writer works, on the mount or on the backing store, and where its journal is.
+/// The directory of one writer, on the mount or on the backing store, and its journal.
 #[derive(Clone)]
 pub struct Writer {
     pub name: String,
@@ -43,16 +43,16 @@ impl Load {
         Load::start_in(&bed.mnt, bed, count, seed, work)
     }
 
-    /// The same in another directory than the mount.
+    /// Starts writers in another directory than the mount.
     pub fn start_in(root: &Path, bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
-        // All of them first: the daemon may die by what the first writer does.
+        // All directories first: the daemon may die by the work of the first writer.
         for i in 0..count {
             std::fs::create_dir_all(root.join(name(i))).expect("a directory for the writer");
         }
         Load::start_laid(root, bed, count, seed, work)
     }
 
-    /// The same where the directories are there already.
+    /// Starts writers in directories that exist.
     pub fn start_laid(root: &Path, bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
         let journals = bed.dir("journals");
         let writer = |i: usize| Writer {
@@ -79,7 +79,7 @@ impl Load {
             // An operation takes about twenty bytes of journal or more.
             let enough = from + operations * 20;
             let mut len = from;
-            // However slow the disk is: a writer hangs when it does nothing at all.
+            // However slow the disk is: a writer that does nothing at all hangs.
             while len < enough {
                 let before = len;
                 within(PATIENCE, &format!("{} works", writer.name), || {
@@ -138,13 +138,13 @@ impl Writer {
         History::read(&self.journal)
     }
 
-    /// Compares what is below `root` with the journal.
+    /// Compares the directory below `root` with the journal.
     pub fn problems(&self, root: &Path) -> Vec<String> {
         let found = self.history().check(&root.join(&self.name));
         found.into_iter().map(|problem| format!("{}/{problem}", self.name)).collect()
     }
 
-    /// Writes down what became of the interrupted operation, so that the next round builds on it.
+    /// Records the outcome of the interrupted operation, so that the next round builds on it.
     pub fn settle(&self, root: &Path) {
         self.history().settle(&root.join(&self.name), &self.journal);
     }

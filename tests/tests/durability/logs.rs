@@ -1,5 +1,5 @@
-//! Logs that were damaged after they were written: told from the end that a crash tears off, and
-//! never acted on.
+//! Logs that were damaged after they were written: the damage is told from an end that a crash tore
+//! off, and never acted on.
 // S-4 S-11
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ fn bytes_of(number: usize) -> Vec<u8> {
     format!("file {number:02} ").into_bytes().repeat(1000 + number)
 }
 
-/// A bed whose daemon died with so many synced files in the log of its tier and nowhere else.
+/// A bed whose daemon died with this many synced files in the log of its tier and nowhere else.
 fn died(env: &[(&str, &str)]) -> Bed {
     let mut bed = Bed::new(Tier::Disk);
     env.iter().for_each(|(name, value)| bed.env(name, value));
@@ -35,7 +35,7 @@ fn last_log(bed: &Bed) -> PathBuf {
     names.map(|name| name.unwrap().path()).max().expect("a log")
 }
 
-/// Flips one bit, at so many hundredths of what was written.
+/// Flips one bit, at this percentage of the written bytes.
 fn flip(log: &PathBuf, at: usize) {
     let bytes = std::fs::read(log).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("records") + 1;
@@ -44,7 +44,7 @@ fn flip(log: &PathBuf, at: usize) {
     file.write_all_at(&[bytes[at] ^ 4], at as u64).unwrap();
 }
 
-/// Nobody takes the tier for sound, nothing of it is changed, and a rescue has every byte.
+/// No command accepts the tier as sound, nothing in it is changed, and a rescue has every byte.
 fn is_refused_and_saved(bed: &Bed, what: &str) {
     let tier = text(&bed.tier);
     let before = Tree::read(&bed.tier.join("shadow"));
@@ -80,7 +80,7 @@ fn a_flipped_bit_in_the_last_log_file_loses_no_synced_file() {
     proof!("four times {FILES} files were saved");
 }
 
-/// A loss of power may take records that nobody had synced, and only those.
+/// A loss of power may take unsynced records, and only those.
 #[test]
 fn a_flipped_bit_is_found_after_a_loss_of_power_too() {
     needs_forebay!();

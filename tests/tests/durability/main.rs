@@ -1,5 +1,5 @@
-//! What was acknowledged survives: the daemon killed at random, killed between any two steps, and
-//! the power cut.
+//! Acknowledged bytes survive: the daemon killed at random, killed between any two steps, and the
+//! power cut.
 mod block;
 mod damage;
 mod failpoints;

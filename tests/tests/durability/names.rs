@@ -18,10 +18,11 @@ fn boot(number: u64) -> String {
     format!("00000000-0000-4000-8000-0000000003{number:02}")
 }
 
-/// What a cut left, and what is to be said of it.
+/// The results of a cut, and the records to judge them by.
 struct Aftermath {
     mounted: Mounted,
-    /// For each writer, what was acknowledged before the cut and what may have begun by its end.
+    /// For each writer, the operations acknowledged before the cut and those that may have begun by
+    /// its end.
     histories: Vec<(Writer, History, History)>,
 }
 
@@ -36,7 +37,7 @@ impl Aftermath {
     }
 }
 
-/// One life of a mount, its end by a cut, and what is wrong afterwards.
+/// One life of a mount, its end by a cut, and the problems afterwards.
 fn one_cut(cut: Cut, flags: &[&str], chance: &mut Rng) -> (Vec<String>, usize) {
     let mut machine = Machine::new(ImageFs::Ext4, chance.word());
     machine.store = if cut == Cut::Both { Store::Together } else { Store::Apart };
@@ -45,7 +46,7 @@ fn one_cut(cut: Cut, flags: &[&str], chance: &mut Rng) -> (Vec<String>, usize) {
     for name in ["w0", "w1", "w2"] {
         std::fs::create_dir(machine.bed.mnt.join(name)).expect("a directory for the writer");
     }
-    // The directories are not what is in question.
+    // The directories are not under test.
     rustix::fs::sync();
     let mut load = Load::start(&machine.bed, 3, chance.word(), Work::Names);
     load.progress(chance.range(20, 400));

@@ -1,11 +1,10 @@
-//! Power cuts for real. The tier and the backing store are on disks whose write cache forgets
-//! (`forebay_tests::disk`); while writers work, what a cut would leave is copied at random moments.
-//! Each copy is then mounted as after a reset, with another boot id, and judged by the journals of
-//! what had been synced when the copy began.
+//! Power cuts. The tier and the backing store are on disks whose write cache forgets (`forebay_tests::disk`); while
+//! writers work, the state that a cut would leave is copied at random moments. Each copy is then mounted as after a
+//! reset, with another boot id, and judged by the journals of the bytes that had been synced when the copy began.
 //!
-//! The daemon is stopped (SIGSTOP) during a copy, so that the two images are of one moment; the
-//! programs go on, and what they write by passthrough falls on either side of the cut. The backing
-//! store is a machine of its own: its power stays on, so it is synced before its copy.
+//! The daemon is stopped (SIGSTOP) during a copy, so that the two images are of one moment; the programs go on, and
+//! their writes by passthrough may be before or after the cut. The backing store is a machine of its own: its power
+//! stays on, so it is synced before its copy.
 // S-3, S-4
 
 use std::fs::File;
@@ -25,11 +24,11 @@ use forebay_tests::{
 
 use crate::load::{Load, Work, Writer};
 
-/// Tiers are written past the daemon from 512 MiB on.
+/// Programs write past the daemon on tiers of 512 MiB or more.
 const IMAGE_MIB: u64 = 768;
 
-/// The disks of one bed, and where they are mounted. Dropped from the top: tier and backing store
-/// before the file system that holds their images, and the bed last.
+/// The disks of one bed, and their mount points. Dropped from the top: tier and backing store before the file system
+/// that holds their images, and the bed last.
 pub struct Machine {
     tier: Option<Plugged>,
     backing: Option<Plugged>,
@@ -42,7 +41,7 @@ pub struct Machine {
 
 /// A mounted disk.
 struct Plugged {
-    // Unmounted before the disk below goes.
+    // Unmounted before the disk below is removed.
     _fs: MountedFs,
     disk: VolatileDisk,
 }
@@ -52,17 +51,17 @@ struct Plugged {
 pub enum Store {
     /// A machine of its own that stays on: it is synced before its copy.
     Apart,
-    /// Goes with the tier's: what was not synced there is gone.
+    /// Loses its power with the tier's: unsynced bytes are lost.
     Together,
 }
 
-/// Two images of one moment, and how far each journal had come before and after.
+/// Two images of one moment, and the length of each journal before and after.
 pub struct Cut {
     pub tier: PathBuf,
     pub backing: PathBuf,
     pub before: Vec<u64>,
     pub after: Vec<u64>,
-    /// Blocks of the tier that were written and not flushed, and are not there.
+    /// The number of blocks of the tier that were written and not flushed, and are lost.
     pub forgotten: usize,
 }
 
@@ -102,7 +101,7 @@ impl Machine {
         Plugged { _fs: fs, disk }
     }
 
-    /// Mounts what a cut left, as after a reset.
+    /// Mounts the images of a cut, as after a reset.
     pub fn restart(&mut self, cut: &Cut, flags: &[&str]) -> Mounted {
         let name = |path: &Path| path.file_name().expect("name").to_string_lossy().into_owned();
         self.plug(&name(&cut.tier), &name(&cut.backing));
@@ -117,12 +116,11 @@ impl Machine {
         self.backing = None;
     }
 
-    /// What a cut at a quiet moment leaves: the daemon is stopped meanwhile; without one, as it
-    /// comes.
+    /// Copies the state of a cut at a quiet moment: the daemon is stopped meanwhile; without a daemon, at any moment.
     pub fn cut(&self, number: usize, daemon: Option<i32>, writers: &[Writer]) -> Cut {
         let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
         if let Some(pid) = daemon {
-            // What it writes must not fall between the two copies.
+            // The daemon's writes must not fall between the two copies.
             stop(pid);
             self.sync_store_apart();
         }
@@ -135,9 +133,8 @@ impl Machine {
         Cut { before, after, ..copies }
     }
 
-    /// The end: the disks stop in the middle of whatever is under way, and the daemon is killed. What
-    /// it still asks of a store that stays on is what it might have asked before, since no sync of
-    /// the tier succeeds any more.
+    /// The end: the disks stop in the middle of any operation, and the daemon is killed. Its last calls to a store
+    /// that stays on might have come before the cut, too, since no sync of the tier succeeds any more.
     pub fn last_cut(&self, number: usize, mounted: &Mounted, writers: &[Writer]) -> Cut {
         let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
         let disk = |plugged: &Option<Plugged>| plugged.as_ref().expect("plugged in").disk.die();
@@ -177,7 +174,7 @@ impl Machine {
         }
     }
 
-    /// The backing store first, so that its copy alone is judged rightly too.
+    /// Copies the backing store first, so that its copy alone is judged rightly too.
     fn copy_disks(&self, number: usize) -> Cut {
         let names = [format!("tier-{number}.img"), format!("backing-{number}.img")];
         let [tier, backing] = names.map(|name| self.image(&name));
@@ -192,7 +189,7 @@ impl Machine {
     }
 }
 
-/// What is wrong after one cut; `judge` also proves that nothing foreign reaches the backing store.
+/// The problems after one cut; `judge` also proves that no foreign bytes reach the backing store.
 fn problems_after(
     machine: &mut Machine,
     cut: &Cut,
@@ -229,11 +226,11 @@ struct Outcome {
     wrong: Vec<String>,
     cuts: usize,
     syncs: usize,
-    /// Blocks that the tier's disk forgot.
+    /// The number of blocks that the tier's disk forgot.
     forgotten: usize,
-    /// Times that a program wrote past the daemon.
+    /// The number of times that a program wrote past the daemon.
     past: u64,
-    /// Syncs that left it to the shadow to say what is durable.
+    /// The number of syncs that left the note of durability to the shadow's seal.
     sealed: u64,
 }
 
@@ -309,7 +306,7 @@ fn survives_with(load: (ImageFs, Work), flags: &[&str], own_seed: u64) {
 const ALL_PAST: &[&str] =
     &["--max-age", "300ms", "--passthrough", "always", "--digests-from", "4KiB"];
 
-/// Nothing is flushed that would be recorded with it.
+/// No flush happens that would be recorded with the growth.
 const GROWING: &[&str] = &["--preset", "hold", "--passthrough", "always"];
 
 #[test]
@@ -326,7 +323,7 @@ fn synced_bytes_survive_power_cuts_on_xfs() {
     survives(ImageFs::Xfs, ALL_PAST, 80);
 }
 
-/// Of msync and RWF_DSYNC in a file that is open past the daemon no request tells.
+/// No request tells of msync and RWF_DSYNC in a file that is open past the daemon.
 #[test]
 fn bytes_that_were_synced_past_the_daemon_survive_power_cuts() {
     needs_forebay!();
@@ -334,7 +331,7 @@ fn bytes_that_were_synced_past_the_daemon_survive_power_cuts() {
     survives_with((ImageFs::Ext4, Work::Silent), ALL_PAST, 75);
 }
 
-/// Each sync of one commits what the file system has in memory of the others.
+/// Each sync of one file commits what the file system has in memory of the others.
 #[test]
 fn files_that_grow_past_the_daemon_survive_power_cuts_on_ext4() {
     needs_forebay!();
@@ -356,7 +353,7 @@ fn synced_bytes_survive_power_cuts_on_the_daemon_path() {
     survives(ImageFs::Xfs, &["--preset", "hold", "--passthrough", "off"], 90);
 }
 
-/// The test must bite: without the sync of the shadow file, fsync promises what it does not keep.
+/// Proof that the test works: without the sync of the shadow file, fsync breaks its promise.
 #[test]
 fn a_protocol_without_the_sync_of_the_shadow_is_caught() {
     needs_forebay!();
@@ -378,7 +375,7 @@ fn a_protocol_without_the_sync_of_the_shadow_is_caught() {
     }
 }
 
-/// The same of what grows past the daemon: a seal alone is not enough.
+/// The same for files that grow past the daemon: a seal alone is not enough.
 #[test]
 fn a_seal_without_the_sync_of_the_shadow_is_caught() {
     needs_forebay!();
@@ -401,8 +398,8 @@ enum WrittenOut {
     No,
 }
 
-/// A file grows from `from` bytes and is sealed, another one is synced, and the power is cut. Returns what is there of the
-/// first, and whether it has its seal.
+/// A file grows from `from` bytes and is sealed, another one is synced, and the power is cut. Returns the surviving
+/// bytes of the first file, and whether it has its seal.
 fn cut_behind_a_seal(fs: ImageFs, from: usize, out: WrittenOut) -> (Vec<u8>, bool) {
     const SEAL: &std::ffi::CStr = c"user.fb";
     let mut machine = Machine::new(fs, 160 + from as u64);
@@ -419,7 +416,7 @@ fn cut_behind_a_seal(fs: ImageFs, from: usize, out: WrittenOut) -> (Vec<u8>, boo
         assert_eq!(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, how) }, 0);
     }
     let seal = [1_u8; 28];
-    // SAFETY: the name ends with a zero, and the value is as long as is said.
+    // SAFETY: the name ends with a zero, and the value is as long as stated.
     let set = unsafe {
         libc::fsetxattr(file.as_raw_fd(), SEAL.as_ptr(), seal.as_ptr().cast(), seal.len(), 0)
     };
@@ -433,18 +430,18 @@ fn cut_behind_a_seal(fs: ImageFs, from: usize, out: WrittenOut) -> (Vec<u8>, boo
     let bytes = std::fs::read(found.path().join("sealed")).expect("it was synced once");
     let file = File::open(found.path().join("sealed")).expect("it is there");
     let mut room = [0_u8; 64];
-    // SAFETY: the name ends with a zero, and there is as much room as is said.
+    // SAFETY: the name ends with a zero, and there is as much room as stated.
     let len = unsafe {
         libc::fgetxattr(file.as_raw_fd(), SEAL.as_ptr(), room.as_mut_ptr().cast(), room.len())
     };
     (bytes, len == 28)
 }
 
-/// By so much a file grows that is sealed.
+/// The growth of the sealed file in bytes.
 const GROWS: usize = 9000;
 
-/// What the seals of shadows rest on (docs/decisions/seals.md): the sync of another file brings the seal, and then the bytes are
-/// there. Where they were not written out before, ext4 shows zeros in their place.
+/// The basis of the seals of shadows (docs/decisions/seals.md): the sync of another file makes the seal durable, and
+/// then the bytes are, too. Where they were not written out before, ext4 shows zeros in their place.
 #[test]
 fn a_file_system_commits_a_seal_behind_the_bytes_that_were_written_out() {
     needs_tools!("mkfs.xfs", "mkfs.ext4");
@@ -468,8 +465,7 @@ enum Barriers {
     Off,
 }
 
-/// The judge itself, without forebay: writers on a plain ext4 image whose power is cut. Returns
-/// what is wrong.
+/// The judge itself, without forebay: writers on a plain ext4 image whose power is cut. Returns the problems.
 fn cut_a_plain_ext4(seed: u64, work: Work, barriers: Barriers) -> Vec<String> {
     let mut machine = Machine::new(ImageFs::Ext4, seed);
     if barriers == Barriers::Off {

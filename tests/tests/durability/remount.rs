@@ -1,5 +1,5 @@
-//! The file system of the tier goes down and comes back while the machine stays up: what was never
-//! synced is gone with it, and the boot id says nothing of that.
+//! The file system of the tier is shut down and mounted again while the machine stays up: unsynced
+//! bytes are lost with it, and the boot id does not show that.
 // S-2 S-4
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use forebay_tests::{Bed, Mounted, Tier, binary, needs_forebay, needs_tools, proo
 const LEN: usize = 50_000;
 
 /// A bed whose daemon died with `never` overwritten by `N`, `synced` by `S`, and only the latter
-/// synced; which makes the record of both durable.
+/// synced; that sync makes the records of both durable.
 fn died(tier: Tier) -> Bed {
     let bed = Bed::new(tier);
     for name in ["never", "synced"] {
@@ -37,9 +37,9 @@ fn is_all(dir: &Path, name: &str, value: u8) {
     assert!(found.len() == LEN && wrong.is_none(), "{name}: {} bytes, {wrong:?}", found.len());
 }
 
-/// Takes a file system down without its journal, as a device does that goes away.
+/// Shuts a file system down without its journal, as a disappearing device does.
 fn shut_down(at: &Path) {
-    /// `_IOR('X', 125, __u32)`, of XFS and of ext4.
+    /// `_IOR('X', 125, __u32)`, for XFS and for ext4.
     const GOING_DOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
     static NO_LOG_FLUSH: u32 = 2;
     let dir = File::open(at).unwrap();
@@ -86,7 +86,7 @@ fn never_synced_bytes_go_with_an_xfs_that_was_shut_down() {
     never_synced_bytes_go_with_the_file_system(Tier::Xfs(400));
 }
 
-/// The mark of the mount is that of the file system, whoever looks, and through which mount.
+/// The mark of the mount is that of the file system, for every observer, and through every mount.
 #[test]
 fn never_synced_bytes_stay_for_a_daemon_in_another_mount_namespace() {
     needs_forebay!();

@@ -1,5 +1,5 @@
-//! A long day: writers that check what they read, on a tier too small for them, while it is flushed,
-//! evicted, resized and mounted anew. Nobody is killed.
+//! A long day: writers that check their reads, on a tier too small for them, while it is flushed,
+//! evicted, resized and mounted anew. No process is killed.
 // S-1, S-9, S-12
 
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::load::{Load, Work, assert_all_there};
 
 const FLAGS: &[&str] = &["--max-age", "300ms", "--tier-size", "16MiB"];
 
-/// In MiB, what a tier is given from time to time.
+/// The sizes that a tier is given from time to time, in MiB.
 const SMALL: (u64, u64) = (16, 64);
 
 /// Writers are let past the daemon.
@@ -57,7 +57,8 @@ fn disturb(mounted: &Mounted, sizes: (u64, u64), chance: &mut Rng) {
         &["set", &at, &size],
         &["status", &at],
     ];
-    // With writers at work some of them may say that they could not do all: that is no fault.
+    // With writers at work some commands may report that they could not do everything: that is no
+    // fault.
     let words = chance.pick(commands);
     let out = mounted.forebay(words);
     assert!(matches!(out.code, Some(0 | 1)), "{out:#?}");

@@ -1,4 +1,4 @@
-//! What is run inside the machine; see `main.rs`.
+//! The tests inside the machine; see `main.rs`.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,7 +19,7 @@ const USER: u32 = 47_130;
 const OTHER: u32 = 47_131;
 const MIB: u64 = 1 << 20;
 
-/// Programs start slowly in such a machine, and it shares a processor with all tests.
+/// Programs start slowly in such a machine, which shares a processor with all tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 macro_rules! inside_only {
@@ -30,15 +30,15 @@ macro_rules! inside_only {
     };
 }
 
-/// A file system with project quotas, and how it says that one is used up.
+/// A file system with project quotas, and its error for a used-up quota.
 struct Ground {
     name: &'static str,
     device: &'static Path,
     full: i32,
-    /// Whether root is held too.
+    /// Whether the limit binds root too.
     holds_root: bool,
     mounted: MountedFs,
-    /// What a test before this one has left: it has failed for that.
+    /// Projects that an earlier, failed test has left.
     before: Vec<Project>,
 }
 
@@ -52,12 +52,12 @@ fn mount(device: &str, options: &str) -> MountedFs {
 
 type Disk = (&'static str, &'static str, i32, bool);
 
-/// One after the other.
+/// Runs a check on both file systems, one after the other.
 fn each(check: impl Fn(&Ground)) {
     DISKS.into_iter().for_each(|disk| on(disk, &check));
 }
 
-/// Afterwards no project has a limit, or anything in it.
+/// Runs a check; afterwards no project has a limit, or any file.
 fn on(disk: Disk, check: impl Fn(&Ground)) {
     let (name, device, full, holds_root) = disk;
     let mounted = mount(device, "prjquota");
@@ -117,7 +117,7 @@ fn as_user(uid: u32, line: &str) -> forebay_tests::Out {
     finish(&mut user(uid, "sh", &["-euc", line]), PATIENCE)
 }
 
-/// Writes as a user until an error says that there is no more room; how much there was, and the error.
+/// Writes as a user until an error says that there is no more room; returns the written bytes and the errno.
 fn filled(uid: u32, at: &Path) -> (u64, i32) {
     let to = format!("of={}", text(at));
     let said = finish(&mut user(uid, "dd", &["if=/dev/zero", "bs=256K", &to]), PATIENCE);
@@ -177,7 +177,7 @@ fn an_instance_is_made_in_half_a_second() {
             node.forebay(args).ok();
             begun.elapsed()
         };
-        // What the command takes that asks for nothing is no part of it: programs start slowly here.
+        // The time of a command that asks for nothing is subtracted: programs start slowly here.
         let (mut idle, mut made) = (Duration::MAX, Duration::MAX);
         for _ in 0..3 {
             let make = ["instance", "create", "private", "q", "--capacity", "1000MiB"];
@@ -258,7 +258,7 @@ fn what_is_removed_gives_back_its_project_and_limit() {
         let [project] = ground.projects()[..] else { panic!("{:?}", ground.projects()) };
         assert!(project.bytes_max >= 32 * MIB && project.bytes >= 3 * MIB, "{project:?}");
         assert!(project.inodes == 3 && project.inodes_max > 0, "{project:?}");
-        // Somebody has a file open: its room is granted until he closes it, and its project taken.
+        // A program has a file open: its room stays granted until the close, and its project stays used.
         let open = File::open(at.join("d/f")).unwrap();
         node.forebay(&["instance", "destroy", "a", "--no-wait"]).ok();
         within(PATIENCE, "it is away", || mounted_at(&at).is_none());
@@ -287,7 +287,7 @@ fn a_daemon_that_is_killed_finds_all_again() {
         let mut node = started(ground.node(64));
         let at = create(&node, "a", 16, &[]);
         as_user(USER, &format!("echo kept >{}/kept; chmod 711 {0}", text(&at))).ok();
-        // Root may give it to another; it is the same instance all the same.
+        // Root may give it to another user; it is the same instance all the same.
         let given = create(&node, "given", 8, &[]);
         chown(&given, Some(OTHER), Some(OTHER)).unwrap();
         let before = ground.projects();
@@ -331,7 +331,7 @@ fn a_daemon_killed_between_any_two_steps_leaves_no_limit_behind() {
         };
         let steps = life.killed_on_its_way(&mut ground.node(64), &Mounted, between);
         ground.assert_nothing_left();
-        // What is half made and not wanted any more.
+        // A half-made instance that is not wanted any more.
         let mut node = ground.node(64);
         node.env("FOREBAY_FAILPOINTS", "space-project");
         node.up();
@@ -345,7 +345,7 @@ fn a_daemon_killed_between_any_two_steps_leaves_no_limit_behind() {
     });
 }
 
-/// What the pages say of project quotas: they guard against accidents.
+/// The documented limits of project quotas: they guard against accidents.
 #[test]
 #[ignore = "run in a machine of its own"]
 fn who_is_not_held_by_a_limit() {
@@ -362,7 +362,7 @@ fn who_is_not_held_by_a_limit() {
         }
         drop(file);
         fs::remove_file(at.join("of-root")).unwrap();
-        // Its owner gives a file another project, and so takes it from under the limit.
+        // Its owner gives a file another project, and so takes it out of the limit.
         let line =
             format!("cd {}; : >f; chattr -p 77 f; head -c 24M /dev/zero >f; sync f", text(&at));
         as_user(USER, &line).ok();
@@ -386,7 +386,7 @@ fn no_project_is_given_twice() {
             ));
             node.up();
         }
-        // Two daemons with two pools each, all on one file system, and requests at one time.
+        // Two daemons with two pools each, all on one file system, and simultaneous requests.
         std::thread::scope(|scope| {
             for number in 0..8 {
                 let node = &nodes[number % 2];
@@ -458,7 +458,7 @@ fn any_tree_is_removed() {
             text(&at)
         );
         as_user(USER, &line).ok();
-        // Of another project, and with nobody's permission to enter.
+        // A directory of another project, which no user may enter.
         tool("chattr", &["-p", "77", text(&at.join("hard"))]).ok();
         let reader = Proc::spawn(Command::new("cat").arg(at.join("fifo")).stdout(Stdio::null()));
         destroy_busy(&node, &at, reader);
@@ -468,7 +468,7 @@ fn any_tree_is_removed() {
     });
 }
 
-/// Whoever waits at a FIFO has it open: it goes when he does.
+/// A program that waits at a FIFO has it open: the instance is removed when the program ends.
 fn destroy_busy(node: &Node, at: &Path, mut reader: Proc) {
     node.forebay(&["instance", "destroy", "a", "--no-wait"]).ok();
     within(PATIENCE, "it is away", || mounted_at(at).is_none());
@@ -476,7 +476,7 @@ fn destroy_busy(node: &Node, at: &Path, mut reader: Proc) {
     within(PATIENCE, "it is gone", || node.json(&["instance", "list"]) == serde_json::json!([]));
 }
 
-/// Whoever mounts the tier without the option, in the middle of things.
+/// The file system is mounted without the option, in the middle of the test.
 #[test]
 #[ignore = "run in a machine of its own"]
 fn quotas_that_are_off_keep_nothing_from_going() {
@@ -502,7 +502,7 @@ fn quotas_that_are_off_keep_nothing_from_going() {
         drop((node, mounted));
         let mounted = mount(device, "prjquota");
         let left = since(Path::new(device), &before);
-        // Its limit may be left where nothing could take it away; its number is not used again.
+        // A limit may be left if it could not be removed; its number is not used again.
         assert!(left.iter().all(|project| project.inodes == 0 && project.bytes == 0), "{left:?}");
         for project in left {
             limit_away(mounted.path(), project.id);
@@ -575,14 +575,14 @@ fn a_transfer_runs_in_its_group_of_cgroup_v2() {
     node.assert_empty();
     node.stop();
     assert!(!group.exists(), "what the daemon made it takes away");
-    // A group of the site's stays, with what the site has set there.
+    // A group of the site stays, with the site's settings.
     fs::create_dir(&group).unwrap();
     node.up();
     node.stop();
     assert!(group.exists(), "it is not the daemon's");
     fs::remove_dir(&group).unwrap();
     drop(node);
-    // A group of the site's that has no share itself.
+    // A group of the site that has no share itself.
     let site = Group::new(top, "site");
     fs::write(top.join("cgroup.subtree_control"), "-cpu").unwrap();
     let mut node = Node::laid_below(mounted.path(), 64);
@@ -592,7 +592,7 @@ fn a_transfer_runs_in_its_group_of_cgroup_v2() {
     node.stop();
 }
 
-/// One of the site's, gone when dropped.
+/// A group of the site, removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
@@ -631,13 +631,13 @@ fn swap_goes_off_wherever_the_daemon_dies() {
     });
 }
 
-/// Two jobs on one node: the end of one takes only its own swap away. What cannot come back to memory stays
-/// on, and its room granted, until it can.
+/// Two jobs on one node: the end of one removes only its own swap. Swap whose pages do not fit into memory
+/// stays on, and its room granted, until they do.
 #[test]
 #[ignore = "run in a machine of its own"]
 fn swap_of_one_job_goes_and_another_s_stays() {
     inside_only!();
-    // Both file systems are alike in this, and it takes its time.
+    // Both file systems behave alike here, and the test is slow.
     on(DISKS[0], |ground| {
         let node = started(swapping(ground.mounted.path(), 600));
         let (one, two) = (swap_on(&node, "one", "32MiB"), swap_on(&node, "two", "500MiB"));
@@ -664,7 +664,8 @@ fn swap_of_one_job_goes_and_another_s_stays() {
     });
 }
 
-/// More in memory than it can hold: files in it are swapped out as memory of programs is, and written faster.
+/// More files in memory than it can hold: they are swapped out like the memory of programs, and written
+/// faster.
 struct Hog(MountedFs);
 
 impl Hog {
@@ -681,7 +682,7 @@ impl Hog {
         hog
     }
 
-    /// Bytes in all swap.
+    /// The number of bytes in all swap.
     fn swapped() -> u64 {
         let table = fs::read_to_string("/proc/swaps").unwrap();
         let used = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));

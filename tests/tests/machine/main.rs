@@ -1,7 +1,7 @@
-//! What the kernel of most machines that run tests has not: project quotas, cgroup v2, swap. Two machines of
-//! the suite's own are booted once, side by side (see `forebay_tests::uml`), each runs its share of the tests of
-//! [`inside`], and each test here says what became of one of them. `FOREBAY_TEST_INSIDE=NAME` runs only those of
-//! this name there.
+//! Tests of kernel features that most test machines lack: project quotas, cgroup v2, swap. Two machines of the
+//! suite's own are booted once, side by side (see `forebay_tests::uml`), each runs its share of the tests of
+//! [`inside`], and each test here reports the result of one of them. `FOREBAY_TEST_INSIDE=NAME` runs only the
+//! tests of this name there.
 
 mod inside;
 mod quota;
@@ -14,14 +14,15 @@ use forebay_tests::images::{self, ImageFs};
 use forebay_tests::uml::{self, Job, Report};
 use forebay_tests::{binary, say, text, tool};
 
-/// All tests of one machine together take two minutes; one that shares its processors needs several times as long.
+/// All tests of one machine together take two minutes; a machine that shares its processors needs several times as
+/// long.
 const SECONDS: u64 = 900;
 
 const MIB: u64 = 1536;
 
 macro_rules! told {
     ($($machine:ident: $($name:ident)*;)*) => {
-        /// What each machine runs.
+        /// The tests of each machine.
         const SHARES: &[&[&str]] = &[$(&[$(stringify!($name)),*]),*];
 
         $($(
@@ -54,7 +55,7 @@ told! {
         who_is_not_held_by_a_limit;
 }
 
-/// What each machine said, or why there is none.
+/// The report of each machine, or the reason why there is none.
 fn reports() -> &'static [Result<Report, String>] {
     static REPORTS: OnceLock<Vec<Result<Report, String>>> = OnceLock::new();
     REPORTS.get_or_init(|| {
@@ -102,7 +103,7 @@ fn run(number: usize) -> Result<Report, String> {
     report
 }
 
-/// Fails as the test of this name inside did, or was not there.
+/// Fails if the test of this name inside failed, or was not run.
 fn tell(name: &str) {
     forebay_tests::needs_forebay!();
     forebay_tests::needs_tools!("mkfs.ext4", "mkfs.xfs", "setpriv", "chattr", "unshare");
@@ -117,7 +118,7 @@ fn tell(name: &str) {
     }
 }
 
-/// Gone with all that is in it.
+/// A directory, removed with its contents when dropped.
 struct Dir(PathBuf);
 
 impl Dir {

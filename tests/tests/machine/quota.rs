@@ -1,4 +1,4 @@
-//! What a file system's quota says of projects, asked as `quota` asks, not as forebay does.
+//! A file system's project quotas, read as `quota` reads them, not as forebay does.
 
 use std::ffi::CString;
 use std::io;
@@ -25,7 +25,7 @@ struct Next {
     id: u32,
 }
 
-/// Of one project: what it may have, and has.
+/// One project: its limits, and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Project {
     pub id: u32,
@@ -55,7 +55,7 @@ pub fn projects(device: &Path) -> Vec<Project> {
     found
 }
 
-/// Whether anything is asked and answered at all.
+/// Whether project quotas are on.
 pub fn is_on(device: &Path) -> bool {
     ask(device, GET, 0).is_ok()
 }

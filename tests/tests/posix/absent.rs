@@ -1,4 +1,4 @@
-//! Names that are nowhere: the kernel goes by that as long as by any other name.
+//! Names that do not exist: the kernel caches their absence as long as any other name.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -26,7 +26,7 @@ fn is_absent(path: &Path) {
 }
 
 /// Goal: a search through many directories asks the store for each name once. Method: a thousand
-/// looks, counted by the daemon; and each way to make the name ends the belief at once.
+/// lookups, counted by the daemon; and each way to make the name ends the cached absence at once.
 // S-1
 #[test]
 fn it_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
@@ -70,8 +70,8 @@ fn it_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
     proof!("{asked} lookups for a thousand looks, six ways to make a name");
 }
 
-/// Goal: a lock file that somebody else has made is never made twice, and nothing of somebody else's
-/// is replaced. Method: names made on the store after the kernel was told that they are nowhere.
+/// Goal: a lock file that another client has made is never made twice, and no file of another client
+/// is replaced. Method: names made on the store after the kernel has cached their absence.
 // S-1
 #[test]
 fn what_others_make_meanwhile_is_seen_by_who_makes_and_after_the_time_by_all() {
@@ -112,8 +112,8 @@ fn what_others_make_meanwhile_is_seen_by_who_makes_and_after_the_time_by_all() {
     proof!("seven names made behind the mount");
 }
 
-/// Goal: O_CREAT opens nothing for somebody who may not open it. Method: root makes a file on the
-/// store under a name that the kernel believes to be nowhere, in a directory where Bob may make files.
+/// Goal: O_CREAT opens no file for a user who may not open it. Method: root makes a file on the store
+/// under a name whose absence the kernel has cached, in a directory where Bob may make files.
 #[test]
 fn a_file_that_others_make_meanwhile_is_opened_for_nobody_who_may_not() {
     needs_forebay!();

@@ -1,5 +1,5 @@
-//! Who may do what: random modes, owners and access lists on a plain directory and on the mount,
-//! and the same operations by the same users on both, with results compared one by one.
+//! Permissions: random modes, owners and access lists on a plain directory and on the mount, and the same operations
+//! by the same users on both, with results compared one by one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -51,7 +51,7 @@ struct Step {
 }
 
 impl Step {
-    /// Makes what is missing.
+    /// Makes a missing object.
     fn restore(name: &'static str) -> Step {
         let what = match name.ends_with(['f', 'g']) {
             true => Do::Create { flags: libc::O_CREAT | libc::O_RDWR, mode: 0o666 },
@@ -61,7 +61,7 @@ impl Step {
     }
 
     fn draw(rng: &mut Rng, bits: u32) -> Step {
-        // More is granted than denied: who may not enter a directory tests nothing in it.
+        // More is granted than denied: a user who may not enter a directory tests nothing in it.
         let mode = |rng: &mut Rng| (rng.word() | rng.word()) as u32 & bits;
         let which = |rng: &mut Rng| *rng.pick(&[acl::ACCESS, acl::ACCESS, acl::DEFAULT]);
         let what = match rng.below(20) {
@@ -95,7 +95,7 @@ impl Step {
         Step { user: *rng.pick(&USERS), umask, name: draw_name(rng), what }
     }
 
-    /// What the user is told.
+    /// The result that the user gets.
     fn run(&self, root: &Path) -> std::result::Result<Vec<u8>, i32> {
         let done = self.user.run(self.umask, || self.act(root));
         done.map_err(|error: Error| error.raw_os_error().expect("an errno"))
@@ -159,7 +159,7 @@ fn text(meta: &fs::Metadata) -> Vec<u8> {
     format!("{:o} {} {} {}", meta.mode(), meta.uid(), meta.gid(), meta.nlink()).into()
 }
 
-/// What root sees of a name: mode, owner, and both lists.
+/// Root's view of a name: mode, owner, and both lists.
 fn seen(path: &Path) -> String {
     match fs::symlink_metadata(path) {
         Ok(meta) => {
@@ -219,8 +219,8 @@ fn compare_seed(seed: u64, bits: u32, flags: &[&str]) {
             _ => Step::draw(&mut rng, bits),
         };
         log.push(format!("{step:?}"));
-        // Until the daemon hears of its close, whoever wrote the file past it may still do so: then a bit that it is
-        // given meanwhile goes with the next write, also with root's.
+        // Until the daemon learns of the close, the program that wrote the file past it may still write: then a
+        // set-uid bit that is set meanwhile is removed by the next write, also by root's.
         if matches!(step.what, Do::Chmod(mode) if mode & 0o6000 != 0) {
             mounted.hear_closes();
         }
@@ -270,7 +270,7 @@ fn set_user_id_and_set_group_id_are_lost_when_they_are_on_a_plain_directory() {
     compare(10, ALL, &["--attr-ttl", "1h", "--entry-ttl", "1h"]);
 }
 
-/// A file of root's which its group may not read, but for what `list` says.
+/// A file of root's that its group may not read, except as `list` says.
 fn listed(bed: &Bed, name: &str, list: &[Entry]) -> PathBuf {
     let path = bed.backing.join(name);
     fs::write(&path, b"secret").unwrap();
@@ -288,7 +288,7 @@ fn open_to_others() -> Bed {
     bed
 }
 
-/// Carol and nobody else but root.
+/// Rights for Carol and no other user but root.
 const FOR_CAROL: [Entry; 5] =
     [Entry::Owner(6), Entry::User(CAROL.uid, 6), Entry::Group(0), Entry::Mask(6), Entry::Other(0)];
 
@@ -314,7 +314,7 @@ fn a_list_that_others_change_binds_once_the_attributes_are_asked_for_again() {
     proof!("three changes on the backing store");
 }
 
-/// Whoever has a file open by its number asks for it again without a name.
+/// A program that has a file open by a descriptor opens it again without a name.
 #[test]
 fn the_list_of_a_file_without_a_name_binds() {
     if !is_root() {
@@ -364,7 +364,7 @@ fn while_the_store_is_away_a_known_list_decides_and_an_unknown_one_denies() {
     proof!("asked while away");
 }
 
-/// By who holds a file open and by who opens it anew; made here and found on the backing store.
+/// Through a held descriptor and through a new open; made here and found on the backing store.
 fn a_store_moves_the_time(path: &Path) {
     let before = sys::mtime(path);
     within(PATIENCE, "the clock has moved on", || now() > (before.0, before.1 + 20_000_000));
@@ -374,7 +374,7 @@ fn a_store_moves_the_time(path: &Path) {
     map.bytes()[7] ^= 1;
     drop(map);
     drop(file);
-    // Of a file past the daemon the kernel asks again after 50 ms.
+    // For a file past the daemon the kernel asks again after 50 ms.
     within(Duration::from_millis(500), "a store moves the time", || sys::mtime(path) > before);
 }
 

@@ -111,7 +111,7 @@ fn truncate_cuts_and_extends_with_zeros(dir: &Path) {
     assert_eq!(errno(sys::truncate(dir, 1)), libc::EISDIR);
 }
 
-/// Cut and extended again, the old bytes must be zeros, on the page that was cut too.
+/// After a cut and an extension the old bytes must be zeros, also on the page that was cut.
 fn a_cut_tail_does_not_come_back(dir: &Path) {
     let path = dir.join("f");
     let bytes = sample::file(&path, 3, 20_000);

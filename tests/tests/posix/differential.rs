@@ -6,7 +6,7 @@ use forebay_tests::ops::Pair;
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{Bed, Mounted, Rng, Tier, is_root, proof, seed, skip, soak};
 
-/// What happens to the mount between operations, out of the programs' sight.
+/// Disturbances of the mount between operations, which programs must not notice.
 #[derive(Clone, Copy, PartialEq)]
 enum Disturb {
     No,
@@ -99,8 +99,8 @@ fn random_operations_do_so_without_passthrough() {
     run(Tier::Tmpfs(512), &["--passthrough", "off", "--max-age", "200ms"], 3, Disturb::Yes);
 }
 
-/// What this mount changes itself is never seen as it was before, however long the kernel may go by
-/// what it has been told.
+/// The mount's own changes are always visible at once, however long the kernel may cache earlier
+/// answers.
 // S-1
 #[test]
 fn random_operations_do_so_where_the_kernel_believes_what_it_was_told_for_an_hour() {

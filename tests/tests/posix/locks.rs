@@ -26,7 +26,7 @@ fn record_locks_exclude_by_range(dir: &Path) {
     sys::ofd_lock(&b, libc::F_WRLCK, 50, 10).unwrap();
     assert_eq!(errno(sys::ofd_lock(&b, libc::F_RDLCK, 60, 1)), libc::EAGAIN);
     drop(a);
-    // A program that another test is just starting has our descriptors until it execs.
+    // A program that another test is just starting has this test's descriptors until it execs.
     let free = || sys::ofd_lock(&b, libc::F_RDLCK, 60, 1).is_ok();
     forebay_tests::within(PATIENCE, "the lock is free", free);
 }

@@ -1,6 +1,6 @@
 //! POSIX behaviour through the mount, on every kind of fast tier and with every choice of
-//! passthrough. Each case works in a directory of its own and judges what it sees by what a local
-//! file system does; plain mode (see the crate) proves the cases themselves.
+//! passthrough. Each case works in a directory of its own and compares with the behaviour of a
+//! local file system; plain mode (see the crate) proves the cases themselves.
 // S-1
 mod absent;
 mod access;

@@ -149,7 +149,7 @@ fn fifos_sockets_and_devices_exist(dir: &Path) {
         scope.spawn(|| fs::write(dir.join("fifo"), b"through a pipe").unwrap());
         assert_eq!(fs::read(dir.join("fifo")).unwrap(), b"through a pipe");
     });
-    // The path of a socket address is short; go there through a descriptor.
+    // The path of a socket address must be short: a descriptor leads there.
     let here = File::open(dir).unwrap();
     let path = format!("/proc/self/fd/{}/s", std::os::fd::AsRawFd::as_raw_fd(&here));
     drop(UnixListener::bind(path).unwrap());
@@ -175,7 +175,7 @@ fn new_files_get_mode_and_umask(dir: &Path) {
 fn a_default_acl_stands_in_place_of_the_umask(dir: &Path) {
     let shared = dir.join("shared");
     fs::create_dir(&shared).unwrap();
-    // As linux/posix_acl_xattr.h has it: owner, group and others.
+    // The format of linux/posix_acl_xattr.h: owner, group and others.
     let entry = |tag: u16, may: u16| [tag.to_le_bytes(), may.to_le_bytes(), [0xff; 2], [0xff; 2]];
     let entries = [entry(1, 7), entry(4, 7), entry(32, 5)];
     let acl = [&2_u32.to_le_bytes()[..], entries.as_flattened().as_flattened()].concat();
@@ -369,8 +369,8 @@ fn listing_while_removing_removes_all(dir: &Path) {
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
 }
 
-/// One piece of a listing by a descriptor of its own, from a place on: the names in it, and where
-/// it ends. Nothing at the end.
+/// One piece of a listing by a descriptor of its own, from an offset on: the names in it, and the
+/// offset of its end. `None` at the end.
 fn piece(dir: &Path, from: u64) -> Option<(Vec<String>, u64)> {
     let opened = File::open(dir).unwrap();
     rustix::fs::seek(&opened, rustix::fs::SeekFrom::Start(from)).unwrap();
@@ -388,7 +388,8 @@ fn piece(dir: &Path, from: u64) -> Option<(Vec<String>, u64)> {
     (!names.is_empty()).then_some((names, end))
 }
 
-/// Names that stay are all listed, and once, whatever else comes and goes between the pieces.
+/// Names that stay are all listed exactly once, whatever other names come and go between the
+/// pieces.
 fn listing_is_resumed_by_another_descriptor(dir: &Path) {
     let names: Vec<String> = many(dir, 1600).into_iter().collect();
     let (stay, go): (Vec<_>, Vec<_>) = names.chunks(2).map(|two| (&two[0], &two[1])).unzip();
@@ -547,7 +548,8 @@ fn permissions_bind_other_users(dir: &Path) {
     let meta = fs::metadata(dir.join("new")).unwrap();
     assert_eq!((meta.uid(), meta.gid()), (65534, 65534), "files belong to who makes them");
     assert_eq!(fs::metadata(dir.join("d")).unwrap().uid(), 65534);
-    // A file its owner cannot write must still take a write through a descriptor opened earlier.
+    // A file that its owner may not write must still take a write through a descriptor opened
+    // earlier.
     as_user(dir, "exec 3> locked; chmod 0 locked; echo still >&3; echo more >&3").ok();
     assert_eq!(fs::read(dir.join("locked")).unwrap(), b"still\nmore\n");
     fs::set_permissions(dir, Permissions::from_mode(0o1777)).unwrap();

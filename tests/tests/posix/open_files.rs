@@ -68,7 +68,7 @@ fn an_unlinked_file_can_grow_and_be_mapped(dir: &Path) {
     assert!(bytes.len() == 100_000 && bytes[77] == 1 && bytes[78] == 9);
 }
 
-/// Long after its name went, too.
+/// Also long after its name was removed.
 fn an_unlinked_file_opens_again_by_its_descriptor(dir: &Path) {
     let path = dir.join("f");
     let mut bytes = sample::file(&path, 1, 200_000);
@@ -165,8 +165,8 @@ fn a_removed_directory_with_open_files_keeps_them(dir: &Path) {
     assert!(!dir.join("d").exists());
 }
 
-/// The ways that a passthrough file system must keep apart, in several orders: reading, writing,
-/// truncating, appending and direct descriptors, and a mapping.
+/// The access modes that a passthrough file system must keep apart, in several orders: reading,
+/// writing, truncating, appending and direct descriptors, and a mapping.
 fn one_file_is_open_in_every_way_at_once(dir: &Path) {
     let ways = [
         libc::O_RDONLY,
@@ -272,7 +272,7 @@ fn the_write_rename_idiom_never_shows_a_partial_file(dir: &Path) {
     assert_eq!(fs::read(&path).unwrap(), [99; 30_000]);
 }
 
-/// Directories made after it would get its inode number.
+/// A directory made later would otherwise get its inode number.
 fn a_removed_directory_that_is_in_use_stays_itself(dir: &Path) {
     let at = |name: &str| dir.join(name);
     let removed = |open: &File| {
@@ -307,7 +307,7 @@ fn path_only(path: &Path) -> File {
     File::options().read(true).custom_flags(libc::O_PATH).open(path).expect("it is there")
 }
 
-/// More files are removed than the daemon holds on to, while the kernel still knows them all.
+/// More files are removed than the daemon holds open, while the kernel still knows them all.
 fn a_number_that_is_given_again_mixes_no_bytes(dir: &Path) {
     let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let all = rustix::process::Rlimit { current: limits.maximum, ..limits };
@@ -324,11 +324,11 @@ fn a_number_that_is_given_again_mixes_no_bytes(dir: &Path) {
         fs::write(&old, [i; 5000]).unwrap();
         let seen = path_only(&old);
         fs::remove_file(&old).unwrap();
-        // Looked up while it had a name, opened when it had none.
+        // Looked up while it had a name, opened after it had lost it.
         let open = File::open(format!("/proc/self/fd/{}", seen.as_raw_fd()));
         fs::write(&new, [i + 100; 5000]).unwrap();
         let mut bytes = Vec::new();
-        // The kernel may take its number for gone. Other bytes than its own it must not have.
+        // The kernel may find its inode number gone. It must not show other bytes than its own.
         let was_read = open.is_ok_and(|mut open| open.read_to_end(&mut bytes).is_ok());
         if was_read {
             assert!(bytes == [i; 5000], "the removed file has {} bytes", bytes.len());
@@ -337,7 +337,7 @@ fn a_number_that_is_given_again_mixes_no_bytes(dir: &Path) {
         fs::remove_file(&new).unwrap();
         was_read
     };
-    // A few the daemon does hold on to, of those that it has in the tier.
+    // The daemon does hold a few open, among those that it has in the tier.
     let policy = dir.parent().expect("the mount").join(".forebay/config/policy");
     let around = fs::read_to_string(policy).is_ok_and(|policy| policy.trim() == "write-around");
     let few = (0..5).filter(|i| round(*i)).count();

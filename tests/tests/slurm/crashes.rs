@@ -24,8 +24,8 @@ fn came_home(dir: &std::path::Path) {
     assert!(read("in") == read("out"), "{} of 100000 bytes", read("out").len());
 }
 
-/// Method: one node daemon dies while its job is about to run, while it runs, and while its data go home;
-/// the next one takes up what it finds.
+/// Method: one node daemon dies while its job is about to run, while it runs, and while its data are
+/// staged out; the next one takes the job up as it finds it.
 #[test]
 fn the_node_daemon_may_die_in_each_state_of_a_job() {
     needs_slurm!();
@@ -34,7 +34,7 @@ fn the_node_daemon_may_die_in_each_state_of_a_job() {
     for state in ["pre-run", "running", "staging-out"] {
         let (id, dir) = in_and_out(&slurm, state, 3);
         if state == "pre-run" {
-            // Held there until it is killed.
+            // The job is held in that state until the daemon is killed.
             stop(slurm.hosts[0].node().pid());
         }
         if state == "staging-out" {
@@ -55,7 +55,7 @@ fn the_node_daemon_may_die_in_each_state_of_a_job() {
 }
 
 /// Method: slurmctld dies while one job is staging in (the controller's node daemon is stopped, so its
-/// hook waits), one runs, and one goes home (its node's daemon is stopped).
+/// hook waits), one runs, and one is staging out (its node's daemon is stopped).
 #[test]
 fn slurmctld_may_die_in_each_state_of_a_job() {
     if std::env::var_os("FOREBAY_SOAK").is_none() {
@@ -91,7 +91,7 @@ fn slurmctld_may_die_in_each_state_of_a_job() {
     proof!("killed in {seen:?}; the one that staged in went on: {over}");
 }
 
-/// Method: slurmctld dies while a job is going home, held there by a stopped node daemon.
+/// Method: slurmctld dies while a job is staging out, held there by a stopped node daemon.
 #[test]
 fn slurmctld_may_die_while_data_go_home() {
     if std::env::var_os("FOREBAY_SOAK").is_none() {

@@ -1,4 +1,4 @@
-//! Jobs that do not go well: what their owners read, and that nothing stays.
+//! Jobs that fail: the messages to their owners, and that nothing is left.
 
 use forebay_tests::slurm::{Setup, Slurm};
 use forebay_tests::{PATIENCE, eventually, within};
@@ -18,7 +18,7 @@ pub const SCENARIOS: &[Scenario] = &[
 
 const WISH: &str = "#DW jobdw capacity=16MiB access_mode=striped type=scratch";
 
-/// A mistake is told by sbatch, with line, caret and nearest word.
+/// sbatch reports a mistake, with line, caret and nearest word.
 fn mistakes(slurm: &Slurm) {
     let refused = slurm.sbatch(&[], &script(&["#DW jobdw capacty=1GB type=scratch"], "true"));
     assert_ne!(refused.code, Some(0));
@@ -43,7 +43,7 @@ fn source_missing(slurm: &Slurm) {
     assert_eq!(slurm.finished(&id), "CANCELLED");
 }
 
-/// What is found only on the node: the job is not run, and after some tries held.
+/// A problem that only the node can find: the job is not run, and after some tries held.
 fn pre_run_fails(slurm: &Slurm) {
     use std::os::unix::fs::PermissionsExt;
     let dir = pfs(slurm, "unreadable");
@@ -65,7 +65,7 @@ fn pre_run_fails(slurm: &Slurm) {
     assert!(!slurm.output(&id).contains("it ran"));
 }
 
-/// What a cancelled job asked to be staged out comes home, since `#DW` says always.
+/// The stage-outs of a cancelled job are done, since `#DW` means always.
 fn cancelled(slurm: &Slurm) {
     let dir = pfs(slurm, "cancelled");
     let at = shown(&dir);
@@ -117,7 +117,7 @@ fn job_fails(slurm: &Slurm) {
     assert!(!published, "{:?}: {}", Setup::Lua, slurm.job_log(&id));
 }
 
-/// What only one node can have is sent to one node, where Slurm may choose.
+/// A job that works on one node only gets one node, where Slurm may choose.
 fn more_nodes(slurm: &Slurm) {
     let dir = pfs(slurm, "more");
     let out =

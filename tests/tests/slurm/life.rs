@@ -23,7 +23,7 @@ pub const OF_LUA: &[Scenario] = &[
     ("tasks of an array wait", tasks_wait),
 ];
 
-/// Data in, work, results out; the job finds its variables, and its owner reads what was done.
+/// Data in, work, results out; the job finds its variables, and its owner can read a log of it.
 fn whole_life(slurm: &Slurm) {
     let dir = pfs(slurm, "life");
     std::fs::create_dir(dir.join("set")).unwrap();
@@ -142,7 +142,7 @@ fn two_nodes(slurm: &Slurm) {
     assert_eq!(nodes.len(), 2, "{nodes:?}");
 }
 
-/// Slurm says only when the job is to run how many nodes it has: they share the capacity.
+/// Slurm gives the number of nodes only when the job is to run: they share the capacity.
 fn as_many_nodes(slurm: &Slurm) {
     within(PATIENCE * 2, "two nodes are idle at once", || {
         let id = slurm.submit(
@@ -159,7 +159,7 @@ fn as_many_nodes(slurm: &Slurm) {
     });
 }
 
-/// `%`-symbols are ours to replace: what Slurm passes then is not the script.
+/// forebay replaces `%`-symbols: the text that Slurm passes then is not the script.
 fn symbols(slurm: &Slurm) {
     let dir = pfs(slurm, "symbols");
     let dir = shown(&dir);
@@ -185,7 +185,7 @@ fn symbols(slurm: &Slurm) {
     );
 }
 
-/// A script of `#FB` alone, that only knows TMPDIR.
+/// A script of `#FB` alone, which only knows TMPDIR.
 fn only_tmpdir(slurm: &Slurm) {
     let directives = ["#FB private capacity=16MiB"];
     let body = "f=$(mktemp)\necho $f\necho x >$f\nstat -c %U $TMPDIR";
@@ -196,10 +196,10 @@ fn only_tmpdir(slurm: &Slurm) {
     assert!(out.contains("nobody"), "{out}");
 }
 
-/// Of [`crate::ROOM`].
+/// In MiB; compare [`crate::ROOM`].
 pub const MORE_THAN_HALF: u64 = 6400;
 
-/// One node is full: who wants as much starts on another, and who finds none waits for it.
+/// One node is full: a job that needs as much starts on another, and a job that finds no room waits.
 fn two_compete(slurm: &Slurm) {
     let wish = format!("#DW jobdw capacity={MORE_THAN_HALF}MiB access_mode=striped type=scratch");
     let one = script(&[&wish], "sleep 25\necho $SLURMD_NODENAME");
@@ -216,7 +216,7 @@ fn two_compete(slurm: &Slurm) {
     }
 }
 
-/// `afterburstbuffer` starts when the data are home, and not before.
+/// `afterburstbuffer` starts when the data are staged out, and not before.
 fn dependent(slurm: &Slurm) {
     let dir = pfs(slurm, "dependent");
     let at = shown(&dir);
@@ -238,7 +238,7 @@ fn dependent(slurm: &Slurm) {
     });
 }
 
-/// Slurm shows waiting tasks as one line: they are not taken for forgotten after `unknown-after` (20 s).
+/// Slurm shows waiting tasks as one line: they do not count as forgotten after `unknown-after` (20 s).
 fn tasks_wait(slurm: &Slurm) {
     let dir = pfs(slurm, "waiting");
     let dir = shown(&dir);

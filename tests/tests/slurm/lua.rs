@@ -1,4 +1,4 @@
-//! The Lua scripts alone, in Lua 5.1, over a command that plays `forebay`.
+//! The Lua scripts alone, in Lua 5.1, with a command in the place of `forebay`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `plays` is the command's script, behind `#!/bin/sh`.
+    /// A bench; `plays` is the command's script, after `#!/bin/sh`.
     fn new(name: &str, plays: &str) -> Bench {
         let dir = std::env::temp_dir().join(format!("fbt-lua-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -28,7 +28,7 @@ impl Bench {
         std::fs::write(self.dir.join(name), text).unwrap();
     }
 
-    /// Runs `code` behind what Slurm gives a script.
+    /// Runs `code` after the definitions that Slurm gives a script.
     fn lua(&self, code: &str) -> Out {
         let file = self.dir.join("main.lua");
         let slurm = "slurm = { SUCCESS = 0, ERROR = -1, NO_VAL = 4294967294,\n\
@@ -72,7 +72,7 @@ fn a_hook_that_is_killed_has_failed() {
     }
 }
 
-/// Words that are not plain reach no shell.
+/// Words with special characters reach no shell.
 #[test]
 fn nothing_of_a_user_s_reaches_a_shell() {
     needs_tools!("lua5.1");
@@ -85,13 +85,13 @@ fn nothing_of_a_user_s_reaches_a_shell() {
         assert!(out.stdout.starts_with("-1"), "{word}: {out:?}");
         assert!(!ran.exists(), "{word}");
     }
-    // Arguments of `scontrol show bbstat` come from anybody.
+    // Any user can pass arguments to `scontrol show bbstat`.
     let out =
         bench.lua("dofile('burst_buffer.lua'); print(slurm_bb_get_status('$(id)', ';id', '0'))");
     assert!(out.ok().stdout.starts_with('0') && ran.exists(), "the command runs without them");
 }
 
-/// Versions differ in the arguments behind, and in whether anybody else's script is there.
+/// Versions differ in the last arguments, and a site may have a script of its own.
 #[test]
 fn all_hooks_are_there_for_every_version_and_a_module_leaves_globals_alone() {
     needs_tools!("lua5.1");
@@ -127,7 +127,7 @@ fn all_hooks_are_there_for_every_version_and_a_module_leaves_globals_alone() {
     out.ok();
 }
 
-/// The pool that is missing is added where Slurm reads, and nowhere else.
+/// A missing pool is added where Slurm reads it, and nowhere else.
 #[test]
 fn pools_and_room_are_added_to_what_is_submitted() {
     needs_tools!("lua5.1");
@@ -162,7 +162,7 @@ fn pools_and_room_are_added_to_what_is_submitted() {
     let _ = text(&bench.dir);
 }
 
-/// Only words are looked at, and only of directives that have a capacity.
+/// Only whole words are read, and only of directives that have a capacity.
 #[test]
 fn what_looks_like_a_capacity_in_a_path_is_left_alone() {
     needs_tools!("lua5.1");
@@ -187,7 +187,7 @@ fn what_looks_like_a_capacity_in_a_path_is_left_alone() {
     assert_eq!(with_pools("#DW capacity=1").trim_end(), "#DW capacity=1 pool=flash");
 }
 
-/// A plan that is good for one node only bounds what Slurm may choose.
+/// A plan that works on one node only limits the nodes that Slurm may choose.
 #[test]
 fn a_job_gets_no_more_nodes_than_it_can_use() {
     needs_tools!("lua5.1");

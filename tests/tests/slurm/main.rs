@@ -1,8 +1,8 @@
 //! A real Slurm over real node daemons: the whole life of jobs, under both of its burst buffer plug-ins.
 //!
 //! Slurm takes seconds for each step, so the scenarios of a file run beside each other in one cluster;
-//! those that kill daemons have a cluster of their own. `FOREBAY_SCENARIO=WORDS` runs those whose names
-//! contain the words.
+//! those that kill daemons have a cluster of their own. `FOREBAY_SCENARIO=WORDS` runs the scenarios
+//! whose names contain the words.
 
 mod crashes;
 mod failures;
@@ -18,7 +18,7 @@ use forebay_tests::node::open_dir;
 use forebay_tests::slurm::{Setup, Slurm, USER};
 use forebay_tests::{fill, needs_slurm, proof, text, user_ids};
 
-/// Per node, in MiB: a site's 10 GB fit, and two times [`life::MORE_THAN_HALF`] do not.
+/// Room per node, in MiB: a site's 10 GB fit, and two times [`life::MORE_THAN_HALF`] do not.
 const ROOM: u64 = 12 << 10;
 
 type Scenario = (&'static str, fn(&Slurm));
@@ -41,7 +41,7 @@ fn jobs_live_with_burst_buffer_datawarp() {
     run(&slurm, &all.concat());
 }
 
-/// All at once; then nothing may be left of any.
+/// Runs all scenarios at once; then no trace of any may be left.
 fn run(slurm: &Slurm, scenarios: &[Scenario]) {
     let words = std::env::var("FOREBAY_SCENARIO").unwrap_or_default();
     let chosen: Vec<&Scenario> =
@@ -64,7 +64,7 @@ fn run(slurm: &Slurm, scenarios: &[Scenario]) {
     proof!("{} scenarios, and nothing is left", chosen.len());
 }
 
-/// A directory of the parallel file system, the user's own.
+/// Makes a directory of the parallel file system that belongs to the user.
 fn pfs(slurm: &Slurm, name: &str) -> PathBuf {
     let at = slurm.out().join("pfs").join(name);
     open_dir(&at);
@@ -77,7 +77,7 @@ fn own(at: &Path) {
     chown(at, Some(uid), Some(gid)).unwrap();
 }
 
-/// Writes a file of the user's, and says what is in it.
+/// Writes a file of the user's, and returns its bytes.
 fn put(at: &Path, len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fill(&mut bytes, seed, 0);

@@ -11,8 +11,8 @@ pub const OF_DATAWARP: &[Scenario] = &[("a named instance, by #BB", by_directive
 
 const MAKE: &str = "#BB create_persistent name=alpha capacity=32MB access=striped type=scratch";
 
-/// burst_buffer/lua runs nothing for a script of #BB lines alone; what it is told instead works, and a job
-/// that uses it is sent there.
+/// burst_buffer/lua runs nothing for a script of #BB lines alone; the remedy of the message works, and a job that
+/// uses the instance is sent to its node.
 fn by_hand(slurm: &Slurm) {
     let refused = slurm.sbatch(&[], &script(&[MAKE], "true"));
     assert_ne!(refused.code, Some(0));
@@ -28,7 +28,7 @@ fn by_hand(slurm: &Slurm) {
     node.as_user(uid, &["instance", "destroy", "alpha"]).ok();
 }
 
-/// The job runs where there is room among them, and never elsewhere.
+/// The job runs on a node of the instance that has room, and never elsewhere.
 fn on_two(slurm: &Slurm) {
     let node = slurm.hosts[0].node.as_ref().unwrap();
     let (uid, _) = forebay_tests::user_ids(forebay_tests::slurm::USER).unwrap();
@@ -47,13 +47,13 @@ fn on_two(slurm: &Slurm) {
     node.as_user(uid, &["instance", "destroy", "beta"]).ok();
 }
 
-/// A lone create_persistent, a job that uses it, and its end.
+/// A lone create_persistent, a job that uses the instance, and its removal.
 fn by_directive(slurm: &Slurm) {
     let id = slurm.submit(&[], &script(&[MAKE], "true"));
     assert_eq!(slurm.finished(&id), "COMPLETED", "{}", slurm.show(&id));
     let list = || slurm.controller.json(&["instance", "list"]).to_string();
     within(PATIENCE, "it is made", || list().contains("\"alpha\""));
-    // One of the two is this version's word for it. Slurm gives up a command that takes its time on a busy machine.
+    // One of the two is this version's command. Slurm abandons a command that is slow on a busy machine.
     let asked = [&["show", "bbstat", "dw", "sessions"][..], &["show", "dwstat", "sessions"]];
     within(PATIENCE, "it is in the table", || {
         asked.iter().any(|asked| slurm.tool("scontrol", asked).text().contains("alpha"))
@@ -66,7 +66,7 @@ fn by_directive(slurm: &Slurm) {
     within(PATIENCE, "it is gone", || !list().contains("\"alpha\""));
 }
 
-/// One job fills it, the next one finds what is there.
+/// One job fills the instance, the next one finds the bytes.
 fn used(slurm: &Slurm, node: &str) {
     let dir = pfs(slurm, "named");
     let bytes = put(&dir.join("set"), 50_000, 3);

@@ -1,5 +1,5 @@
-//! Scripts as sites have them. Word for word, but for the place of the parallel file system, which is this
-//! test's, and for programs, which are not here.
+//! Scripts as sites have them, word for word, except for the path of the parallel file system, which is
+//! this test's, and for programs, which are not installed here.
 
 use forebay_tests::slurm::{Setup, Slurm};
 
@@ -42,7 +42,7 @@ fn striped(slurm: &Slurm) {
     assert_eq!(std::fs::read(dir.join("dirname/other")).unwrap().len(), 1000);
 }
 
-/// Values end in a slash, since scripts write this.
+/// Values end in a slash, since scripts use them like this.
 fn braces(slurm: &Slurm) {
     let dir = pfs(slurm, "run");
     let run = shown(&dir);
@@ -58,7 +58,7 @@ fn braces(slurm: &Slurm) {
     assert_eq!(std::fs::read_to_string(dir.join("result.h5")).unwrap(), "result\n");
 }
 
-/// Refused at submission, with what to write instead.
+/// Refused at submission, with the remedy.
 fn striped_and_private(slurm: &Slurm) {
     let refused = slurm.sbatch(
         &["-N", "2"],
@@ -70,7 +70,7 @@ fn striped_and_private(slurm: &Slurm) {
     }
 }
 
-/// What `sbatch <<EOF` makes of $DW_JOB_STRIPED where there is none.
+/// `sbatch <<EOF` replaces $DW_JOB_STRIPED by nothing where it is not set.
 fn heredoc(slurm: &Slurm) {
     let refused = slurm.sbatch(
         &[],

@@ -1,4 +1,4 @@
-//! `forebay bench` on a mount of ours: it knows that the bytes are in the fast tier.
+//! `forebay bench` on a forebay mount: it knows that the bytes are in the fast tier.
 
 use forebay_tests::{Bed, Mounted, Out, Tier, needs_forebay, proof, text};
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn share(out: &Out, phase: &str) -> f64 {
     percent.parse().unwrap()
 }
 
-/// The bytes that were just written are in the page cache, of the shadow file.
+/// The bytes that were just written are in the page cache of the shadow file.
 #[test]
 fn what_the_page_cache_holds_of_a_shadow_is_seen_and_emptied() {
     needs_forebay!();
@@ -31,7 +31,7 @@ fn what_the_page_cache_holds_of_a_shadow_is_seen_and_emptied() {
     mounted.umount();
 }
 
-/// A tier in memory is what is measured, whatever file system the mount seems to be.
+/// The benchmark reports a tier in memory, whatever file system the mount seems to be.
 #[test]
 fn a_tier_in_memory_is_told() {
     needs_forebay!();

@@ -1,4 +1,4 @@
-//! The command in a person's hands: names that are not there, and what else a day brings.
+//! The command in daily use: missing names, and other common mistakes.
 
 mod bench;
 mod missing;

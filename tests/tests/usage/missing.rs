@@ -1,4 +1,4 @@
-//! A name that nothing has is said to be missing, by every command that takes names.
+//! A name that does not exist is reported as missing, by every command that takes names.
 // S-5
 
 use std::fs;

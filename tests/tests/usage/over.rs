@@ -1,4 +1,4 @@
-//! A mount over its own backing directory: paths stay what they are.
+//! A mount over its own backing directory: paths do not change.
 // S-12
 
 use std::fs;
@@ -35,7 +35,7 @@ fn a_directory_is_covered_and_uncovered() {
     proof!("the same paths before, under and after the mount");
 }
 
-/// The daemon dies: what is dirty comes home without the mount, and not through it.
+/// The daemon dies: dirty bytes are recovered without the mount, and not through it.
 #[test]
 fn a_covered_directory_is_recovered_once_it_is_uncovered() {
     needs_forebay!();
@@ -59,7 +59,7 @@ fn a_covered_directory_is_recovered_once_it_is_uncovered() {
     forebay(&["umount", text(&bed.backing)]).ok();
 }
 
-/// Only the directory itself: neither one above nor one below it.
+/// Only the directory itself can be covered: neither one above nor one below it.
 #[test]
 fn what_is_above_or_below_cannot_be_covered() {
     needs_forebay!();

@@ -1,4 +1,4 @@
-//! What means nothing is refused, or at least told, with what to write instead.
+//! Meaningless settings are refused, or at least reported, with the remedy.
 
 use forebay_tests::{Bed, Faults, Tier, forebay_env, needs_forebay, proof, text};
 
@@ -41,7 +41,7 @@ fn a_variable_that_nobody_knows_is_told() {
     assert_eq!(env("FOREBAY_TEST_DIR"), "");
 }
 
-/// The mount is gone when `run` ends, and nothing it says may claim otherwise.
+/// The mount is gone when `run` ends, and no message may claim otherwise.
 #[test]
 fn run_says_of_the_mount_only_what_is_so() {
     needs_forebay!();

@@ -1,4 +1,4 @@
-//! One file that describes several mounts, lines of fstab, and rules that are kept.
+//! One file that describes several mounts, lines of fstab, and stored rules.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use forebay_tests::{
     Bed, PATIENCE, Tier, binary, finish, forebay, images, is_root, needs_forebay, proof, skip, text,
 };
 
-/// Directories for a mount of some name.
+/// The directories for a mount of some name.
 struct Spot {
     backing: PathBuf,
     tier: PathBuf,
@@ -36,7 +36,7 @@ fn is_mounted(at: &Path) -> bool {
     images::mounted_at(at).is_some()
 }
 
-/// Unmounts what a test that fails leaves.
+/// Removes the mounts that a failed test leaves.
 struct Cleared<'a>(Vec<&'a Path>);
 
 impl Drop for Cleared<'_> {
@@ -102,8 +102,7 @@ fn a_mount_that_fails_does_not_keep_the_others_from_being_made() {
     assert!(unknown.stderr.contains("did you mean good?"), "{unknown:#?}");
 }
 
-/// In a mount namespace of its own, out of which the mounts of everybody else are taken first: what
-/// is asked for here must not reach them.
+/// In a mount namespace of its own, without the mounts of others: the command must not reach them.
 #[test]
 fn umount_all_takes_every_mount_of_the_caller() {
     needs_forebay!();
@@ -182,7 +181,7 @@ fn mount_calls_are_understood() {
     assert!(!is_mounted(&spot.at), "a fake one");
 }
 
-/// mount(8) and umount(8) themselves, with helpers where they look for them.
+/// mount(8) and umount(8) themselves, with the helpers in their places.
 #[test]
 fn a_line_of_fstab_is_mounted_and_unmounted() {
     needs_forebay!();
@@ -212,7 +211,7 @@ fn a_line_of_fstab_is_mounted_and_unmounted() {
         skip!("no overlay to put the helpers where mount(8) looks");
     }
     out.ok();
-    // The second waits for the drain, as umount(2) would not.
+    // The second command waits for the drain, which umount(2) would not do.
     assert_eq!(fs::read(spot.backing.join("f")).unwrap(), b"bytes\n");
     proof!("a line of fstab");
 }

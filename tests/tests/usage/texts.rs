@@ -25,7 +25,7 @@ fn man_pages_have_commands_as_they_are_typed() {
     assert!(examples.starts_with(first), "{page}");
 }
 
-/// What a page shows when it is formatted is what the help text says.
+/// A formatted page shows the examples exactly as the help text has them.
 #[test]
 fn an_example_on_a_formatted_page_can_be_copied() {
     needs_forebay!();
@@ -51,7 +51,7 @@ fn completions_know_benchmarks_and_settings() {
     }
 }
 
-/// What bash offers after some words.
+/// The completions that bash offers after some words.
 fn offered(words: &str) -> String {
     let script = format!(
         "source <({0} completions bash); COMP_WORDS=({1}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \

@@ -1,4 +1,4 @@
-//! What commands say of what was done, and with which exit code.
+//! The reports and exit codes of commands.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use forebay_tests::{
     proof, sample, text, within,
 };
 
-/// Nobody sees how a flush in the background ends.
+/// The end of a flush in the background is not seen by the user.
 #[test]
 fn a_flush_in_the_background_says_at_once_what_is_not_there() {
     needs_forebay!();
@@ -31,7 +31,7 @@ fn a_flush_in_the_background_says_at_once_what_is_not_there() {
     mounted.umount();
 }
 
-/// Parts of a file count, and so does the pace.
+/// The message of an interrupted command counts parts of files, and uses the right pace.
 #[test]
 fn what_an_interrupt_ends_is_told_with_what_was_done() {
     needs_forebay!();
@@ -118,7 +118,7 @@ fn a_node_daemon_in_the_background_serves_when_the_command_returns() {
     needs_forebay!();
     let node = Node::laid(64);
     let config = node.config();
-    // By whom nobody else may see what he makes.
+    // Started by a user whose umask hides new files from others.
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077; exec \"$@\"", "sh", text(binary())]);
     command.args(["node", "--detach", "--config", text(&config)]);
@@ -132,14 +132,14 @@ fn a_node_daemon_in_the_background_serves_when_the_command_returns() {
     let log = node.root.join("state/node.log");
     assert!(out.stdout.contains(text(&log)), "{out:#?}");
     assert!(fs::read_to_string(&log).unwrap().contains("serving"));
-    // One that cannot serve says why, and leaves nothing behind.
+    // A daemon that cannot serve says why, and leaves nothing behind.
     let second = finish(&mut command, PATIENCE);
     assert!(second.code != Some(0) && !second.stderr.is_empty(), "{second:#?}");
     kill(pid, libc::SIGTERM);
     assert!(eventually(Duration::from_secs(30), || !is_alive(pid)), "it stops");
 }
 
-/// A script that asks for JSON gets a document whatever happens.
+/// A script that asks for JSON always gets a document.
 #[test]
 fn an_error_is_a_document_where_json_is_asked_for() {
     needs_forebay!();
@@ -166,7 +166,8 @@ fn an_error_is_a_document_where_json_is_asked_for() {
     mounted.umount();
 }
 
-/// The drain after a SIGTERM is the daemon's own. Who unmounts meanwhile is told how it ended.
+/// The drain after a SIGTERM is the daemon's own. A command that unmounts meanwhile reports how it
+/// ended.
 #[test]
 fn umount_beside_a_daemon_that_ends_says_how_it_ended() {
     needs_forebay!();

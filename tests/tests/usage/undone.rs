@@ -1,11 +1,11 @@
-//! What a command that fails leaves behind.
+//! The traces of a command that fails.
 
 use std::fs;
 use std::net::TcpListener;
 
 use forebay_tests::{Bed, Tier, needs_forebay, proof};
 
-/// What a mount that fails has made it takes away again; what was there it leaves.
+/// A failed mount removes everything that it has made; existing objects stay.
 #[test]
 fn a_mount_that_fails_leaves_no_new_tier_behind() {
     needs_forebay!();

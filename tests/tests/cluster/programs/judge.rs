@@ -1,4 +1,4 @@
-//! What the programs of a run did and saw, and what of it cannot be.
+//! The operations and observations of the programs of a run, and the impossible ones among them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use forebay_tests::cluster::{Appends, Clock, Registers, Span};
 
 use super::{FILES, content, value_of};
 
-/// A file that somebody made.
+/// A file that a program made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     pub name: String,
@@ -48,7 +48,7 @@ impl Judge {
         }
     }
 
-    /// An operation that begins now, and of which it is not known how it ends.
+    /// An operation that begins now, with an unknown end.
     pub fn begins(&self) -> Span {
         Span { began: self.clock.now(), ended: None }
     }
@@ -61,7 +61,7 @@ impl Judge {
         !self.wrong.lock().expect("no panic inside").is_empty()
     }
 
-    /// A program on a node saw a value.
+    /// Notes that a program on a node saw a value.
     pub fn saw(&self, of: &Registers, file: u64, value: u64, span: Span, who: &str, node: usize) {
         let writer = (value / 1_000_000_000).checked_sub(1).map(|id| id as usize / 2);
         if writer.is_some_and(|writer| writer != node) {
@@ -70,12 +70,12 @@ impl Judge {
         of.read(file as usize, value, span, who);
     }
 
-    /// A file that is there from now on.
+    /// Adds a file that exists from now on.
     pub fn keep(&self, item: Item) {
         self.items.lock().expect("no panic inside").push(item);
     }
 
-    /// Takes a file away from the others.
+    /// Takes a file away from the other programs.
     pub fn take(&self, chance: u64) -> Option<Item> {
         let mut items = self.items.lock().expect("no panic inside");
         let count = items.len() as u64;
@@ -104,12 +104,12 @@ impl Judge {
         self.refused.load(Relaxed)
     }
 
-    /// Reads, and those of them that saw another node's write.
+    /// The numbers of reads, and of those that saw another node's write.
     pub fn reads(&self) -> (usize, u64) {
         (self.values.count().0 + self.published.count().0, self.elsewhere.load(Relaxed))
     }
 
-    /// Compares a directory with what must be there once everything has ended.
+    /// Compares a directory with the expected contents once everything has ended.
     pub fn compare(&self, dir: &Path, who: &str, node: usize) {
         for file in 0..FILES {
             for (name, of) in [("value", &self.values), ("published", &self.published)] {
@@ -152,7 +152,7 @@ impl Judge {
         }
     }
 
-    /// All that cannot be.
+    /// All impossible observations.
     pub fn verdict(&self, slack: Duration) -> Vec<String> {
         let mut wrong = self.wrong.lock().expect("no panic inside").clone();
         wrong.extend(self.values.wrong(Duration::ZERO));
