@@ -285,7 +285,7 @@ mod tests {
     fn each_bad_place_is_refused_by_name_with_a_remedy() {
         let dirs = Dirs::new();
         for (backing, mountpoint, tier, expected) in [
-            ("none", "mnt", "fast", "create it first"),
+            ("none", "mnt", "fast", "mount the file system that it is on"),
             ("slow/../zero", "mnt", "fast", "a file or a block device"),
             ("fast/img", "mnt", "fast", "is inside the tier"),
             ("img", "mnt", "fast", "is inside the tier"),
