@@ -1,4 +1,4 @@
-//! Command lines as getopt reads them, with help and a suggestion for what was mistyped.
+//! Command lines as getopt reads them, with help and a suggestion for a mistyped word.
 //!
 //! Short options combine (`-wrk`), count (`-vv`) and take their value attached or apart (`-b16m`,
 //! `-b 16m`, `-b=16m`); long ones take `--name value` or `--name=value`. `--` ends options.
@@ -18,7 +18,7 @@ struct Opt {
     help: String,
 }
 
-/// What a command accepts. Long names are the keys under which [`Parsed`] answers.
+/// The options that a command accepts. Long names are the keys under which [`Parsed`] answers.
 #[derive(Debug, Clone)]
 pub struct Spec {
     name: &'static str,
@@ -28,7 +28,7 @@ pub struct Spec {
     options: Vec<Opt>,
 }
 
-/// What a command line said.
+/// The options and words of a command line.
 #[derive(Debug, Clone)]
 pub struct Parsed {
     given: Vec<(&'static str, String)>,
@@ -41,21 +41,21 @@ impl Spec {
         Self { name, about: "", usage: "[OPTIONS]", examples: "", options: Vec::new() }
     }
 
-    /// What the command does, in a sentence or a paragraph.
+    /// Sets the description of the command, a sentence or a paragraph.
     #[must_use]
     pub fn about(mut self, text: &'static str) -> Self {
         self.about = text;
         self
     }
 
-    /// What follows the command's name in its usage line.
+    /// Sets the text after the command's name in its usage line.
     #[must_use]
     pub fn usage(mut self, text: &'static str) -> Self {
         self.usage = text;
         self
     }
 
-    /// Lines of examples, printed at the end of the help.
+    /// Sets the lines of examples, printed at the end of the help.
     #[must_use]
     pub fn examples(mut self, text: &'static str) -> Self {
         self.examples = text;
@@ -83,7 +83,7 @@ impl Spec {
         self
     }
 
-    /// Reads a command line; a usage error names the option at fault and the nearest that exists.
+    /// Reads a command line; a usage error names the wrong option and the nearest that exists.
     pub fn parse(&self, args: &[String]) -> Result<Parsed> {
         let mut parsed = Parsed { given: Vec::new(), rest: Vec::new(), help: None };
         let mut words = args.iter();
@@ -184,7 +184,7 @@ impl Spec {
         Error::usage(format!("{}: {message} (see --help)", self.name))
     }
 
-    /// The help text; also what `--help` prints.
+    /// The help text, which `--help` prints, too.
     pub fn help(&self) -> String {
         let about: Vec<String> =
             self.about.split("\n\n").map(|part| wrapped(part, COLUMNS, 0)).collect();
@@ -216,7 +216,7 @@ impl Spec {
 }
 
 impl Parsed {
-    /// The help text if it was asked for; print it and return 0.
+    /// The help text if it was asked for; the caller prints it and returns 0.
     pub fn help_wanted(&self) -> Option<&str> {
         self.help.as_deref()
     }
@@ -225,7 +225,7 @@ impl Parsed {
         self.count(name) > 0
     }
 
-    /// How often an option was given.
+    /// The number of times that an option was given.
     pub fn count(&self, name: &str) -> usize {
         self.given.iter().filter(|(given, _)| *given == name).count()
     }
@@ -240,7 +240,7 @@ impl Parsed {
         self.given.iter().map(|(name, value)| (*name, value.as_str()))
     }
 
-    /// What was not an option.
+    /// The words that are not options.
     pub fn rest(&self) -> &[String] {
         &self.rest
     }

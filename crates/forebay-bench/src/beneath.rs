@@ -1,41 +1,41 @@
-//! Where the bytes of a path are when its file system only leads to them: in files of another one.
+//! Finds the bytes of a path whose file system only leads to files of another one.
 //!
-//! The benchmark knows no such file system by itself. The program that it is part of may name one,
-//! once, before it runs anything; without that, bytes are where their path is.
+//! The benchmark itself knows no such file system. The program that it is part of may register one,
+//! before it runs anything; without that, bytes are where their path is.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::Result;
 
-/// Where to look for the bytes of one file.
+/// The place of the bytes of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bytes {
     /// In the file itself.
     Here,
     /// In these files, each with the file's bytes at the file's offsets.
     In(Vec<PathBuf>),
-    /// Somewhere else, and nobody may know where.
+    /// Somewhere else, in an unknown place.
     Unknown,
 }
 
-/// A file system that leads to bytes of others.
+/// A file system that leads to bytes on another one.
 pub trait Beneath: Send + Sync {
-    /// For each of the paths.
+    /// The place of the bytes of each path.
     fn bytes_of(&self, paths: &[&Path]) -> Vec<Bytes>;
 
-    /// The directory that holds the newest bytes of what is in `directory`; `None` if that holds
-    /// them itself.
+    /// The directory that holds the newest bytes of the files in `directory`; `None` if that
+    /// directory itself holds them.
     fn holder(&self, directory: &Path) -> Option<PathBuf>;
 
-    /// Returns when all that was written in `directory` is where it is to stay; `None` if it stays
-    /// where it is written.
+    /// Returns when all bytes written in `directory` are in their final place; `None` if that is
+    /// where they are written.
     fn settle(&self, directory: &Path) -> Option<Result<()>>;
 }
 
 static KNOWN: OnceLock<&'static dyn Beneath> = OnceLock::new();
 
-/// To be called before [`crate::run`]; what was named first stays.
+/// Registers a file system. Called before [`crate::run`]; the first one stays.
 pub fn name(known: &'static dyn Beneath) {
     KNOWN.get_or_init(|| known);
 }

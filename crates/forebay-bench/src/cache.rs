@@ -1,9 +1,8 @@
 //! The page cache: how much of a file it holds, and how to get it out of the way.
 //!
 //! Residency is measured, by `cachestat(2)` (Linux 6.5) or else `mincore(2)`; a policy's effect is
-//! never assumed. What is seen is the cache of the file as opened, and of the files that
-//! [`crate::beneath`] knows to hold its bytes: on another machine there can be a cache that this
-//! cannot see.
+//! never assumed. The measured cache is that of the file as opened, and of the files that
+//! [`crate::beneath`] knows to hold its bytes: a cache on another machine is not visible.
 
 mod hog;
 mod pieces;
@@ -19,10 +18,10 @@ use crate::beneath::{self, Bytes};
 use crate::units;
 use crate::{Error, Result};
 
-/// What to do about the page cache before a phase reads.
+/// The action on the page cache before a phase reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Nothing: what applications see.
+    /// None: the cache as applications see it.
     #[default]
     Keep,
     /// `sync` and `/proc/sys/vm/drop_caches`; needs root.
@@ -31,11 +30,11 @@ pub enum Policy {
     Direct,
     /// `fsync` and `POSIX_FADV_DONTNEED` on the files of the test.
     Fadvise,
-    /// Occupy memory, so that little is left to cache in.
+    /// Occupies memory, so that little is left for the cache.
     Hog(Amount),
 }
 
-/// How much memory a hog occupies.
+/// The memory that a hog occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
     Bytes(u64),
@@ -90,7 +89,7 @@ impl Policy {
         }
     }
 
-    /// Fails now, before anything is written, if the policy cannot be carried out here.
+    /// Fails before anything is written, if the policy cannot be carried out here.
     pub fn check(self) -> Result<()> {
         let switch = Path::new(DROP_CACHES);
         match self {
@@ -105,7 +104,7 @@ impl Policy {
         }
     }
 
-    /// Gets the files out of the cache as far as the policy does that between phases.
+    /// Removes the files from the cache, if the policy does that between phases.
     pub fn before_reading(self, files: &[impl AsRef<Path>]) -> Result<()> {
         match self {
             Policy::Keep | Policy::Direct | Policy::Hog(_) => Ok(()),
@@ -123,7 +122,7 @@ fn drop_caches() -> Result<()> {
     std::fs::write(DROP_CACHES, "3").map_err(|error| Error::io("write", DROP_CACHES, &error))
 }
 
-/// [`advise_away_here`], also where the bytes are when the file is only a way to them.
+/// As [`advise_away_here`], also for the files that hold the bytes, if the path only leads to them.
 pub fn advise_away(path: &Path) -> Result<()> {
     advise_away_here(path)?;
     match beneath::bytes_of(&[path]).pop() {
@@ -157,17 +156,18 @@ pub struct Residency {
     /// The part of the range that lies within the file.
     pub total: u64,
     pub resident: u64,
-    /// Not yet written to the device, or being written; `None` where only `mincore` is available.
+    /// Bytes not yet written to the device, or being written; `None` where only `mincore` is
+    /// available.
     pub unwritten: Option<u64>,
 }
 
 impl Residency {
-    /// 0.0 to 1.0.
+    /// The share in memory, 0.0 to 1.0.
     pub fn share(self) -> f64 {
         if self.total == 0 { 0.0 } else { (self.resident as f64 / self.total as f64).min(1.0) }
     }
 
-    /// What two files hold of the same bytes.
+    /// The joint residency of two files with the same bytes.
     fn with(self, other: Self) -> Self {
         let sum = |a: u64, b: u64| (a + b).min(self.total);
         Self {
@@ -194,7 +194,7 @@ impl Residency {
 
 const PAGE: u64 = 4096;
 
-/// What the page cache holds of `offset..offset+len` of a file.
+/// The residency of `offset..offset+len` of a file.
 pub fn residency(file: &File, offset: u64, len: u64) -> std::io::Result<Residency> {
     let size = file.metadata()?.len();
     let total = size.saturating_sub(offset).min(len);
@@ -209,8 +209,8 @@ pub fn residency(file: &File, offset: u64, len: u64) -> std::io::Result<Residenc
     Ok(Residency { total, resident, unwritten: None })
 }
 
-/// [`residency`] of whole files, added up; files that cannot be opened count as absent. `None` if it
-/// is not known where the bytes of one of them are.
+/// [`residency`] of whole files, added up; files that cannot be opened count as absent. `None` if
+/// the place of a file's bytes is unknown.
 pub fn residency_of(paths: &[impl AsRef<Path>]) -> Option<Residency> {
     let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
     let mut all = Residency::default();
@@ -329,7 +329,7 @@ mod tests {
             println!("SKIPPED: the build directory is on a file system that lives in memory");
             return;
         }
-        // It is advice: the kernel may be at some of the pages, though not always.
+        // It is only advice: the kernel may be using some of the pages, though not always.
         let emptied = (0..5).map(|_| look()).find(|found| found.resident == 0);
         let emptied = emptied.unwrap_or_else(|| panic!("{found:?}"));
         assert!(emptied.unwritten.is_none_or(|bytes| bytes == 0));

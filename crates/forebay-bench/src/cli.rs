@@ -18,12 +18,12 @@ const COMMANDS: &[(&str, &str, Run)] = &[
     ("bars", "draws times of two ways side by side", crate::report::bars::run),
 ];
 
-/// All of them, with the workloads named after questions.
+/// All commands, including the workloads named after questions.
 fn commands() -> impl Iterator<Item = &'static (&'static str, &'static str, Run)> {
     COMMANDS.iter().chain(crate::workloads::COMMANDS)
 }
 
-/// Runs what `args` (all that follows `bench`) ask for. Exit codes: 0 done, 1 done with errors
+/// Runs the command in `args` (all words after `bench`). Exit codes: 0 done, 1 done with errors
 /// listed, 2 usage, 130 interrupted.
 pub fn run(args: Vec<OsString>) -> u8 {
     match dispatch(args) {
@@ -64,12 +64,12 @@ fn unknown(name: &str) -> Error {
     Error::usage(format!("no benchmark named {name:?}{hint} (see forebay bench --help)"))
 }
 
-/// The names of all commands, for who completes them.
+/// The names of all commands, for shell completion.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     commands().map(|(name, about, _)| (*name, *about))
 }
 
-/// One for each command, at least.
+/// At least one example for each command.
 pub const EXAMPLES: &str = "\
 Examples:
   forebay bench ior -t 1m -b 16m -s 16 -N 4 -F -e --cache fadvise -o /mnt/fast/testFile

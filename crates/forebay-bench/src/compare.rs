@@ -1,11 +1,11 @@
-//! `forebay bench compare A B`: two targets measured by turns in one run.
+//! `forebay bench compare A B`: two targets measured in turn in one run.
 //!
 //! Invariants:
-//! - C1: the targets alternate, and which goes first alternates too, so that what drifts with time
-//!   (a filling device, a warming machine) hits both alike.
+//! - C1: the targets alternate, and so does the one that goes first, so that drift over time (a
+//!   filling device, a warming machine) affects both alike.
 //! - C2: a ratio is formed within a round; the verdict says "different" only if the interval of the
 //!   median ratio excludes 1 and the ratio is further from 1 than either target is from itself from
-//!   round to round. The second condition is there because of many quantities one is always
+//!   round to round. The second condition is needed because among many quantities one is always
 //!   outside of its interval by chance.
 
 mod subject;
@@ -44,7 +44,7 @@ fn spec() -> Spec {
         )
 }
 
-/// What to compare, and how.
+/// The settings of a comparison.
 struct Duel {
     targets: [String; 2],
     rounds: usize,
@@ -69,7 +69,7 @@ pub fn run(args: &[String]) -> Result<u8> {
     ended.map(|()| 0)
 }
 
-/// Our arguments, and those after `--`.
+/// Splits the arguments into the command's own, and those after `--`.
 fn split(args: &[String]) -> (&[String], &[String]) {
     match args.iter().position(|arg| arg == "--") {
         Some(at) => (&args[..at], &args[at + 1..]),
@@ -107,7 +107,7 @@ impl Duel {
     }
 
     fn fight(&self, args: &[String]) -> Result<(Record, Result<()>)> {
-        // Both are asked with an impossible action first, so that a wrong one is found now.
+        // Both targets are checked first, so that a wrong one is found now.
         for target in &self.targets {
             self.subject.check(target, &self.options)?;
         }
@@ -140,7 +140,7 @@ impl Duel {
         }
     }
 
-    /// Both targets once (C1).
+    /// Measures both targets once (C1).
     fn round(&self, round: usize, measured: &mut Measured) -> Result<()> {
         let order = if round.is_multiple_of(2) { [0, 1] } else { [1, 0] };
         let mut records = [None, None];
@@ -173,11 +173,11 @@ fn keeps_nothing(options: &[String]) -> Result<()> {
     }
 }
 
-/// Values of each quantity by name, a pair per round, in the order the workload tells them.
+/// Values of each quantity by name, a pair per round, in the order of the workload's output.
 #[derive(Default)]
 struct Measured {
     quantities: Vec<(Quantity, Vec<(f64, f64)>)>,
-    /// What made the figures of the first round doubtful; the other rounds repeat it.
+    /// The warnings about the first round; the other rounds would repeat them.
     doubts: Vec<String>,
 }
 
@@ -189,7 +189,7 @@ struct Quantity {
 }
 
 impl Measured {
-    /// Pairs what both told; a phase that only one has cannot be compared.
+    /// Pairs the figures of both records; a phase in only one of them cannot be compared.
     fn add(&mut self, a: &Record, b: &Record) {
         if self.quantities.is_empty() {
             let doubts = |name, record| {

@@ -10,7 +10,7 @@ use crate::io::{Buffers, Op, Target};
 use crate::meter::Meter;
 use crate::{Error, Result, clock};
 
-/// Where the transfers come from, and what happens to their contents.
+/// The source of the transfers, and the handling of their contents.
 pub trait Plan {
     /// The next transfer, or `None` at the end. Called once more after `None` only by mistake.
     fn next(&mut self) -> Option<Op>;
@@ -19,11 +19,11 @@ pub trait Plan {
     #[inline]
     fn prepare(&mut self, _op: Op, _buffer: &mut [u8]) {}
 
-    /// Looks at what was read.
+    /// Examines the bytes of a read.
     #[inline]
     fn inspect(&mut self, _op: Op, _buffer: &[u8]) {}
 
-    /// Hears of every completed transfer with its times, for protocols kept per operation.
+    /// Called for every completed transfer with its times, for protocols kept per operation.
     #[inline]
     fn done(&mut self, _op: Op, _start: u64, _end: u64) {}
 }
@@ -51,16 +51,17 @@ pub struct Limits {
     pub sync: SyncEach,
 }
 
-/// What one task's loop did.
+/// The result of one task's loop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Driven {
     pub ops: u64,
     pub bytes: u64,
-    /// Transfers that moved less than asked, even after retries or for want of them.
+    /// Transfers that moved fewer bytes than asked, even after retries or because retries are
+    /// forbidden.
     pub short: u64,
-    /// When the last transfer ended.
+    /// The time when the last transfer ended.
     pub end: u64,
-    /// Ended before the plan did: deadline or stop flag.
+    /// Whether a deadline or a stop flag ended the loop before the plan's end.
     pub early: bool,
 }
 

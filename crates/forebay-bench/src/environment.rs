@@ -1,7 +1,7 @@
-//! The conditions of a measurement: machine, kernel, memory, and what the target lies on.
+//! The conditions of a measurement: machine, kernel, memory, and the storage of the target.
 //!
-//! Everything is read from the kernel at the start of a run. What cannot be found out stays empty
-//! rather than failing the run.
+//! Everything is read from the kernel at the start of a run. Facts that cannot be found out stay
+//! empty rather than failing the run.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn header(workload: &str, args: &[String], targets: &[PathBuf]) -> Header {
     }
 }
 
-/// The machine, now.
+/// The present state of the machine.
 pub fn host() -> Host {
     let name = rustix::system::uname();
     let cpus = read("/proc/cpuinfo");
@@ -59,7 +59,7 @@ fn cpu_model(text: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-/// What lies under a path, or under the nearest parent of it that exists.
+/// The storage under a path, or under the nearest parent of it that exists.
 pub fn place(path: &Path) -> Place {
     let mut place = Place { path: path.display().to_string(), ..Place::default() };
     let Some(real) = nearest(path) else {
@@ -78,8 +78,8 @@ pub fn place(path: &Path) -> Place {
     place
 }
 
-/// `path`, which `option` gave, within the directory `place`; a usage error for one that would leave
-/// it.
+/// The path `path`, which `option` gave, within the directory `place`; a usage error for a path that
+/// would leave it.
 pub fn inside(place: &str, option: &str, path: &Path) -> Result<PathBuf> {
     if !Path::new(place).is_dir() {
         return Err(Error::usage(format!("{place}: is not a directory")));

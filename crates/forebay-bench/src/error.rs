@@ -1,15 +1,15 @@
-//! What can go wrong, and the exit code of each kind.
+//! The errors, and the exit code of each kind.
 
 use std::fmt;
 
-/// A failure as its reader needs it: what was wrong with which input, and what to do.
+/// A failure with the details that a reader needs: the wrong input, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// The command line or a script asks for something impossible; nothing was written.
     Usage(String),
     /// The run failed part way.
     Failed(String),
-    /// Ctrl-C or SIGTERM; what was measured until then has been printed.
+    /// Ctrl-C or SIGTERM; the measurements until then have been printed.
     Interrupted,
 }
 

@@ -15,7 +15,7 @@ pub fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
     }
 }
 
-/// Wakes all who wait on `word`.
+/// Wakes all waiters on `word`.
 pub fn wake_all(word: &AtomicU32) {
     // SAFETY: `word` is a live aligned u32.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -30,7 +30,7 @@ pub struct Barrier {
     broken: AtomicU32,
 }
 
-/// The barrier was broken: someone it waits for will never come.
+/// The error of a broken barrier: a task it waits for will never come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken;
 
@@ -43,7 +43,7 @@ impl Barrier {
         }
         if self.arrived.fetch_add(1, SeqCst) + 1 == parties {
             last();
-            // Reset before the release: who leaves may come back at once for the next round.
+            // Reset before the release: a task that leaves may come back at once for the next round.
             self.arrived.store(0, SeqCst);
             self.generation.fetch_add(1, SeqCst);
             wake_all(&self.generation);
@@ -59,7 +59,7 @@ impl Barrier {
         Ok(())
     }
 
-    /// Lets everyone who waits, now or later, fail with [`Broken`].
+    /// Makes all present and later waiters fail with [`Broken`].
     pub fn shatter(&self) {
         self.broken.store(1, SeqCst);
         wake_all(&self.generation);

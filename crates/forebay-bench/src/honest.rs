@@ -1,5 +1,5 @@
-//! Can a number be true? Judges a phase by evidence: what was in the page cache before it, what
-//! had not left memory after it, and what the device says it moved.
+//! Judges whether a phase's number can be true, by evidence: the page cache before it, the bytes
+//! still in memory after it, and the device's count of moved bytes.
 //!
 //! Says nothing without evidence, and never corrects a number.
 
@@ -11,19 +11,19 @@ use crate::cache::Residency;
 use crate::io::Direction;
 use crate::units::{human_bytes, human_rate};
 
-/// Below this share the cache did not make the number.
+/// Below this share the cache did not determine the number.
 const NOTICEABLE: f64 = 0.05;
 
-/// What is known about one finished phase.
+/// The evidence about one finished phase.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
     pub bytes: u64,
     pub seconds: f64,
     /// The page cache before a read phase, or after a write phase.
     pub cache: Option<Residency>,
-    /// What the device moved in the phase's direction, where a device is behind the path.
+    /// The bytes that the device moved in the phase's direction, if a device is behind the path.
     pub device_bytes: Option<u64>,
-    /// The most the device or network can do, bytes per second, as the user said.
+    /// The highest rate of the device or network in bytes per second, as the user stated it.
     pub limit: Option<f64>,
     pub memory: Memory,
 }
@@ -37,7 +37,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Of the file system that holds the bytes.
+    /// Whether the file system that holds the bytes is in memory.
     pub fn of(path: &Path) -> Self {
         let path = beneath::holder(path);
         const TMPFS: i64 = 0x0102_1994;
@@ -55,7 +55,7 @@ impl Memory {
     }
 }
 
-/// What to add to the command line against a cache that made the number.
+/// Options that prevent the cache from determining the number.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedies {
     pub read: &'static str,
@@ -67,7 +67,7 @@ const OF_IOR: Remedies = Remedies {
     write: "-e or --posix.odirect",
 };
 
-/// What is wrong with the number of a phase: each a sentence with cause and remedy.
+/// The doubts about the number of a phase: each a sentence with cause and remedy.
 pub fn judge(direction: Direction, evidence: &Evidence) -> Vec<String> {
     judge_with(direction, evidence, OF_IOR)
 }

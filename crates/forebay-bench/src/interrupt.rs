@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: noticed, not obeyed at once, so that files can be removed and results printed.
+//! Ctrl-C and SIGTERM: noted, not obeyed at once, so that files can be removed and results printed.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -7,8 +7,8 @@ use crate::clock;
 /// When the first signal came; 0 if none did.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 
-/// `timeout` signals the process and then its group, which is one request: a person's second one
-/// comes later.
+/// `timeout` signals the process and then its group, which counts as one request: a person's second
+/// request comes later.
 const ONE_REQUEST: u64 = 300_000_000;
 
 extern "C" fn note(_signal: libc::c_int) {
@@ -34,7 +34,7 @@ pub fn install() {
     }
 }
 
-/// Makes this process deaf to Ctrl-C; its parent tells it when to stop.
+/// Makes this process ignore Ctrl-C; its parent tells it when to stop.
 pub(crate) fn ignore() {
     // SAFETY: setting a disposition to SIG_IGN runs no code.
     unsafe {

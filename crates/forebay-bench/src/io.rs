@@ -2,8 +2,8 @@
 //!
 //! A [`Target`] is chosen once, outside the loop of [`crate::drive`], which is compiled for each.
 //!
-//! Invariant I1: between `start` and the `wait` that returns its slot, nobody touches that slot's
-//! buffer; the kernel may be using it.
+//! Invariant I1: between `start` and the `wait` that returns its slot, that slot's buffer is not
+//! touched; the kernel may be using it.
 
 mod buffers;
 mod mmap;
@@ -87,13 +87,13 @@ pub trait Target {
     ///
     /// # Safety
     ///
-    /// `buffer` is valid for `op.len` bytes until `wait` returns `slot`, and nobody else uses it.
+    /// `buffer` is valid for `op.len` bytes until `wait` returns `slot`, and has no other user.
     unsafe fn start(&mut self, slot: usize, op: Op, buffer: *mut u8);
 
     /// Returns one completed transfer; at least one must be in flight.
     fn wait(&mut self) -> Done;
 
-    /// Makes what was written survive a power loss.
+    /// Makes written bytes durable.
     fn sync(&mut self) -> std::io::Result<()>;
 }
 

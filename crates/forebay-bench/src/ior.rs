@@ -1,6 +1,6 @@
 //! `forebay bench ior`: IOR's workload, options and output, without MPI.
 //!
-//! The order of things: read all options ([`options`], [`script`]), refuse what cannot work
+//! The order of a run: read all options ([`options`], [`script`]), refuse impossible ones
 //! ([`check`]), run test after test ([`run`]), each phase by forked tasks ([`phase`]), and show
 //! results as IOR does ([`output`]). Offsets are pure arithmetic ([`layout`]).
 
@@ -30,7 +30,7 @@ use params::Params;
 use records::Records;
 use run::Ran;
 
-/// Runs the tests that `args` ask for. 1 if verification found errors, 130 after Ctrl-C.
+/// Runs the tests in `args`. Returns 1 if verification found errors, 130 after Ctrl-C.
 pub fn run(args: &[String]) -> Result<u8> {
     let Some(mut tests) = options::read(args)? else { return Ok(0) };
     check_all(&mut tests)?;
@@ -50,8 +50,8 @@ pub(crate) fn check_in(place: &str, args: &[String]) -> Result<()> {
     located(place, args).map(drop)
 }
 
-/// Runs the tests that `args` ask for with their files in the directory `place`, or on nothing if
-/// that is `null`, for their record alone.
+/// Runs the tests in `args` with their files in the directory `place`, or without files if that is
+/// `null`, for their record alone.
 pub(crate) fn record_in(place: &str, args: &[String]) -> Result<Record> {
     let tests = located(place, args)?;
     let output = Output::nowhere(&tests[0]);
@@ -76,7 +76,8 @@ fn located(place: &str, args: &[String]) -> Result<Vec<Params>> {
     Ok(tests)
 }
 
-/// Checks what can be told without writing, and finds signatures in files that are only read.
+/// Checks everything that can be checked without writing, and finds signatures in files that are
+/// only read.
 fn check_all(tests: &mut [Params]) -> Result<()> {
     for test in tests {
         check::place(test)?;
@@ -85,8 +86,8 @@ fn check_all(tests: &mut [Params]) -> Result<()> {
     Ok(())
 }
 
-/// An error means that nothing ran; else what was measured, and how the run ended: the number of
-/// transfers with wrong bytes, or what ended it early.
+/// Runs all tests. An error means that nothing ran; otherwise returns the measurements, and how the
+/// run ended: the number of transfers with wrong bytes, or the error that ended it early.
 fn conduct(tests: &[Params], args: &[String], mut output: Output) -> Result<(Record, Result<u64>)> {
     let mut records = Records::begin(&tests[0], args)?;
     without_effect(tests, &mut output)?;
@@ -104,7 +105,7 @@ fn conduct(tests: &[Params], args: &[String], mut output: Output) -> Result<(Rec
     Ok((records.finish(outcome)?, ended))
 }
 
-/// Runs test after test; a failure ends the run, but not what was measured before it.
+/// Runs test after test; a failure ends the run, but keeps the measurements before it.
 fn all(
     tests: &[Params],
     output: &mut Output,
@@ -138,7 +139,7 @@ fn occupy(params: &Params) -> Result<Option<Hog>> {
     amount.map(Hog::occupy).transpose()
 }
 
-/// Tells once of each setting that has no effect.
+/// Reports each setting without effect once.
 fn without_effect(tests: &[Params], output: &mut Output) -> Result<()> {
     let mut told = std::collections::BTreeSet::new();
     for text in tests.iter().flat_map(|test| &test.ignored).filter(|text| told.insert(*text)) {

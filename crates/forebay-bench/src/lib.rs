@@ -1,14 +1,14 @@
-//! `forebay bench`: IOR's and mdtest's workloads, and a few of our own, from one binary without
-//! MPI, on any path.
+//! `forebay bench`: IOR's and mdtest's workloads, and a few of forebay's own, from one binary
+//! without MPI, on any path.
 //!
-//! Knows nothing of the engine or the mount: what it measures is a path, so it can measure
-//! anything. Only [`beneath`] lets the program around it say where the bytes of a path really are.
-//! The layers, bottom up:
+//! The crate does not depend on the engine or the mount: it measures a path, so it can measure
+//! anything. Only [`beneath`] lets the surrounding program say where the bytes of a path really
+//! are. The layers, bottom up:
 //! - [`args`], [`error`], [`rng`], [`clock`]: words, numbers and time;
-//! - [`slices`], [`meter`]: what one task measured, of fixed size, in shared memory;
+//! - [`slices`], [`meter`]: the measurements of one task, of fixed size, in shared memory;
 //! - [`shared`], [`futex`], [`team`], [`interrupt`], [`progress`]: tasks as processes or threads;
 //! - [`io`], [`drive`]: the ways to transfer bytes, and the one loop that measures them;
-//! - [`cache`], [`honest`]: what the page cache held, and whether a number can be true;
+//! - [`cache`], [`honest`]: the contents of the page cache, and whether a number can be true;
 //! - [`ior`], [`mdtest`] and the workloads.
 //!
 //! Standard output carries results only; progress and warnings about the run go to standard error.

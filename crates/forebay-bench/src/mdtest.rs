@@ -18,7 +18,7 @@ use crate::ior::keep;
 use options::Options;
 use phase::{Lap, Measured, Phase};
 
-/// Runs what `args` ask for. 1 if files did not hold what was written, 130 after Ctrl-C.
+/// Runs the phases in `args`. Returns 1 if files did not hold the written bytes, 130 after Ctrl-C.
 pub fn run(args: &[String]) -> Result<u8> {
     let Some(options) = options::read(args)? else { return Ok(0) };
     options::check(&options)?;
@@ -31,7 +31,7 @@ pub(crate) fn check_in(place: &str, args: &[String]) -> Result<()> {
     located(place, args).map(drop)
 }
 
-/// Runs what `args` ask for with its directories in `place`, for its record alone.
+/// Runs the phases in `args` with their directories in `place`, for the record alone.
 pub(crate) fn record_in(place: &str, args: &[String]) -> Result<Record> {
     let options = located(place, args)?;
     match conduct(&options, args, |_| ())? {
@@ -52,8 +52,8 @@ fn located(place: &str, args: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// An error means that nothing ran; else what was measured, and how the run ended: the number of
-/// files with wrong bytes, or what ended it early.
+/// Runs all phases. An error means that nothing ran; otherwise returns the measurements, and how
+/// the run ended: the number of files with wrong bytes, or the error that ended it early.
 fn conduct(options: &Options, args: &[String], say: fn(&str)) -> Result<(Record, Result<u64>)> {
     let sinks = Sinks { ndjson: options.out.clone(), json: options.json.clone() };
     let header = Header {
@@ -99,7 +99,7 @@ struct Running<'a> {
     measured: Vec<Measured>,
     /// Items each rank has created.
     created: Vec<u64>,
-    /// Directories of `-d` that were not there before.
+    /// Directories of `-d` that did not exist before.
     homes: Vec<PathBuf>,
 }
 
@@ -110,7 +110,8 @@ impl<'a> Running<'a> {
 
     fn iterations(&mut self) -> Result<()> {
         let result = self.each_iteration();
-        // What the run made goes again, unless it was to stay or others have put something there.
+        // Directories that the run made are removed, unless they were to stay or have other users'
+        // files.
         if self.options.selected.remove || result.is_err() || interrupt::seen() {
             self.homes.iter().for_each(|home| drop(std::fs::remove_dir(home)));
         }
@@ -125,7 +126,7 @@ impl<'a> Running<'a> {
             }
             let tops = self.tops(iteration)?;
             let result = self.iteration(iteration, &tops);
-            // What an early end left is removed, unless it was to stay.
+            // Items that an early end left are removed, unless they were to stay.
             let ended_early = interrupt::seen() || result.is_err();
             if ended_early && options.selected.create {
                 eprintln!("forebay bench mdtest: removes what it made; Ctrl-C again leaves it");
@@ -193,7 +194,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Applies the cache policy, and looks at what is left in the page cache before reading.
+    /// Applies the cache policy, and checks the page cache's contents before reading.
     fn before(&self, lap: &Lap<'_>) -> Result<Option<Residency>> {
         let looks = matches!(lap.phase, Phase::FileStat | Phase::FileRead | Phase::DirectoryStat);
         if looks && self.options.cache == Policy::Drop {
@@ -225,7 +226,7 @@ fn doubt(measured: &mut Measured, before: Option<Residency>, tops: &[String]) {
     measured.resident = before.map(Residency::share);
 }
 
-/// Makes a directory of `-d` unless it is there; true if it was not.
+/// Makes a directory of `-d` unless it exists; true if it did not.
 fn make(home: &Path) -> Result<bool> {
     if home.is_dir() {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! What one task measured in one phase.
+//! The measurements of one task in one phase.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use forebay_base::histogram::Histogram;
 
 use crate::slices::{self, Slices};
 
-/// In nanoseconds, each within 1/64. 2^41 ns is 36 minutes; what takes longer counts as that.
+/// Latencies in nanoseconds, each within 1/64. 2^41 ns is 36 minutes; longer ones count as that.
 pub type Latencies = Histogram<6, { 36 << 6 }>;
 
 /// Operations, bytes, latencies and their course over time. One writer; zeros are empty.
@@ -14,7 +14,7 @@ pub type Latencies = Histogram<6, { 36 << 6 }>;
 pub struct Meter {
     ops: AtomicU64,
     bytes: AtomicU64,
-    /// When the phase began, which is where the time series starts.
+    /// The time when the phase began, which is where the time series starts.
     began: AtomicU64,
     pub latency: Latencies,
     pub series: Slices,

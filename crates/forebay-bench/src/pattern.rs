@@ -1,11 +1,12 @@
-//! What test files contain, and how what was read is compared with it.
+//! The contents of test files, and their comparison with the bytes read.
 //!
 //! Contents are a function of (pattern, signature, rank that wrote it, offset), so any task can
-//! tell what another wrote. A buffer is filled once; each transfer then only gets a stamp per page,
-//! which ties it to its place and costs next to nothing. `offset` ties every word. A transfer too
-//! short to show rank and signature beside its place has a mixture of the three instead.
+//! compute what another one wrote. A buffer is filled once; each transfer then only gets a stamp
+//! per page, which ties it to its place and costs next to nothing. `offset` ties every word. A
+//! transfer too short to show rank and signature beside its place has a mixture of the three
+//! instead.
 //!
-//! Invariant P1: filling is deterministic, and [`Filler::check`] accepts exactly what
+//! Invariant P1: filling is deterministic, and [`Filler::check`] accepts exactly the bytes that
 //! [`Filler::stamp`] leaves in the buffer.
 
 use crate::rng::{Rng, splitmix};
@@ -21,7 +22,7 @@ pub enum Pattern {
     Offset,
     /// Random bytes that do not compress, the same for every run with the same signature.
     Incompressible,
-    /// Random bytes of a sequence of its own.
+    /// Random bytes of a separate sequence.
     Random,
 }
 
@@ -44,7 +45,7 @@ impl Pattern {
         matches!(self, Pattern::Timestamp | Pattern::Offset)
     }
 
-    /// IOR's letter for it.
+    /// IOR's letter for the pattern.
     pub fn letter(self) -> &'static str {
         match self {
             Pattern::Timestamp => "t",
@@ -70,7 +71,7 @@ pub struct Filler {
     base: Vec<u8>,
 }
 
-/// The first byte of a transfer that is not what was written.
+/// The first byte of a transfer that differs from the written one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
     /// Position within the transfer.
@@ -82,7 +83,7 @@ pub struct Difference {
 }
 
 impl Filler {
-    /// For transfers of up to `len` bytes written by `rank`.
+    /// A filler for transfers of up to `len` bytes written by `rank`.
     pub fn new(pattern: Pattern, signature: u32, rank: usize, len: usize) -> Self {
         let mut filler = Self { pattern, signature, rank: rank as u32, base: vec![0; len] };
         let mut base = std::mem::take(&mut filler.base);
@@ -141,8 +142,8 @@ impl Filler {
     }
 
     /// The signature that most of a first transfer carries for `rank`, if most of it does: some of
-    /// it may be damaged, which is for [`Filler::check`] to find. Both patterns that show one have
-    /// it in every second word; the first of a page may hold the stamp.
+    /// it may be damaged, which [`Filler::check`] finds. Both patterns that show a signature have
+    /// it in every second word; the first word of a page may hold the stamp.
     pub fn signature_in(transfer: &[u8], rank: u32) -> Option<u32> {
         let words = transfer.chunks_exact(WORD).step_by(2).skip(1);
         let words = words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
@@ -162,12 +163,12 @@ impl Filler {
         }
     }
 
-    /// Differs with rank, signature and place in every byte.
+    /// A word that differs with rank, signature and place in every byte.
     fn mixture(&self, offset: u64) -> u64 {
         splitmix(&mut (self.key() ^ offset.rotate_left(17)))
     }
 
-    /// Compares what was read at `offset` with what this rank wrote there.
+    /// Compares the bytes read at `offset` with those that this rank wrote there.
     pub fn check(&self, found: &[u8], offset: u64, scratch: &mut Vec<u8>) -> Option<Difference> {
         scratch.clear();
         scratch.extend_from_slice(&self.base[..found.len()]);
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(Filler::signature_in(&[1; 16], 0), None);
     }
 
-    /// Also for transfers so short that rank, signature and place are not written out in them.
+    /// Also for transfers too short for rank, signature and place to be written out.
     #[test]
     fn another_place_rank_or_run_is_not_accepted() {
         for (pattern, len) in ALL.into_iter().flat_map(|p| [8192, 24, 16, 8, 4].map(|n| (p, n))) {

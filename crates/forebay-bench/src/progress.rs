@@ -1,5 +1,5 @@
 //! Progress of a phase on standard error: a line that renews itself on a terminal, else one every
-//! ten seconds. Phases shorter than two seconds say nothing.
+//! ten seconds. Phases shorter than two seconds print nothing.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ const QUIET_FIRST: Duration = Duration::from_secs(2);
 const ON_TERMINAL: Duration = Duration::from_millis(500);
 const IN_A_LOG: Duration = Duration::from_secs(10);
 
-/// What a phase counts towards its end.
+/// The count that leads to a phase's end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     Bytes(u64),
@@ -35,7 +35,7 @@ impl Progress {
         Self { name: name.into(), goal, began: now, last: now, terminal, shown: false }
     }
 
-    /// Tells where the phase is; prints only when it is time to.
+    /// Notes the progress; prints it only when that is due.
     pub fn tick(&mut self, bytes: u64, ops: u64) {
         let pause = if self.terminal { ON_TERMINAL } else { IN_A_LOG };
         if self.began.elapsed() < QUIET_FIRST || self.last.elapsed() < pause {
@@ -53,7 +53,7 @@ impl Progress {
         self.shown = true;
     }
 
-    /// Takes the line away again.
+    /// Clears the line.
     pub fn finish(&mut self) {
         if self.shown && self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,6 +1,6 @@
 //! Texts laid out for a terminal of eighty columns, or of the width it has.
 
-/// What is assumed of a terminal that does not tell its width.
+/// The assumed width of a terminal that does not report it.
 pub const COLUMNS: usize = 80;
 
 /// Lines of at most `columns`, broken between words; a word that is longer stays whole. All but the
@@ -23,8 +23,8 @@ pub fn wrapped(text: &str, columns: usize, hang: usize) -> String {
     out
 }
 
-/// Paragraphs wrapped anew, wherever their lines were broken, and indented lines, which are commands,
-/// as [`continued`] has them.
+/// Paragraphs wrapped anew, wherever their lines were broken; indented lines, which are commands, are
+/// laid out by [`continued`].
 pub fn laid_out(text: &str, columns: usize) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut paragraph = String::new();
@@ -55,12 +55,12 @@ pub fn continued(line: &str, columns: usize) -> String {
     format!("{:indent$}{broken}", "")
 }
 
-/// As much of a line as fits.
+/// The part of a line that fits.
 pub fn clipped(line: &str, columns: usize) -> String {
     line.chars().take(columns).collect()
 }
 
-/// How wide the terminal behind standard error is.
+/// The width of the terminal behind standard error.
 pub fn columns_of_stderr() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
     size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0).unwrap_or(COLUMNS)

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What `format` says in every header.
+/// The value of `format` in every header.
 pub const FORMAT: &str = "forebay-bench";
 
 /// Raised when an old reader would misread a new file; not when something is added.
@@ -41,7 +41,7 @@ pub enum Line {
     Unknown,
 }
 
-/// Under which conditions the rest was measured.
+/// The conditions of the measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Header {
@@ -57,15 +57,15 @@ pub struct Header {
     pub began: String,
     pub host: Host,
     pub targets: Vec<Place>,
-    /// What was done about the page cache, as `--cache` names it.
+    /// The action on the page cache, as `--cache` names it.
     pub cache: String,
-    /// How bytes moved: `posix`, `direct`, `mmap`, `uring`, `null`.
+    /// The way of moving bytes: `posix`, `direct`, `mmap`, `uring`, `null`.
     pub backend: String,
     /// Every setting in force, defaults included.
     pub settings: BTreeMap<String, String>,
 }
 
-/// The machine, as it was at the start.
+/// The state of the machine at the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
@@ -73,12 +73,12 @@ pub struct Host {
     pub cpu: String,
     pub cpus: u32,
     pub memory_bytes: u64,
-    /// Memory nobody used, and memory the page cache held.
+    /// Unused memory, and memory of the page cache.
     pub free_bytes: u64,
     pub cached_bytes: u64,
 }
 
-/// What the files were put on.
+/// The storage of the files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Place {
@@ -87,15 +87,15 @@ pub struct Place {
     /// Device or other source in the mount table.
     pub source: String,
     pub mount_options: String,
-    /// Model of the disk, if there is one and it says.
+    /// The model of the disk, if there is one that reports it.
     pub model: String,
-    /// `None` when no disk of the kernel's stands behind it.
+    /// `None` if no disk known to the kernel is behind the path.
     pub rotational: Option<bool>,
     pub size_bytes: u64,
     pub free_bytes: u64,
 }
 
-/// What a phase did to its bytes.
+/// The kind of access of a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -121,18 +121,18 @@ pub struct Phase {
     pub tasks: u32,
     pub bytes: u64,
     pub ops: u64,
-    /// From the first task's start to the last one's end.
+    /// The time from the first task's start to the last one's end.
     pub seconds: f64,
-    /// Parts of `seconds`, each from its first start to its last end, where told apart.
+    /// Parts of `seconds`, each from its first start to its last end, where measured separately.
     pub open_seconds: Option<f64>,
     pub io_seconds: Option<f64>,
     pub close_seconds: Option<f64>,
     pub block_bytes: Option<u64>,
     pub transfer_bytes: Option<u64>,
     pub latency: Option<Latency>,
-    /// Share of what was read that was in the page cache before the phase began.
+    /// The share of the bytes read that was in the page cache before the phase began.
     pub resident_share: Option<f64>,
-    /// Why the figures may not mean what they seem to, with the remedy.
+    /// Reasons to doubt the figures, with remedies.
     pub warnings: Vec<String>,
     /// Figures of this workload alone, by name with unit (F3).
     pub figures: BTreeMap<String, f64>,
@@ -168,7 +168,7 @@ pub struct Second {
     pub phase: String,
     pub iteration: u32,
     pub part: Part,
-    /// Begin of the slice after the begin of the phase.
+    /// The beginning of the slice, after the beginning of the phase.
     pub at_seconds: f64,
     /// Length of the slice.
     pub seconds: f64,
@@ -181,7 +181,7 @@ pub struct Second {
     pub histogram: Vec<(u64, u64, u64)>,
 }
 
-/// Throughput with so many clients at work.
+/// Throughput with a number of clients at work.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScalePoint {
@@ -196,7 +196,7 @@ pub struct ScalePoint {
     pub knee: bool,
 }
 
-/// Throughput at so much of the capacity in use.
+/// Throughput at a share of the capacity in use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FillPoint {
@@ -205,19 +205,19 @@ pub struct FillPoint {
     pub filled_bytes: u64,
     pub bytes_per_second: f64,
     pub ops_per_second: f64,
-    /// Standard deviation over mean of the slices that counted.
+    /// Standard deviation over mean of the slices that were counted.
     pub variation: f64,
-    /// Seconds before those, discarded because throughput was still moving.
+    /// Seconds before those slices, discarded because throughput was still moving.
     pub discarded_seconds: f64,
     /// False when throughput was still moving as the time was up.
     pub steady: bool,
     /// Throughput over that of the first point.
     pub ratio_to_first: f64,
-    /// Of the whole step, the discarded seconds included.
+    /// The latency over the whole step, including the discarded seconds.
     pub latency: Latency,
 }
 
-/// One quantity of two targets, measured by turns.
+/// One quantity of two targets, measured in turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Comparison {
@@ -233,14 +233,14 @@ pub struct Comparison {
     pub ratio: f64,
     pub ratio_low: f64,
     pub ratio_high: f64,
-    /// Of the interval, 0 to 1.
+    /// The confidence of the interval, 0 to 1.
     pub confidence: f64,
-    /// What A or B, whichever is noisier, differs from itself from round to round.
+    /// The difference of the noisier target, A or B, from itself from round to round.
     pub noise_share: f64,
     pub verdict: Verdict,
 }
 
-/// Which direction is good.
+/// The direction that is better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -249,7 +249,7 @@ pub enum Better {
     Lower,
 }
 
-/// What a comparison allows to be said.
+/// The verdict that a comparison allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -314,7 +314,7 @@ impl Record {
         }
     }
 
-    /// Reads a result file. `name` is for messages.
+    /// Reads a result file. `name` is used in messages.
     pub fn read(name: &str, input: impl BufRead) -> Result<Self> {
         let mut record = Self::default();
         let mut lines = input.lines().enumerate().peekable();
@@ -334,7 +334,7 @@ impl Record {
     }
 }
 
-/// `None` for a line that is not whole, which only the last may be (F4).
+/// Parses a line; `None` for an incomplete one, which only the last may be (F4).
 fn parse_line(name: &str, index: usize, text: &str) -> Result<Option<Line>> {
     let value: serde_json::Value = match serde_json::from_str(text) {
         Ok(value) => value,
@@ -349,7 +349,7 @@ fn parse_line(name: &str, index: usize, text: &str) -> Result<Option<Line>> {
     Ok(Some(line))
 }
 
-/// F1 and F2, before the rest of the header is looked at: a newer one may read differently.
+/// Checks F1 and F2, before the rest of the header is read: a newer one may have another form.
 fn check_header(name: &str, value: &serde_json::Value) -> Result<()> {
     if value["format"] != FORMAT || value["line"] != "header" {
         return Err(not_ours(name));

@@ -1,4 +1,4 @@
-//! Writes a run's result lines as they come, so that an interrupted run has left what it measured.
+//! Writes a run's result lines as they come, so that an interrupted run leaves its measurements.
 //!
 //! Invariant R1: the files of `--out` and `--json` are open before anything is measured; a path
 //! that cannot be written is the user's error, found at the start.
@@ -13,7 +13,7 @@ use crate::meter::Latencies;
 use crate::record::{End, Finding, Header, Latency, Line, Outcome, Part, Record, Second};
 use crate::slices::{Slice, Slices};
 
-/// Where results go besides the terminal.
+/// The destinations of results besides the terminal.
 #[derive(Debug, Clone, Default)]
 pub struct Sinks {
     /// `--out`: lines, as they are measured.
@@ -59,12 +59,12 @@ impl Recorder {
         self.put(Line::Finding(Finding { text: text.into() }))
     }
 
-    /// What was measured so far.
+    /// The measurements so far.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// Writes how the run ended, and the document of `--json`; hands the record over.
+    /// Writes how the run ended, and the document of `--json`; returns the record.
     pub fn finish(mut self, outcome: Outcome) -> Result<Record> {
         let seconds = self.began.elapsed().as_secs_f64();
         self.put(Line::End(End { outcome, seconds }))?;
@@ -110,20 +110,20 @@ pub fn latency(histogram: &Latencies) -> Latency {
 pub struct Course<'a> {
     pub phase: &'a str,
     pub iteration: u32,
-    /// Begin and length of the series after the begin of the phase.
+    /// The beginning of the series after the beginning of the phase, and its length.
     pub from_seconds: f64,
     pub seconds: f64,
     pub part: Part,
 }
 
 impl Recorder {
-    /// Writes a time series, slice by slice. The last one is as long as the phase went on in it.
+    /// Writes a time series, slice by slice. The last slice ends with the phase.
     pub fn put_series(&mut self, course: Course<'_>, series: &Slices) -> Result<()> {
         let width = series.width() as f64 / 1e9;
         for (index, slice) in series.iter().enumerate() {
             let at = index as f64 * width;
             let seconds = (course.seconds - at).min(width);
-            // What ended just after the phase did is no slice of its own.
+            // An operation that ended just after the phase did is no slice of its own.
             if seconds > 0.0 {
                 self.put(Line::Second(second(course, at, seconds, slice)))?;
             }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(within(&[], 0.5), 0);
     }
 
-    /// Lines on disk while the run goes on, all of it in the document at the end.
+    /// Lines are on disk while the run goes on, and all of them in the document at the end.
     #[test]
     fn a_series_reaches_both_files() {
         let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! `forebay bench report`: turns result files into a page, pictures and a summary.
 //!
-//! Reads only what [`crate::record`] defines; measures nothing. The way of a picture:
-//! [`figures`] chooses, [`chart`] and [`axis`] lay out, [`svg`] or [`raster`] and [`png`] write.
+//! Reads only the format of [`crate::record`]; measures nothing. The way of a picture: [`figures`]
+//! chooses, [`chart`] and [`axis`] lay out, [`svg`] or [`raster`] and [`png`] write.
 
 mod axis;
 pub(crate) mod bars;
@@ -82,14 +82,14 @@ fn read_all(paths: &[String]) -> Result<Vec<Run>> {
         .collect()
 }
 
-/// Where the page and the pictures go.
+/// The paths of the page and the pictures.
 struct Place {
     page: PathBuf,
     directory: PathBuf,
 }
 
 impl Place {
-    /// Anything but a page's name is a directory, so that a result file cannot be overwritten.
+    /// A name that is not a page's is a directory, so that a result file cannot be overwritten.
     fn of(parsed: &Parsed) -> Result<Self> {
         let out = PathBuf::from(parsed.get("out").unwrap_or("report.html"));
         let is_page = out.extension().is_some_and(|e| e == "html" || e == "htm");

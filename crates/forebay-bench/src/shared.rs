@@ -14,7 +14,7 @@ pub unsafe trait Plain: Sync {}
 unsafe impl Plain for std::sync::atomic::AtomicU64 {}
 // SAFETY: an atomic integer; zero is valid.
 unsafe impl Plain for std::sync::atomic::AtomicU32 {}
-// SAFETY: atomics only, and zeros are an empty one (H2 of the module).
+// SAFETY: atomics only, and zeros are an empty histogram (H2 of the module).
 unsafe impl<const S: u32, const B: usize> Plain for forebay_base::histogram::Histogram<S, B> {}
 // SAFETY: atomics only (S2 of the module).
 unsafe impl Plain for crate::slices::Slices {}
@@ -22,7 +22,7 @@ unsafe impl Plain for crate::slices::Slices {}
 unsafe impl Plain for crate::meter::Meter {}
 // SAFETY: no bytes at all.
 unsafe impl Plain for () {}
-// SAFETY: an array of what is plain is plain.
+// SAFETY: an array of plain values is plain.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// A zeroed slice of `T` in an anonymous shared mapping; forked children keep sharing it.

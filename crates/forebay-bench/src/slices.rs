@@ -24,7 +24,7 @@ pub struct Slice {
 pub struct Slices {
     /// How often the width has doubled.
     doublings: AtomicU64,
-    /// Index of the last slice that holds something, plus one.
+    /// Index of the last slice with an operation, plus one.
     used: AtomicU64,
     slices: [Slice; SLICES],
 }
@@ -57,7 +57,7 @@ impl Slices {
         }
     }
 
-    /// Adds what `other` counted; both series must have started at the same moment.
+    /// Adds the counts of `other`; both series must have started at the same moment.
     pub fn merge(&self, other: &Slices) {
         while self.doublings.load(Relaxed) < other.doublings.load(Relaxed) {
             self.widen();

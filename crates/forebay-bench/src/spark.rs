@@ -6,7 +6,7 @@ const LEVELS: [char; 8] = [
 ];
 
 /// Draws `values` from zero to their maximum, at most `width` characters; longer series are
-/// averaged. Zero is the floor, so that a flat series looks flat; what is missing is a blank.
+/// averaged. Zero is the floor, so that a flat series looks flat; a missing value is a blank.
 pub fn spark(values: &[f64], width: usize) -> String {
     let cells = averaged(values, width);
     let top = cells.iter().copied().filter(|v| v.is_finite()).fold(0.0, f64::max);

@@ -1,11 +1,11 @@
-//! The arithmetic behind what the workloads say: means, spread, medians and their intervals, steady
-//! parts and knees. Pure functions of numbers.
+//! The statistics of the workloads: means, spread, medians and their intervals, steady parts and
+//! knees. Pure functions of numbers.
 
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Standard deviation of the values as they are, not of a population they might stand for.
+/// Standard deviation of the values themselves, not of a population they might stand for.
 pub fn deviation(values: &[f64]) -> f64 {
     let middle = mean(values);
     mean(&values.iter().map(|value| (value - middle).powi(2)).collect::<Vec<_>>()).sqrt()
@@ -17,7 +17,7 @@ pub fn variation(values: &[f64]) -> f64 {
     if middle > 0.0 { deviation(values) / middle } else { 0.0 }
 }
 
-/// The least value over the mean: 1 for a flat series, 0 for one that stood still.
+/// The least value over the mean: 1 for a flat series, 0 for one with a standstill.
 pub fn minimum_over_mean(values: &[f64]) -> f64 {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let middle = mean(values);
@@ -39,12 +39,12 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Where the median of what the values were drawn from lies.
+/// The interval of the median of the values' distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
-    /// How sure that is, 0 to 1.
+    /// The confidence of the interval, 0 to 1.
     pub confidence: f64,
 }
 
@@ -71,15 +71,15 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     best
 }
 
-/// How much one and the same thing differs from one measurement to the next, as a factor less one:
-/// the median over neighbors, so that drift counts little.
+/// The difference of one quantity from one measurement to the next, as a factor less one: the median
+/// over neighbors, so that drift counts little.
 pub fn own_noise(values: &[f64]) -> f64 {
     let usable = values.windows(2).filter(|pair| pair[0] > 0.0 && pair[1] > 0.0);
     let steps: Vec<f64> = usable.map(|pair| (pair[1] / pair[0]).ln().abs()).collect();
     median(&steps).exp_m1()
 }
 
-/// The part of a series that counts.
+/// The part of a series that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SteadyPart {
     /// Values before this one are discarded.
@@ -118,8 +118,8 @@ fn drift(values: &[f64]) -> f64 {
 /// The part of the best throughput that counts as reached at the knee.
 const KNEE: f64 = 0.95;
 
-/// Index of the first point that reaches nearly the best throughput: more clients than there add
-/// waiting, not work.
+/// Index of the first point that reaches nearly the best throughput: more clients than at that point
+/// add waiting, not work.
 pub fn knee(throughput: &[f64]) -> Option<usize> {
     let best = throughput.iter().copied().fold(0.0, f64::max);
     throughput.iter().position(|&value| best > 0.0 && value >= KNEE * best)
@@ -127,7 +127,7 @@ pub fn knee(throughput: &[f64]) -> Option<usize> {
 
 /// A step must beat the best before it by this to count as growth.
 const GROWTH: f64 = 1.02;
-/// So many steps without growth end the search.
+/// This many steps without growth end the search.
 const PATIENCE: usize = 3;
 
 /// True once the last steps did not grow.

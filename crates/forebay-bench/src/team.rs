@@ -1,12 +1,12 @@
 //! N tasks working on one phase: forked processes (the default) or threads.
 //!
 //! The parent only watches: it shows progress, passes Ctrl-C on as a stop flag, and notices a task
-//! that failed or died. One `Team::run` is one phase; what tasks prepare before [`Task::start`] is
-//! not measured.
+//! that failed or died. One `Team::run` is one phase; preparation of tasks before [`Task::start`]
+//! is not measured.
 //!
 //! Invariants:
-//! - T1: a task that dies, however it dies, ends the phase; nobody waits for it at a barrier.
-//! - T2: processes are forked while the parent has no other thread of ours.
+//! - T1: a task that dies, for whatever reason, ends the phase; no task waits for it at a barrier.
+//! - T2: processes are forked while the parent has no other thread of the benchmark.
 //! - T3: a child never returns from `run`, and never prints to standard output.
 
 mod process;
@@ -34,7 +34,7 @@ pub enum Kind {
     Threads,
 }
 
-/// Why a task is not running any more; `Running` is zero, as fresh shared memory is.
+/// The reason why a task is not running any more; `Running` is zero, as fresh shared memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum State {
@@ -86,7 +86,7 @@ impl Slot {
     }
 }
 
-/// What a task sees of its team.
+/// A task's view of its team.
 pub struct Task<'a> {
     pub rank: usize,
     pub tasks: usize,
@@ -128,25 +128,25 @@ impl Task<'_> {
     }
 }
 
-/// How a phase went.
+/// The result of a phase.
 pub struct Outcome<R: Plain> {
     results: Shared<R>,
     meters: Shared<Meter>,
     /// The moment [`Task::start`] returned; 0 if it never did.
     pub began: u64,
-    /// Ctrl-C ended the phase early; results cover what was done until then.
+    /// Whether Ctrl-C ended the phase early; results cover the work until then.
     pub interrupted: bool,
     /// Rank and message of each task that failed by itself.
     pub failures: Vec<(usize, String)>,
 }
 
 impl<R: Plain> Outcome<R> {
-    /// One per task, in order of rank.
+    /// The results, one per task, in order of rank.
     pub fn results(&self) -> &[R] {
         &self.results
     }
 
-    /// One per task, in order of rank.
+    /// The meters, one per task, in order of rank.
     pub fn meters(&self) -> &[Meter] {
         &self.meters
     }
@@ -205,7 +205,8 @@ impl Team {
 
     fn fork_all<R: Plain>(&mut self, ground: &Ground<R>, body: &Body<'_, R>) {
         let mut children = Vec::new();
-        // A child must not see Ctrl-C between its birth and its deafness.
+        // A child must not receive Ctrl-C between its fork and the moment when it ignores the
+        // signal.
         let held = SignalsHeld::new();
         for rank in 0..self.tasks {
             // SAFETY: the child only runs `work` and leaves by `_exit` (T2, T3).
@@ -218,7 +219,7 @@ impl Team {
         drop(held);
         self.watch(ground, &mut children);
         for (_, pid) in children {
-            // SAFETY: waits for our own child; no status wanted.
+            // SAFETY: waits for a child of this process; no status wanted.
             unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         }
     }
@@ -292,7 +293,7 @@ impl<R: Plain> Ground<R> {
     /// Reaps `pid` if it is gone, whether it ended by itself or was killed.
     fn buried(&self, rank: usize, pid: libc::pid_t) -> bool {
         let mut status = 0;
-        // SAFETY: polls our own child.
+        // SAFETY: polls a child of this process.
         if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } != pid {
             return false;
         }
@@ -341,7 +342,7 @@ mod tests {
         }
     }
 
-    /// T1: the others wait at a barrier for a task that fails, panics, or is killed.
+    /// T1: the other tasks wait at a barrier for a task that fails, panics, or is killed.
     #[test]
     fn a_task_that_ends_early_does_not_hang_the_others() {
         for kind in KINDS {

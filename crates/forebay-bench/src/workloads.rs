@@ -1,10 +1,10 @@
-//! Workloads named after the question each answers, and what they have in common: the order of
-//! events of a run.
+//! Workloads named after the question each answers, and their common part: the order of events of a
+//! run.
 //!
 //! Invariants:
-//! - L1: a command line that cannot work is refused before anything is written.
-//! - L2: however a run ends, its files are removed (unless `--keep`) and what was measured until
-//!   then is printed and recorded.
+//! - L1: an impossible command line is refused before anything is written.
+//! - L2: however a run ends, its files are removed (unless `--keep`) and the measurements until
+//!   then are printed and recorded.
 
 pub mod base;
 pub mod bfs;
@@ -34,21 +34,21 @@ use session::{Session, Voice};
 /// A kind of run.
 pub struct Workload {
     pub name: &'static str,
-    /// Its own options; [`Base`] adds the common ones.
+    /// The workload's own options; [`Base`] adds the common ones.
     pub spec: fn() -> Spec,
-    /// What `--cache` is when not given.
+    /// The default of `--cache`.
     pub cache: Policy,
     pub queue: Queue,
     /// Reads the options, as far as that is possible without touching the target.
     pub plan: fn(&Parsed) -> Result<Box<dyn Prepared>>,
 }
 
-/// How many transfers a task can have in flight.
+/// The number of transfers that a task can have in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
     /// As many as `--depth` says, with `--api URING`.
     Deep,
-    /// One; what to do for more.
+    /// One, with the remedy for a wish for more.
     Single(&'static str),
 }
 
@@ -57,13 +57,13 @@ pub trait Prepared {
     /// Every setting in force, for the record.
     fn settings(&self) -> BTreeMap<String, String>;
 
-    /// Bytes it will write at most, all files together.
+    /// The most bytes that the run writes, all files together.
     fn needs(&self) -> u64;
 
     /// Sizes of transfers that go around the page cache with `--cache direct`, by option.
     fn transfers(&self) -> Vec<(&'static str, u64)>;
 
-    /// Measures. Results go into the session as they come.
+    /// Runs the measurement. Results go into the session as they come.
     fn run(&self, session: &mut Session) -> Result<()>;
 }
 
@@ -91,7 +91,8 @@ pub fn check(workload: &Workload, args: &[String]) -> Result<()> {
     prepared(workload, &Base::options((workload.spec)()).parse(args)?).map(drop)
 }
 
-/// An error means that nothing ran; else what was measured, and how the run ended (L2).
+/// Runs a workload. An error means that nothing ran; otherwise returns the measurements, and how
+/// the run ended (L2).
 fn conduct(
     workload: &Workload,
     args: &[String],

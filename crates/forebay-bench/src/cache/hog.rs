@@ -11,13 +11,13 @@ pub struct Hog {
     len: usize,
 }
 
-/// What is left to everything else, or the machine would stall instead of being measured.
+/// The memory left to everything else, or the machine would stall instead of being measured.
 const SPARE: u64 = 256 << 20;
 
 /// Occupied between two looks for Ctrl-C: some tens of milliseconds.
 const PIECE: usize = 64 << 20;
 
-/// A usage error if there is not that much memory to occupy.
+/// Returns a usage error if there is not that much memory to occupy.
 pub(super) fn check(amount: Amount) -> Result<()> {
     let (wanted, free) = (amount.bytes(), meminfo("MemAvailable").unwrap_or(u64::MAX));
     if wanted.saturating_add(SPARE) > free {
@@ -31,7 +31,7 @@ pub(super) fn check(amount: Amount) -> Result<()> {
 }
 
 impl Hog {
-    /// Takes its time, as the kernel clears every page: a second for some gigabytes.
+    /// Occupies memory, which is slow, as the kernel clears every page: a second for some gigabytes.
     pub fn occupy(amount: Amount) -> Result<Self> {
         let mut progress = Progress::new("occupy memory", Goal::Bytes(amount.bytes()));
         let hog = Self::occupy_while(amount, |bytes| {
@@ -42,7 +42,7 @@ impl Hog {
         hog
     }
 
-    /// Asks now and then, with what is occupied so far, whether to go on.
+    /// Occupies memory; asks `goes_on` now and then, with the bytes occupied so far.
     fn occupy_while(amount: Amount, goes_on: impl FnMut(u64) -> bool) -> Result<Self> {
         check(amount)?;
         let len = amount.bytes().max(1) as usize;
@@ -59,7 +59,7 @@ impl Hog {
         Ok(hog)
     }
 
-    /// Every page gets a number of its own, so that none can be merged or compressed away to nothing.
+    /// Writes a different number to every page, so that none can be merged or compressed away.
     fn touch(&self, mut goes_on: impl FnMut(u64) -> bool) -> Result<()> {
         for at in (0..self.len).step_by(4096) {
             if at % PIECE == 0 && !goes_on(at as u64) {
@@ -68,8 +68,8 @@ impl Hog {
             // SAFETY: within the mapping, and aligned.
             unsafe { self.start.cast::<u8>().add(at).cast::<u64>().write_volatile(at as u64 + 1) };
         }
-        // Without the privilege it can be swapped, which the residency figures will show.
-        // SAFETY: exactly our mapping.
+        // Without the privilege the memory can be swapped, as the residency figures will show.
+        // SAFETY: exactly this value's mapping.
         unsafe { libc::mlock(self.start, self.len) };
         Ok(())
     }
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(asked, [0, PIECE as u64]);
     }
 
-    /// Asked of the mapping: the machine's free memory moves with what others do.
+    /// Checks the mapping itself: the machine's free memory changes with other programs.
     #[test]
     fn every_page_is_in_memory() {
         let hog = Hog::occupy(Amount::Bytes(16 << 20)).unwrap();

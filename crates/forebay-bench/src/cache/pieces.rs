@@ -1,4 +1,4 @@
-//! What the page cache holds of each part of a file: a phase may read some of it only.
+//! The residency of each part of a file: a phase may read only some parts.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::{PAGE, residency};
 use crate::beneath::{self, Bytes};
 
-/// Shares of equal pieces of a file that are in memory; none for a file that cannot be asked.
+/// The shares of equal pieces of a file that are in memory; none for a file that cannot be
+/// examined.
 #[derive(Debug, Default)]
 pub struct Pieces {
     len: u64,
@@ -17,7 +18,7 @@ pub struct Pieces {
 const MOST: usize = 4096;
 
 impl Pieces {
-    /// Of each of the files; `None` if it is not known where the bytes of one are.
+    /// The pieces of each of the files; `None` if the place of a file's bytes is unknown.
     pub fn of_all(paths: &[impl AsRef<Path>]) -> Option<Vec<Self>> {
         let each = (MOST / paths.len().max(1)).max(16) as u64;
         let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
@@ -40,7 +41,7 @@ impl Pieces {
         Some(found)
     }
 
-    /// What cannot be asked adds nothing.
+    /// Adds the residency of a file; a file that cannot be opened adds nothing.
     fn add(&mut self, file: &Path) {
         let Ok(file) = File::open(file) else { return };
         for (at, share) in self.shares.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! What two targets are compared by: a workload of ours, IOR's, or mdtest's.
+//! The workload that two targets are compared by: one of forebay's own, IOR's, or mdtest's.
 
 use forebay_base::nearest::nearest;
 
@@ -23,7 +23,7 @@ impl Subject {
             .chain([Subject::Ior, Subject::Mdtest])
     }
 
-    /// The one of this name; a usage error tells the nearest and all there are.
+    /// The subject of this name; a usage error shows the nearest name and all names.
     pub fn named(name: &str) -> Result<Self> {
         Self::all().find(|subject| subject.name() == name).ok_or_else(|| unknown(name))
     }
@@ -36,7 +36,7 @@ impl Subject {
         }
     }
 
-    /// Prints the options it has of its own.
+    /// Prints the subject's own options.
     pub fn help(self) -> Result<u8> {
         let help = ["--help".to_owned()];
         match self {
@@ -46,7 +46,7 @@ impl Subject {
         }
     }
 
-    /// Whether it could run on `target`, as far as that can be told without writing.
+    /// Checks whether the subject could run on `target`, as far as possible without writing.
     pub fn check(self, target: &str, options: &[String]) -> Result<()> {
         match self {
             Subject::Ours(workload) => workloads::check(workload, &on(target, options)),
@@ -55,7 +55,7 @@ impl Subject {
         }
     }
 
-    /// Runs it on `target`.
+    /// Runs the subject on `target`.
     pub fn record(self, target: &str, options: &[String]) -> Result<Record> {
         match self {
             Subject::Ours(workload) => workloads::record(workload, &on(target, options)),

@@ -31,7 +31,7 @@ fn of_latencies_the_lower_is_better() {
     assert_eq!(judge(Better::Higher, 0.9, 1.1), Verdict::NoDifference);
 }
 
-/// Two directories of one disk, all rounds; what cannot be paired is left out.
+/// Two directories of one disk, in all rounds; quantities that cannot be paired are left out.
 #[test]
 fn two_directories_are_compared_in_every_quantity() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -84,7 +84,7 @@ fn iors_and_mdtests_lines_are_compared_as_they_stand() {
     }
 }
 
-/// Both sides are the tool itself: the least there can be between two measurements.
+/// Both sides are the tool itself: the smallest possible difference between two measurements.
 #[test]
 fn the_tool_itself_can_be_compared_by_iors_lines() {
     let line = "null null -i 5 -- ior -t 4k -b 64m";

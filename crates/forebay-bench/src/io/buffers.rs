@@ -30,7 +30,7 @@ impl Buffers {
         self.slots
     }
 
-    /// Where the kernel may transfer to and from.
+    /// The memory that the kernel may transfer to and from.
     #[inline]
     pub fn pointer(&mut self, slot: usize) -> *mut u8 {
         debug_assert!(slot < self.slots);

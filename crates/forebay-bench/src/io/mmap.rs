@@ -58,7 +58,7 @@ impl Target for Mmap {
     }
 
     fn sync(&mut self) -> std::io::Result<()> {
-        // SAFETY: exactly our mapping.
+        // SAFETY: exactly this value's mapping.
         match unsafe { libc::msync(self.start.cast(), self.len, libc::MS_SYNC) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

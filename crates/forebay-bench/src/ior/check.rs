@@ -1,4 +1,4 @@
-//! Refuses what cannot work before anything is written, naming the option.
+//! Refuses impossible settings before anything is written, naming the option.
 
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
@@ -15,7 +15,7 @@ use forebay_base::units::exact_size;
 /// A queue this deep hides every latency; the kernel has 32,768 entries at most.
 const MOST_DEPTH: usize = 4096;
 
-/// What can be told from the settings alone.
+/// Checks the settings alone.
 pub fn settings(params: &Params) -> Result<()> {
     let refuse = |message: &str| Err(Error::usage(message));
     super::settings::check(params)?;
@@ -87,7 +87,7 @@ fn around_cache(params: &Params) -> Result<()> {
     Ok(())
 }
 
-/// What the file system says: paths, space, and files to read.
+/// Checks against the file system: paths, space, and files to read.
 pub fn place(params: &Params) -> Result<()> {
     if let Some(amount) = params.memory {
         Policy::Hog(amount).check()?;
@@ -104,8 +104,8 @@ pub fn place(params: &Params) -> Result<()> {
     if params.write { space(params, &paths[0]) } else { existing(params) }
 }
 
-/// Enough memory for the transfers of all tasks: each task has its contents once more to fill and
-/// compare with.
+/// Checks that memory suffices for the transfers of all tasks: each task has its contents once more
+/// to fill and to compare with.
 fn buffers(params: &Params) -> Result<()> {
     let slots = if params.api == Api::Uring { params.depth as u64 } else { 1 };
     let wanted = params.transfer.saturating_mul((slots + 2) * params.tasks as u64);
@@ -161,8 +161,8 @@ fn directory(params: &Params, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Enough space for all that will be written. A deadline may well be meant to cut an impossible
-/// size, so with `-D` the run takes its chance.
+/// Checks that there is enough space for all bytes to be written. A deadline may be meant to cut an
+/// impossible size, so with `-D` the run is not refused.
 fn space(params: &Params, path: &Path) -> Result<()> {
     if params.deadline > 0.0 || is_device(path) {
         return Ok(());
@@ -209,7 +209,8 @@ fn existing(params: &Params) -> Result<()> {
     Ok(())
 }
 
-/// Anything that exists and is no regular file; it is neither removed nor measured for space.
+/// Whether the path exists and is no regular file; such a path is neither removed nor checked for
+/// space.
 pub fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| {
         let kind = found.file_type();
@@ -221,7 +222,7 @@ pub fn is_device(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// Asked of the check alone: a run that got past it would take the machine's memory.
+    /// Tests the check alone: a run that got past it would take the machine's memory.
     #[test]
     fn buffers_beyond_the_memory_are_refused_by_name() {
         let small = Params { transfer: 4096, tasks: 2, ..Params::default() };

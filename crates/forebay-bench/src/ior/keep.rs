@@ -7,7 +7,7 @@ use super::measure::Measured;
 use super::params::Params;
 use crate::{Error, Result};
 
-/// What [`store_iterations`] left; a usage error names the option that gave the path.
+/// The number that [`store_iterations`] left; a usage error names the option that gave the path.
 pub fn stored_iterations(option: &str, path: &Path) -> Result<u64> {
     let wrong = |why: &str| Error::usage(format!("{option} {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;

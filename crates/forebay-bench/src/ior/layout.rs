@@ -1,9 +1,9 @@
-//! Where the bytes go: pure arithmetic, from IOR's documentation of its layout.
+//! The placement of bytes: pure arithmetic, from IOR's documentation of its layout.
 //!
 //! Invariants:
 //! - L1: without `-zz`, the ranks together touch each byte of the aggregate size exactly once.
-//! - L2: the transfers of a rank are a function of the rank whose data it is, so whoever reads a
-//!   rank's data visits what that rank wrote, in the same order.
+//! - L2: the transfers of a rank are a function of the rank whose data it is, so a reader of a
+//!   rank's data visits the transfers that that rank wrote, in the same order.
 //! - L3: with `-z` the transfers of a segment of a shared file are dealt out among all ranks: those
 //!   of one rank lie anywhere in the segment, beside those of others.
 
@@ -23,7 +23,7 @@ pub struct Layout {
     first: u64,
     segments: u64,
     order: Order,
-    /// Of `-zz`: each rank has another.
+    /// The seed for `-zz`: each rank has its own.
     own_seed: u64,
     /// The ranks that deal the transfers of a segment out among themselves with `-z`, the place of
     /// this one, and the seed they share.
@@ -101,7 +101,7 @@ fn permuted(index: u64, count: u64, seed: u64) -> u64 {
     }
 }
 
-/// Whose data each rank reads in repetition `repetition`.
+/// The rank whose data each rank reads in repetition `repetition`.
 pub fn readers(params: &Params, repetition: usize) -> Vec<usize> {
     let tasks = params.tasks;
     let shift = params.task_offset * params.tasks_per_node;
@@ -156,7 +156,7 @@ pub fn files(params: &Params, repetition: usize) -> Vec<PathBuf> {
     (0..count).map(|rank| file(params, rank, repetition)).collect()
 }
 
-/// How long a file of the test is when all was written.
+/// The length of a file of the test after all writes.
 pub fn file_size(params: &Params) -> u64 {
     let ranks = if params.file_per_task { 1 } else { params.tasks as u64 };
     params.block.saturating_mul(params.segments).saturating_mul(ranks)

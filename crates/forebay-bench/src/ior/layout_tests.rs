@@ -17,7 +17,7 @@ fn offsets(params: &Params, rank: usize) -> Vec<u64> {
     (0..params.transfers_per_task()).map(|index| layout.offset(index)).collect()
 }
 
-/// Each line: the settings, then what each rank visits, in order.
+/// Each line: the settings, then the offsets that each rank visits, in order.
 #[test]
 fn sequential_offsets_are_those_of_the_documentation() {
     let table: &[(&str, &[&[u64]])] = &[
@@ -47,8 +47,8 @@ fn sequential_offsets_are_those_of_the_documentation() {
     }
 }
 
-/// Each line: the settings, then for each rank whose data it reads, and where that lies. What `-b`,
-/// `-t`, `-s`, `-F`, `-C`, `-Q` and `-N` come to together.
+/// Each line: the settings, then for each rank whose data it reads, and where these lie: the
+/// combined effect of `-b`, `-t`, `-s`, `-F`, `-C`, `-Q` and `-N`.
 #[test]
 fn reads_go_where_the_documentation_says() {
     type Read = (usize, &'static [u64]);
@@ -75,7 +75,7 @@ fn reads_go_where_the_documentation_says() {
              filePerProc=1",
             &[(2, &[0, 2]), (0, &[0, 2]), (1, &[0, 2])],
         ),
-        // A single task can only read its own, however it is asked to reorder.
+        // A single task can only read its own data, whatever the reordering.
         ("blockSize=4 transferSize=2 reorderTasks=1 taskPerNodeOffset=5", &[(0, &[0, 2])]),
         ("blockSize=4 transferSize=2 reorderTasksRandom=1", &[(0, &[0, 2])]),
         ("blockSize=4 transferSize=2 reorderTasksRandom=2", &[(0, &[0, 2])]),
@@ -96,8 +96,8 @@ fn reads_go_where_the_documentation_says() {
     }
 }
 
-/// The random orders themselves, worked out apart from this code: a seed means the same accesses on
-/// every machine and in every version. Settings, rank, offsets.
+/// The random orders themselves, computed independently of this code: a seed means the same
+/// accesses on every machine and in every version. Settings, rank, offsets.
 #[test]
 fn a_seed_means_the_same_order_for_ever() {
     let table: &[(&str, usize, [u64; 10])] = &[
@@ -249,7 +249,8 @@ fn covers_once(params: &Params) {
     assert_eq!(touched.len() as u64 * params.transfer, params.aggregate());
 }
 
-/// L3: a random order stays in its segment, in which each rank has places among those of the other.
+/// L3: a random order stays in its segment, in which each rank has places among those of the other
+/// rank.
 #[test]
 fn a_random_order_is_one_of_the_whole_segment() {
     let random = params("blockSize=64 transferSize=1 numTasks=2 segmentCount=2 randomOffset=1");

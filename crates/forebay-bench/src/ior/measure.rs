@@ -9,7 +9,7 @@ use crate::io::Direction;
 use crate::meter::Total;
 use crate::team::Outcome;
 
-/// What one phase of one repetition came to, over all tasks.
+/// The result of one phase of one repetition, over all tasks.
 pub struct Measured {
     pub direction: Direction,
     pub repetition: usize,
@@ -34,7 +34,7 @@ pub struct Measured {
     pub ranks: Vec<Rank>,
 }
 
-/// How far all had come when the deadline struck.
+/// The progress of all tasks when the deadline struck.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stonewall {
     pub seconds: f64,
@@ -147,7 +147,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The same with the standard deviation of a sample, as mdtest computes it; zero for one value.
+    /// The statistics with the standard deviation of a sample, as mdtest computes it; zero for one
+    /// value.
     pub fn of_sample(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
         let count = values.len() as f64;
@@ -156,7 +157,7 @@ impl Statistics {
         Self { deviation: found.deviation * wider, ..found }
     }
 
-    /// Zeros for no values.
+    /// The statistics of the values; zeros without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
         if values.is_empty() {

@@ -1,4 +1,4 @@
-//! IOR's command line: what options there are tells [`settings`].
+//! IOR's command line: [`settings`] defines the options.
 
 use super::params::Params;
 use super::{script, settings};

@@ -1,7 +1,8 @@
-//! IOR's output: the text scripts read, or JSON, or CSV; on standard output or in `summaryFile`.
+//! IOR's output: the text that scripts read, or JSON, or CSV; on standard output or in
+//! `summaryFile`.
 //!
-//! What IOR does not have (cache residency, plausibility) comes in a section of its own between the
-//! `Max` lines and the summary, where no script for IOR looks.
+//! Results that IOR does not have (cache residency, plausibility) are in a section of their own
+//! between the `Max` lines and the summary, which scripts for IOR do not read.
 
 mod json;
 mod table;
@@ -20,7 +21,7 @@ use super::{layout, place};
 use crate::io::Direction;
 use crate::{Error, Result};
 
-/// Writes results as they come, except JSON, which needs its end first.
+/// Writes results as they come, except JSON, which is written at the end.
 pub struct Output {
     format: Format,
     sink: Box<dyn Write>,
@@ -46,7 +47,7 @@ impl Output {
         Ok(output)
     }
 
-    /// For runs of which only the record is wanted.
+    /// An output for runs whose record alone is wanted.
     pub fn nowhere(params: &Params) -> Self {
         Self::into_sink(params, Box::new(std::io::sink()))
     }
@@ -163,7 +164,8 @@ impl Output {
         self.note(&format!("WARNING: {text}"));
     }
 
-    /// A line among the results in text, on standard error where it would break a format.
+    /// Writes a line among the results in text, and on standard error where it would break a
+    /// format.
     pub fn note(&mut self, text: &str) {
         match self.format {
             Format::Default => self.line(text),

@@ -1,4 +1,4 @@
-//! What one IOR test shall do, and IOR's defaults; [`super::settings`] names them.
+//! The parameters of one IOR test, with IOR's defaults; [`super::settings`] names them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::team::Kind;
 use crate::units::MIB;
 use crate::{Error, Result};
 
-/// Whose data a task reads.
+/// The rank whose data a task reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reorder {
     /// Its own.
@@ -23,14 +23,14 @@ pub enum Reorder {
     Shuffle,
 }
 
-/// In which order a task visits the transfers of its blocks.
+/// The order in which a task visits the transfers of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     #[default]
     Sequential,
     /// Each once, in random order within its segment (`-z`).
     Shuffled,
-    /// At random, so some twice and some never (`-zz`).
+    /// At random, so some transfers twice and some never (`-zz`).
     Random,
 }
 
@@ -104,7 +104,7 @@ params! {
     single_attempt: bool = false,
     outlier_seconds: f64 = 0.0,
     random_prefill: u64 = 0,
-    /// What is to be told of settings without effect.
+    /// Messages about settings without effect.
     ignored: Vec<String> = Vec::new(),
     path: String = "testFile".to_owned(),
     verbose: u64 = 0,

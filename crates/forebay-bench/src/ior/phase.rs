@@ -1,6 +1,6 @@
-//! One phase: all tasks open, transfer and close; with verification where asked.
+//! One phase: all tasks open, transfer and close, and verify where asked.
 //!
-//! What a task prepares (buffers, contents) comes before the common start and is not measured.
+//! A task's preparation (buffers, contents) comes before the common start and is not measured.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -27,7 +27,7 @@ pub enum Verify {
     Yes,
 }
 
-/// One run of a phase: what it shall do.
+/// The task of one run of a phase.
 pub struct Lap<'a> {
     pub params: &'a Params,
     pub name: &'static str,
@@ -35,13 +35,13 @@ pub struct Lap<'a> {
     pub verify: Verify,
     pub repetition: usize,
     pub signature: u32,
-    /// Whose data each rank handles.
+    /// The rank whose data each rank handles.
     pub owners: Vec<usize>,
-    /// Transfers there are of each rank's data.
+    /// The number of existing transfers of each rank's data.
     pub available: Vec<u64>,
 }
 
-/// One byte that is not what was written.
+/// One byte that differs from the written one.
 #[repr(C)]
 #[derive(Default)]
 pub struct Wrong {
@@ -66,7 +66,7 @@ pub struct Report {
     /// Transfers with at least one wrong byte.
     pub errors: AtomicU64,
     pub wrong: [Wrong; KEPT],
-    /// When and with how many bytes the deadline struck; 0 if it did not.
+    /// The time when the deadline struck, and the bytes until then; 0 if it did not.
     pub stonewall_at: AtomicU64,
     pub stonewall_bytes: AtomicU64,
 }
@@ -220,7 +220,7 @@ impl Worker<'_> {
 
     fn closed(&self) {
         let now = clock::now();
-        // The null target has nothing to close.
+        // The null target is not closed.
         if self.own.closing.load(SeqCst) == 0 {
             self.own.closing.store(now, SeqCst);
         }
@@ -235,7 +235,7 @@ fn in_file(path: &std::path::Path, error: &Error) -> Error {
     }
 }
 
-/// The transfers of one rank's data, in order, and the judge of what is read.
+/// The transfers of one rank's data, in order, and the check of the bytes read.
 struct Walk {
     layout: Layout,
     filler: Filler,
@@ -243,7 +243,7 @@ struct Walk {
     len: usize,
     index: u64,
     count: u64,
-    /// Begin again at the end until this moment; 0 for once.
+    /// The time until which the plan begins again at its end; 0 for once.
     until: u64,
     now: u64,
     verify: Verify,

@@ -9,9 +9,9 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
     pub total: u64,
-    /// What is in no file, whoever may use it: IOR's "Used FS" counts the rest.
+    /// Bytes in no file, including reserved ones: IOR's "Used FS" counts the rest.
     pub unused: u64,
-    /// What we may use.
+    /// Bytes that this user may use.
     pub free: u64,
     pub inodes: u64,
     pub inodes_free: u64,

@@ -1,4 +1,4 @@
-//! What is known about cache and device around one phase, and whether its number can be true.
+//! The observations of cache and device around one phase, and the judgement of its number.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,13 @@ use crate::io::{Api, Direction};
 pub struct Probe<'a> {
     params: &'a Params,
     files: &'a [PathBuf],
-    /// What each file has in the page cache before it is read.
+    /// The parts of each file that are in the page cache before it is read.
     before: Option<Vec<Pieces>>,
     device: Option<(Device, Moved)>,
     memory: Memory,
 }
 
-/// Transfers of a rank that are looked up at most: of more, a sample spread over all tells as much.
+/// The most transfers of a rank that are looked up: a spread sample of more tells as much.
 const LOOKED_UP: u64 = 10_000;
 
 impl<'a> Probe<'a> {
@@ -37,7 +37,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// `owners`: whose data each rank handled.
+    /// Judges a phase; `owners` are the ranks whose data each rank handled.
     pub fn judge(self, measured: &mut Measured, owners: &[usize]) {
         if self.params.api == Api::Null {
             return;
@@ -51,7 +51,8 @@ impl<'a> Probe<'a> {
         let evidence = Evidence {
             bytes: measured.bytes,
             seconds: measured.total,
-            // Around the cache, what it holds did not make the number; the device's count tells.
+            // For transfers around the cache its contents did not determine the number; the
+            // device's count is the evidence.
             cache: before.filter(|_| !self.params.around_cache()).or(after),
             device_bytes,
             limit: self.params.device_limit,
@@ -65,8 +66,8 @@ impl<'a> Probe<'a> {
             .map(|unwritten| (unwritten as f64 / measured.bytes.max(1) as f64).min(1.0));
     }
 
-    /// How much of what was read had been in the cache. A phase may end early, or read part of a
-    /// longer file: only what it came to counts.
+    /// The share of the bytes read that had been in the cache. A phase may end early, or read part
+    /// of a longer file: only the bytes it read count.
     fn read_from(&self, pieces: &[Pieces], measured: &Measured, owners: &[usize]) -> Residency {
         let mut found = Residency::default();
         for (rank, &owner) in measured.ranks.iter().zip(owners) {

@@ -1,4 +1,4 @@
-//! The course of a test: repetitions, phases, removal; and what is kept of them.
+//! The course of a test: repetitions, phases, removal; and its results.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,7 +13,7 @@ use super::{check, keep, layout};
 use crate::io::{Api, Direction};
 use crate::{Error, Result, interrupt};
 
-/// A test that ran, as far as it came.
+/// A test that ran, possibly not to its end.
 pub struct Ran {
     pub params: Params,
     pub id: usize,
@@ -21,8 +21,8 @@ pub struct Ran {
     pub errors: u64,
 }
 
-/// Runs one test and shows it as it goes: what was measured, and what ended it. Ctrl-C ends it early
-/// and is no error here.
+/// Runs one test and shows its progress; returns its measurements, and the error that ended it.
+/// Ctrl-C ends it early and is no error here.
 pub fn test(params: &Params, id: usize, output: &mut Output) -> (Ran, Result<()>) {
     let mut running = Running {
         params,
@@ -146,7 +146,7 @@ impl Running<'_> {
         Ok(Lap { params, name, direction, verify, repetition, signature, owners, available })
     }
 
-    /// Transfers per task where an earlier, worn-out run left its count.
+    /// The transfers per task, if an earlier, worn-out run left its count.
     fn limit(&self, all: u64) -> Result<u64> {
         let params = self.params;
         let stored = match &params.status_file {
@@ -170,7 +170,7 @@ impl Running<'_> {
         probe.judge(&mut measured, &lap.owners);
         if direction == Direction::Write {
             let written = outcome.results().iter().map(|report| report.transfers.load(SeqCst));
-            // A minimum duration begins again from the front, so all is written then.
+            // A minimum duration begins again from the front, so everything is written then.
             let all = self.params.transfers_per_task();
             self.written = Some(written.map(|count| count.min(all)).collect());
             self.store_iterations(&measured)?;
@@ -245,7 +245,7 @@ impl Running<'_> {
             if params.unique_dir
                 && let Some(parent) = path.parent()
             {
-                // Others' files may be in it; then it stays.
+                // The directory stays if it has other users' files.
                 let _ = std::fs::remove_dir(parent);
             }
         }
@@ -255,7 +255,7 @@ impl Running<'_> {
     }
 }
 
-/// Removes a regular file; nothing there, or a device, is as good as removed.
+/// Removes a regular file; a missing file, or a device, counts as removed.
 fn remove_file(path: &Path) -> Result<()> {
     if check::is_device(path) {
         return Ok(());

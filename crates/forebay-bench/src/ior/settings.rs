@@ -1,5 +1,5 @@
-//! IOR's settings: one table, from which options, their help, the keys of `-O` and of scripts, the
-//! checks of single values and the parameters in IOR's JSON are made.
+//! The table of IOR's settings: the source of the options, their help, the keys of `-O` and of
+//! scripts, the checks of single values and the parameters in IOR's JSON.
 
 use std::path::PathBuf;
 
@@ -19,22 +19,23 @@ use crate::{Error, Result};
 const MOST_SECONDS: f64 = 1e9;
 
 pub struct Setting {
-    /// As IOR spells it in scripts; also the long option.
+    /// The name as IOR spells it in scripts; also the long option.
     key: &'static str,
     /// Other spellings in scripts.
     also: &'static [&'static str],
     short: Option<char>,
-    /// What the help calls the value; empty for a flag.
+    /// The name of the value in the help; empty for a flag.
     value: &'static str,
-    /// Empty for what is no option.
+    /// The help text; empty for a setting that is no option.
     help: &'static str,
-    /// Its name among the parameters in IOR's JSON; empty for what is not told there.
+    /// The name among the parameters in IOR's JSON; empty for a setting that is not shown there.
     json: &'static str,
     least: u64,
     holds: Holds,
 }
 
-/// What a setting is and where it goes. An option without a value sets a flag, and raises a number.
+/// The kind of a setting and its parameter. An option without a value sets a flag, and raises a
+/// number.
 enum Holds {
     Flag(fn(&mut Params) -> &mut bool),
     Number(fn(&mut Params) -> &mut u64),
@@ -44,9 +45,9 @@ enum Holds {
     Text(fn(&mut Params) -> &mut String),
     Path(fn(&mut Params) -> &mut Option<PathBuf>),
     Other(fn(&mut Params, &str) -> Result<()>, fn(&Params) -> Value),
-    /// Published command lines and scripts carry it though it means nothing here: it speaks to
-    /// MPI-IO, HDF5 or Lustre. It is taken, so that such a line runs as it stands, and a value other
-    /// than IOR's default is told, with the reason.
+    /// Published command lines and scripts have this setting, which means nothing here: it is for
+    /// MPI-IO, HDF5 or Lustre. It is accepted, so that such a line runs as it is, and a value other
+    /// than IOR's default is reported, with the reason.
     Nothing(&'static str, &'static str),
     /// Read before all others, from the command line only.
     Apart,
@@ -54,7 +55,7 @@ enum Holds {
 
 use Holds::{Apart, Count, Flag, Nothing, Number, Other, Path, Size, Text, Time};
 
-/// What scripts and `-O` alone may set.
+/// A setting that only scripts and `-O` have.
 const fn script(key: &'static str, holds: Holds) -> Setting {
     Setting { key, also: &[], short: None, value: "", help: "", json: "", least: 0, holds }
 }
@@ -95,7 +96,7 @@ impl Setting {
     }
 }
 
-/// In the order of the help.
+/// The settings in the order of the help.
 #[rustfmt::skip]
 const SETTINGS: &[Setting] = &[
     option('a', "api", "NAME", "POSIX, MMAP, URING or DUMMY",
@@ -219,7 +220,7 @@ const SETTINGS: &[Setting] = &[
     long("json", "FILE", "results as one JSON document", Path(|p| &mut p.json)),
 ];
 
-/// Those that are options, with the defaults that say something.
+/// Adds the settings that are options, with their meaningful defaults.
 pub fn options(spec: Spec) -> Spec {
     let mut usual = Params::default();
     SETTINGS.iter().filter(|setting| !setting.help.is_empty()).fold(spec, |spec, setting| {
@@ -235,7 +236,7 @@ pub fn options(spec: Spec) -> Spec {
     })
 }
 
-/// What of `params` no setting may be, by name.
+/// Checks the limits of all settings in `params`, by name.
 pub fn check(params: &Params) -> Result<()> {
     let mut params = params.clone();
     for setting in SETTINGS {
@@ -254,7 +255,7 @@ pub fn check(params: &Params) -> Result<()> {
     Ok(())
 }
 
-/// The settings that IOR's JSON tells, under its names.
+/// The settings that IOR's JSON shows, under its names.
 pub fn parameters(params: &Params) -> Map<String, Value> {
     let mut params = params.clone();
     let told = SETTINGS.iter().filter(|setting| !setting.json.is_empty());
@@ -262,7 +263,7 @@ pub fn parameters(params: &Params) -> Map<String, Value> {
 }
 
 impl Setting {
-    /// As a command line gives it: `-b`, `--depth`, `-O minTimeDuration`.
+    /// The setting as a command line has it: `-b`, `--depth`, `-O minTimeDuration`.
     fn option(&self) -> String {
         match self.short {
             Some(letter) => format!("-{letter}"),
@@ -292,7 +293,7 @@ impl Setting {
 }
 
 impl Holds {
-    /// What goes without saying is left out.
+    /// The default as text; a self-evident default is left out.
     fn default_text(&self, usual: &mut Params) -> Option<String> {
         match self {
             Size(at) => Some(terse_text(*at(usual))).filter(|text| text != "0"),
@@ -389,7 +390,7 @@ fn unknown(key: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// What a setting is told as, it takes, and its default changes nothing.
+    /// Each setting accepts its own printed value, and its default changes nothing.
     #[test]
     fn every_setting_takes_its_default() {
         for setting in SETTINGS {

@@ -1,4 +1,4 @@
-//! mdtest's command line, and what it means.
+//! mdtest's command line, and its meaning.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
   forebay bench mdtest -n 1000 -F -T -d /data/metadata   # stat what -C left
   forebay bench mdtest -n 1000 -F -r -d /data/metadata   # remove it";
 
-/// What to do with which items.
+/// The phases, and the items they work on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     pub tasks: usize,
@@ -30,7 +30,7 @@ pub struct Options {
     pub files: bool,
     pub dirs: bool,
     pub selected: Selected,
-    /// Ranks between who created an item and who uses it, per phase.
+    /// The distance in ranks between the creator of an item and its user, per phase.
     pub stride: usize,
     pub iterations: usize,
     pub write_bytes: usize,
@@ -42,7 +42,7 @@ pub struct Options {
     pub random: Option<u64>,
     pub pre_delay: f64,
     pub deadline: f64,
-    /// Where the number of items that a stonewalled creation came to is kept.
+    /// The file that stores the number of items of a stonewalled creation.
     pub status_file: Option<PathBuf>,
     pub signature: u32,
     pub show: Show,
@@ -130,8 +130,8 @@ fn behavior(spec: Spec) -> Spec {
         .value(None, "json", "FILE", "results as one JSON document")
 }
 
-/// What a command line asks for, as far as it can be told without looking at the directories;
-/// `None` if only help was wanted, which is printed.
+/// The options of a command line, checked without looking at the directories; `None` if only help
+/// was wanted, which is printed.
 pub fn read(args: &[String]) -> Result<Option<Options>> {
     let parsed = spec().parse(args)?;
     if let Some(help) = parsed.help_wanted() {
@@ -202,7 +202,8 @@ fn meaning(parsed: &Parsed) -> Result<Options> {
     })
 }
 
-/// From `-n` (rounded down to fill all directories alike, as mdtest does) or from `-I`.
+/// The number of items from `-n` (rounded down to fill all directories alike, as mdtest does) or
+/// from `-I`.
 fn items_per_task(parsed: &Parsed, tree: &Tree) -> Result<u64> {
     let homes = tree.homes();
     match (parsed.get("items"), parsed.get("items-per-directory")) {
@@ -222,7 +223,7 @@ fn items_per_task(parsed: &Parsed, tree: &Tree) -> Result<u64> {
     }
 }
 
-/// Refuses what cannot work before anything is made.
+/// Refuses impossible options before anything is made.
 pub fn check(options: &Options) -> Result<()> {
     if options.tasks == 0 || options.items == 0 || options.iterations == 0 {
         return Err(Error::usage("--tasks, -n or -I, and -i must be at least 1"));
@@ -257,7 +258,7 @@ pub fn check(options: &Options) -> Result<()> {
 }
 
 impl Options {
-    /// Who works in the tree that a rank works in.
+    /// The users of the tree that a rank works in.
     pub fn whose(&self, rank: usize) -> Whose {
         if self.unique { Whose::Rank(rank) } else { Whose::All }
     }
@@ -273,7 +274,7 @@ pub fn top(home: &Path, iteration: usize) -> PathBuf {
     home.join(format!("test-dir.{iteration}-0"))
 }
 
-/// What is created must not be there yet; what is only used must be.
+/// Checks that items to be created do not exist yet, and that items that are only used do.
 fn leftovers(options: &Options) -> Result<()> {
     let homes = options.directories.iter().take(options.tasks);
     for top in homes.flat_map(|home| (0..options.iterations).map(|number| top(home, number))) {
@@ -296,8 +297,8 @@ fn leftovers(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Enough space and inodes for all that will be created. With `-W` the run takes its chance, as
-/// the deadline may well be meant to cut an impossible number.
+/// Checks that space and inodes suffice for all items. With `-W` the run is not refused, as the
+/// deadline may be meant to cut an impossible number.
 fn space(options: &Options) -> Result<()> {
     if !options.selected.create || options.deadline > 0.0 {
         return Ok(());
@@ -313,7 +314,7 @@ fn space(options: &Options) -> Result<()> {
             human_bytes(found.free)
         )));
     }
-    // A file system that makes inodes as it needs them counts none.
+    // A file system that makes inodes on demand counts none.
     if found.inodes > 0 && items > found.inodes_free {
         return Err(Error::usage(format!(
             "-n makes {items} items, but {} has only {} inodes free; lower it",

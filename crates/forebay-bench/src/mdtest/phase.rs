@@ -28,7 +28,7 @@ pub enum Phase {
     TreeRemoval,
 }
 
-/// In the order of mdtest's table.
+/// The phases in the order of mdtest's table.
 pub const ALL: [Phase; 10] = [
     Phase::DirectoryCreation,
     Phase::DirectoryStat,
@@ -58,7 +58,7 @@ impl Phase {
         }
     }
 
-    /// How many strides away the items are that a phase uses.
+    /// The distance in strides of the items that a phase uses.
     fn strides(self) -> usize {
         match self {
             Phase::DirectoryCreation | Phase::FileCreation => 0,
@@ -74,7 +74,7 @@ impl Phase {
     }
 }
 
-/// One run of a phase: where it works, and on how much.
+/// One run of a phase: its directories, and the number of items.
 pub struct Lap<'a> {
     pub options: &'a Options,
     pub phase: Phase,
@@ -82,7 +82,7 @@ pub struct Lap<'a> {
     pub tops: &'a [String],
     /// Items each rank has created.
     pub created: &'a [u64],
-    /// Directories have their second name.
+    /// Whether directories have their second name.
     pub renamed: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct Report {
 // SAFETY: atomics only; zero means nothing happened.
 unsafe impl Plain for Report {}
 
-/// What a phase came to, over all tasks.
+/// The result of a phase, over all tasks.
 pub struct Measured {
     pub phase: Phase,
     pub iteration: usize,
@@ -170,8 +170,8 @@ impl<'a> Worker<'a> {
         let options = lap.options;
         let owner = (task.rank + lap.phase.strides() * options.stride) % options.tasks;
         let bytes = options.write_bytes.max(options.read_bytes);
-        // Tells the rank in every byte, so that files of a few bytes can be told apart too, and does
-        // not depend on how many follow: a later run may read less than was written.
+        // Every byte depends on the rank, so that files of a few bytes can be told apart too, and
+        // not on the length: a later run may read less than was written.
         let filler = Filler::new(Pattern::Incompressible, options.signature, owner, bytes);
         let mut buffer = vec![0; bytes];
         filler.fill(&mut buffer);
@@ -193,7 +193,8 @@ impl<'a> Worker<'a> {
         let order = self.order();
         let start = self.task.start()?;
         match self.lap.phase {
-            // One directory is quicker than a task that wakes; one without any has no part in it.
+            // One directory is made faster than a task wakes; a task without a directory has no part
+            // in it.
             Phase::TreeCreation | Phase::TreeRemoval if self.has_no_tree() => return Ok(()),
             Phase::TreeCreation | Phase::TreeRemoval => {
                 let start = clock::now();
@@ -233,7 +234,7 @@ impl<'a> Worker<'a> {
         if limit.is_none() {
             return Ok(());
         }
-        // As in mdtest, all tasks then create as many as the fastest did.
+        // As in mdtest, all tasks then create as many items as the fastest task did.
         let done = self.own.items.load(SeqCst);
         self.counts[self.task.rank].store(done, SeqCst);
         self.task.barrier()?;
@@ -257,10 +258,10 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Does the phase's operation to one item and returns the bytes moved.
+    /// Does the phase's operation on one item and returns the bytes moved.
     fn item(&mut self, item: u64) -> Result<u64> {
         use std::fmt::Write as _;
-        // Items are numbered through all directories, also those that hold none.
+        // Items are numbered through all directories, including those without items.
         let number = self.lap.options.tree.first_home() * self.per_directory + item;
         let directory = &self.directories[(number / self.per_directory) as usize];
         let kind = match self.lap.phase {
@@ -334,7 +335,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A shared tree is the task's that has its directory of `-d` first.
+    /// Whether another task has this task's tree: a shared tree belongs to the first task with that
+    /// directory of `-d`.
     fn has_no_tree(&self) -> bool {
         let options = self.lap.options;
         !options.unique && self.task.rank >= options.directories.len()
@@ -362,7 +364,7 @@ impl<'a> Worker<'a> {
     fn sync_file_system(&self) -> Result<()> {
         let top = &self.lap.tops[self.owner];
         let directory = File::open(top).map_err(|error| Error::io("open", top, &error))?;
-        // SAFETY: a plain system call on our descriptor.
+        // SAFETY: a plain system call on a descriptor of this task.
         match unsafe { libc::syncfs(directory.as_raw_fd()) } {
             0 => Ok(()),
             _ => Err(Error::io("sync", top, &std::io::Error::last_os_error())),
@@ -372,8 +374,8 @@ impl<'a> Worker<'a> {
 
 const RENAMED: &str = "-renamed";
 
-/// Where a file's contents would be if all of a task's files were one, far apart: no two files have
-/// the same.
+/// The offset of a file's contents as if all of a task's files were one, far apart: no two files
+/// have the same contents.
 fn place(item: u64) -> u64 {
     item << 32
 }

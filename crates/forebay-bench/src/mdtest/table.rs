@@ -99,7 +99,7 @@ fn shown(options: &Options, phase: Phase) -> bool {
     }
 }
 
-/// What mdtest does not tell: the page cache before files were read, and doubts.
+/// The results that mdtest does not show: the page cache before files were read, and doubts.
 pub fn evidence(measured: &[Measured]) -> String {
     let mut out = String::new();
     let read = measured.iter().filter(|m| m.resident.is_some() && m.bytes > 0);

@@ -61,7 +61,7 @@ impl Tree {
     }
 }
 
-/// Who works in a tree.
+/// The users of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     All,

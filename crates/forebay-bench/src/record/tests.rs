@@ -13,7 +13,7 @@ fn header() -> Header {
     }
 }
 
-/// One of each kind, with values that a careless format would lose.
+/// One line of each kind, with values that a careless format would lose.
 fn every_kind() -> Vec<Line> {
     vec![
         Line::Header(header()),

@@ -1,8 +1,8 @@
-//! Scales: from quantities to places on paper, with ticks at round numbers.
+//! Scales: from quantities to positions in a picture, with ticks at round numbers.
 
 use crate::units::{NANOS, OPS, RATES, SECONDS, Unit, fitting};
 
-/// What an axis measures, which decides its units.
+/// The quantity of an axis, which determines its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     Seconds,
@@ -108,7 +108,7 @@ impl Axis {
         Self { label, scaling, low, high, ticks, unit }
     }
 
-    /// The place of a value, 0 to 1 along the axis; what lies outside goes to the edge.
+    /// The place of a value, 0 to 1 along the axis; a value outside goes to the edge.
     pub fn place(&self, value: f64) -> f64 {
         let part = match self.scaling {
             Scaling::Log => {

@@ -57,7 +57,7 @@ struct BarChart {
 
 const WIDTH: f64 = 640.0;
 const LEFT: f64 = 16.0;
-/// What the longest bar leaves for its time and the ratio.
+/// The space right of the longest bar for its time and the ratio.
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 68.0;
 const ROW: f64 = 62.0;

@@ -7,9 +7,9 @@ use super::scene::{Anchor, Area, Dash, Face, HEATS, Ink, Scene, Shape, Turn};
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
-/// The part of it inside of the axes.
+/// The part of the chart inside of the axes.
 const PLOT: Area = Area { x: 66.0, y: 54.0, width: 396.0, height: 196.0 };
-/// A character of a label, at most: what the bitmap type takes.
+/// The greatest width of a character of a label: that of the bitmap type.
 const LETTER: f64 = 6.6;
 /// Points more than this far apart on average get a dot each.
 const DOT_DISTANCE: f64 = 12.0;
@@ -131,7 +131,8 @@ impl HeatMap {
     }
 }
 
-/// By logarithm: a single operation that stalled must be seen beside a hundred thousand.
+/// The step of a count, by logarithm: a single stalled operation must be visible beside a hundred
+/// thousand others.
 fn step_of(count: u64, most: u64) -> u8 {
     let share = (count as f64).ln_1p() / (most as f64).ln_1p();
     (share * f64::from(HEATS)).min(f64::from(HEATS - 1)) as u8

@@ -1,4 +1,4 @@
-//! Which charts a run deserves, and what goes into them.
+//! The choice of a run's charts, and their contents.
 
 use super::axis::{Quantity, Scaling};
 use super::chart::{Column, HeatMap, LineChart, Mark, RatioChart, Series};
@@ -62,8 +62,8 @@ impl Group<'_> {
     }
 }
 
-/// Phases that have a course: two slices or more. Preparation is not what was measured, and must not
-/// set the scale for what was.
+/// Phases that have a course: two slices or more. Preparation is not measured, and must not set the
+/// scale of the measured phases.
 fn groups(record: &Record) -> Vec<Group<'_>> {
     let mut groups: Vec<Group> = Vec::new();
     for slice in record.seconds.iter().filter(|slice| slice.phase != PREPARE) {
@@ -81,8 +81,7 @@ fn groups(record: &Record) -> Vec<Group<'_>> {
     groups
 }
 
-/// The last slice is seldom a whole one; what happened in it is shown as if it were unless it is
-/// a small rest.
+/// The last slice is seldom a whole one; it is shown as if it were, unless it is short.
 fn whole<'a>(group: &'a Group) -> impl Iterator<Item = &'a Second> {
     let width = group.slices.iter().map(|s| s.seconds).fold(0.0, f64::max);
     group.slices.iter().copied().filter(move |s| s.seconds >= width / 2.0)
@@ -238,7 +237,7 @@ fn scaling(record: &Record) -> Option<Scene> {
     clients(record, "Throughput by clients", ("Throughput", Quantity::OpsPerSecond), series)
 }
 
-/// What the first point promises, as far as it fits over the measured curve.
+/// The line that the first point predicts, as far as it fits over the measured curve.
 fn proportional(record: &Record, first: &ScalePoint) -> Option<Series> {
     let top = record.scale.iter().map(|p| p.ops_per_second).fold(0.0, f64::max) * 1.1;
     let most = f64::from(record.scale.last()?.clients);

@@ -8,7 +8,7 @@ use super::svg::{self, escape};
 use super::table::{self, Table};
 use crate::record::Record;
 
-/// A run and what to call it.
+/// A run and its name.
 pub struct Run {
     pub name: String,
     pub record: Record,
@@ -66,7 +66,7 @@ pub fn page(runs: &[Run]) -> String {
     out
 }
 
-/// What each run found, with a link to it.
+/// The findings of each run, with a link to it.
 fn overview(out: &mut String, runs: &[Run]) {
     out.push_str("<div class=\"card wide\"><table><tr><th>run</th><th style=\"text-align:left\">workload</th><th style=\"text-align:left\">found</th></tr>\n");
     for (index, run) in runs.iter().enumerate() {

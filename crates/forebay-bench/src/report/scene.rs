@@ -1,4 +1,4 @@
-//! What a picture consists of, before anybody decides between SVG and pixels.
+//! The parts of a picture, independent of SVG or pixels.
 //!
 //! A scene is a list of shapes in units of CSS pixels, origin at the top left, painted in order.
 //! Colors are roles ([`Ink`]), so that one scene serves light and dark.
@@ -11,7 +11,7 @@
 pub struct Scene {
     pub width: f64,
     pub height: f64,
-    /// What a screen reader says.
+    /// The text for screen readers.
     pub title: String,
     pub shapes: Vec<Shape>,
 }
@@ -34,7 +34,7 @@ pub enum Shape {
         width: f64,
         dash: Dash,
     },
-    /// A disk with what to say about it when pointed at.
+    /// A disk with a text to show when pointed at.
     Dot {
         x: f64,
         y: f64,
@@ -172,8 +172,8 @@ impl Ink {
     }
 }
 
-/// Many is what stands out most: dark on paper, bright in the dark. The ends nearest to the ground
-/// are left out, so that a single operation shows.
+/// The color of a step: high counts stand out most, dark on paper, bright on dark. The ends nearest
+/// to the ground are left out, so that a single operation shows.
 fn heat(step: u8, theme: Theme) -> Rgb {
     let share = f64::from(step.min(HEATS - 1)) / f64::from(HEATS - 1);
     mix(match theme {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::scene::{Anchor, Area, Dash, Face, Ink, Rgb, Scene, Shape, Theme, Turn};
 
-/// A file of its own, which brings its style sheet along.
+/// A file of its own, which includes its style sheet.
 pub fn document(scene: &Scene) -> String {
     let style =
         format!("<style>{}</style><rect class=\"fp\" width=\"100%\" height=\"100%\"/>", style());
@@ -15,7 +15,7 @@ pub fn document(scene: &Scene) -> String {
     format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", drawing(scene, space, &style))
 }
 
-/// For a page that has [`style`] in its head.
+/// A drawing for a page that has [`style`] in its head.
 pub fn inline(scene: &Scene) -> String {
     drawing(scene, "", "")
 }

@@ -11,7 +11,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Every table a run has something for.
+/// Every table that the run has data for.
 pub fn of(record: &Record) -> Vec<Table> {
     [
         comparisons(record),
@@ -88,7 +88,7 @@ fn ended(record: &Record) -> String {
     format!("{how}, after {:.1} s", end.seconds)
 }
 
-/// What the warnings of all phases say, each once, with the phases it is about.
+/// The warnings of all phases, each once, with the phases it is about.
 pub fn warnings(record: &Record) -> Vec<String> {
     let mut all: Vec<(&str, Vec<String>)> = Vec::new();
     for phase in &record.phases {
@@ -123,7 +123,7 @@ fn amount(phase: &Phase) -> u64 {
     if is_about_names(phase) { phase.ops } else { phase.bytes }
 }
 
-/// Whether operations tell what a phase did, and not bytes.
+/// Whether a phase is described by its operations, and not by bytes.
 fn is_about_names(phase: &Phase) -> bool {
     phase.access == Access::Metadata || phase.bytes == 0
 }
@@ -178,7 +178,7 @@ fn phases(record: &Record) -> Table {
     Table { title: "Phases", head, rows }
 }
 
-/// IOR's columns, for the phases that were told apart so.
+/// IOR's columns, for the phases that have separate timings.
 fn timings(record: &Record) -> Table {
     let head = vec![
         "access",

@@ -1,4 +1,4 @@
-//! A run on a terminal: what was found, tables, and sparklines of its course.
+//! A run on a terminal: findings, tables, and sparklines of its course.
 
 use std::fmt::Write;
 
@@ -10,11 +10,11 @@ use crate::units::{human_count, human_rate};
 /// Cells of a sparkline.
 const SPARK: usize = 60;
 
-/// What was measured, for the end of a run and for `report`.
+/// The results, for the end of a run and for `report`.
 pub fn results(record: &Record) -> String {
     let mut out = String::new();
     for table in table::of(record) {
-        // The page has them; here the phases' own table says the same in fewer columns.
+        // The page has these; here the phases' own table says the same in fewer columns.
         if table.title != "As IOR prints it" {
             let _ = writeln!(out, "{}", aligned(&table));
         }
@@ -32,7 +32,7 @@ pub fn results(record: &Record) -> String {
     out
 }
 
-/// The conditions.
+/// The conditions of the run.
 pub fn facts(record: &Record) -> String {
     let facts = table::facts(record);
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -75,7 +75,7 @@ fn courses(out: &mut String, record: &Record) {
         };
         let by_bytes = slices().any(|s| s.bytes > 0);
         let width = slices().map(|s| s.seconds).fold(0.0, f64::max);
-        // A rest of a slice at the end has a rate of no meaning.
+        // The incomplete slice at the end has no meaningful rate.
         let rates: Vec<f64> = slices()
             .filter(|s| s.seconds >= width / 2.0)
             .map(|s| if by_bytes { s.bytes } else { s.ops } as f64 / s.seconds)
@@ -91,7 +91,7 @@ fn courses(out: &mut String, record: &Record) {
     }
 }
 
-/// A sparkline of a long phase averages: what a stall looked like is said beside it.
+/// The extremes beside a sparkline: that of a long phase averages, and would hide a stall.
 fn extremes(rates: &[f64], by_bytes: bool) -> String {
     let (least, most) =
         rates.iter().fold((f64::INFINITY, 0.0f64), |(l, m), v| (l.min(*v), m.max(*v)));

@@ -221,7 +221,7 @@ fn preparing_is_neither_drawn_nor_summed_up() {
     assert!(html::page(&[run(), run()]).contains(">write 1.0 MiB/s</td>"));
 }
 
-/// A preparation that is a hundred times as fast would press what was measured flat on the ground.
+/// A preparation that is a hundred times as fast would flatten the measured curve.
 #[test]
 fn preparation_does_not_set_the_scale() {
     let before = figures::of(&sample());

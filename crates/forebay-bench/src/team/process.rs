@@ -1,11 +1,11 @@
-//! A task's process: how it comes into the world, and how it is made to leave it.
+//! A task's process: its start, and its forced end.
 
 use crate::interrupt;
 
 /// Ends tasks that do not notice that the phase is over.
 pub fn kill_all(children: &[(usize, libc::pid_t)]) {
     for &(_, pid) in children {
-        // SAFETY: our own child, not yet reaped, so the id is still its own.
+        // SAFETY: a child of this process, not yet reaped, so the id is still its own.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
 }
@@ -14,7 +14,7 @@ pub fn kill_all(children: &[(usize, libc::pid_t)]) {
 pub fn child(held: SignalsHeld, work: impl FnOnce()) -> ! {
     // SAFETY: asks the kernel to kill this process with its parent, and makes it the leader of a
     // session of its own. The scheduler shares processors among sessions first (autogroup), so on a
-    // busy machine a task gets what an application of its own would get.
+    // busy machine a task gets the share of a separate application.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::setsid();

@@ -23,7 +23,7 @@ pub enum Keep {
 /// The options all workloads have.
 #[derive(Debug, Clone)]
 pub struct Base {
-    /// `None` measures the tool itself.
+    /// The directory to measure; `None` measures the tool itself.
     pub place: Option<PathBuf>,
     pub api: Api,
     /// Transfers in flight per task.
@@ -52,7 +52,7 @@ impl Base {
             .flag(None, "keep", "leave the files")
     }
 
-    /// Reads them; checks what can be checked without writing (L1).
+    /// Reads the options; checks what can be checked without writing (L1).
     pub fn read(parsed: &Parsed, cache: Policy, queue: Queue) -> Result<Self> {
         let place = place(parsed)?;
         let policy = parsed.get("cache").map_or(Ok(cache), Policy::parse)?;
@@ -89,7 +89,7 @@ impl Base {
         }
     }
 
-    /// A usage error if the target has not as much room.
+    /// Returns a usage error if the target has too little room.
     pub fn check_room(&self, bytes: u64) -> Result<()> {
         let Some(place) = &self.place else {
             return Ok(());

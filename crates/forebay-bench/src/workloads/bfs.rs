@@ -1,5 +1,6 @@
-//! `bfs`: how fast is a graph searched that does not fit into memory? Semi-external breadth-first
-//! search: vertices in memory, edges in a file; the random reads of data-intensive computing.
+//! `bfs`: how fast is the search of a graph that does not fit into memory? Semi-external
+//! breadth-first search: vertices in memory, edges in a file; the random reads of data-intensive
+//! computing.
 
 mod graph;
 mod search;
@@ -87,7 +88,7 @@ struct Bfs {
 const BYTES_PER_VERTEX: u64 = 8 + 4 + 2 * 4;
 
 impl Bfs {
-    /// What must be in memory.
+    /// The bytes that must be in memory.
     fn fixed(&self) -> u64 {
         self.recipe.vertices() * BYTES_PER_VERTEX + self.threads as u64 * self.read
     }
@@ -123,7 +124,7 @@ impl Bfs {
 
     fn generate(&self, session: &mut Session, place: &Store) -> Result<(Offsets, Vec<u8>)> {
         let began = Instant::now();
-        // Degrees, and cursors and begins of the rows at hand, come off what the rows may use.
+        // Degrees, and cursors and beginnings of the current rows, reduce the memory for rows.
         let spare = self.memory.saturating_sub(self.recipe.vertices() * 20).max(1 << 20);
         let mut progress = session.progress("generate", Goal::Ops(1000));
         let glance = |share: f64| {
@@ -161,7 +162,7 @@ impl Bfs {
         Ok(made)
     }
 
-    /// One search; its record and its tree.
+    /// Runs one search, with its record and its tree.
     fn search(
         &self,
         session: &mut Session,
@@ -187,7 +188,7 @@ impl Bfs {
             edges: reached_words(&graph.offsets, &parents) / 2,
             parents,
             seconds,
-            // Threads wait for reads at the same time: the mean of theirs is the run's.
+            // Threads wait for reads at the same time: the mean of their waits is the run's.
             io_seconds: total.latency.counts().sum() as f64 / 1e9 / self.threads as f64,
         };
         self.put(session, (index, &files, before), (&found, levels), &total)?;
@@ -243,7 +244,7 @@ impl Bfs {
     }
 }
 
-/// Where the edges are.
+/// The place of the edges.
 enum Store {
     File(PathBuf),
     Memory,
@@ -265,7 +266,7 @@ impl Store {
     }
 }
 
-/// A graph that was made; `bytes` only if it is kept in memory.
+/// A finished graph; `bytes` only if it is kept in memory.
 struct Graph {
     offsets: Offsets,
     bytes: Vec<u8>,
@@ -290,7 +291,7 @@ fn write_file(
     Ok((offsets, Vec::new()))
 }
 
-/// Words in the rows of what was reached.
+/// The number of words in the rows of reached vertices.
 fn reached_words(offsets: &[u64], parents: &[u32]) -> u64 {
     let reached = offsets.windows(2).zip(parents).filter(|(_, parent)| **parent != search::NONE);
     reached.map(|(pair, _)| pair[1] - pair[0]).sum()

@@ -1,5 +1,5 @@
-//! `checkpoint`: how long does an application wait for its checkpoints, and when is the last one
-//! where it belongs?
+//! `checkpoint`: how long does an application wait for its checkpoints, and when is the last one in
+//! its final place?
 //!
 //! Bursts of N ranks with compute time between. A rank waits from the moment all are ready to the
 //! moment the last one has closed its file.
@@ -56,7 +56,7 @@ fn spec() -> Spec {
         )
 }
 
-/// Who writes where.
+/// The files of the ranks, and their parts in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// A file per rank.
@@ -109,7 +109,7 @@ fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
 struct Checkpoint {
     ranks: usize,
     layout: Layout,
-    /// Per rank and burst.
+    /// The bytes of one rank in one burst.
     size: u64,
     transfer: u64,
     bursts: u32,
@@ -137,7 +137,7 @@ impl Checkpoint {
         }
     }
 
-    /// The files of a burst, made in advance if shared: who creates it must not race.
+    /// The files of a burst, made in advance if shared: their creation must not race.
     fn files(&self, session: &Session, burst: u32) -> Result<Vec<PathBuf>> {
         if self.layout == Layout::Own {
             let name = |rank| session.file(&format!("burst{burst}.rank{rank}"));
@@ -179,7 +179,8 @@ impl Checkpoint {
         Ok(seconds)
     }
 
-    /// Waits until all is safe; returns how long that took, and on whose word.
+    /// Waits until all bytes are durable; returns how long that took, and which call or command
+    /// confirmed it.
     fn make_durable(&self, session: &Session) -> Result<(f64, String)> {
         let began = Instant::now();
         let by = match (&self.durable, session.directory()) {
@@ -237,7 +238,7 @@ impl Checkpoint {
 struct Ended {
     run: f64,
     durable: f64,
-    /// On whose word.
+    /// The call or command that confirmed durability.
     by: String,
 }
 
@@ -260,7 +261,7 @@ fn sync_all(directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io("sync", directory, &error);
     let handle = File::open(directory).map_err(failed)?;
     rustix::fs::syncfs(&handle).map_err(|error| failed(error.into()))?;
-    // A file system that gives syncfs no meaning still has fsync.
+    // A file system without a meaningful syncfs still has fsync.
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         File::open(path).and_then(|file| file.sync_all()).map_err(failed)?;

@@ -1,7 +1,7 @@
 //! `fill`: how does write throughput change as the device, or the fast tier, fills?
 //!
 //! Each step fills the file up to the next share of the capacity, then writes at random all over
-//! what is filled, and takes the steady part of that.
+//! the filled part, and takes the steady part of that.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,7 +107,7 @@ struct Fill {
 }
 
 impl Fill {
-    /// Bytes at a share, whole transfers.
+    /// The filled bytes at a share, in whole transfers.
     fn filled(&self, share: f64) -> u64 {
         let transfers = (self.capacity as f64 * share / self.transfer as f64).round() as u64;
         transfers.saturating_mul(self.transfer)
@@ -193,7 +193,7 @@ pub fn per_second(series: &Slices, seconds: f64) -> Vec<f64> {
     let width = series.width() as f64 / 1e9;
     let whole = (seconds / width + 1e-6) as usize;
     let filled = series.iter().map(|slice| slice.bytes() as f64 / width);
-    // A target that stood still to the end has slices that were never reached.
+    // A target that stopped before the end has slices that were never reached.
     filled.chain(std::iter::repeat(0.0)).take(whole).collect()
 }
 

@@ -25,7 +25,7 @@ pub fn create(session: &Session, path: &Path) -> Result<()> {
     io::open(path, How { write: true, create: true, truncate: true, direct: false }).map(drop)
 }
 
-/// Writes `from..to` of a file that exists, in order and synced, as many tasks as `tasks`.
+/// Writes `from..to` of a file that exists, in order and synced, with `tasks` tasks.
 pub fn lay(
     session: &mut Session,
     path: &Path,

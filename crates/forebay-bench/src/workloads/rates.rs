@@ -1,5 +1,5 @@
-//! `rates`: the plain rates of writing and reading, in order and at random. What `compare` compares
-//! unless told otherwise.
+//! `rates`: the plain rates of writing and reading, in order and at random. The default workload of
+//! `compare`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

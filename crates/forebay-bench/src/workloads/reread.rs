@@ -1,4 +1,4 @@
-//! `reread`: what does the page cache do for input that is read twice, as a sequence search reads
+//! `reread`: what does the page cache gain for input that is read twice, as a sequence search reads
 //! its database?
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ struct Reread {
     tasks: usize,
 }
 
-/// Whether the page cache works for the reader.
+/// Whether the reader uses the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Cached,
@@ -94,7 +94,8 @@ impl Reread {
         Ok(seconds)
     }
 
-    /// Two passes; the cache is emptied before the first, and before the second if `reader` wants.
+    /// Two passes; the cache is emptied before the first, and before the second if `reader` says
+    /// so.
     fn passes(
         &self,
         session: &mut Session,
@@ -127,7 +128,7 @@ impl Prepared for Reread {
         self.size
     }
 
-    /// None: where it cannot go around the cache, it empties it.
+    /// None: where the workload cannot go around the cache, it empties it.
     fn transfers(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }

@@ -17,7 +17,7 @@ use crate::team::Task;
 
 pub struct Scatter<'a> {
     pub path: &'a Path,
-    /// Bytes of the file that are touched.
+    /// The range of the file, in bytes, that is accessed.
     pub size: u64,
     pub direction: Direction,
     pub transfer: u64,
@@ -29,7 +29,7 @@ pub struct Scatter<'a> {
 }
 
 impl Scatter<'_> {
-    /// Runs and records it; how long it took, in seconds, and what was measured.
+    /// Runs and records the step; returns its duration in seconds, and its measurements.
     pub fn run(&self, session: &mut Session, name: &str) -> Result<(f64, Total)> {
         let base = session.base.clone();
         let files = [self.path.to_owned()];

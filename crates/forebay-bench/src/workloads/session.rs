@@ -1,8 +1,9 @@
-//! What every workload's run has: a place for its files, the page-cache policy, the recorder.
+//! The common parts of every workload's run: a directory for its files, the page-cache policy, the
+//! recorder.
 //!
 //! Invariants: L1 and L2 of [`crate::workloads`], and
-//! - N1: a read phase is preceded by the policy's clearing and by a measurement of what is still
-//!   resident, and carries it.
+//! - N1: the policy's clearing and a measurement of the remaining resident bytes come before a read
+//!   phase, and the phase's result has that measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +30,7 @@ pub enum Voice {
     Quiet,
 }
 
-/// A directory of our own in the target.
+/// The run's own directory in the target.
 struct Scratch {
     path: PathBuf,
     keep: Keep,
@@ -71,16 +72,16 @@ const REMEDIES: Remedies = Remedies {
     write: "--cache direct or, where there is one, --fsync",
 };
 
-/// What it means that data was in the page cache.
+/// The meaning of cached data for a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
     /// The figures are not those of the target.
     Doubtful,
-    /// That is what the phase is about.
+    /// The phase is about the cache.
     Intended,
 }
 
-/// What a phase was, besides what its tasks measured.
+/// The description of a phase, besides the measurements of its tasks.
 pub struct Told<'a> {
     pub name: &'a str,
     pub iteration: u32,
@@ -92,7 +93,7 @@ pub struct Told<'a> {
     /// From [`Session::before`].
     pub before: Before,
     pub cache: Cache,
-    /// What the phase wrote or read, for what remained in memory.
+    /// The files that the phase wrote or read, to check what remained in memory.
     pub files: &'a [PathBuf],
     pub figures: BTreeMap<String, f64>,
 }
@@ -141,7 +142,7 @@ impl Session {
         })
     }
 
-    /// The path of a file of the run; a name only when there is no place.
+    /// The path of a file of the run; only a name if there is no directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.scratch.as_ref().map_or_else(|| name.into(), |scratch| scratch.path.join(name))
     }
@@ -151,7 +152,7 @@ impl Session {
         self.scratch.as_ref().map(|scratch| scratch.path.as_path())
     }
 
-    /// Progress of what the run does without a team.
+    /// The progress of work that the run does without a team.
     pub fn progress(&self, name: &str, goal: Goal) -> Option<Progress> {
         (self.voice == Voice::Loud).then(|| Progress::new(name, goal))
     }
@@ -164,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Prepares for a phase that reads `files`: clears, then looks what is left (N1).
+    /// Prepares for a phase that reads `files`: clears the cache, then measures what is left (N1).
     pub fn before_reading(&self, files: &[PathBuf]) -> Result<Before> {
         if self.base.place.is_none() {
             return Ok(Before::default());
@@ -177,7 +178,7 @@ impl Session {
         Ok(self.before_resident(files))
     }
 
-    /// Looks what is resident, and clears nothing.
+    /// Measures the resident bytes, and clears nothing.
     pub fn before_resident(&self, files: &[PathBuf]) -> Before {
         let resident = self.base.place.as_ref().and_then(|_| residency_of(files));
         Before { resident, ..self.before() }

@@ -1,14 +1,14 @@
-//! Which block is next: uniform, Zipf or Pareto, and when: Poisson.
+//! The choice of the next block (uniform, Zipf or Pareto) and of its time (Poisson).
 //!
 //! Invariants:
 //! - K1: a pick is below the number of blocks.
-//! - K2: the hot blocks of a skew are spread over the file, not at its beginning, so that their
-//!   being neighbors does not help; the spreading is a permutation.
+//! - K2: the hot blocks of a skew are spread over the file, not at its beginning, so that locality
+//!   does not help; the spreading is a permutation.
 
 use crate::rng::Rng;
 use crate::{Error, Result};
 
-/// How unequal the blocks are.
+/// The inequality of the blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Skew {
     Uniform,
@@ -71,7 +71,7 @@ impl Picker {
         Self { blocks, shape, stride: coprime(blocks) }
     }
 
-    /// A block (K1).
+    /// Picks a block (K1).
     #[inline]
     pub fn pick(&self, rng: &mut Rng) -> u64 {
         match &self.shape {
@@ -80,7 +80,7 @@ impl Picker {
         }
     }
 
-    /// 0 for the hottest block.
+    /// The rank of a picked block; 0 is the hottest.
     fn rank(&self, rng: &mut Rng) -> u64 {
         match &self.shape {
             Shape::Uniform => rng.below(self.blocks),
@@ -153,7 +153,7 @@ impl Zipf {
     }
 }
 
-/// Arrivals that know nothing of each other: gaps are exponential.
+/// Independent arrivals: gaps are exponential.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     mean_ns: f64,
@@ -173,7 +173,7 @@ impl Arrivals {
         self.next_ns as u64
     }
 
-    /// How many arrivals to expect in so many nanoseconds.
+    /// The expected number of arrivals in so many nanoseconds.
     pub fn expected(&self, nanos: u64) -> u64 {
         (nanos as f64 / self.mean_ns) as u64
     }

@@ -3,15 +3,15 @@
 //!
 //! Invariants:
 //! - O1: the latency of an operation that had to wait for its client counts from the moment it was
-//!   to start, so a stall is seen by every operation it delayed (no coordinated omission).
-//! - O2: the latency of an operation whose client was free counts from its real start: how late the
-//!   machine woke the client is a figure of its own (`woken_late`), not the target's.
-//! - O3: operations that should have begun before the end, and had not, count with the time they
-//!   had waited until then; their number is told.
+//!   due, so a stall is seen by every operation it delayed (no coordinated omission).
+//! - O2: the latency of an operation whose client was free counts from its real start: the delay of
+//!   the client's wake-up is a figure of its own (`woken_late`), not the target's.
+//! - O3: operations that were due before the end, and had not begun, count with the time they had
+//!   waited until then; their number is reported.
 //!
-//! The clock is read once for an operation that had to wait for its client: the end of the one before
-//! is its beginning. One whose client had to wait for it costs a second reading, as the loop is open:
-//! only the clock tells that it is time.
+//! The clock is read once for an operation that had to wait for its client: the end of the previous
+//! operation is its beginning. An operation whose client had to wait for it costs a second reading,
+//! as the loop is open: only the clock tells that it is due.
 
 mod client;
 
@@ -106,10 +106,10 @@ fn percent(text: &str) -> Result<f64> {
 #[derive(Debug, Clone)]
 struct Steady {
     rate: f64,
-    /// 0 to 1.
+    /// The share of reads, 0 to 1.
     reads: f64,
     skew: Skew,
-    /// 0 is never.
+    /// Writes between two syncs; 0 is never.
     fsync: u64,
     transfer: u64,
     size: u64,
@@ -182,7 +182,7 @@ impl Steady {
         self.conclude(session, &total, &figures)
     }
 
-    /// The whole time, or what of it passed before an interruption.
+    /// The whole time, or the part of it before an interruption.
     fn measured_seconds(&self, outcome: &Outcome<Own>) -> f64 {
         let end = outcome.results().iter().map(Own::end).max().unwrap_or(0);
         let passed = end.saturating_sub(outcome.began) as f64 / 1e9 - self.warm_up;

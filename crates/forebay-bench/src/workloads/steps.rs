@@ -102,7 +102,7 @@ impl Steps {
         Ok(point(clients, seconds, &total))
     }
 
-    /// Steps until throughput has stopped growing; what was measured is in `points` even after an
+    /// Steps until throughput has stopped growing; the measurements are in `points` even after an
     /// error.
     fn climb(&self, session: &mut Session, points: &mut Vec<ScalePoint>) -> Result<()> {
         let path = session.file("data");

@@ -153,7 +153,7 @@ fn steady_discards_its_warm_up_and_keeps_its_rate() {
     let phase = record.phases.iter().find(|phase| phase.name == "steady").unwrap();
     let figure = |name: &str| phase.figures[name];
     let achieved = figure("achieved_ops_per_second");
-    // A machine that stands still near the end leaves some undone, and says so.
+    // A machine that stands still near the end leaves some operations undone, and reports them.
     let rate = achieved + figure("not_begun_ops") / phase.seconds;
     assert!((rate - 400.0).abs() < 80.0 && achieved > 100.0, "{rate}, {achieved} of them done");
     let warm: u64 = record.seconds.iter().filter(|s| s.part == Part::WarmUp).map(|s| s.ops).sum();
@@ -161,7 +161,8 @@ fn steady_discards_its_warm_up_and_keeps_its_rate() {
     assert!(record.findings[0].text.contains("discarded as warm-up"));
 }
 
-/// The file was just written, so its reads come from memory: told of a mixed load as of any other.
+/// The file was just written, so its reads come from memory: this is reported for a mixed load as
+/// for any other.
 #[test]
 fn cached_reads_of_a_mixed_load_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +174,7 @@ fn cached_reads_of_a_mixed_load_are_told() {
     assert!(told.contains("in the page cache") || told.contains("lives in memory"), "{phase:?}");
 }
 
-/// A figure beyond what the device is said to do is flagged by every workload that moves bytes.
+/// A figure above the stated rate of the device is flagged by every workload that moves bytes.
 #[test]
 fn more_than_the_device_can_do_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +185,7 @@ fn more_than_the_device_can_do_is_told() {
     }
 }
 
-/// A rate no machine can keep is told as such, not averaged away.
+/// A rate that no machine can keep is reported as such, not averaged away.
 #[test]
 fn steady_says_when_the_rate_was_too_high() {
     let args = words("--target null --rate 9e8 --time 1s --warm-up 0 -n 1 --size 1m");
@@ -195,7 +196,7 @@ fn steady_says_when_the_rate_was_too_high() {
     assert!(phase.latency.unwrap().p50_ns > 1_000_000, "a queue that grows shows in the latency");
 }
 
-/// Contents reach the disk: the file is as long as the bytes told, and the command saw it.
+/// Contents reach the disk: the file is as long as the reported bytes, and the command saw it.
 #[test]
 fn checkpoint_runs_the_durable_command_on_the_files() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! One task's share of a phase: opens the file, waits for the others, transfers, syncs.
+//! One task's share of a phase: opens the file, waits for the other tasks, transfers, syncs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ pub enum Ending {
     Sync,
 }
 
-/// How to do it.
+/// The way a task does its share.
 #[derive(Debug, Clone)]
 pub struct Work {
     pub path: PathBuf,
@@ -43,14 +43,14 @@ pub struct Work {
 }
 
 impl Work {
-    /// Reading or writing what exists, opened before the phase, closed after it.
+    /// For reading or writing an existing file, opened before the phase, closed after it.
     pub fn on(path: PathBuf, how: How, len: usize) -> Self {
         let (each, opening, ending) = (SyncEach::No, Opening::Before, Ending::Close);
         Self { path, how, len, seconds: None, each, opening, ending }
     }
 }
 
-/// When a task ended, in ns of the clock.
+/// The time when a task ended, in ns of the clock.
 #[derive(Default)]
 #[repr(C)]
 pub struct End(AtomicU64);
@@ -118,7 +118,7 @@ pub fn seconds(outcome: &Outcome<End>) -> f64 {
     last.saturating_sub(outcome.began) as f64 / 1e9
 }
 
-/// A plan whose writes differ from each other, so that no device can store them once.
+/// A plan whose writes differ from each other, so that no device can deduplicate them.
 struct Stamped<'a, P> {
     plan: &'a mut P,
     filler: Filler,
@@ -188,12 +188,13 @@ impl Plan for Random {
     }
 }
 
-/// A generator for one task, unlike those of its neighbors.
+/// A random generator for one task, different from those of its neighbors.
 pub fn rng(seed: u64, rank: usize) -> Rng {
     Rng::new(seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// A part of `total` for each of `count`, in multiples of `unit` but for the last one's rest.
+/// The part of `total` for one of `count` tasks, in multiples of `unit` except for the last one's
+/// rest.
 pub fn share(total: u64, unit: u64, rank: usize, count: usize) -> (u64, u64) {
     let units = total.div_ceil(unit);
     let edge = |rank: usize| (units * rank as u64 / count as u64 * unit).min(total);

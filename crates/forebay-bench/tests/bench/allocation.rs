@@ -1,4 +1,4 @@
-//! The measured loop allocates nothing per transfer, counted by an allocator of our own.
+//! The measured loop allocates nothing per transfer, counted by the test's own allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -41,7 +41,7 @@ impl Plan for Ops {
     }
 }
 
-/// Allocations while `ops` transfers are driven.
+/// The number of allocations while `ops` transfers are driven.
 fn allocations(ops: u64) -> u64 {
     let meters = Shared::<Meter>::new(1);
     let mut buffers = Buffers::new(1, 4096);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 const ARGUMENTS: &str = "FOREBAY_BENCH_TEST_ARGUMENTS";
-/// The test that is not one: it becomes the benchmark when arguments are given in the environment.
+/// The test that is none: it becomes the benchmark when arguments are given in the environment.
 const ENTRY: &str = "benchmark_entry";
 
 /// To be called by the test named [`ENTRY`].
@@ -26,7 +26,7 @@ fn command(line: &str, directory: &Path) -> Command {
     command
 }
 
-/// What a run said and how it ended.
+/// The output of a run, and its exit code.
 #[derive(Debug)]
 pub struct Run {
     pub code: i32,
@@ -54,7 +54,7 @@ pub fn finished(output: Output) -> Run {
 }
 
 impl Run {
-    /// Fails the test with everything the run said unless it ended with `code`.
+    /// Fails the test with the whole output of the run unless it ended with `code`.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);

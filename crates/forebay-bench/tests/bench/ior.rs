@@ -1,4 +1,4 @@
-//! `forebay bench ior` from the outside: what it writes, prints, refuses and leaves behind.
+//! `forebay bench ior` from the outside: its files, its output, its refusals and its traces.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn numbers_agree_with_each_other() {
     assert!(read["residentShare"].as_f64().is_some());
 }
 
-/// The document without what the test runner prints around it.
+/// The document without the lines of the test runner around it.
 fn body(out: &str) -> &str {
     let start = out.find("{\n").expect("a document");
     &out[start..]
@@ -101,8 +101,8 @@ fn csv_has_iors_columns() {
     assert!(lines[4].starts_with("read,") && lines[4].ends_with(",1,1"));
 }
 
-/// Every way to move bytes and every contents: written by one run, verified by another, and after
-/// that through another interface.
+/// Every way to move bytes and every kind of contents: written by one run, verified by another, and
+/// after that through another interface.
 #[test]
 fn what_is_written_verifies() {
     let home = scratch();
@@ -244,7 +244,7 @@ fn a_deadline_stops_and_the_wear_out_evens_out() {
                 -O stoneWallingStatusFile=status";
     let began = Instant::now();
     let run = bench(&line.replace("-w -r", "-w"), home.path()).expect(0);
-    // All of it would take hours.
+    // The whole work would take hours.
     assert!(began.elapsed() < Duration::from_secs(300));
     let sizes: Vec<u64> = ["f.00000000", "f.00000001"]
         .map(|name| std::fs::metadata(home.path().join(name)).expect("kept").len())
@@ -270,8 +270,8 @@ fn a_script_runs_its_tests() {
     assert_eq!(run.out.matches("Max Write").count(), 2);
 }
 
-/// Looks up to five times: another process may drop the caches of the machine, and the kernel need
-/// not take advice for pages that it is at, though not always.
+/// Checks up to five times: another process may drop the caches of the machine, and the kernel need
+/// not follow advice for pages that it is using, though not always.
 #[track_caller]
 fn unless_dropped(mut look: impl FnMut() -> Result<(), String>) {
     let mut found = look();
@@ -283,7 +283,8 @@ fn unless_dropped(mut look: impl FnMut() -> Result<(), String>) {
     found.unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// A read of what was just written is in the cache and must be told; after fadvise it is not.
+/// A read of just-written bytes comes from the cache, which must be reported; after fadvise it does
+/// not.
 #[test]
 fn cached_reads_are_told_and_policies_are_checked() {
     let program = std::env::current_exe().expect("a path");
@@ -314,8 +315,8 @@ fn cached_reads_are_told_and_policies_are_checked() {
     assert!(run.out.contains("more than the device can do"), "{}", run.out);
 }
 
-/// Of a file of which the first half is in the cache, a phase that reads only that half was served
-/// by the cache entirely, and one that reads the other half not at all.
+/// If the first half of a file is in the cache, a phase that reads only that half was served by the
+/// cache entirely, and one that reads the other half not at all.
 #[test]
 fn the_share_is_that_of_what_was_read_not_of_the_file() {
     let program = std::env::current_exe().expect("a path");
@@ -375,7 +376,7 @@ fn wait_until(condition: impl Fn() -> bool) {
 }
 
 fn signal(pid: u32, signal: i32) {
-    // SAFETY: our own child, not yet waited for.
+    // SAFETY: a child of this process, not yet waited for.
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 

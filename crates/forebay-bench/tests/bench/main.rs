@@ -6,7 +6,7 @@ mod ior;
 mod mdtest;
 mod workloads;
 
-/// Not a test of its own: the children that the others start end here.
+/// Not a test of its own: the children that other tests start begin here.
 #[test]
 fn benchmark_entry() {
     harness::entry();

@@ -39,7 +39,7 @@ fn all_phases_run_and_nothing_is_left() {
     }
 }
 
-/// A directory that was there stays, as does one with something of others' in it.
+/// A directory that existed before stays, as does one with another user's files in it.
 #[test]
 fn only_what_the_run_made_is_removed() {
     let home = tempfile::tempdir().expect("scratch");
@@ -53,7 +53,7 @@ fn only_what_the_run_made_is_removed() {
     assert_eq!(names(home.path()), ["mine", "new"], "refused before anything is made");
 }
 
-/// Rank and item are in the contents, however short: another's file in its place is found.
+/// Rank and item are in the contents, however short: a file in another's place is found.
 #[test]
 fn a_file_of_another_rank_or_item_does_not_verify() {
     let home = tempfile::tempdir().expect("scratch");
@@ -104,7 +104,7 @@ fn items_are_where_mdtest_puts_them() {
     let root = top.join("mdtest_tree.1.0");
     assert_eq!(names(&root), ["mdtest_tree.1.1", "mdtest_tree.1.2"]);
     let leaf = names(&root.join("mdtest_tree.1.2"));
-    // As mdtest numbers them: the root would have had 0 and 1.
+    // Numbered as by mdtest: the root would have had 0 and 1.
     assert_eq!(leaf, ["dir.mdtest.1.4", "dir.mdtest.1.5", "file.mdtest.1.4", "file.mdtest.1.5"]);
 }
 
@@ -129,7 +129,7 @@ fn results_are_recorded() {
     assert_eq!(json["phases"].as_array().map(Vec::len), Some(10), "{text}");
 }
 
-/// The lines of the IO500: creation ends by its deadline, and later runs use what it came to.
+/// The lines of the IO500: creation ends by its deadline, and later runs use the items it made.
 #[test]
 fn a_stonewalled_creation_is_taken_up_by_later_runs() {
     let home = tempfile::tempdir().expect("a directory");

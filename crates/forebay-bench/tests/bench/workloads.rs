@@ -1,4 +1,4 @@
-//! The workloads as commands: exit codes, what they print and leave, and Ctrl-C.
+//! The workloads as commands: exit codes, output, traces, and Ctrl-C.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use forebay_bench::record::{Outcome, Record};
 
 use crate::harness::{bench, finished, names, start};
 
-/// Long runs of each, and a file that tells that the part to be interrupted has begun.
+/// Long runs of each workload, and a file that shows that the part to be interrupted has begun.
 const LONG: &[(&str, &str)] = &[
     ("fill data --capacity 8m --time 600s --cache keep", "data"),
     ("steps data --interval 600s --size 1m --cache keep", "data"),
@@ -27,7 +27,7 @@ const LONG: &[(&str, &str)] = &[
 const COMPARED: &str = "-- ior -w -t 4k -b 1g -Y -F -u -o f";
 
 fn interrupt(child: &Child) {
-    // SAFETY: our own child, which has not been waited for.
+    // SAFETY: a child of this process, which has not been waited for.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
 }
 
@@ -45,14 +45,14 @@ fn wait_for(directory: &Path, file: &str, child: &mut Child) {
     }
 }
 
-/// Ends within seconds with 130, leaves no file of its own, and its results are whole; also if the
-/// signal comes twice at once, as `timeout` sends it to process and group.
+/// The run ends within seconds with 130, leaves no file of its own, and its results are whole; also
+/// if the signal comes twice at once, as `timeout` sends it to process and group.
 #[test]
 fn ctrl_c_ends_every_workload_cleanly() {
     for (line, file) in LONG {
         let counts = !["bfs", "compare"].iter().any(|name| line.starts_with(name));
         let mut pause = Duration::from_millis(1200);
-        // On a busy machine the part may have begun and not got to an operation.
+        // On a busy machine the part may have begun without an operation yet.
         while interrupted_after(pause, line, file) == 0 && counts {
             pause *= 2;
             assert!(pause < Duration::from_secs(60), "{line}: nothing was done");
@@ -60,7 +60,7 @@ fn ctrl_c_ends_every_workload_cleanly() {
     }
 }
 
-/// Interrupts a run this long after its file is there; how many operations were recorded.
+/// Interrupts a run this long after its file exists; returns the number of recorded operations.
 fn interrupted_after(pause: Duration, line: &str, file: &str) -> u64 {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
@@ -73,7 +73,7 @@ fn interrupted_after(pause: Duration, line: &str, file: &str) -> u64 {
     interrupt(&child);
     interrupt(&child);
     let run = finished(child.wait_with_output().unwrap()).expect(130);
-    // Long before it would have ended by itself, and with time to write out what a slow disk owes.
+    // Long before its normal end, and with time for a slow disk to write its dirty bytes.
     assert!(asked.elapsed() < Duration::from_secs(60), "{line}: {:?}", asked.elapsed());
     assert_eq!(names(&data), [""; 0], "{line}");
     assert!(run.out.contains("interrupted"), "{line}: {}", run.out);

@@ -1,4 +1,4 @@
-//! IOR's JSON: the same names and nesting, with our findings beside them.
+//! IOR's JSON: the same names and nesting, with additional results beside them.
 
 use serde_json::{Map, Value, json};
 

@@ -80,13 +80,13 @@ pub fn reorder(params: &Params) -> &'static str {
     }
 }
 
-/// IOR's way with sizes: GiB and MiB, else bytes.
+/// A size in IOR's format: GiB and MiB, else bytes.
 fn size(bytes: u64) -> String {
     let units = &[&SIZES[3..5], &SIZES[6..]].concat();
     bytes_in(units, bytes)
 }
 
-/// Ten columns wide; the fewer decimals the larger.
+/// A value in ten columns; the larger it is, the fewer decimals.
 fn cell(value: f64) -> String {
     match value {
         v if v < 1.0 => format!("{v:<10.6} "),
@@ -155,10 +155,10 @@ pub fn maxima(phases: &[Measured]) -> Vec<String> {
     lines.collect()
 }
 
-/// What was measured of the page cache around a phase.
+/// The measurements of the page cache around a phase, in words.
 pub fn evidence(params: &Params, measured: &Measured) -> Option<(String, String)> {
     let bytes = human_bytes(measured.bytes);
-    // O_DIRECT leaves in the cache what is there, and does not use it.
+    // O_DIRECT leaves cached pages in place, and does not use them.
     let passed = match measured.resident {
         Some(share) if share > 0.0 && params.around_cache() => ", and was passed by",
         _ => "",

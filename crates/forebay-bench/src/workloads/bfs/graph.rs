@@ -16,10 +16,10 @@ use crate::rng::{Rng, splitmix};
 
 /// Bytes of an edge in the file.
 pub const WORD: u64 = 4;
-/// What direct reads are aligned to.
+/// The alignment of direct reads.
 pub const PAGE: u64 = 4096;
 
-/// A graph to be.
+/// The recipe of a graph.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     /// There are two to this power vertices.
@@ -44,12 +44,12 @@ impl Recipe {
         self.vertices() * self.edge_factor
     }
 
-    /// Bytes of the file at most.
+    /// The greatest size of the file in bytes.
     pub fn bytes(self) -> u64 {
         (2 * self.edges() * WORD).next_multiple_of(PAGE)
     }
 
-    /// The ends of an edge; they may be the same.
+    /// The two ends of an edge, which may be the same vertex.
     pub fn edge(self, index: u64) -> (u32, u32) {
         let mut mixer = self.seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut rng = Rng::new(splitmix(&mut mixer));
@@ -80,7 +80,7 @@ impl Recipe {
     }
 }
 
-/// Where each row lies, in words; one more than there are vertices (G3).
+/// The offset of each row in words; one more than there are vertices (G3).
 pub type Offsets = Vec<u64>;
 
 /// Writes the graph with rows of at most `memory` bytes at a time. `glance` is asked now and then
@@ -114,7 +114,7 @@ pub fn write(
     Ok(offsets)
 }
 
-/// Edges of each vertex, doubles counted; `None` if it was stopped.
+/// The number of edges of each vertex, doubles counted; `None` if it was stopped.
 fn degrees(recipe: Recipe, mut goes_on: impl FnMut(u64) -> bool) -> Option<Vec<u32>> {
     let mut degrees = vec![0u32; recipe.vertices() as usize];
     for index in 0..recipe.edges() {
@@ -131,7 +131,7 @@ fn degrees(recipe: Recipe, mut goes_on: impl FnMut(u64) -> bool) -> Option<Vec<u
 /// Edges between two glances: some milliseconds.
 const GLANCE: u64 = 1 << 16;
 
-/// An edge seen from both ends; a loop from none (G1, G2).
+/// An edge seen from both ends; a loop from neither (G1, G2).
 fn both((a, b): (u32, u32)) -> impl Iterator<Item = (u32, u32)> {
     [(a, b), (b, a)].into_iter().filter(|(a, b)| a != b)
 }
@@ -146,7 +146,7 @@ fn fitting(degrees: &[u32], first: usize, words: u64) -> usize {
     first + fits.count().max(1)
 }
 
-/// Rows of a range of vertices, as they come: unsorted, and with doubles.
+/// Rows of a range of vertices as generated: unsorted, and with doubles.
 struct RawRows {
     starts: Vec<usize>,
     words: Vec<u32>,
@@ -181,7 +181,7 @@ fn rows(
     Some(RawRows { starts, words })
 }
 
-/// G2: sorts each row and leaves doubles out.
+/// Sorts each row and leaves doubles out (G2).
 fn write_rows(rows: RawRows, out: &mut impl Write, offsets: &mut Offsets) -> io::Result<()> {
     let RawRows { starts, mut words } = rows;
     for row in starts.windows(2) {
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(made(1 << 30), made(1000));
     }
 
-    /// Wherever the stop falls, it is obeyed at the next glance: no pass over all edges goes on.
+    /// Wherever the stop falls, it is obeyed at the next glance: no pass over all edges continues.
     #[test]
     fn a_stop_is_obeyed_at_the_next_glance() {
         let all = std::cell::Cell::new(0);

@@ -19,14 +19,14 @@ use crate::team::Task;
 /// No parent: not reached.
 pub const NONE: u32 = u32::MAX;
 
-/// Where the rows are.
+/// The place of the rows.
 pub enum Rows<'a> {
     File(&'a Path, How),
     /// The whole file's bytes, to measure the search without input.
     Memory(&'a [u8]),
 }
 
-/// What the threads of a search share.
+/// The shared state of the threads of a search.
 pub struct Search<'a> {
     offsets: &'a [u64],
     parents: Vec<AtomicU32>,
@@ -55,7 +55,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// One thread's part; returns once there is nothing more to find, or on a stop.
+    /// One thread's part; returns when no vertex is left to find, or on a stop.
     pub fn work(&self, task: &Task<'_>, rows: &Rows<'_>, read: u64) -> Result<()> {
         let mut reader = Reader::open(rows, read)?;
         task.start()?;
@@ -74,7 +74,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Makes what was found the next frontier (B2); an empty one after a stop.
+    /// Makes the found vertices the next frontier (B2); an empty one after a stop.
     fn turn(&self, task: &Task<'_>) {
         let mut next = std::mem::take(&mut *lock(&self.found));
         next.sort_unstable();
@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// How many vertices from the first have rows that are worth reading at once.
+    /// The number of vertices from the first whose rows are worth reading at once.
     fn run_length(&self, chunk: &[u32], capacity: u64) -> usize {
         let start = self.row(chunk[0]).0 / PAGE * PAGE;
         let mut end = self.row(chunk[0]).1;
@@ -146,7 +146,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// B1.
+    /// Visits the vertices of a row (B1).
     fn visit(&self, parent: u32, row: &[u8], found: &mut Vec<u32>) {
         for vertex in words(row) {
             let cell = &self.parents[vertex as usize];
@@ -159,7 +159,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The tree, and how many levels it has.
+    /// The tree, and its number of levels.
     pub fn finish(self) -> (Vec<u32>, u64) {
         (self.parents.into_iter().map(AtomicU32::into_inner).collect(), self.levels.into_inner())
     }
@@ -169,7 +169,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread's way to the rows.
+/// A thread's access to the rows.
 struct Reader<'a> {
     source: Source<'a>,
     buffers: Buffers,

@@ -1,4 +1,4 @@
-//! Whether a tree is a breadth-first tree of the graph, by the five rules of Graph500:
+//! Checks that a tree is a breadth-first tree of the graph, by the five rules of Graph500:
 //! 1. it is a tree rooted at the root, without cycles;
 //! 2. each tree edge joins levels that differ by one;
 //! 3. each edge of the graph joins levels that differ by one at most, or two vertices not reached;
@@ -10,10 +10,10 @@ use std::io::{self, Read};
 use super::graph::words;
 use super::search::NONE;
 
-/// Of a vertex that was not reached.
+/// The level of a vertex that was not reached.
 const UNREACHED: u32 = u32::MAX;
 
-/// What a right tree consists of.
+/// The size of a right tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tree {
     pub vertices: u64,
@@ -21,19 +21,19 @@ pub struct Tree {
     pub edges: u64,
 }
 
-/// Why a tree is not right, or could not be checked.
+/// The reason why a tree is wrong, or could not be checked.
 #[derive(Debug)]
 pub enum Fault {
     Wrong(String),
     Read(io::Error),
-    /// The caller had it end early.
+    /// The caller ended the check early.
     Stopped,
 }
 
-/// Vertices between two questions whether to go on: some milliseconds.
+/// Vertices between two calls of `goes_on`: some milliseconds.
 const GLANCE: usize = 1 << 12;
 
-/// Reads the whole graph once, in order, as long as `goes_on` says so.
+/// Checks a tree by reading the whole graph once, in order, while `goes_on` returns true.
 pub fn verify(
     offsets: &[u64],
     mut rows: impl Read,

@@ -1,5 +1,5 @@
-//! One client of the open loop: waits for the next arrival, transfers, counts from when it was to
-//! start.
+//! One client of the open loop: waits for the next arrival, transfers, and counts the latency from
+//! the moment when the operation was due.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,11 +19,11 @@ use crate::workloads::base::Base;
 use crate::workloads::skew::{Arrivals, Picker};
 use crate::workloads::work;
 
-/// What a client measures besides the phase's meter.
+/// The measurements of a client besides the phase's meter.
 #[repr(C)]
 pub struct Own {
     pub warm_up: Meter,
-    /// How long after an arrival an idle client started it (O2).
+    /// The delay between an arrival and its start by an idle client (O2).
     pub woken_late: Latencies,
     undone: AtomicU64,
     end: AtomicU64,
@@ -37,7 +37,7 @@ impl Own {
         self.undone.load(Relaxed)
     }
 
-    /// When the client stopped.
+    /// The time when the client stopped.
     pub fn end(&self) -> u64 {
         self.end.load(Relaxed)
     }
@@ -51,7 +51,7 @@ pub struct Client {
     rng: Rng,
     arrivals: Arrivals,
     plan: Steady,
-    /// Since the last sync.
+    /// Writes since the last sync.
     writes: u64,
 }
 
@@ -111,7 +111,7 @@ impl Client {
         Ok(())
     }
 
-    /// Counts what should have begun by now with the time it has waited (O3).
+    /// Counts the operations that were due by now with the time they have waited (O3).
     fn leave_undone(
         &mut self,
         first: u64,
@@ -162,27 +162,28 @@ impl Client {
     }
 }
 
-/// From where an operation's latency counts: due at `due`, begun at `start`, its client free since
-/// `free` (O1, O2).
+/// The moment from which an operation's latency counts: due at `due`, begun at `start`, its client
+/// free since `free` (O1, O2).
 fn counts_from(due: u64, free: u64, start: u64) -> u64 {
     if free > due { due } else { start }
 }
 
-/// Asks the kernel not to delay our timers to save power.
+/// Asks the kernel not to delay this thread's timers to save power.
 fn wake_on_time() {
     // SAFETY: changes the timer slack of this thread only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// So many operations that were not begun are counted one by one; so many make the case, and the
-/// rest is estimated.
+/// This many operations that were not begun are counted one by one; they suffice as evidence, and
+/// the rest is estimated.
 const UNDONE: usize = 1_000_000;
 
-/// Looks for a stop at least so often.
+/// The longest time between two checks for a stop.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// When the operation due at `due` begins: at `free`, the end of the one before, if it is due then;
-/// else once it is. `None` if the phase was stopped meanwhile.
+/// Waits for the operation due at `due`; returns its beginning: `free`, the end of the previous
+/// operation, if it is due then; else the moment it is due. `None` if the phase was stopped
+/// meanwhile.
 fn wait_until(due: u64, free: u64, task: &Task<'_>) -> Option<u64> {
     let mut now = free;
     while now < due {
@@ -199,7 +200,7 @@ fn wait_until(due: u64, free: u64, task: &Task<'_>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A stall of 100 ms with an arrival every 10 ms: all ten it delayed show it (O1).
+    /// A stall of 100 ms with an arrival every 10 ms: all ten delayed operations show it (O1).
     #[test]
     fn a_stall_is_seen_by_all_it_delayed() {
         const MS: u64 = 1_000_000;
@@ -217,8 +218,8 @@ mod tests {
         assert_eq!(latencies.iter().filter(|ms| **ms > 1).count(), 11);
     }
 
-    /// A client that is behind goes on without asking the clock; one that is ahead never begins
-    /// early.
+    /// A client that is behind goes on without asking the clock; a client that is ahead never
+    /// begins early.
     #[test]
     fn the_end_of_one_operation_is_the_beginning_of_the_next_that_is_due() {
         let outcome = crate::team::Team::new(1, crate::team::Kind::Threads).run(
