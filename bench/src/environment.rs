@@ -28,7 +28,7 @@ pub struct Environment {
     pub unix_time_secs: u64,
 }
 
-/// What the run decides and the environment repeats.
+/// The run's choices, which the environment repeats.
 pub struct Choices<'a> {
     pub disk: &'a Path,
     pub tmpfs: &'a Path,
@@ -94,7 +94,7 @@ impl Environment {
     }
 }
 
-/// The commit of the tree this binary was built in, else of the one we are called from.
+/// The commit of the tree this binary was built in, or of the current directory's.
 fn commit() -> String {
     let binary = std::env::current_exe().unwrap_or_default();
     let built_in = binary.parent().unwrap_or(Path::new(".")).to_string_lossy().into_owned();

@@ -1,9 +1,9 @@
-//! A file system that nobody has used before, made anew for each turn.
+//! An unused file system, made anew for each turn.
 //!
 //! ext4 gives the number of a deleted file to no other for a minute, or five while the deletion is not
 //! written back, and each create steps over all such numbers one by one (`recently_deleted` in Linux,
-//! fs/ext4/ialloc.c). Who creates 10,000 files after as many were removed pays more for that than for all
-//! else, and whose turn comes after whose removal would decide.
+//! fs/ext4/ialloc.c). A contestant that creates 10,000 files after as many were removed pays more for
+//! that than for all else, so the order of turns would decide.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::guard::detach;
 
-/// An image on the disk that is measured, mounted; gone when dropped. Without root's rights it is a plain
+/// An image on the measured disk, mounted; removed when dropped. Without root's rights it is a plain
 /// directory.
 pub struct Ground {
     image: Option<PathBuf>,
@@ -28,7 +28,7 @@ impl Ground {
         if unsafe { libc::geteuid() } != 0 {
             return Ok(Ground { image: None, dir });
         }
-        // What another disk would zero in the background while we measure is zeroed now.
+        // mkfs zeroes these now, so that no zeroing in the background disturbs the measurement.
         let now = "lazy_itable_init=0,lazy_journal_init=0";
         File::create(&image)?.set_len(bytes)?;
         run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", now]).arg(&image))?;

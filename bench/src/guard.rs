@@ -1,4 +1,4 @@
-//! What must end well: interrupts, time bounds, scratch directories, mounts and daemons.
+//! Orderly ends: interrupts, time bounds, scratch directories, mounts and daemons.
 //!
 //! A benchmark that hangs in a system call on a mount cannot look at a flag, so the watchdog
 //! kills the daemon behind the mount, which makes the call return. Owners clean up in `Drop`.
@@ -64,7 +64,7 @@ fn watch() {
 
 fn kill_daemons() {
     for pid in SERVING.lock().unwrap_or_else(PoisonError::into_inner).values() {
-        // SAFETY: a process we started or asked to be started for us.
+        // SAFETY: a process that this one started, directly or through a command.
         unsafe { libc::kill(*pid, libc::SIGKILL) };
     }
 }
@@ -92,7 +92,7 @@ pub fn bounded<T>(bound: Duration, work: impl FnOnce() -> Result<T>) -> Result<T
     let result = work();
     DEADLINE.store(0, Ordering::Relaxed);
     if EXPIRED.load(Ordering::Relaxed) {
-        // Whatever failed, failed because its daemon was killed.
+        // Any failure is due to the killed daemon.
         return result.with_context(|| format!("exceeded its time bound of {bound:?}"));
     }
     result
@@ -138,7 +138,7 @@ pub fn is_mounted(mountpoint: &Path) -> bool {
     mounts::at(&mounts::read().unwrap_or_default(), mountpoint).is_some()
 }
 
-/// A directory of our own, removed when dropped.
+/// A directory of this process, removed when dropped.
 pub struct Scratch {
     path: PathBuf,
 }
@@ -154,7 +154,7 @@ impl Scratch {
         &self.path
     }
 
-    /// Creates the empty directory `name` in it, in place of an earlier one.
+    /// Creates the empty directory `name` in the scratch directory, in place of an earlier one.
     pub fn fresh(&self, name: &str) -> Result<PathBuf> {
         let dir = self.path.join(name);
         if is_mounted(&dir) {

@@ -1,7 +1,7 @@
 //! The load generator: data loops and metadata loops over plain system calls.
 //!
-//! Every loop can be stopped (`guard::go_on`) and reports what it did, so that a loop that did
-//! nothing cannot pass for a fast one. Random offsets never repeat until all blocks were visited.
+//! Every loop can be stopped (`guard::go_on`) and reports its work, so that a loop that did nothing
+//! cannot pass for a fast one. Random offsets never repeat until all blocks were visited.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -115,7 +115,7 @@ pub fn open(path: &Path, caching: Caching) -> Result<File> {
         .with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// The same to write to it, too.
+/// Opens a file for reading and writing.
 pub fn open_to_write(path: &Path, caching: Caching) -> Result<File> {
     OpenOptions::new()
         .read(true)
@@ -170,7 +170,7 @@ pub fn read_seq(path: &Path, len: u64, caching: Caching) -> Result<Duration> {
     Ok(time)
 }
 
-/// Reads a file through an open descriptor, so that what follows finds it in memory.
+/// Reads a file through an open descriptor, so that later reads find it in memory.
 pub fn warm(file: &File, len: u64) -> Result<()> {
     let mut block = Block::new(SEQ_BLOCK);
     for offset in (0..len).step_by(SEQ_BLOCK) {
@@ -221,7 +221,7 @@ fn random_thread(file: &File, mut offsets: Offsets, work: Random) -> Result<u64>
             Verb::Write => file.write_all_at(block.bytes(), offset)?,
         }
         count += 1;
-        // Slow stores are asked after every operation, fast ones seldom.
+        // The clock is read after every operation on slow stores, and seldom on fast ones.
         if (count < 256 || count % 64 == 0) && start.elapsed() >= work.time {
             return Ok(count);
         }
@@ -297,8 +297,8 @@ pub fn mmap_random(file: &File, len: u64, verb: Verb, time: Duration, seed: u64)
     while !count.is_multiple_of(64) || start.elapsed() < time {
         let place = map.memory.wrapping_add(offsets.next_offset() as usize);
         let own = block.bytes_mut().as_mut_ptr();
-        // SAFETY: offsets stay below `len`, the mapping and the block are both writable there
-        // when written, and nobody shortens the file meanwhile.
+        // SAFETY: offsets stay below `len`, the mapping and the block are both writable there when
+        // written, and the file is not shortened meanwhile.
         unsafe {
             match verb {
                 Verb::Read => std::ptr::copy_nonoverlapping(place, own, RANDOM_BLOCK),
@@ -334,7 +334,7 @@ pub fn create_empty(dir: &Path, count: usize) -> Result<f64> {
     per_name(count, |name| File::create_new(dir.join(name)).map(drop))
 }
 
-/// By lstat(2), as the C library's, and most programs', is.
+/// By lstat(2), as the C library and most programs do.
 pub fn stat_all(dir: &Path, count: usize) -> Result<f64> {
     per_name(count, |name| lstat(&dir.join(name)))
 }
@@ -349,7 +349,7 @@ fn lstat(path: &Path) -> io::Result<()> {
     }
 }
 
-/// By statx(2) with the birth time asked for, as `ls --time=birth`, and Rust's own, is.
+/// By statx(2) with the birth time, as `ls --time=birth` and Rust's own library do.
 pub fn statx_all(dir: &Path, count: usize) -> Result<f64> {
     per_name(count, |name| fs::symlink_metadata(dir.join(name)).map(drop))
 }
@@ -436,14 +436,14 @@ pub fn drop_pages(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What `drop_caches` forgets.
+/// The caches that `drop_caches` drops.
 #[derive(Clone, Copy)]
 pub enum Forget {
     Pages = 1,
     NamesAndInodes = 2,
 }
 
-/// Drops clean caches of the whole machine; needs root, and says whether it was done.
+/// Drops clean caches of the whole machine; needs root; returns whether it was done.
 pub fn drop_caches(what: Forget) -> bool {
     fs::write("/proc/sys/vm/drop_caches", (what as u8).to_string()).is_ok()
 }

@@ -1,7 +1,7 @@
 //! Measures the `forebay` binary, driven through its command line alone.
 //!
-//! Contestants take turns in one run, at least five rounds; what is compared are ratios formed
-//! within a round. The load generator is our own (`load`), the two empty FUSE daemons that a
+//! Contestants take turns in one run, at least five rounds; the compared values are ratios formed
+//! within a round. The load generator is forebay's own (`load`), and the two empty FUSE daemons that a
 //! mount is compared with are this binary itself (`emptyfs`).
 
 mod cases;
@@ -104,7 +104,7 @@ struct Places {
 }
 
 impl Places {
-    /// On the disk and on the tmpfs.
+    /// Makes scratch directories on the disk and on the tmpfs.
     fn scratch(&self) -> Result<[Scratch; 2]> {
         Ok([Scratch::new(&self.dir)?, Scratch::new(&self.tmpfs)?])
     }

@@ -21,7 +21,7 @@ pub struct Place {
     pub name: String,
     pub dir: PathBuf,
     keeper: Keeper,
-    /// Removed when the place goes.
+    /// Directories that are removed when the place is dropped.
     owned: Vec<PathBuf>,
 }
 
@@ -36,7 +36,7 @@ impl Place {
         Place { name: "native".into(), owned: vec![dir.clone()], dir, keeper: Keeper::Nothing }
     }
 
-    /// A directory that somebody else keeps.
+    /// A directory that another owner keeps.
     pub fn at(name: &str, dir: &Path) -> Place {
         Place { name: name.into(), dir: dir.into(), keeper: Keeper::Nothing, owned: vec![] }
     }
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Takes a file out of forebay's tier; the others have none.
+    /// Evicts a file from forebay's tier; other places have no tier.
     pub fn forget(&self, path: &Path) -> Result<()> {
         match &self.keeper {
             Keeper::Forebay(forebay) => forebay.evict(path),
@@ -83,7 +83,7 @@ impl Drop for Place {
     }
 }
 
-/// Removes directories of ours, but never walks into a mount that is still there.
+/// Removes this run's directories, but never walks into a mount that still exists.
 fn remove_all<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>) {
     for dir in dirs {
         if !is_mounted(dir) {
@@ -92,8 +92,8 @@ fn remove_all<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>) {
     }
 }
 
-/// Starts a server in a process group of its own: Ctrl-C must reach us first, or it dies under the
-/// work.
+/// Starts a server in a process group of its own: Ctrl-C must reach the benchmark first, or the
+/// server would die during the work.
 pub fn start_apart(command: &mut Command, log: &Path) -> Result<Child> {
     let output = File::create(log)?;
     command
@@ -151,7 +151,7 @@ impl Drop for Daemon {
 /// A forebay mount, driven through its command line alone; owns its directories.
 pub struct Forebay {
     binary: PathBuf,
-    /// Where its commands run, if not here.
+    /// The host on which its commands run, if it is another one.
     host: Option<Arc<Host>>,
     pub backing: PathBuf,
     pub tier: PathBuf,
@@ -159,7 +159,7 @@ pub struct Forebay {
     options: Vec<String>,
     log: PathBuf,
     serving: Option<Serving>,
-    /// Removed when the mount goes.
+    /// Directories that are removed when the mount is dropped.
     owned: Vec<PathBuf>,
 }
 
@@ -184,13 +184,13 @@ impl Forebay {
         }
     }
 
-    /// The daemon, and all commands, run on this host.
+    /// Runs the daemon, and all commands, on this host.
     pub fn on(mut self, host: Arc<Host>) -> Forebay {
         self.host = Some(host);
         self
     }
 
-    /// The store is others', too, and stays when the mount goes.
+    /// Marks the store as shared with others: it stays when the mount is dropped.
     pub fn with_shared_store(mut self) -> Forebay {
         self.owned.retain(|dir| *dir != self.backing);
         self
@@ -218,10 +218,10 @@ impl Forebay {
         Ok(start.elapsed())
     }
 
-    /// kill -9 of the daemon, whose mount goes with it.
+    /// kill -9 of the daemon; its mount is detached.
     pub fn kill(&mut self) -> Result<()> {
         let serving = self.serving.take().context("not mounted")?;
-        // SAFETY: the daemon that `forebay mount` started for us.
+        // SAFETY: the daemon that `forebay mount` started.
         let sent = unsafe { libc::kill(serving.pid(), libc::SIGKILL) };
         ensure!(sent == 0, "kill: {}", std::io::Error::last_os_error());
         detach(&self.mountpoint);
@@ -253,7 +253,7 @@ impl Forebay {
         }
     }
 
-    /// What `forebay status --cluster --json` says.
+    /// The output of `forebay status --cluster --json`.
     pub fn cluster_status(&self) -> Result<Value> {
         let mountpoint = text(&self.mountpoint);
         let output =
@@ -282,9 +282,10 @@ impl Forebay {
         Ok(kib.parse()?)
     }
 
-    /// Runs a subcommand; its standard output, or an error that quotes its message.
+    /// Runs a subcommand; returns its standard output, or an error that quotes its message.
     ///
-    /// Output goes to files, since a daemon that kept a pipe open would make us wait for ever.
+    /// Output goes to files, since a daemon that kept a pipe open would block the benchmark for
+    /// ever.
     fn run(&self, arguments: &[String]) -> Result<String> {
         let (out, err) = (self.log.with_extension("out"), self.log.with_extension("err"));
         let mut command = Command::new(&self.binary);
@@ -299,7 +300,7 @@ impl Forebay {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
-        // So that the watchdog ends a command that hangs.
+        // The watchdog ends a command that hangs.
         let watched = Path::new("command").join(child.id().to_string());
         let _watched = Serving::new(&watched, child.id() as i32);
         let status = child.wait()?;
@@ -314,7 +315,7 @@ impl Forebay {
 impl Drop for Forebay {
     fn drop(&mut self) {
         if let Some(serving) = self.serving.take() {
-            // What is dirty belongs to a benchmark: nobody needs it on the backing store.
+            // Dirty bytes of a benchmark are not needed on the backing store.
             let arguments = ["umount".into(), text(&self.mountpoint), "--keep-dirty".into()];
             if let Err(error) = self.run(&arguments) {
                 eprintln!("{error:#}; killing the daemon");

@@ -52,7 +52,7 @@ pub struct Comparison {
     pub target: Option<Target>,
 }
 
-/// One measured thing: what the subject reached, against whom, and what it should reach.
+/// One measured value: the subject's result, the others' results, and the targets.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub case: String,
@@ -62,7 +62,7 @@ pub struct Finding {
     pub subject: Measured,
     pub target: Option<Target>,
     pub comparisons: Vec<Comparison>,
-    /// Of the whole machine, over the last minute, when the finding was made.
+    /// The load of the whole machine, over the last minute, when the finding was made.
     pub load_average: f64,
 }
 
@@ -120,13 +120,13 @@ impl Finding {
         self
     }
 
-    /// Sets what the subject itself should reach.
+    /// Sets the target of the subject itself.
     pub fn target(mut self, target: Target) -> Finding {
         self.target = Some(target);
         self
     }
 
-    /// Sets what the ratio to `who` should reach; nothing if `who` did not take part.
+    /// Sets the target of the ratio to `who`; nothing if `who` did not take part.
     pub fn ratio_target(mut self, who: &str, target: Target) -> Finding {
         let asked = self.comparisons.iter_mut().find(|comparison| comparison.with.who == who);
         if let Some(comparison) = asked {
@@ -135,7 +135,7 @@ impl Finding {
         self
     }
 
-    /// Every target with what was reached.
+    /// Every target with the value reached.
     fn judged(&self) -> Vec<(Target, f64)> {
         let own = self.target.map(|target| (target, self.subject.summary.median));
         let ratios = self.comparisons.iter();
@@ -216,7 +216,7 @@ impl Report {
         }
     }
 
-    /// Prints what was reached in all; true if every target was met and nothing failed.
+    /// Prints the overall result; true if every target was met and nothing failed.
     pub fn conclude(&self) -> bool {
         let judged: Vec<_> = self.findings.iter().flat_map(Finding::judged).collect();
         let missed = judged.iter().filter(|(target, value)| !target.met_by(*value)).count();

@@ -1,4 +1,4 @@
-//! What the cases share: choices of the run, scratch directories, contestants, rounds.
+//! The shared parts of the cases: choices of the run, scratch directories, contestants, rounds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +44,7 @@ impl On {
 pub enum Rounds {
     /// One round that is not counted, then as many as the run was told.
     Many,
-    /// For what takes seconds, or depends on a device more than on us: no warm-up, at most five.
+    /// For measurements that take seconds, or depend mainly on a device: no warm-up, at most five.
     Few,
 }
 
@@ -78,7 +78,7 @@ impl Run {
         Duration::from_millis(self.pick(300, 150))
     }
 
-    /// Rounds of what takes seconds and hardly varies.
+    /// The number of rounds for measurements that take seconds and hardly vary.
     pub fn few_rounds(&self) -> usize {
         self.rounds.min(self.pick(5, 3))
     }
@@ -142,7 +142,7 @@ impl Run {
         Ok(Forebay::new(binary, self.disk.path(), dirs, options))
     }
 
-    /// A mount over a store that others mount, too, not mounted yet.
+    /// A mount over a store that other members mount, too; not mounted yet.
     pub fn forebay_at(&self, tier: On, store: PathBuf, options: &[&str]) -> Result<Forebay> {
         let binary = self.binary.as_deref().context("no forebay binary (--forebay FILE)")?;
         let dirs = [store, self.fresh(tier, "tier")?, self.fresh(On::Disk, "mount")?];
@@ -204,12 +204,12 @@ pub struct SlowStore {
 }
 
 impl SlowStore {
-    /// Where it is mounted.
+    /// The mount point of the store.
     pub fn dir(&self) -> &Path {
         &self.mount.dir
     }
 
-    /// What it serves, without the wait.
+    /// The directory that the store serves, without the delay.
     pub fn source(&self) -> &Path {
         &self.source
     }
@@ -224,7 +224,7 @@ pub fn data(place: &Place) -> PathBuf {
     place.path("data")
 }
 
-/// Removes a file that may be there.
+/// Removes a file that may exist.
 pub fn remove(path: &Path) -> Result<()> {
     std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
 }

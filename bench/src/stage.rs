@@ -1,8 +1,8 @@
 //! `forebay-perf stage`: transfers beside `cp -a`, `rsync -a` and `dd`.
 //!
-//! Contestants take turns; each copies the same files to a place of its own, of many small ones on a file
-//! system of its own, and its time ends when the destination is synced. The slow side is a mount of forebay in write-through whose backing store
-//! answers every call after 1 ms, many at a time, as a file server far away does.
+//! Contestants take turns; each copies the same files to a place of its own (many small files on a file system of its
+//! own), and its time ends when the destination is synced. The slow side is a mount of forebay in write-through whose
+//! backing store answers every call after 1 ms, many at a time, as a remote file server does.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ const BOUND: Duration = Duration::from_secs(3600);
 
 const SMALL: usize = 4096;
 
-/// Files of a directory.
+/// The number of files in a directory.
 const FAN: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,7 @@ fn small_in(run: &Run, report: &mut Report) -> Result<()> {
     })
 }
 
-/// With room and inodes for the files at three places.
+/// Makes a file system with room and inodes for the files at three places.
 fn ground(run: &Run, below: &Path) -> Result<Ground> {
     Ground::make(below, run.pick(12 << 10, 3 << 10) * MIB)
 }
@@ -158,7 +158,7 @@ fn slow(
     report.add(finding.ratio_target("cp -a", Target::AtLeast(1.0)))
 }
 
-/// A mount whose backing store is `far`, with an empty tier, so that nothing is known beforehand.
+/// A mount whose backing store is `far`, with an empty tier, so that nothing is cached beforehand.
 fn slow_mount(run: &Run, far: &Path) -> Result<Forebay> {
     let binary = run.binary.as_deref().context("no forebay binary (--forebay FILE)")?;
     let root = far.parent().context("the slow side lies in a directory")?;
@@ -180,7 +180,7 @@ fn copy(who: Who, from: &Path, to: &Path, what: What) -> Result<f64> {
         Who::Stage => stage(from, to, what)?,
         Who::Cp => tool(Command::new("cp").arg("-a").arg(from).arg(to))?,
         Who::Rsync => {
-            // With a slash at its end the tree itself gets the name.
+            // With a slash at the end of the source the tree itself gets the name.
             let mut from = from.as_os_str().to_owned();
             from.push("/");
             tool(Command::new("rsync").arg("-a").arg(from).arg(to))?;

@@ -29,7 +29,7 @@ impl Summary {
     }
 }
 
-/// What every contestant reached in every round.
+/// The results of every contestant in every round.
 pub struct Samples {
     values: Vec<Vec<f64>>,
 }
@@ -43,7 +43,7 @@ impl Samples {
         self.values[contestant].push(value);
     }
 
-    /// Of some contestants, in this order.
+    /// The samples of some contestants, in this order.
     pub fn only(&self, contestants: &[usize]) -> Samples {
         let values = contestants.iter().map(|contestant| self.values[*contestant].clone());
         Samples { values: values.collect() }

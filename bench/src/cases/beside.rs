@@ -1,5 +1,5 @@
-//! What a change of a name costs beside many cached files: it must not grow with them. And what
-//! they cost in memory.
+//! The cost of a change of a name beside many cached files, which must not grow with them, and the
+//! memory for these files.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,7 +16,7 @@ const PER_DIR: usize = 1_000;
 const TIMES: usize = 200;
 const FLUSHES: usize = 20;
 
-/// What is measured, in microseconds each.
+/// The measured verbs, in microseconds each.
 const VERBS: [&str; 5] = ["create", "rename-file", "unlink", "rename-empty-dir", "rename-full-dir"];
 
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
@@ -57,7 +57,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
             report.add(finding)?;
         }
     }
-    // What the kernel knows of files, and what was freed and not given back, is gone then.
+    // The unmount drops the kernel's knowledge of files, and freed memory that was not returned.
     forebay.unmount()?;
     let took = forebay.mount()?.as_secs_f64();
     let state = format!("{cached} cached files of one byte; tier and store on tmpfs");
@@ -68,13 +68,13 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     report.add(finding.target(Target::AtMost(550.0)))
 }
 
-/// Resident bytes above an empty tier's, for each file.
+/// The growth of resident memory over an empty tier's, in bytes per file.
 fn growth(forebay: &Forebay, empty: f64, count: usize) -> Result<f64> {
     std::thread::sleep(Duration::from_secs(1));
     Ok((forebay.resident_kib()? - empty) * 1024.0 / count as f64)
 }
 
-/// The command's own start is in it.
+/// The times of flushes of one file, including the start of the command.
 fn flushes(forebay: &Forebay, root: &Path) -> Result<Vec<f64>> {
     let one = root.join("beside/one");
     let flush = |_| {
@@ -84,7 +84,7 @@ fn flushes(forebay: &Forebay, root: &Path) -> Result<Vec<f64>> {
     (0..FLUSHES).map(flush).collect()
 }
 
-/// Medians are of single calls, so that one slow call in many is seen in the spread alone.
+/// Medians of single calls, so that one slow call in many only shows in the spread.
 fn verbs(root: &Path) -> Result<[Vec<f64>; 5]> {
     let at = |name: &str| root.join(name);
     fs::create_dir_all(at("beside"))?;

@@ -38,7 +38,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
 
     let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
         let path = data(&places[who]);
-        // Written anew every round: where a file lies in memory is luck, and lasts.
+        // Written anew every round: the place of a file in memory is luck, and lasts.
         load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
         places[who].settle()?;
         load::drop_pages(&path)?;

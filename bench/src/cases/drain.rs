@@ -1,4 +1,4 @@
-//! Flushing to a throttled store: its speed, and what it costs readers of cached files.
+//! Flushing to a throttled store: its speed, and its effect on readers of cached files.
 //!
 //! The bound of a drain is the store's bandwidth, whatever its latency.
 
@@ -35,7 +35,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A mount whose flusher waits to be asked, over a fresh tier and a fresh store, both on tmpfs.
+/// A mount that flushes only when asked, over a fresh tier and a fresh store, both on tmpfs.
 fn mount(run: &Run, latency: Duration) -> Result<Forebay> {
     let throttle = format!("100MB,{}ms", latency.as_millis());
     let options = ["--throttle", &throttle, "--preset", "hold", "--passthrough", "always"];
@@ -79,7 +79,7 @@ fn small_files(run: &Run, report: &mut Report, small: Small) -> Result<()> {
     report.add(finding.against("store", BANDWIDTH / 1e6, Some(Target::AtLeast(0.9))))
 }
 
-/// A drain that left files behind is not a fast drain.
+/// Checks that the drain left no file behind: such a drain would only seem fast.
 fn check_small(backing: &Path, small: Small) -> Result<()> {
     let mut full = 0;
     for entry in fs::read_dir(backing)? {
@@ -137,7 +137,7 @@ pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Over four passes: one is too short to compare.
+/// The rate over four passes: one pass is too short to compare.
 fn seq_rate(path: &Path, len: u64) -> Result<f64> {
     let mut total = Duration::ZERO;
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Reading what is not cached, from a throttled store.
+//! Reading uncached files, from a throttled store.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     from_memory(run, report)
 }
 
-/// From a store that is as fast as memory, beside who reads that store.
+/// Reads from a store that is as fast as memory, beside a reader of the store itself.
 fn from_memory(run: &Run, report: &mut Report) -> Result<()> {
     let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &["--preset", "hold"])?;
     let len = run.pick(1024, 256) * MIB;

@@ -45,7 +45,7 @@ fn files(run: &Run, report: &mut Report, on: On) -> Result<()> {
         let list = load::list(&dir, count)?;
         Ok([create, stat_cold, stat_warm, statx_cold, list])
     })?;
-    // Not before all is created: for minutes ext4 looks at each freed inode when it makes one.
+    // Not before all files are created: for minutes ext4 looks at each freed inode when it makes one.
     let [unlink] = run.alternate(places.len(), Rounds::Many, |who, round| {
         let dir = places[who].path(&format!("meta-{round}"));
         if cold {
@@ -69,7 +69,7 @@ fn files(run: &Run, report: &mut Report, on: On) -> Result<()> {
         let case = format!("metadata-{}/{what}", on.label());
         let state = format!("{count} files, one thread; {state}");
         let finding = Finding::new(&case, &state, "us/file", &names(&places), samples);
-        // The empty daemon has no birth times: the kernel asks it once for what it asks forebay twice.
+        // The empty daemon has no birth times: the kernel asks it once where it asks forebay twice.
         let finding = match what {
             "statx-birth-cold" => finding,
             _ => finding.ratio_target("empty-pass", Target::AtMost(1.25)),
@@ -81,6 +81,6 @@ fn files(run: &Run, report: &mut Report, on: On) -> Result<()> {
 
 fn forget_names() {
     load::drop_caches(Forget::NamesAndInodes);
-    // The kernel tells the daemon about every inode it forgot; that is not the next loop's cost.
+    // The kernel tells the daemon about every inode it forgot; that cost is not the next loop's.
     std::thread::sleep(Duration::from_millis(100));
 }

@@ -19,9 +19,9 @@ use crate::run::Run;
 pub struct Case {
     pub name: &'static str,
     pub about: &'static str,
-    /// Past this, the case is ended.
+    /// The time after which the case is ended.
     pub bound: Duration,
-    /// Cases that drive forebay's own commands say nothing about another subject.
+    /// Cases that use forebay's own commands cannot measure another subject.
     pub needs: Needs,
     pub work: fn(&Run, &mut Report) -> Result<()>,
 }

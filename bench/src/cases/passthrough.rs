@@ -1,9 +1,9 @@
 //! Passthrough paths against the same directory used natively.
 //!
-//! Reads are of complete, clean files. Writes are to files created by the descriptor that writes, and
-//! to complete, clean ones that are opened for writing (what forebay passes through by rule 2 of its data
-//! path); random writers keep their descriptor.
-//! An empty passthrough daemon runs along, to tell what the kernel's passthrough itself costs.
+//! Reads are of complete, clean files. Writes are to files created by the descriptor that writes, and to
+//! complete, clean files opened for writing (those that forebay passes through by rule 2 of its data
+//! path); random writers keep their descriptor. An empty passthrough daemon runs along, to show the cost
+//! of the kernel's passthrough itself.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::run::{On, Rounds, Run, data, names, remove};
 use crate::stat::Samples;
 use crate::{mounts::Place, run::Subject};
 
-/// Long enough that the flusher does not start by age while something is measured.
+/// Long enough that the flusher does not start by age during a measurement.
 const NO_FLUSH: [&str; 2] = ["--preset", "hold"];
 
 fn contestants(run: &Run, on: On) -> Result<Vec<Place>> {
@@ -52,7 +52,7 @@ fn seq(run: &Run, report: &mut Report, on: On, len: u64, target: Target) -> Resu
 
     let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
         let path = data(&places[who]);
-        // Written anew every round: where a file lies in memory is luck, and lasts.
+        // Written anew every round: the place of a file in memory is luck, and lasts.
         load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
         places[who].settle()?;
         Ok([load::mb_per_sec(len, load::read_seq(&path, len, Caching::Buffered)?)])
@@ -77,7 +77,7 @@ fn seq_write(run: &Run, places: &[Place], len: u64, finish: Finish) -> Result<[S
     })
 }
 
-/// What the device decides: reported without a target, since two native runs differ by more.
+/// Rows that the device decides: reported without a target, since two native runs differ by more.
 fn device_rows(run: &Run, report: &mut Report, places: &[Place], len: u64) -> Result<()> {
     let mut add = |what: &str, state: &str, [samples]: [Samples; 1]| {
         let state = format!("{} MiB, the device decides; {state}", len / MIB);
@@ -163,7 +163,7 @@ fn new_files(place: &Place, count: usize, caching: Caching, len: u64) -> Result<
     (0..count).map(create).collect()
 }
 
-/// The file that is read, complete and clean, opened for writing.
+/// Makes a complete and clean file, and opens it for writing.
 fn existing(place: &Place, len: u64, caching: Caching) -> Result<Vec<File>> {
     load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
     place.settle()?;
@@ -174,7 +174,7 @@ fn existing(place: &Place, len: u64, caching: Caching) -> Result<Vec<File>> {
 enum Work {
     Read,
     Write,
-    /// Of what was there before.
+    /// Overwriting existing bytes.
     Rewrite,
 }
 
@@ -203,7 +203,7 @@ fn random_row(
         let rate =
             load::random(&files[who], len, Random { verb, threads, time: run.slice(), seed })?;
         if verb == Verb::Write {
-            // Off the clock: nobody starts with another's dirty pages.
+            // Not measured: no contestant starts with another's dirty pages.
             files[who].iter().try_for_each(File::sync_data)?;
         }
         Ok([rate])

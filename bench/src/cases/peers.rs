@@ -1,7 +1,7 @@
 //! The same work on forebay, on a plain directory and on its peers, everything on the disk.
 //!
 //! Each peer keeps its cache in one directory and its data in another, as forebay does, and like
-//! forebay is told not to upload while something is measured.
+//! forebay is told not to upload during a measurement.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ fn data_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
         reread("-cold", "drop_caches before each read", &forget)?;
     }
 
-    // Who was measured last before would be the only one whose pages are there.
+    // Otherwise only the last measured contestant would have its pages in memory.
     for place in places {
         load::read_seq(&data(place), len, Caching::Buffered)?;
     }

@@ -1,4 +1,4 @@
-//! Mounting a tier that holds many files, and what the daemon's memory is then.
+//! Mounting a tier that holds many files, and the daemon's memory afterwards.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn growth(report: &mut Report, case: &str, state: &str, kib: f64, count: usize) 
     report.add(Finding::alone(case, &state, "B/file", "forebay", &[bytes]))
 }
 
-/// What the tier takes on the disk beyond the files' own bytes.
+/// The disk space of the tier beyond the files' own bytes.
 fn tier_share(report: &mut Report, tier: &Path, count: usize) -> Result<()> {
     let bytes = allocated(tier)? as f64 / count as f64;
     let state = format!("allocated on the disk, over {count} files of 1 KiB, data included");

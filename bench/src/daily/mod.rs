@@ -1,9 +1,9 @@
-//! `forebay-perf daily`: what people do all day: databases, logs, archives, checkouts, listings.
+//! `forebay-perf daily`: people's daily work: databases, logs, archives, checkouts, listings.
 //!
-//! The parts of `resident` work on what the tier holds, beside a directory of the same file system and an empty
-//! passthrough daemon. Those of `slow` work on what a store answers late: each contestant has a store of its
-//! own, an empty daemon that lets every request of the kernel wait for 5 ms, as a server far away would. forebay
-//! and rclone lie on top of theirs; *store* is the same work on such a store itself, with all that the kernel
+//! The parts of `resident` work on files in the tier, beside a directory of the same file system and an empty
+//! passthrough daemon. Those of `slow` work on a store that answers late: each contestant has a store of its
+//! own, an empty daemon that delays every request of the kernel by 5 ms, as a remote server would. forebay and
+//! rclone run on top of theirs; *store* is the same work on such a store itself, with everything that the kernel
 //! caches of it.
 
 mod resident;
@@ -46,7 +46,7 @@ const PARTS: [Part<Plain>; 11] = [
     Part { name: "archive", about: "tar x and rm -r on a slow store", work: slow::archive },
 ];
 
-/// Of one part.
+/// The time bound of one part.
 const BOUND: Duration = Duration::from_secs(1800);
 
 /// Returns whether every target was reached.
@@ -61,7 +61,7 @@ fn seconds(command: &mut Command) -> Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Runs a program to its end; returns what it said.
+/// Runs a program to its end; returns its output.
 fn tell(command: &mut Command) -> Result<Vec<u8>> {
     let what = format!("{command:?}");
     let output = command.stdin(std::process::Stdio::null()).output().context(what.clone())?;
@@ -69,7 +69,7 @@ fn tell(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Whether a program is there; what needs it says so otherwise.
+/// Whether a program is installed; a measurement that needs it reports its absence.
 fn there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }

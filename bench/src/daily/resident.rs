@@ -1,4 +1,4 @@
-//! Work on what the tier holds, beside the same file system used natively.
+//! Work on files in the tier, beside the same file system used natively.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,10 +17,10 @@ use crate::mounts::Place;
 use crate::report::{Finding, Report, Target};
 use crate::run::{On, Rounds, Run, data, names};
 
-/// Long enough that the flusher does not start by age while something is measured.
+/// Long enough that the flusher does not start by age during a measurement.
 const NO_FLUSH: [&str; 2] = ["--preset", "hold"];
 
-/// What everything resident is to reach of native speed.
+/// The share of native speed that all work on the tier should reach.
 fn native(on: On) -> Target {
     Target::AtLeast(if on == On::Disk { 0.95 } else { 0.85 })
 }
@@ -30,7 +30,7 @@ fn contestants(run: &Run, on: On, options: &[&str]) -> Result<Vec<Place>> {
     Ok(vec![run.subject(on, &options)?, run.native(on)?, run.empty(on, Mode::Pass)?])
 }
 
-/// How often `work` is done in the time; its argument counts.
+/// The number of times per second that `work` is done; its argument counts.
 fn rate(time: Duration, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     let begun = Instant::now();
     let mut count = 0;
@@ -65,7 +65,7 @@ pub fn rewrite(run: &Run, report: &mut Report) -> Result<()> {
             place.settle()?;
             let mut log = File::options().append(true).open(data(place))?;
             let appends = rate(run.slice(), |_| Ok(log.write_all(&block.bytes()[..200])?))?;
-            // Off the clock: nobody starts with another's dirty pages.
+            // Not measured: no contestant starts with another's dirty pages.
             log.sync_data()?;
             log.set_len(len)?;
             Ok([commits, appends])
@@ -234,7 +234,7 @@ pub fn untar(run: &Run, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// How much longer the flush takes than copying the changed blocks would.
+/// The time of the flush over the time to copy the changed blocks.
 pub fn changed(run: &Run, report: &mut Report) -> Result<()> {
     ensure!(run.has_forebay(), "no forebay binary (--forebay FILE)");
     let len = run.pick(1024, 256) * MIB;

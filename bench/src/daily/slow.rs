@@ -1,4 +1,4 @@
-//! Work on what a store answers late.
+//! Work on a store that answers late.
 
 use std::fs;
 use std::path::Path;
@@ -14,23 +14,23 @@ use crate::report::{Finding, Report, Target};
 use crate::run::{On, Rounds, Run, SlowStore};
 use crate::stat::Samples;
 
-/// What each request to the store waits for.
+/// The delay of each request to the store.
 const FAR: Duration = Duration::from_millis(5);
 
-/// Names and attributes of a mount are believed for a second by default, by the kernel, too.
+/// By default a mount and the kernel cache names and attributes for a second.
 const TIME_TO_LIVE: Duration = Duration::from_millis(1200);
 
 /// A contestant and its store.
 struct Far {
-    /// Goes before the store that it lies on.
+    /// Dropped before the store below it.
     place: Place,
-    /// What it lies on.
+    /// The store below the place.
     _store: SlowStore,
 }
 
-/// forebay as it is by default, forebay that trusts for a minute, rclone where it is installed, a store itself.
+/// forebay with its defaults, forebay with a trust of a minute, rclone where it is installed, a store itself.
 ///
-/// What is there is made before anything is mounted: who believes names for a minute does not see what comes later.
+/// Files are made before anything is mounted: a contestant that caches names for a minute does not see later ones.
 fn contestants(run: &Run, delay: Duration, fill: impl Fn(&Path) -> Result<()>) -> Result<Vec<Far>> {
     let filled = || -> Result<SlowStore> {
         let store = run.slow_store(On::Tmpfs, delay)?;
@@ -68,7 +68,7 @@ fn rclone(run: &Run, store: &Path) -> Result<Place> {
     Ok(Place::daemon("rclone", daemon, vec![mountpoint, cache]))
 }
 
-/// Each with each of the rounds that are made.
+/// Each of the contestants with each of the rounds.
 fn each<const N: usize>(run: &Run, these: [usize; N]) -> impl Iterator<Item = (usize, u64)> {
     let rounds = run.few_rounds() as u64;
     these.into_iter().flat_map(move |this| (1..=rounds).map(move |round| (this, round)))
@@ -94,7 +94,7 @@ fn row(
     })
 }
 
-/// Each round reads files that nobody has looked at before.
+/// Each round reads files that were never looked at before.
 pub fn cold(run: &Run, report: &mut Report) -> Result<()> {
     for delay in [0, 1, 5] {
         let count = run.pick(if delay == 0 { 10_000 } else { 2_000 }, 400);
@@ -162,7 +162,7 @@ fn repository(at: &Path) -> Result<()> {
 
 fn git_command(at: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
-    // Nothing of the user's own settings, and no refusal of what another user made.
+    // Without the user's own settings, and without a refusal of another user's files.
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
     command.args(["-c", "safe.directory=*"]).arg("-C").arg(at).args(arguments);
     command
@@ -195,7 +195,7 @@ pub fn git(run: &Run, report: &mut Report) -> Result<()> {
             ensure!(said.is_empty(), "git status: {}", String::from_utf8_lossy(&said));
             Ok(begun.elapsed().as_secs_f64())
         };
-        // The first one writes the index anew, since the copy's inodes are others.
+        // The first status writes the index anew, since the copy has other inodes.
         status()?;
         std::thread::sleep(TIME_TO_LIVE);
         load::drop_caches(Forget::NamesAndInodes);

@@ -67,7 +67,7 @@ impl Inodes {
         table.get(&ino.0).cloned().ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
     }
 
-    /// Looks `name` up below `parent` and counts one kernel reference to what is there.
+    /// Looks `name` up below `parent` and counts one kernel reference to the inode.
     pub fn lookup(&self, parent: &Node, name: &OsStr) -> io::Result<(FileAttr, Arc<Node>)> {
         let name = c_name(name)?;
         let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
@@ -102,12 +102,12 @@ pub fn c_name(name: &OsStr) -> io::Result<CString> {
     CString::new(name.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Takes what a system call returned: a new descriptor, or -1 and errno.
+/// Takes the result of a system call: a new descriptor, or -1 and errno.
 pub fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor and nobody else has it.
+    // SAFETY: the kernel has just given this descriptor to this process, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

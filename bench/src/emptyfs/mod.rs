@@ -1,11 +1,11 @@
-//! Two FUSE daemons that do nothing but forward: what a mount costs before it does any work.
+//! Two FUSE daemons that only forward: the cost of a mount before it does any work.
 //!
-//! `pass` hands every open file to the kernel (passthrough); `plain` reads and writes it in the
-//! daemon. Names and attributes are forwarded the same way in both: one `O_PATH` descriptor per
-//! known inode, system calls relative to it. No cache, no index, no policy, and only what the
-//! benchmark's own work needs: one user, no xattrs, no special files.
+//! `pass` hands every open file to the kernel (passthrough); `plain` reads and writes it in the daemon. Names
+//! and attributes are forwarded the same way in both: one `O_PATH` descriptor per known inode, system calls
+//! relative to it. No cache, no index, no policy, and only the features that the benchmark needs: one user, no
+//! xattrs, no special files.
 //!
-//! With a delay the daemon is a store far away: each request of the kernel waits for it first, but those that a
+//! With a delay the daemon is a remote store: each request of the kernel is delayed first, except those that a
 //! client of a network file system would not send (forget, close of a file that was not written).
 
 mod inodes;
@@ -31,7 +31,7 @@ pub enum Mode {
 /// Threads that read requests, each with its own clone of the device.
 const THREADS: usize = 4;
 
-/// The same where requests wait: as many are under way at once.
+/// The number of threads if requests are delayed: as many are under way at once.
 const THREADS_FAR: usize = 64;
 
 struct EmptyFs {
@@ -40,7 +40,7 @@ struct EmptyFs {
     inodes: Inodes,
 }
 
-/// Serves `source` at `mountpoint` until somebody unmounts it; each request waits for `delay`.
+/// Serves `source` at `mountpoint` until it is unmounted; each request is delayed by `delay`.
 pub fn serve(mode: Mode, delay: Duration, source: &Path, mountpoint: &Path) -> Result<()> {
     // The kernel has already applied the caller's umask to the modes it sends.
     // SAFETY: umask only replaces a process-wide number.

@@ -15,7 +15,7 @@ use fuser::*;
 use super::inodes::{Node, attr_of, c_name, owned};
 use super::{EmptyFs, Mode};
 
-/// How long the kernel may believe a name or an attribute: what forebay grants by default.
+/// How long the kernel may cache a name or an attribute: forebay's default.
 const TTL: Duration = Duration::from_secs(1);
 const GENERATION: Generation = Generation(0);
 /// The kernel's limit unless `fs.fuse.max_pages_limit` is raised.
@@ -43,11 +43,11 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 /// The file behind a handle; the handle keeps ownership.
 fn borrowed(fh: FileHandle) -> ManuallyDrop<File> {
-    // SAFETY: `fh` is a descriptor we gave to the kernel and close only in release.
+    // SAFETY: `fh` is a descriptor that the daemon gave to the kernel and closes only in release.
     ManuallyDrop::new(unsafe { File::from_raw_fd(fh.0 as RawFd) })
 }
 
-/// Flags for our own descriptor: alignment and append are the kernel's business above us.
+/// Flags for the daemon's own descriptor: the kernel above takes care of alignment and append.
 fn backing_flags(flags: i32) -> i32 {
     let kept = flags & !(libc::O_DIRECT | libc::O_APPEND | libc::O_ACCMODE | libc::O_NOFOLLOW);
     kept | libc::O_RDWR | libc::O_CLOEXEC
@@ -408,7 +408,7 @@ impl Filesystem for EmptyFs {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Said once, the kernel stops asking: nothing is to be done at close.
+        // After this answer the kernel does not ask again: a close needs no work.
         reply.error(Errno::ENOSYS);
     }
 
@@ -501,7 +501,7 @@ impl Filesystem for EmptyFs {
         // SAFETY: as in readdir.
         let Snapshot(entries) = unsafe { &*(fh.0 as *const Snapshot) };
         for (index, (_, _, name)) in entries.iter().enumerate().skip(offset as usize) {
-            // What vanished since opendir is not listed.
+            // Entries that vanished since opendir are not listed.
             let Ok((attr, _)) = self.inodes.lookup(&parent, name) else { continue };
             if reply.add(attr.ino, index as u64 + 1, name, &TTL, &attr, GENERATION) {
                 self.inodes.forget(attr.ino, 1);

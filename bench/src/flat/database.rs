@@ -1,7 +1,7 @@
 //! Databases on the throttled store alone, on the fast directory alone, and on forebay with its
-//! presets, which take turns. Once with a tier that holds all of the data, so that the drain is all
-//! that the store does: each starts from a copy of the same prepared data. And once with one that
-//! does not, so that the drain and who misses the tier are in each other's way.
+//! presets, in turns. Once with a tier that holds all of the data, so that the store only serves the
+//! drain: each starts from a copy of the same prepared data. And once with a tier that does not, so
+//! that the drain and readers that miss the tier compete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::report::{Finding, Report, Target};
 use crate::run::{On, Run};
 use crate::stat::Samples;
 
-/// One database system: how to make its data, how to serve it, how to load it.
+/// One database system: how to make its data, how to serve it, how to put load on it.
 pub struct System {
     pub name: &'static str,
     pub prepare: fn(&Path, &Path) -> Result<()>,
@@ -33,26 +33,26 @@ pub struct System {
 
 const DISK: u64 = 512 * MIB;
 
-/// What the data lies on.
+/// The storage of the data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Store,
     Native,
     Preset(&'static str),
-    /// Complete files are written past the daemon, as a mount does it unless it is told otherwise.
+    /// Complete files are written past the daemon, which is a mount's default.
     Passed,
-    /// Through a daemon that keeps nothing and passes all: the least that a mount can cost.
+    /// Through a daemon that keeps nothing and passes everything: the least that a mount can cost.
     Empty,
 }
 
-/// Who is compared, and on which tier.
+/// The places to compare, and their tier.
 struct Contest {
     name: String,
     system: &'static System,
-    /// Seconds of one measurement, of which the first ones do not count.
+    /// Seconds of one measurement, and the first of them, which are not counted.
     secs: u64,
     warm_up: u64,
-    /// Whose turn it is, in the first round; each later round begins with the next one.
+    /// The order of turns in the first round; each later round begins with the next place.
     places: Vec<Place>,
     rounds: usize,
     /// The tier's size and its marks.
@@ -62,7 +62,7 @@ struct Contest {
     beside_native: f64,
 }
 
-/// On the small tier, who goes by age then keeps about as much dirty as the marks allow.
+/// On the small tier, the preset age then keeps about as much dirty as the marks allow.
 const MAX_AGE: &str = "10s";
 
 /// The tier holds all data.
@@ -77,11 +77,11 @@ const ROOMY: [&str; 8] = [
     "384MiB",
 ];
 
-/// It holds some three fifths of it.
+/// The tier holds some three fifths of the data.
 const TIGHT: [&str; 8] =
     ["--tier-size", "192MiB", "--dirty-low", "10%", "--dirty-high", "30%", "--dirty-hard", "60%"];
 
-/// Where the store hardly matters, all presets do the same but for what a machine varies.
+/// Where the store hardly matters, all presets are equal within the variation of a machine.
 const ON_A_PAR: f64 = 0.95;
 
 impl Place {
@@ -100,7 +100,7 @@ pub fn mariadb(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) ->
     contest(run, &roomy(run, &mariadb::SYSTEM), (out, report, sheet))
 }
 
-/// Presets that only put off what they owe would leave it to the next one.
+/// Presets that only put off their flushes would leave them to the next preset.
 pub fn mariadb_tight(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
     let tight = Contest {
         name: format!("{}-tight", mariadb::SYSTEM.name),
@@ -153,7 +153,7 @@ pub fn postgresql_passed(
     contest(run, &passed(run, &postgres::SYSTEM), (out, report, sheet))
 }
 
-/// All its files are complete and home when the database opens them.
+/// All files are complete and flushed when the database opens them.
 fn passed(run: &Run, system: &'static System) -> Contest {
     Contest {
         name: format!("{}-passed", system.name),
@@ -163,10 +163,11 @@ fn passed(run: &Run, system: &'static System) -> Contest {
     }
 }
 
-/// What one measurement gave.
+/// The result of one measurement.
 struct Course {
     intervals: Vec<Interval>,
-    /// Bytes that reached the backing store meanwhile, and those still dirty at the end.
+    /// Bytes that reached the backing store during the measurement, and those still dirty at the
+    /// end.
     home: Home,
 }
 
@@ -182,8 +183,8 @@ fn contest(
     let mut book = Book::open(out, &contest.name, &[("seconds", contest.secs.to_string())])?;
     let mut courses: Vec<(Place, Vec<Course>)> =
         contest.places.iter().map(|place| (*place, Vec::new())).collect();
-    // A disk changes from minute to minute, and with what was removed from it a moment ago: who is
-    // compared takes turns, and the turns take turns.
+    // A disk's speed changes from minute to minute, and with recent removals on it: the places take
+    // turns, and the order of turns changes.
     for round in 0..contest.rounds {
         for turn in 0..courses.len() {
             go_on()?;
@@ -203,9 +204,9 @@ fn contest(
     conclude(contest, &courses, book, (report, sheet))
 }
 
-/// What the tier keeps of the database changes for minutes, and would decide the turn of a preset
-/// that begins anew. So they take turns on one that runs, each after each other one equally often,
-/// since it begins with what that one left dirty.
+/// The tier's share of the database changes for minutes, and would decide the turn of a preset that
+/// starts on a fresh tier. So presets take turns on a running mount, each after each other one
+/// equally often, since a turn begins with the dirty bytes of the one before.
 fn turns(
     run: &Run,
     contest: &Contest,
@@ -216,7 +217,7 @@ fn turns(
     (contest.system.prepare)(&base, &sockets)?;
     let mut book = Book::open(out, &contest.name, &[("seconds", contest.secs.to_string())])?;
     let order = each_after_each(contest.places.len()).repeat(contest.rounds);
-    // Who comes last precedes the first.
+    // The last preset precedes the first.
     let forebay = mount(run, contest, contest.places[order[order.len() - 1]], &base)?;
     fs::remove_dir_all(&base)?;
     let data = forebay.mountpoint.join("data");
@@ -228,7 +229,7 @@ fn turns(
     let homes = switch(contest, &order, &forebay, (began, &loading));
     if homes.is_err() {
         let ended = loading.is_finished();
-        drop(server); // Which ends the load, too.
+        drop(server); // This ends the load, too.
         let load = loading.join().expect("the load panicked");
         if ended {
             load?;
@@ -241,7 +242,7 @@ fn turns(
         contest.places.iter().map(|place| (*place, Vec::new())).collect();
     for ((turn, who), home) in order.iter().enumerate().zip(homes?) {
         let from = (UNTIL_WARM + turn as u64 * contest.secs) as f64;
-        // The load began a moment after us: the last second is partly the next one's.
+        // The load began a moment after this clock: the last second is partly the next preset's.
         let own = 0.0..(contest.secs - 1) as f64;
         let mine = intervals.iter().filter(|one| own.contains(&(one.at - from)));
         let intervals = mine.map(|one| Interval { at: one.at - from, ..*one }).collect();
@@ -255,17 +256,17 @@ fn turns(
     conclude(contest, &courses, book, (report, sheet))
 }
 
-/// Seconds until the load, and what the tier keeps, have settled: with 60 the first turn of each
+/// Seconds until the load, and the tier's contents, have settled: with 60 the first turn of each
 /// preset had the fewest transactions, and the governor's is the very first.
 const UNTIL_WARM: u64 = 180;
 
-/// An order in which each one follows each other one once, when it is gone through in a circle.
+/// A circular order in which each preset follows each other one once.
 fn each_after_each(presets: usize) -> Vec<usize> {
     let pairs = (0..presets).flat_map(|a| (a + 1..presets).map(move |b| [a, b]));
     pairs.flatten().collect()
 }
 
-/// Has the presets take their turns; what each of them brought home while it was measured.
+/// Runs the presets in turns; returns the bytes that each of them flushed during its measurement.
 fn switch(
     contest: &Contest,
     order: &[usize],
@@ -310,7 +311,7 @@ fn conclude(
 fn measure(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Course> {
     let sockets = rig::scratch(run, "sockets")?;
     let serve = |data: &Path| -> Result<Vec<Interval>> {
-        // What the last one left behind is not this one's.
+        // Dirty pages of the last place must not burden this one.
         // SAFETY: no arguments.
         unsafe { libc::sync() };
         let server = (contest.system.start)(data, &sockets)?;
@@ -347,8 +348,8 @@ fn flushed_and_dirty(forebay: &Forebay) -> Result<(f64, f64)> {
     Ok((flushed, dirty))
 }
 
-/// The store alone is a mount that writes around its tier, which is as small as one can be and keeps
-/// a tenth of what was read.
+/// Mounts a place. The store alone is a mount that writes around its tier, which is as small as
+/// possible and keeps a tenth of the bytes read.
 fn mount(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Forebay> {
     let throttle = rig::disk(DISK);
     let mut options = vec!["--throttle", &throttle];
@@ -370,7 +371,7 @@ fn mount(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Fore
     Ok(forebay)
 }
 
-/// With owners and modes.
+/// Copies a tree with owners and modes.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let done = Command::new("cp").arg("-a").arg(from).arg(to).status()?;
     ensure!(done.success(), "cp -a {} failed", from.display());
@@ -412,7 +413,7 @@ fn note(contest: &Contest, place: Place, rounds: &[Course], sheet: &mut Sheet) {
     ]);
 }
 
-/// By intervals of ten seconds.
+/// The steadiness over intervals of ten seconds.
 fn by_tens(counted: &[&Interval]) -> Steadiness {
     Steadiness::of(&counted.chunks(10).map(rate).collect::<Vec<_>>())
 }
@@ -422,7 +423,7 @@ fn by_second(counted: &[&Interval]) -> Steadiness {
     Steadiness::of(&seconds)
 }
 
-/// Without the first seconds.
+/// The intervals without the first seconds.
 fn counted<'a>(contest: &Contest, course: &'a [Interval]) -> Vec<&'a Interval> {
     course.iter().filter(|one| one.at >= contest.warm_up as f64).collect()
 }
@@ -433,7 +434,7 @@ fn rate(intervals: &[&Interval]) -> f64 {
     intervals.iter().map(|one| one.ops as f64).sum::<f64>() / secs
 }
 
-/// The governor beside each of the others, in each round.
+/// Compares the governor with each of the others, in each round.
 fn judge(contest: &Contest, courses: &[(Place, Vec<Course>)], report: &mut Report) -> Result<()> {
     let case = format!("flat/{}", contest.name);
     let each = |value: fn(&[&Interval]) -> f64, taken: &[Course]| -> Vec<f64> {
@@ -452,7 +453,7 @@ fn judge(contest: &Contest, courses: &[(Place, Vec<Course>)], report: &mut Repor
         .ratio_target(Place::Empty.name(), Target::AtLeast(ON_A_PAR))
         .ratio_target(Place::Store.name(), Target::AtLeast(10.0));
     let mut unsteady = finding("variation of 10 s", "share", |taken| by_tens(taken).variation);
-    // Idle and hold only put off what they owe.
+    // Idle and hold only put off their flushes.
     for preset in ["threshold", "age"] {
         rates = rates.ratio_target(preset, Target::AtLeast(contest.beside_others));
         unsteady = unsteady.ratio_target(preset, Target::AtMost(1.0));
@@ -464,7 +465,7 @@ fn judge(contest: &Contest, courses: &[(Place, Vec<Course>)], report: &mut Repor
 /// A server that is ended by its pid.
 pub struct Server {
     child: Child,
-    /// The signal that ends it and all it started at once; nobody needs its data.
+    /// The signal that ends it and its children at once; its data are not needed.
     signal: i32,
     _watched: Serving,
 }
@@ -477,7 +478,7 @@ impl Server {
         Ok(Server { child, signal, _watched: watched })
     }
 
-    /// Asks until the server answers.
+    /// Waits until the server answers `ask`.
     pub fn until_ready(mut self, log: &Path, ask: impl Fn() -> bool) -> Result<Server> {
         let began = Instant::now();
         while !ask() {
@@ -493,9 +494,9 @@ impl Server {
         Ok(self)
     }
 
-    /// Ends it in order, so that its data is whole.
+    /// Ends the server in order, so that its data is whole.
     pub fn stop(mut self) -> Result<()> {
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: a child of this process that was not waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         self.child.wait()?;
         Ok(())
@@ -512,7 +513,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs a program to its end; its standard output.
+/// Runs a program to its end; returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.stdin(Stdio::null()).output();

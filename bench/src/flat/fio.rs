@@ -1,8 +1,8 @@
-//! fio as the load: arrivals of a fixed rate that come as a Poisson process, skewed by Zipf's law.
+//! fio as the load: arrivals at a fixed rate in a Poisson process, skewed by Zipf's law.
 //!
 //! Every operation's latency is taken from fio's logs, none is averaged away. fio's clock of an
-//! operation starts when it is issued: a client that was kept waiting issues its next ones late, so
-//! what was held back is seen in the throughput, not in the latency.
+//! operation starts when it is issued: a client that was kept waiting issues its next operations
+//! late, so delayed operations show in the throughput, not in the latency.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ pub struct Work<'a> {
     /// Operations per second of all clients together; `None` for as fast as they can.
     pub rate: Option<f64>,
     pub block: u64,
-    /// Where in the file, and when after the start.
+    /// The range in the file, and the delay after the start.
     pub from: u64,
     pub len: u64,
     pub after_secs: u64,
@@ -32,7 +32,7 @@ pub struct Work<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Some blocks often, most seldom.
+    /// Some blocks often, most blocks seldom.
     WriteSkewed,
     ReadSkewed,
     /// Each block once.
@@ -40,7 +40,7 @@ pub enum How {
     ReadEach,
 }
 
-/// One operation that ended.
+/// One completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
     pub at_ms: u64,
@@ -48,7 +48,7 @@ pub struct Op {
     pub bytes: u64,
 }
 
-/// What each of the works did, in their order.
+/// Runs all works; returns the operations of each.
 pub fn run(scratch: &Path, seed: u64, works: &[Work]) -> Result<Vec<Vec<Op>>> {
     fs::create_dir_all(scratch)?;
     let job = scratch.join("job.fio");
@@ -64,7 +64,7 @@ pub fn run(scratch: &Path, seed: u64, works: &[Work]) -> Result<Vec<Vec<Op>>> {
         .process_group(0)
         .spawn()
         .context("cannot start fio (apt-get install fio)")?;
-    // So that the watchdog ends it when the time is up.
+    // The watchdog ends fio when the time is up.
     let _watched =
         Serving::new(&Path::new("command").join(child.id().to_string()), child.id() as i32);
     let status = child.wait()?;
@@ -110,7 +110,7 @@ fn job_file(scratch: &Path, seed: u64, works: &[Work]) -> String {
     text
 }
 
-/// The logs of all clients of a work, in the order of time; theirs begins when they do.
+/// The logs of all clients of a work, in the order of time, which counts from the clients' start.
 fn ops_of(scratch: &Path, work: &Work) -> Result<Vec<Op>> {
     let (mut ops, name) = (Vec::new(), work.name);
     let (begin, end) = (format!("{name}_lat."), ".log");
@@ -129,7 +129,7 @@ fn ops_of(scratch: &Path, work: &Work) -> Result<Vec<Op>> {
     Ok(ops)
 }
 
-/// `time_ms, latency_ns, direction, bytes, ...`
+/// Parses `time_ms, latency_ns, direction, bytes, ...`
 fn parse(line: &str) -> Option<Op> {
     let mut fields = line.split(',').map(str::trim);
     let at_ms = fields.next()?.parse().ok()?;

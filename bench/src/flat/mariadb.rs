@@ -12,7 +12,7 @@ use super::series::Interval;
 pub const SYSTEM: System = System { name: "mariadb", prepare, start: start_durable, load };
 
 const TABLES: usize = 4;
-/// Some 230 bytes each with its index: 160 MB in all.
+/// Some 230 bytes per row with its index: 160 MB in all.
 const ROWS: usize = 170_000;
 const CLIENTS: usize = 4;
 
@@ -29,9 +29,9 @@ fn prepare(data: &Path, sockets: &Path) -> Result<()> {
     server.stop()
 }
 
-/// Several purge threads wear each other out in so small a pool: on any directory the rate would
-/// swing between its half and its double from second to second. A page cleaner that looks for more
-/// free pages than the pool has costs an eighth of it besides.
+/// Starts a server for steady rates. Several purge threads wear each other out in so small a pool:
+/// on any directory the rate would swing between half and double from second to second. A page
+/// cleaner that looks for more free pages than the pool has costs another eighth.
 fn start_durable(data: &Path, sockets: &Path) -> Result<Server> {
     let small = ["--innodb-buffer-pool-size=8M", "--innodb-lru-scan-depth=128"];
     let steady = ["--innodb-flush-log-at-trx-commit=1", "--innodb-purge-threads=1"];

@@ -73,7 +73,7 @@ impl Part {
 
 type Work = fn(&Run, &Path, &mut Report, &mut Sheet) -> Result<()>;
 
-/// With time bounds in seconds.
+/// The parts with their time bounds in seconds.
 const PARTS: [(Part, &str, u64, Work); 10] = [
     (Part::Steady, "every preset at 70 % of what the store absorbs", 900, steady::run),
     (Part::Rising, "a load that rises through the hard mark", 240, rising::run),

@@ -11,7 +11,7 @@ use super::series::Interval;
 
 pub const SYSTEM: System = System { name: "postgresql", prepare, start, load };
 
-/// 15 MB each.
+/// 15 MB per unit of scale.
 const SCALE: usize = 11;
 const CLIENTS: usize = 4;
 
@@ -30,7 +30,7 @@ fn tool(name: &str) -> Command {
     command
 }
 
-/// The server's user must own the data.
+/// Gives the data to the server's user, who must own it.
 fn give(dir: &Path) -> Result<()> {
     // SAFETY: as above.
     if unsafe { libc::geteuid() } == 0 {
@@ -118,7 +118,7 @@ fn parse(line: &str) -> Option<Interval> {
         seconds: 1.0,
         ops: rate.round() as u64,
         typical_ns: (mean * 1e6) as u64,
-        // pgbench tells no percentile per interval: of a normal distribution it would be this.
+        // pgbench reports no percentile per interval: for a normal distribution it would be this.
         high_ns: ((mean + 1.645 * deviation) * 1e6) as u64,
     })
 }

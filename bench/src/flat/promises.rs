@@ -1,4 +1,4 @@
-//! The promises of the operator's controls: the cap, absorption, and the time a flush says it takes.
+//! The promises of the operator's controls: the cap, absorption, and the time estimate of a flush.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,7 @@ pub fn cap(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Res
         std::thread::sleep(Duration::from_secs(secs + 2));
         Ok(())
     })?;
-    // The first second belongs to the start.
+    // The first second is part of the start.
     let windows: Vec<f64> = (0..)
         .map(|n| 1.0 + f64::from(n) * 0.1)
         .take_while(|from| from + WINDOW <= secs as f64 + 1.0)
@@ -93,7 +93,7 @@ pub fn absorption(run: &Run, _out: &Path, report: &mut Report, sheet: &mut Sheet
     Ok(())
 }
 
-/// How far what `flush --wait` says is left differs from what is, from the second quarter on.
+/// The error of the remaining time that `flush --wait` reports, from the second quarter on.
 pub fn eta(run: &Run, _out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
     let forebay = rig::mount(run, &rig::disk(1 << 30), &["--preset", "hold"], |_| Ok(()))?;
     let len = run.pick(1200, 600) * MIB;
@@ -130,8 +130,8 @@ pub fn eta(run: &Run, _out: &Path, report: &mut Report, sheet: &mut Sheet) -> Re
     Ok(())
 }
 
-/// Told time passed plus time left against what it was: at the very end a small rest would make
-/// any rounding a large share.
+/// The largest error of passed plus reported remaining time against the real time: at the very end a
+/// small rest would make any rounding a large share.
 fn worst(told: &[(f64, f64)], took: f64) -> Option<f64> {
     told.iter()
         .filter(|(at, _)| (0.25..0.95).contains(&(at / took)))

@@ -1,5 +1,5 @@
 //! The mount under test: forebay in front of a store that behaves like a disk, everything on tmpfs,
-//! so that the throttle alone decides how slow it is.
+//! so that the throttle alone decides the store's speed.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ pub fn disk(bytes: u64) -> String {
     format!("100MB,5ms,seek={}MiB", bytes / MIB)
 }
 
-/// Mounts over fresh directories, `prepare` having put into the backing store what it wants.
+/// Mounts over fresh directories; `prepare` fills the backing store before.
 pub fn mount(
     run: &Run,
     throttle: &str,
@@ -38,7 +38,7 @@ pub fn mount(
     Ok(forebay)
 }
 
-/// A file full of bytes that are no zeros.
+/// Makes a file full of non-zero bytes.
 pub fn full_file(path: &Path, len: u64) -> Result<()> {
     let mut file = File::create(path)?;
     let block = vec![0x5a; MIB as usize];
@@ -48,7 +48,7 @@ pub fn full_file(path: &Path, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// A file of holes: what of it takes blocks, the drain has written.
+/// Makes a file of holes: blocks that appear in it were written by the drain.
 pub fn hollow_file(path: &Path, len: u64) -> Result<()> {
     Ok(File::create(path)?.set_len(len)?)
 }
@@ -66,7 +66,7 @@ pub fn set(forebay: &Forebay, key: &str, value: &str) -> Result<()> {
     fs::write(&path, value).with_context(|| format!("cannot set {key} to {value}"))
 }
 
-/// A number of the daemon's counters.
+/// One of the daemon's counters.
 pub fn counter(forebay: &Forebay, name: &str) -> Result<u64> {
     let text = fs::read_to_string(forebay.mountpoint.join(".forebay/stats.json"))?;
     let stats: Value = serde_json::from_str(&text)?;
@@ -99,11 +99,11 @@ pub fn occupied(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// What a look found, and when.
+/// The result of a look, and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub at: f64,
-    /// In the backing directory.
+    /// Bytes in the backing directory.
     pub landed: u64,
     pub dirty: u64,
 }
@@ -124,7 +124,7 @@ pub fn watch(forebay: &Forebay, every: Duration, stop: &AtomicBool) -> Vec<Look>
     looks
 }
 
-/// Runs `work` while something watches; what both found.
+/// Runs `work` with a watcher; returns the results of both.
 pub fn watched<T>(
     forebay: &Forebay,
     every: Duration,
@@ -140,7 +140,7 @@ pub fn watched<T>(
     })
 }
 
-/// What landed between two moments, in bytes, interpolated between looks.
+/// The bytes that landed between two moments, interpolated between looks.
 pub fn landed_between(looks: &[Look], from: f64, to: f64) -> f64 {
     at(looks, to) - at(looks, from)
 }

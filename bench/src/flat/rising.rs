@@ -1,5 +1,5 @@
-//! A load that rises through the hard mark of a small tier: no step, and it settles at what the
-//! drain does.
+//! A load that rises through the hard mark of a small tier: without a step, and settling at the
+//! rate of the drain.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::run::Run;
 
 const DATA: u64 = 1024 * MIB;
 const BLOCK: u64 = 4096;
-/// As many clients begin one after the other, each with this many writes a second.
+/// The number of clients, which begin one after the other, each with this many writes a second.
 const CLIENTS: u64 = 12;
 const EACH: f64 = 250.0;
 

@@ -1,5 +1,5 @@
-//! What a second-by-second course says: percentiles, steadiness; and its lines for
-//! `forebay bench report`.
+//! The evaluation of a second-by-second course: percentiles, steadiness; and its lines for `forebay
+//! bench report`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,13 +52,13 @@ pub fn per_second(ops: &[Op], span: Span) -> Vec<f64> {
     counts
 }
 
-/// How even a course is.
+/// The evenness of a course.
 #[derive(Clone, Copy, Debug)]
 pub struct Steadiness {
     pub mean: f64,
     /// Standard deviation over mean.
     pub variation: f64,
-    /// The lowest over the mean.
+    /// The lowest value over the mean.
     pub lowest: f64,
 }
 
@@ -87,7 +87,7 @@ impl Book {
         Ok(Book(Recorder::begin(header, &sinks).map_err(told)?, path))
     }
 
-    /// A phase with every second of it; before `warm_up` seconds it does not count.
+    /// Writes a phase with every second of it; the first `warm_up` seconds are not counted.
     pub fn ops(&mut self, name: &str, ops: &[Op], secs: u64, warm_up: u64) -> Result<()> {
         let counted = within(ops, Span::secs(warm_up, secs));
         let all = Latencies::boxed();
@@ -109,7 +109,7 @@ impl Book {
         Ok(())
     }
 
-    /// A phase of which only bytes per interval are known.
+    /// Writes a phase with known bytes per interval only.
     pub fn bytes(&mut self, name: &str, course: &[(f64, u64)], secs: f64) -> Result<()> {
         let bytes = course.iter().map(|point| point.1).sum();
         let phase = Phase { name: name.into(), bytes, seconds: secs, ..Phase::default() };
@@ -121,7 +121,7 @@ impl Book {
         Ok(())
     }
 
-    /// A phase of which operations per interval are known.
+    /// Writes a phase with known operations per interval.
     pub fn counts(&mut self, name: &str, course: &[Interval]) -> Result<()> {
         let figures = BTreeMap::new();
         let seconds = course.iter().map(|one| one.seconds).sum();
@@ -162,7 +162,7 @@ impl Book {
     }
 }
 
-/// What a database's load generator said about one interval.
+/// The report of a database's load generator about one interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     pub at: f64,

@@ -1,5 +1,5 @@
-//! A steady load at 70 % of what the store absorbs: what the drain costs, and how even it is, for
-//! every preset.
+//! A steady load at 70 % of the rate that the store absorbs: the cost of the drain, and the
+//! evenness of the load, for every preset.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,22 +16,23 @@ use crate::run::Run;
 
 const SHARE: f64 = 0.7;
 
-/// Read all the time, and cached.
+/// Data that is read all the time, and cached.
 const HOT: u64 = 32 * MIB;
 
-/// Read a little, and too large to become cached.
+/// Data that is read a little, and too large to become cached.
 const COLD: u64 = 256 * MIB;
 
-/// Reads per second of data that is not cached: the store has a foreground, too.
+/// Reads per second of uncached data: the store has a foreground load, too.
 const MISSES: f64 = 20.0;
 
 const CLIENTS: usize = 4;
 
-/// How long the drain works and rests in turn.
+/// The length of the drain's turns of work and rest.
 const TURN_SECS: u64 = 10;
 
 struct Plan {
-    /// Far more than may be dirty at once, or all of it would be and the drain a stream.
+    /// Far more than may be dirty at once; otherwise all of it would be dirty and the drain a
+    /// stream.
     data: u64,
     calibrate: u64,
     warm_up: u64,
@@ -93,7 +94,7 @@ fn options_text() -> String {
     options().join(" ")
 }
 
-/// What is read is cached, but for the cold; what is written need not be.
+/// Mounts with the data that is read in the tier, except the cold; written data need not be there.
 fn mount(run: &Run, plan: &Plan, preset: &str) -> Result<Forebay> {
     let mut options = options();
     options.extend(["--preset", preset]);
@@ -126,7 +127,8 @@ fn load<'a>(forebay: &Forebay, plan: &Plan, rate: Option<f64>, secs: u64) -> [Wo
     ]
 }
 
-/// Writes per second that are accepted for good when writers want more than the store can do.
+/// The rate of writes that is accepted in the long run when writers want more than the store can
+/// do.
 fn calibrate(run: &Run, plan: &Plan) -> Result<f64> {
     let forebay = mount(run, plan, "governor")?;
     let works = load(&forebay, plan, None, plan.calibrate);
@@ -135,7 +137,7 @@ fn calibrate(run: &Run, plan: &Plan) -> Result<f64> {
     Ok(Steadiness::of(&per_second(&ops[0], span)).mean)
 }
 
-/// The course of one preset: operations on cached data, and reads of what is not.
+/// The course of one preset: operations on cached data, and reads of uncached data.
 fn one(run: &Run, plan: &Plan, preset: &str, rate: f64) -> Result<(Vec<Op>, Vec<Op>)> {
     let forebay = mount(run, plan, preset)?;
     let works = load(&forebay, plan, Some(rate), plan.warm_up + plan.measured);
@@ -184,7 +186,7 @@ fn judge(
     report.add(of("p99-uncached", "ms", percentile_ms(&misses, 99.0)))
 }
 
-/// The drain works and rests in turn, under one load: the ratio of what operations take.
+/// The ratio of latencies between the drain's turns of work and rest, under one load.
 fn turns(
     run: &Run,
     plan: &Plan,
@@ -211,7 +213,7 @@ fn turns(
     {
         let p99 = |turn: u64| {
             let from = begin + turn * TURN_SECS;
-            // The first second of a turn is neither.
+            // The first second of a turn belongs to neither.
             percentile_ms(&within(ops, Span::secs(from + 1, from + TURN_SECS)), 99.0)
         };
         let pairs: Vec<(f64, f64)> =

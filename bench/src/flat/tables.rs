@@ -1,4 +1,4 @@
-//! What goes into docs/PERFORMANCE.md: a table of presets, one of databases, and sentences.
+//! The fragment for docs/PERFORMANCE.md: a table of presets, one of databases, and sentences.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -20,14 +20,14 @@ use crate::run::{Rounds, Run};
 
 const NAMES: [&str; 2] = ["elsewhere", "bare TCP"];
 
-/// Who has the file, and who asks for it.
+/// The node that has the file, and the node that asks for it.
 pub const HOME: usize = 0;
 pub const ASKER: usize = 1;
 
-/// Bytes of an answer that says little.
+/// Bytes of a short answer.
 const ROUND_TRIP: u64 = 64;
 
-/// Two nodes, the first of which is the home of a file of so many bytes, none of it on the store.
+/// Two nodes, the first of which is the home of a file of this length, none of it on the store.
 pub fn two(run: &Run, len: u64) -> Result<Cluster> {
     let cluster = Cluster::start(run, 2, HOLD)?;
     let (here, there) = (cluster.at(HOME, "data"), cluster.at(ASKER, "data"));
@@ -77,7 +77,7 @@ pub fn bytes(run: &Run, report: &mut Report) -> Result<()> {
 fn there(path: &Path, len: u64, time: Duration, seed: u64) -> Result<[f64; 4]> {
     let random =
         |file: &[File], verb| load::random(file, len, Random { verb, threads: 1, time, seed });
-    // Nobody has the file open for writing while it is read.
+    // The file is not open for writing while it is read.
     let read = load::read_seq(path, len, Caching::Buffered)?;
     let file = [File::open(path)?];
     let random_read = random(&file, Verb::Read)?;
@@ -95,7 +95,7 @@ pub fn stat(run: &Run, report: &mut Report) -> Result<()> {
     let mut written = File::create(cluster.at(HOME, "log"))?;
     written.write_all(&[0; RANDOM_BLOCK])?;
     let path = cluster.at(ASKER, "log");
-    // Attributes may be as old as `attr-ttl`, and a claim of a new file follows its making.
+    // Attributes may be as old as `attr-ttl`, and a new file's claim follows its creation.
     let begun = Instant::now();
     while size_now(&path)? == 0 {
         ensure!(begun.elapsed() < Duration::from_secs(5), "what was written does not show");
@@ -129,7 +129,7 @@ pub fn stat(run: &Run, report: &mut Report) -> Result<()> {
     report.add(finding.ratio_target("bare TCP", Target::AtMost(3.0)))
 }
 
-/// How often a second the size is told; each time it must be what had been written before, at least.
+/// The number of size queries per second; each result must be at least the bytes written before.
 fn stats(path: &Path, written: &AtomicU64, time: Duration) -> Result<f64> {
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < time {
@@ -142,7 +142,7 @@ fn stats(path: &Path, written: &AtomicU64, time: Duration) -> Result<f64> {
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-/// Past what the kernel remembers.
+/// The size of a file, without the kernel's cache.
 fn size_now(path: &Path) -> Result<u64> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut stat = MaybeUninit::<libc::statx>::zeroed();

@@ -20,27 +20,28 @@ use crate::run::{On, Run};
 /// Members of the registry.
 const MEMBERS: usize = 3;
 
-/// Nothing goes home by itself: what is measured between nodes is not on the store.
+/// Nothing is flushed by itself: bytes measured between nodes are not on the store.
 pub const HOLD: &[&str] = &["--preset", "hold"];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
-    // Dropped in this order: who asks before who is asked, and both before their network.
+    // Dropped in this order: clients before servers, and both before their network.
     pub nodes: Vec<Forebay>,
     registry: Vec<Etcd>,
     net: Net,
-    /// What all share, and what only serves them.
+    /// The shared store, and a directory for the cluster's own files.
     dirs: [PathBuf; 2],
 }
 
 impl Cluster {
-    /// So many nodes, mounted with these options, tiers and store on tmpfs.
+    /// `count` nodes, mounted with these options, tiers and store on tmpfs.
     pub fn start(run: &Run, count: usize, options: &[&str]) -> Result<Cluster> {
         Cluster::start_each(run, On::Tmpfs, &vec![options; count])
     }
 
-    /// A node for each of these options, with its tier there. The store is on tmpfs, what etcd writes is on the disk.
+    /// One node for each of these options, with its tier on `tier`. The store is on tmpfs, etcd's data is on the
+    /// disk.
     pub fn start_each(run: &Run, tier: On, options: &[&[&str]]) -> Result<Cluster> {
         let count = options.len();
         let store = run.fresh(On::Tmpfs, "store")?;
@@ -69,7 +70,7 @@ impl Cluster {
         &self.net.hosts[node]
     }
 
-    /// The directory that all share, past all of them.
+    /// The shared directory itself, without a mount.
     pub fn store(&self) -> &Path {
         &self.dirs[0]
     }
@@ -79,7 +80,7 @@ impl Cluster {
         self.nodes[node].mountpoint.join(name)
     }
 
-    /// What `forebay status --cluster` says of a member, as one node sees it.
+    /// The entry of a member in `forebay status --cluster`, as one node sees it.
     pub fn told(&self, asked: usize, of: usize) -> Result<Value> {
         let (told, name) = (self.nodes[asked].cluster_status()?, format!("n{}", of + 1));
         let mut members = told["members"].as_array().into_iter().flatten();
@@ -87,7 +88,7 @@ impl Cluster {
         found.cloned().with_context(|| format!("status --cluster knows no {name}"))
     }
 
-    /// Waits until a node says so of a member.
+    /// Waits until a node's entry of a member fulfils a condition.
     pub fn until(
         &self,
         (asked, of): (usize, usize),
@@ -106,7 +107,7 @@ impl Cluster {
         }
     }
 
-    /// Bytes that a node has and the store has not.
+    /// The bytes that a node has and the store lacks.
     pub fn dirty(&self, node: usize) -> Result<u64> {
         let status = self.nodes[node].status()?;
         status["dirty_bytes"].as_u64().context("status --json has no dirty_bytes")
@@ -123,7 +124,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A member of the registry; killed when dropped, since nobody needs what it has any more.
+/// A member of the registry; killed when dropped, since its data are not needed any more.
 struct Etcd(Child);
 
 impl Drop for Etcd {
@@ -162,7 +163,7 @@ fn registry(hosts: &[Arc<Host>], dir: &Path) -> Result<Vec<Etcd>> {
     Ok(members)
 }
 
-/// By which members know each other.
+/// Writes the key by which members know each other.
 fn write_key(at: &Path) -> Result<()> {
     let mut bytes = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -182,7 +183,7 @@ impl Pair {
         Pair::start_with(run, nodes, &[])
     }
 
-    /// The same, the nodes with more options.
+    /// A pair whose nodes have more options.
     pub fn start_with(run: &Run, nodes: usize, more: &[&str]) -> Result<Pair> {
         let cluster = Cluster::start(run, nodes, &[HOLD, more].concat())?;
         let mut alone = run.forebay_parts(On::Tmpfs, On::Tmpfs, HOLD)?;

@@ -1,4 +1,4 @@
-//! What copies on another node cost, and what they give when a node dies.
+//! The cost of copies on another node, and their benefit when a node dies.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ fn has_partner(cluster: &Cluster, node: usize) -> Result<()> {
 }
 
 pub fn write(run: &Run, report: &mut Report) -> Result<()> {
-    // The last one is the partner, or another: it has nothing of its own to write.
+    // The last node may be the partner: it has nothing of its own to write.
     let cluster = Cluster::start_each(run, On::Disk, &[COPIED, HOLD, HOLD])?;
     has_partner(&cluster, 0)?;
     let len = run.pick(256, 64) * MIB;
@@ -43,7 +43,7 @@ pub fn write(run: &Run, report: &mut Report) -> Result<()> {
     report.add(Finding::new("nodes-copies/append-fsync", state, "op/s", &names, &single))
 }
 
-/// How often a second 4 KiB are written and synced.
+/// The number of 4 KiB writes per second, each with a sync.
 fn synced(path: &Path, time: Duration) -> Result<f64> {
     let (file, block) = (File::create(path)?, Block::new(RANDOM_BLOCK));
     let (start, mut count) = (Instant::now(), 0);
@@ -67,7 +67,7 @@ pub fn take_over(run: &Run, report: &mut Report) -> Result<()> {
     report.add(finding.target(Target::AtMost(2.0)))
 }
 
-/// Seconds from when a node is told to be dead until its files are taken over.
+/// Seconds from the moment when a node counts as dead until its files are taken over.
 fn one_death(run: &Run, files: usize) -> Result<f64> {
     let mut cluster = Cluster::start(run, 3, COPIED)?;
     has_partner(&cluster, 0)?;

@@ -1,5 +1,5 @@
-//! The same work through GlusterFS: a brick on the host where the home is, and a client on each of two hosts.
-//! Both are started from descriptions of their own, without its management daemon.
+//! The same work through GlusterFS: a brick on the home's host, and a client on each of two hosts. Both are
+//! started from volume descriptions of their own, without its management daemon.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::run::{On, Rounds, Run};
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 24_907;
 
-/// Killed when dropped: what it has is a benchmark's.
+/// A brick, killed when dropped: its data are a benchmark's.
 struct Brick(Child);
 
 impl Drop for Brick {
@@ -29,7 +29,7 @@ impl Drop for Brick {
     }
 }
 
-/// What two hosts share, and where each of them has it.
+/// A volume shared by two hosts, and its mount point on each.
 struct Gluster {
     // Dropped in this order.
     mounts: [Daemon; 2],
@@ -104,7 +104,7 @@ fn serve(run: &Run, cluster: &Cluster, export: &Path) -> Result<Gluster> {
     let command = cluster.host(HOME).put(&mut command);
     let mut brick = Brick(start_apart(command, &dir.join("brick.out"))?);
     let begun = Instant::now();
-    // Its log says so when it listens; a client that comes before waits for seconds.
+    // The brick logs when it listens; a client that comes before waits for seconds.
     while !fs::read_to_string(dir.join("brick.log"))
         .is_ok_and(|log| log.contains("listening on port"))
     {
@@ -145,7 +145,7 @@ fn brick_of(export: &Path, address: &str) -> String {
     .concat()
 }
 
-/// What it puts between its client and programs in a volume of its own making.
+/// The client's volume description, with the layers that GlusterFS's own volumes have.
 fn client_of(address: &str) -> String {
     let client = format!(
         "  option transport-type tcp\n  option remote-host {address}\n  option remote-port {PORT}\n  \

@@ -1,5 +1,5 @@
-//! Four tasks of `forebay bench` on four nodes, beside the same four on one node. What a task wrote another
-//! verifies, through another node's mount; a byte changed in between has to be found.
+//! Four tasks of `forebay bench` on four nodes, beside the same four on one node. One task's data are
+//! verified by another, through another node's mount; a byte changed in between must be found.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,21 +14,21 @@ use super::many::NODES;
 use crate::report::{Finding, Report};
 use crate::run::{Rounds, Run};
 
-/// As the IO500's hard layout has them: no multiple of a page.
+/// The size in the IO500's hard layout: no multiple of a page.
 const SMALL: &str = "3901";
 
-/// What verifies found nothing, or found something.
+/// The exit codes of a verification without and with errors.
 const GOOD: i32 = 0;
 const WRONG: i32 = 1;
 
-/// Where tasks work: on four nodes, or all on the mount without a registry.
+/// The mounts where tasks work: those of four nodes, or only the one without a registry.
 struct Ground<'a> {
     pair: &'a Pair,
     spread: bool,
 }
 
 impl Ground<'_> {
-    /// A name for each task, each through the mount that is so many nodes on from that of its writer.
+    /// A name for each task, each through the mount that is `away` nodes after that of its writer.
     fn names(&self, name: &str, away: usize) -> String {
         self.paths(name, away).map(|path| path.display().to_string()).collect::<Vec<_>>().join("@")
     }
@@ -54,7 +54,7 @@ impl Ground<'_> {
     }
 }
 
-/// Runs `forebay bench`, which must end with this code; its JSON.
+/// Runs `forebay bench`, which must end with this code; returns its JSON.
 fn tool(run: &Run, line: &str, code: i32) -> Result<Value> {
     let binary = run.binary.as_deref().context("no forebay binary (--forebay FILE)")?;
     let json = run.disk.path().join("bench.json");
@@ -93,7 +93,7 @@ pub fn ior(run: &Run, report: &mut Report) -> Result<()> {
             rate.with_context(|| format!("forebay bench ior tells no {name}"))
         };
         let written = rate(&task("-w -k", 0, GOOD)?, "writeMB")?;
-        // The second reader is neither the writer nor the first.
+        // The second reader is neither the writer nor the first reader.
         let read = rate(&task("-r -R -k", 1, GOOD)?, "readMB")?;
         ground.damage(&format!("ior-{round}-0.00000000"))?;
         task("-R", 2, WRONG)?;

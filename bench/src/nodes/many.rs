@@ -16,7 +16,7 @@ use crate::run::{Rounds, Run};
 
 pub const NODES: usize = 4;
 
-/// One writer's part of a file: so many blocks from the beginning on.
+/// One writer's part of a file: a number of blocks from an offset on.
 struct Part {
     path: PathBuf,
     writer: u64,
@@ -45,7 +45,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
             _ => (0..NODES).map(|writer| shared(writer, writer)).collect(),
         };
         if who == 2 {
-            // Each round another node is the home.
+            // Each round has another node as the home.
             File::create(&parts[round as usize % NODES].path)?;
         }
         let rate = write(&parts).with_context(|| format!("round {round}, way {who}"))?;
@@ -73,7 +73,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     report.add(one)
 }
 
-/// MB/s of all writers together, from when all begin until the last has closed its file.
+/// MB/s of all writers together, from their common beginning until the last has closed its file.
 fn write(parts: &[Part]) -> Result<f64> {
     let begin = Barrier::new(parts.len() + 1);
     let seconds = std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn write(parts: &[Part]) -> Result<f64> {
         begin.wait();
         let start = Instant::now();
         let done = writers.into_iter().map(|writer| writer.join().expect("no panic inside"));
-        // All have ended before the time is taken, whatever they came to.
+        // All have ended before the time is taken, whatever their results.
         let done: Vec<Result<()>> = done.collect();
         let seconds = start.elapsed();
         done.into_iter().collect::<Result<()>>().map(|()| seconds)
@@ -108,7 +108,7 @@ fn write_part(part: &Part, block: &mut Block) -> Result<()> {
     Ok(())
 }
 
-/// Every page says who wrote it and where it belongs.
+/// Stamps every page with its writer and its place.
 fn stamp(block: &mut Block, writer: u64, number: u64) {
     for (page, bytes) in block.bytes_mut().chunks_mut(RANDOM_BLOCK).enumerate() {
         let place = number * (SEQ_BLOCK / RANDOM_BLOCK) as u64 + page as u64;
@@ -117,7 +117,7 @@ fn stamp(block: &mut Block, writer: u64, number: u64) {
     }
 }
 
-/// Compares every byte of a part with what its writer wrote.
+/// Compares every byte of a part with the bytes its writer wrote.
 fn verify(part: &Part) -> Result<()> {
     let (mut want, mut found) = (Block::new(SEQ_BLOCK), vec![0; SEQ_BLOCK]);
     let file = File::open(&part.path)?;

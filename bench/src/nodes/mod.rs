@@ -1,8 +1,8 @@
 //! `forebay-perf nodes`: several nodes with one store, on this host.
 //!
 //! Each node is a network namespace with a tier and a mount of its own; three members of etcd, on hosts of
-//! their own, are their registry. What is judged are ratios to bare TCP between the same namespaces, to the
-//! same mount without a registry, or to the same work on one node.
+//! their own, are their registry. The judged values are ratios to bare TCP between the same namespaces, to
+//! the same mount without a registry, or to the same work on one node.
 
 mod between;
 mod cluster;
@@ -93,7 +93,7 @@ const PARTS: [Part<Plain>; 13] = [
     },
 ];
 
-/// Of one part.
+/// The time bound of one part.
 const BOUND: Duration = Duration::from_secs(900);
 
 /// Returns whether every target was reached.

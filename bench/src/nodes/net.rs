@@ -1,6 +1,6 @@
 //! Hosts of a network of their own: network namespaces, joined by a bridge.
 //!
-//! A namespace is held by an open descriptor of this process, so that it goes with the process, and its
+//! An open descriptor of this process holds a namespace, so that it ends with the process, and its
 //! links with it.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ pub struct Host {
     number: u8,
 }
 
-/// Makes the calling thread's network that of the namespace.
+/// Moves the calling thread into the network namespace.
 fn enter(namespace: RawFd) -> std::io::Result<()> {
     // SAFETY: a descriptor and a flag; only the calling thread changes.
     match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
@@ -29,7 +29,7 @@ fn enter(namespace: RawFd) -> std::io::Result<()> {
 
 impl Host {
     fn new(number: u8) -> Result<Host> {
-        // In a thread of its own, so that the rest of us stays where it is.
+        // In a thread of its own, so that the other threads stay where they are.
         let made = std::thread::spawn(|| -> std::io::Result<File> {
             // SAFETY: a flag; only the calling thread changes.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -51,8 +51,8 @@ impl Host {
     /// Makes a command run on this host.
     pub fn put<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         let namespace = self.namespace.as_raw_fd();
-        // SAFETY: one system call, which may be made between fork and exec; the descriptor is open for
-        // as long as the host is there, and whoever runs commands on it has it.
+        // SAFETY: one system call, which may be made between fork and exec; the descriptor is open as
+        // long as the host exists, and callers that run commands on it hold the host.
         unsafe { command.pre_exec(move || enter(namespace)) }
     }
 
@@ -64,7 +64,7 @@ impl Host {
         Ok(())
     }
 
-    /// Does something in a thread that is on this host.
+    /// Runs `work` in a thread that is on this host.
     fn there<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> Result<T> {
         let namespace = self.namespace.as_raw_fd();
         let done = std::thread::scope(|scope| {

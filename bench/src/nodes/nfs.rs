@@ -1,5 +1,5 @@
-//! The same reads from an NFS server (nfs-ganesha) on the host where the home is, by a client of user space
-//! (libnfs' nfs-cat), beside forebay's by `cat`: whole programs, since the kernel's client may be missing.
+//! The same reads from an NFS server (nfs-ganesha) on the home's host, by a client in user space (libnfs'
+//! nfs-cat), beside forebay's by `cat`: whole programs, since the kernel's client may be missing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::run::{On, Rounds, Run};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Killed when dropped: it has written nothing.
+/// A server, killed when dropped: it has written nothing.
 struct Server(Child);
 
 impl Drop for Server {
@@ -61,7 +61,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// How long a program on the asking node takes to print so many bytes.
+/// The time that a program on the asking node takes to print this many bytes.
 fn copied(cluster: &Cluster, command: &mut Command, len: u64) -> Result<Duration> {
     let start = Instant::now();
     let command = cluster.host(ASKER).put(command);

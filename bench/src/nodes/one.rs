@@ -1,4 +1,4 @@
-//! What a registry costs a node that works on its own files.
+//! The cost of a registry for a node that works on its own files.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -94,7 +94,7 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     let [granted, four] = run.alternate(2, Rounds::Many, |who, _| {
         Ok([opens(&resting[who], 1, time)?, opens(&resting[who], 4, time)?])
     })?;
-    // Answers that may be so old are asked for once.
+    // Answers that may be this old are asked for once.
     rig::set(&pair.cluster.nodes[0], "revalidate", "1h")?;
     rig::set(&pair.alone, "revalidate", "1h")?;
     let [believed] =
@@ -118,7 +118,7 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     open_with_locks_of_the_node(run, report)
 }
 
-/// The same under a read grant where no close asks the daemon for locks.
+/// Opens under a read grant, where no close asks the daemon for locks.
 fn open_with_locks_of_the_node(run: &Run, report: &mut Report) -> Result<()> {
     let pair = Pair::start_with(run, 1, &["--locks", "node"])?;
     let (count, time) = (run.pick(500, 200), run.slice());
@@ -135,7 +135,7 @@ fn open_with_locks_of_the_node(run: &Run, report: &mut Report) -> Result<()> {
     report.add(one.ratio_target("without", Target::AtLeast(0.95)))
 }
 
-/// Who opens again and again gets a read grant within the first three opens.
+/// Gets a read grant: a node that opens again and again gets it within the first three opens.
 fn get_grant(pair: &Pair, paths: &[PathBuf], time: Duration) -> Result<()> {
     opens(paths, 1, time)?;
     let is_granted = |told: &Value| told["grants"].as_u64() > Some(0);
@@ -172,7 +172,7 @@ fn lay_each(pair: &Pair, count: usize) -> Result<[Vec<PathBuf>; 2]> {
     Ok([lay(with)?, lay(without)?])
 }
 
-/// How often a second files are opened, read and closed, each once.
+/// The number of files per second that are opened, read and closed, each once.
 fn opens_once(paths: &[PathBuf]) -> Result<f64> {
     let start = Instant::now();
     let mut bytes = [0; SMALL];
@@ -184,7 +184,7 @@ fn opens_once(paths: &[PathBuf]) -> Result<f64> {
     Ok(paths.len() as f64 / start.elapsed().as_secs_f64())
 }
 
-/// How often a second files are opened, read and closed.
+/// The number of files per second that are opened, read and closed.
 fn opens(paths: &[PathBuf], threads: usize, time: Duration) -> Result<f64> {
     let start = Instant::now();
     let one = |first: usize| -> Result<u64> {

@@ -1,4 +1,4 @@
-//! What the store gives for a dataset that all nodes read.
+//! The load on the store for a dataset that all nodes read.
 
 use std::fs;
 use std::time::Instant;

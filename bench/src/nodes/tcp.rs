@@ -1,4 +1,4 @@
-//! Bare TCP between two hosts: what bytes and round trips cost there at least.
+//! Bare TCP between two hosts: the least cost of bytes and round trips there.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,16 +10,16 @@ use super::net::Host;
 use crate::guard::go_on;
 use crate::load::{Block, SEQ_BLOCK};
 
-/// As long as a member's question, without its bytes.
+/// The length of a member's question, without its bytes.
 const QUESTION: usize = 64;
 
-/// A connection to a server that sends, or takes, as many bytes as it is told.
+/// A connection to a server that sends, or takes, as many bytes as requested.
 pub struct Tcp {
     stream: TcpStream,
     block: Block,
 }
 
-/// What the server does with the bytes.
+/// The direction of the bytes.
 #[derive(Clone, Copy)]
 enum Way {
     FromThere = 0,
@@ -34,7 +34,7 @@ impl Tcp {
         let (answers, _) = listener.accept()?;
         answers.set_nodelay(true)?;
         std::thread::spawn(move || {
-            // It ends with an error: the other side has gone.
+            // The thread ends with an error: the other side has closed the connection.
             let _ = serve(answers);
         });
         Ok(Tcp { stream, block: Block::new(SEQ_BLOCK) })
@@ -46,7 +46,7 @@ impl Tcp {
         Ok(self.stream.write_all(&question)?)
     }
 
-    /// Time to get so many bytes, as one stream.
+    /// The time to receive this many bytes, as one stream.
     pub fn read(&mut self, len: u64) -> Result<Duration> {
         let start = Instant::now();
         self.ask(Way::FromThere, len)?;
@@ -54,7 +54,7 @@ impl Tcp {
         Ok(start.elapsed())
     }
 
-    /// Time to send so many bytes, as one stream, and to hear that they came.
+    /// The time to send this many bytes, as one stream, and to get the confirmation.
     pub fn write(&mut self, len: u64) -> Result<Duration> {
         let start = Instant::now();
         self.ask(Way::ToThere, len)?;
@@ -77,7 +77,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Round trips a second for so long: a question, and so many bytes back.
+    /// Round trips a second: a question, and this many bytes back.
     pub fn ping_pong(&mut self, bytes: u64, time: Duration) -> Result<f64> {
         let (start, mut count) = (Instant::now(), 0);
         while start.elapsed() < time {
@@ -89,7 +89,7 @@ impl Tcp {
         Ok(f64::from(count) / start.elapsed().as_secs_f64())
     }
 
-    /// The same with so many bytes there, and one back.
+    /// Round trips a second: this many bytes there, and one back.
     pub fn pong_ping(&mut self, bytes: u64, time: Duration) -> Result<f64> {
         let (start, mut count) = (Instant::now(), 0);
         while start.elapsed() < time {

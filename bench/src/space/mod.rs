@@ -1,9 +1,8 @@
-//! `forebay-perf space`: what a private space costs beside a directory of the tier it lies in.
+//! `forebay-perf space`: the cost of a private space beside a directory of the tier it lies in.
 //!
-//! Contestants are spaces made by the crate that the node daemon uses, one for each file system that
-//! an image can hold and one with a project quota, as far as they can be had, and a plain directory beside
-//! their pool. What is judged is the speed of each
-//! space over the directory's, formed within a round.
+//! Contestants are spaces made by the crate that the node daemon uses, one for each file system that an
+//! image can hold and one with a project quota, where these are available, and a plain directory beside
+//! their pool. The judged value is each space's speed over the directory's, formed within a round.
 
 mod work;
 
@@ -20,13 +19,13 @@ use crate::report::{Finding, Report, Target};
 use crate::run::{Rounds, Run, Subject};
 use crate::stat::Samples;
 
-/// Bytes and metadata.
+/// The target for bytes and metadata.
 const NATIVE: Target = Target::AtLeast(0.95);
 
-/// 4 KiB past the page cache, through a loop device.
+/// The target for 4 KiB past the page cache, through a loop device.
 const DIRECT: Target = Target::AtLeast(0.65);
 
-/// What a user waits for; Gfarm/BB takes 0.31 s.
+/// The target for the making of a space, which users wait for; Gfarm/BB takes 0.31 s.
 const MAKING: Target = Target::AtMost(0.5);
 
 type Work = fn(&Bench<'_>, &mut Report) -> Result<()>;
@@ -67,7 +66,7 @@ fn rustix_is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// What holds the capacity of a space that is measured.
+/// The kind of a measured space, by what holds its capacity.
 #[derive(Clone, Copy)]
 enum Kind {
     Image(Fs),
@@ -94,7 +93,7 @@ impl Kind {
 struct Spaces {
     pool: Pool,
     specs: Vec<(Kind, SpaceSpec)>,
-    /// Where the contestants work; the last one is the directory.
+    /// The directories of the contestants; the last one is the plain directory.
     dirs: Vec<PathBuf>,
     mounts: PathBuf,
 }
@@ -158,7 +157,7 @@ impl Drop for Spaces {
                 eprintln!("{}: not removed: {error}", spec.id);
             }
         }
-        // The scratch directory goes next, and the pool with it.
+        // The scratch directory is removed next, and the pool with it.
         for _ in 0..500 {
             match self.pool.sweep() {
                 Ok(swept) if !swept.left.is_empty() => {
@@ -205,7 +204,7 @@ impl Bench<'_> {
         for (index, (kind, _)) in self.spaces.specs.iter().enumerate() {
             let names = [kind.who(), "native".to_owned()];
             let case = format!("space-{}/{case}", kind.name());
-            // Nothing is in between.
+            // A quota has no layer in between.
             let target = if let Kind::Quota = kind { target.map(|_| NATIVE) } else { target };
             let finding = Finding::new(&case, state, unit, &names, &samples.only(&[index, native]));
             report.add(match target {
@@ -217,7 +216,7 @@ impl Bench<'_> {
     }
 }
 
-/// Everything that a file system still holds back.
+/// Syncs the whole file system of a directory.
 fn sync_all_of(dir: &Path) -> Result<()> {
     let dir = std::fs::File::open(dir)?;
     // SAFETY: an open descriptor.

@@ -1,4 +1,4 @@
-//! The work that contestants do. Every value is a rate, so that ratios are speeds.
+//! The contestants' work. Every value is a rate, so that ratios are speeds.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -199,7 +199,7 @@ fn small_files(dir: &Path, time: Duration) -> Result<f64> {
     })
 }
 
-/// Calls per second.
+/// Calls of `work` per second.
 fn rate(time: Duration, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     let begun = Instant::now();
     let mut count = 0;

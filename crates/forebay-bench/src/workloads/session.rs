@@ -184,12 +184,13 @@ impl Session {
         Before { resident, ..self.before() }
     }
 
-    /// Looks at the counters before a phase.
+    /// Reads the device's counters before a phase.
     pub fn before(&self) -> Before {
         Before { resident: None, moved: self.device.as_ref().and_then(Device::moved) }
     }
 
-    /// Records a phase and says whether the run goes on. What was measured is kept either way.
+    /// Records a phase; an error means that the run must not go on. The measurements are kept either
+    /// way.
     pub fn phase<R: Plain>(&mut self, told: Told<'_>, outcome: &Outcome<R>) -> Result<Total> {
         let total = Total::of(outcome.meters());
         self.put_phase(&told, &total)?;
@@ -197,12 +198,12 @@ impl Session {
         if outcome.interrupted { Err(Error::Interrupted) } else { Ok(total) }
     }
 
-    /// Records a phase whose figures were put together by the caller.
+    /// Records a phase whose figures the caller has put together.
     pub fn put_phase(&mut self, told: &Told<'_>, total: &Total) -> Result<()> {
         self.put_phase_from(told, total, 0.0)
     }
 
-    /// The same for a phase of which the first seconds were recorded apart.
+    /// Records a phase whose first seconds were recorded separately.
     pub fn put_phase_from(
         &mut self,
         told: &Told<'_>,
@@ -238,10 +239,10 @@ impl Session {
         self.recorder.put_series(course, &total.series)
     }
 
-    /// What makes the figures doubtful.
+    /// The reasons to doubt the figures.
     fn warnings(&self, told: &Told<'_>, bytes: u64) -> Vec<String> {
-        // Of reads and writes together, the reads are looked at: what the cache held before tells of
-        // them, while neither of the device's counts tells of both.
+        // For reads and writes together, the reads are judged: the cache's earlier contents are
+        // evidence for them, while neither of the device's counts covers both.
         let direction = match told.access {
             Access::Read | Access::Mixed => Direction::Read,
             Access::Write => Direction::Write,
@@ -269,7 +270,7 @@ impl Session {
         )
     }
 
-    /// Ends the run; files are removed when the session is dropped, which is here (L2).
+    /// Ends the run; files are removed when the session is dropped, at the end of this call (L2).
     pub fn end(self, outcome: Ended) -> Result<Record> {
         self.recorder.finish(outcome)
     }
