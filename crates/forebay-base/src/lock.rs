@@ -49,7 +49,7 @@ pub enum Rank {
     NodeLease,
     /// Whether the doors of a node's spaces stand open: held until the registry has named the spaces that need them.
     NodeDoors,
-    /// What a pool may grant: held until the registry has named its grants.
+    /// The room that a pool may grant: held until the registry has named its grants.
     Capacity,
     /// Lets one thread at a time write the files that a scheduler's hooks read: held until the registry has answered.
     Spool,
@@ -186,7 +186,7 @@ pub enum Rank {
     Shadows,
     /// Ages of dirty bytes, and the time by which all must be flushed.
     Ages,
-    /// What the governor has measured and decided, and why the drain is stuck.
+    /// The measurements and decisions of the governor, and why the drain is stuck.
     Govern,
     /// How fast the drain may go.
     Valve,

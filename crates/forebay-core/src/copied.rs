@@ -153,7 +153,7 @@ impl Untold {
         self.anew || self.unsent != Ranges::None || self.moved_at != moved_at
     }
 
-    /// What was written since the last round of the first `size` bytes, most often little.
+    /// The ranges of the first `size` bytes that were written since the last round, most often few.
     pub fn unsent(&self, size: u64) -> Vec<(u64, u64)> {
         self.unsent.within(0, size).map(|run| (run.start, run.end)).collect()
     }

@@ -129,7 +129,7 @@ impl Uses {
     }
 }
 
-/// What the caller did with an offered unit.
+/// The caller's answer about an offered unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// Evicted; this many bytes are free.

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! forebay.json     superblock: format, backing store, uuid
-//! lock             held (flock) by who uses the tier
+//! lock             held (flock) by the process that uses the tier
 //! index.redb       the index as of the last compaction
 //! log/             changes since
 //! shadow/xx/       shadow files, by file id
-//! digests/         what the backing store holds of them, by digests of blocks
+//! digests/         digests of the blocks that the backing store has of them
 //! run/             control socket and log of the daemon
 //! ```
 

@@ -157,7 +157,7 @@ impl Index {
     pub fn open(media: Arc<dyn Media>, now: &Witness) -> io::Result<(Index, Loaded)> {
         media.make_dir("log")?;
         let db = open_store(&*media)?;
-        media.sync_dir("")?; // The store's name must be durable: without its name the store is lost with the power.
+        media.sync_dir("")?; // A store whose name is not durable is lost with the power.
         let mut loaded = Loaded::default();
         load_store(&db.db, &mut loaded)?;
         loaded.replay_logs(&*media, now)?;

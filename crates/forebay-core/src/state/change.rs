@@ -121,7 +121,7 @@ pub struct Age {
     pub durable: MaybeSize,
 }
 
-/// What is lost with bytes that are missing from the shadow.
+/// The loss that goes with bytes missing from the shadow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
     /// Nothing that the backing store does not have.

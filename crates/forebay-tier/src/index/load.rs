@@ -54,7 +54,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What has happened between the last use of the tier and `now`.
+    /// The events between the last use of the tier and `now`.
     pub fn since(&self, now: &Witness) -> Since {
         self.witness.since(now)
     }
