@@ -283,7 +283,8 @@ fn flush_wait_means_on_the_backing_store() {
     proof!("flushed by directory and as a whole");
 }
 
-/// By a name that the kernel does not use, by one that only the store knows, and in a directory that others have moved.
+/// By a name that the kernel does not use, by one that only the store knows, and in a directory that another client
+/// has moved.
 // S-5
 #[test]
 fn flush_wait_finds_what_was_written_by_another_name() {

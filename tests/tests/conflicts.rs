@@ -88,8 +88,8 @@ fn resolve(mounted: &Mounted, keep: &str) {
     assert_eq!(status["dirty_bytes"], 0, "{status:#}");
 }
 
-/// Others rotate a file away while the kernel believes in its name still. Method: it is removed here, or another
-/// is renamed over it.
+/// Another client rotates a file away while the kernel still caches its name. Method: the name is removed here, or
+/// another file is renamed over it.
 // S-7
 #[test]
 fn a_name_that_others_have_given_to_another_file_takes_no_bytes_of_ours_along() {
@@ -107,7 +107,7 @@ fn a_name_that_others_have_given_to_another_file_takes_no_bytes_of_ours_along() 
         }
         let moved = mounted.at("f.1");
         within(PATIENCE, "ours are there", || fs::read(&moved).is_ok_and(|bytes| bytes == OURS));
-        // Others' rename has changed the backing file.
+        // The other client's rename has changed the backing file.
         mounted.forebay(&["flush", "--wait", text(&moved)]).expect(4);
         mounted.forebay(&["resolve", text(&moved), "--keep", "ours"]).ok();
         mounted.flush();
@@ -363,8 +363,8 @@ fn our_own_flushes_are_no_conflicts() {
     proof!("60 rounds without a conflict");
 }
 
-/// Pages of the kernel's outlive the bytes that were thrown away: an open descriptor, and the next open, must not read
-/// them. Size and times are equal on both sides, so that no version tells them apart.
+/// The kernel's pages outlive discarded bytes: an open descriptor, and the next open, must not read them. Size and
+/// times are equal on both sides, so that no version tells them apart.
 // S-1
 #[test]
 fn no_cache_serves_what_an_operator_has_thrown_away() {

@@ -257,7 +257,8 @@ fn a_damaged_superblock_is_refused_wherever_it_is_damaged() {
     proof!("ten kinds of damage refused, nothing lost");
 }
 
-/// Whose the tier is nobody knows without it; what is dirty in it, and under which name, is known.
+/// Without the superblock the owner of the tier is unknown; the dirty files and their names are
+/// known.
 // S-11
 #[test]
 fn what_is_dirty_is_saved_without_the_superblock() {

@@ -338,11 +338,11 @@ pub struct Mutex<T: ?Sized> {
     lock: sync::Mutex<T>,
 }
 
-/// What becomes of who waits for a lock that is lost.
+/// What happens to a thread that waits for a lost lock.
 #[derive(Debug, Clone, Copy)]
 enum Lost {
     Panics,
-    /// He has it all the same.
+    /// The thread gets the lock all the same.
     HasIt,
 }
 
@@ -361,7 +361,7 @@ impl Lost {
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: sync::MutexGuard<'a, T>,
     mark: Mark,
-    /// Whoever waits for a condition under it takes it again.
+    /// A thread that waits for a condition under the lock takes it again like this.
     lost: Lost,
     #[cfg(debug_assertions)]
     of: &'a Mutex<T>,

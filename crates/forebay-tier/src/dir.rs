@@ -298,7 +298,7 @@ fn is_fresh(tier: &Folder) -> Result<bool> {
     }
 }
 
-/// Whether it has what a tier has beside its superblock.
+/// Whether the directory has a tier's contents beside its superblock.
 fn holds_files(tier: &Folder) -> bool {
     ["shadow", "log"].iter().all(|name| tier.below(name).is_ok())
 }
@@ -359,11 +359,11 @@ fn read_superblock(tier: &Folder) -> Result<Superblock> {
     superblock(tier)?
 }
 
-/// The superblock, or what is wrong with it.
+/// The superblock, or its damage.
 ///
 /// # Errors
 ///
-/// If this is no tier, or one of a format that this program does not read.
+/// If the directory is no tier, or one of a format that this program does not read.
 fn superblock(tier: &Folder) -> Result<Result<Superblock>> {
     let path = tier.path().join(SUPERBLOCK);
     let dir = tier.path().display();

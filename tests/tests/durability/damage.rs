@@ -69,7 +69,7 @@ fn dirty_bytes_that_the_shadow_lacks_are_lost_and_not_zeros() {
     proof!("twice 16384 bytes were missed, and the old ones left alone");
 }
 
-/// A loss that is on record is a problem as long as nobody has settled it.
+/// Asserts that a recorded loss is still reported as a problem, as long as it is not settled.
 #[track_caller]
 fn still_waits(bed: &Bed) {
     let check = bed.forebay(&["check", text(&bed.tier)]).expect(1).text();
