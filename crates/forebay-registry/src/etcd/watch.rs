@@ -68,7 +68,7 @@ impl Stream {
         let heard = Instant::now();
         let mut open = Open { member, connection, body, text: Vec::new(), heard };
         let created = match open.line(&self.client, deadline) {
-            // The other members are not known to be silent: this one has not agreed.
+            // This member is silent because it has not agreed; another one may.
             Err(Failed::Passing(why)) if why == QUIET => {
                 return Err(self.client.broken(member, &ErrorKind::TimedOut.into()));
             }
