@@ -26,7 +26,7 @@ impl Service for Bytes {
     }
 }
 
-/// Answers 64 bytes with as many as they begin with.
+/// Answers 64 bytes with the number of bytes that the question begins with.
 fn bare() -> std::io::Result<TcpStream> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let asks = TcpStream::connect(listener.local_addr()?)?;
@@ -45,7 +45,7 @@ fn bare() -> std::io::Result<TcpStream> {
     Ok(asks)
 }
 
-/// How often a second it can be done.
+/// How many times a second `act` runs.
 fn rate(mut act: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let (began, mut times) = (Instant::now(), 0u32);
     while began.elapsed() < ROUND {

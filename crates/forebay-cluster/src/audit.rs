@@ -1,5 +1,4 @@
-//! What is wrong with the records of shared stores in a registry, as whoever checks one sees all of them
-//! at one moment.
+//! Checks the records of shared stores in a registry, from all of them at one moment.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +9,7 @@ use crate::keys::{Claim, Fenced, Gate, Given, Member, Partners, Removed, Store};
 
 const STORES: &str = "stores/";
 
-/// A record that no member can use, or a claim that nobody gives back: each with what to do about it.
+/// Lists records that no member can use, and claims that nobody gives back, each with its remedy.
 /// `entries` is all that the registry holds.
 pub fn problems_of(entries: &[Entry]) -> Vec<String> {
     let known: BTreeSet<&str> = entries.iter().map(|entry| &*entry.key).collect();
@@ -20,7 +19,7 @@ pub fn problems_of(entries: &[Entry]) -> Vec<String> {
     problems
 }
 
-/// A store's name, and what of it.
+/// The store's name, and the rest of the key.
 fn parts(key: &str) -> (&str, Option<&str>) {
     let rest = key.strip_prefix(STORES).unwrap_or(key);
     rest.split_once('/').map_or((rest, None), |(store, rest)| (store, Some(rest)))
@@ -49,7 +48,7 @@ fn damaged(entry: &Entry) -> Option<String> {
     }
 }
 
-/// A member is taken out when it holds nothing.
+/// A member is removed only when it holds nothing.
 fn claimed_by_nobody(entry: &Entry, known: &BTreeSet<&str>) -> Option<String> {
     let (store, rest) = parts(&entry.key);
     rest?.strip_prefix("claims/")?;
@@ -93,7 +92,7 @@ mod tests {
                 entry("stores/s/claims/8.0", &claim("b")),
                 "runs/7 is claimed by b, which is no member",
             ),
-            // Of another store.
+            // A claim in another store.
             (
                 entry("stores/t/claims/8.0", &claim("a")),
                 "runs/7 is claimed by a, which is no member",

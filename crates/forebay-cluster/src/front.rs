@@ -1,4 +1,4 @@
-//! What a member asks of its own mount: the front-end implements it.
+//! The interface between a member and its own mount: the front-end implements it.
 
 use std::any::Any;
 use std::path::Path;
@@ -11,34 +11,35 @@ use crate::core::{Access, Ends, Holder, Process, Revision};
 use crate::member::{Change, Changing, Member, Opening};
 use crate::words::{Answer, Question};
 
-/// What lasts until it is dropped: a claim that a writer needs, or a change under way.
+/// A guard that lasts until it is dropped: a claim that a writer needs, or a change under way.
 pub type Guard = Box<dyn Any + Send + Sync>;
 
-/// Where something is done.
+/// The place where an operation is done.
 pub enum Place {
     /// Here, until the guard is dropped.
     Here(Option<Guard>),
-    /// At this member, which is to be asked.
+    /// At this member, which the caller has to ask.
     There(String),
 }
 
-/// What a mount asks of the members of its store. A [`Member`] answers in earnest; its methods of the same
-/// names say more.
+/// The questions of a mount to the members of its store. A [`Member`] implements it; its methods of the same names
+/// say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
-    /// Whether this member is its home for certain, and how far the registry was when it had the file already.
+    /// Whether this member is the file's home for certain; returns how far the registry was when the member already
+    /// had it.
     fn vouches(&self, file: FileKey) -> Option<Revision>;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
-    /// Whether it counts in which directory a file is opened.
+    /// Whether it matters in which directory a file is opened.
     fn needs_dir(&self) -> bool;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
-    /// Whether a directory's rename, for which [`Cluster::change`] gave this guard, may still be made: to be asked right
-    /// before.
+    /// Whether a directory's rename, for which [`Cluster::change`] gave this guard, may still be made: to be asked
+    /// right before the rename.
     fn may_rename(&self, change: &Guard) -> bool;
-    /// Also names the member, whose file is replaced, that is to be asked to make the rename on the store.
+    /// Also returns the member to ask to make the rename on the store: the home of the replaced file.
     fn replace(
         &self,
         file: (FileKey, FileKey),
@@ -55,15 +56,15 @@ pub trait Cluster: Send + Sync {
     fn wait_fit(&self) -> Result<()>;
     fn is_fit(&self) -> bool;
     fn has_heirs(&self, home: &str) -> bool;
-    /// This member.
+    /// The name of this member.
     fn name(&self) -> &str;
-    /// How often a member has begun, as far as this one has heard.
+    /// How often a member has begun, as far as this member has heard.
     fn epoch(&self, member: &str) -> Option<u64>;
-    /// The newest process of another one.
+    /// The newest process of another member.
     fn process(&self, member: &str) -> Option<Process>;
-    /// How far the registry was that this member has heard of.
+    /// The newest registry revision that this member has heard of.
     fn revision(&self) -> Revision;
-    /// How claims of a file have ended of which the mount is still to be told by [`Front::forget`].
+    /// The ends of a file's claims that the mount is still to be told of by [`Front::forget`].
     fn ends(&self, file: FileKey) -> Option<Ends>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
@@ -179,8 +180,8 @@ impl Cluster for Arc<Member> {
     }
 }
 
-/// A home that says something of its copies: its process, and the fill by which it believes this member to have them;
-/// 0 is that of an earlier process.
+/// A home that sends a message about its copies: its process, and the fill by which it believes this member to have
+/// them; fill 0 is that of an earlier process.
 #[derive(Debug, Clone, Copy)]
 pub struct Home<'a> {
     pub name: &'a str,
@@ -188,33 +189,33 @@ pub struct Home<'a> {
     pub fill: u64,
 }
 
-/// What a home believes of who it tells of a file.
+/// What a home believes of the member to which it sends a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// It has, or is sent, all that this builds upon.
+    /// The member has, or is sent, everything that the copy builds upon.
     Owes,
-    /// It is being filled, and is told beside.
+    /// The member is being filled, and gets the copy beside the fill.
     Beside,
 }
 
 /// Copies that are kept for one home.
 #[derive(Debug, Clone, Default)]
 pub struct Kept {
-    /// Each with the number of the claim that it was made under.
+    /// Each file with the number of the claim that it was made under.
     pub files: Vec<(FileKey, u64)>,
-    /// These are all: its fill has ended, and nothing was lost since.
+    /// These are all copies: their fill has ended, and nothing was lost since.
     pub is_whole: bool,
 }
 
-/// What the mount behind a member does with copies of newer bytes: those that it keeps for others, and its
-/// own that others keep. All may wait for the tier or the store.
+/// The handling of copies of newer bytes by the mount behind a member: copies that it keeps for others, and its own
+/// that others keep. All methods may wait for the tier or the store.
 pub trait Keeper: Send + Sync {
     /// Keeps a copy of a file of a home's, made under the claim with this number; durable when this returns.
     /// `words` are those of the home's engine.
     ///
     /// # Errors
     ///
-    /// ENOSPC if the tier has no room; ESTALE if what is kept is not what the words build upon.
+    /// ENOSPC if the tier has no room; ESTALE if the kept copy is not what the words build upon.
     fn keep(
         &self,
         home: Home<'_>,
@@ -225,104 +226,102 @@ pub trait Keeper: Send + Sync {
         bytes: &[u8],
     ) -> Result<()>;
 
-    /// Takes what a home says of all its copies here.
+    /// Takes a message of a home about all its copies here.
     ///
     /// # Errors
     ///
     /// As [`Keeper::keep`].
     fn mark(&self, home: Home<'_>, words: &[u8]) -> Result<()>;
 
-    /// A fill is about to begin: what is kept of the home goes, and what belongs to an older fill is refused from now
-    /// on.
+    /// A fill is about to begin: the copies kept for the home go, and those of an older fill are refused from now on.
     ///
     /// # Errors
     ///
     /// If the tier fails; ESTALE if a newer fill was announced.
     fn begin_fill(&self, home: Home<'_>) -> Result<()>;
 
-    /// Waits for copies of `home` that are being written, and lists what is kept.
+    /// Waits for copies of `home` that are being written, and lists the copies kept.
     fn copies_of(&self, home: &str) -> Kept;
 
     /// Makes a copy a file of this mount's own, durably here and with its partners, that is neither served nor
-    /// brought home yet. What is made so already is left as it is.
+    /// flushed yet. A file that was adopted already is left as it is.
     ///
     /// # Errors
     ///
     /// If the tier fails, or has no such copy.
     fn adopt(&self, home: &str, file: FileKey) -> Result<()>;
 
-    /// From now on an adopted file is served and brought home, and stays newer than the store until
-    /// [`Keeper::settle`].
+    /// From now on an adopted file is served and flushed, and stays newer than the store until [`Keeper::settle`].
     ///
     /// # Errors
     ///
     /// If the tier fails.
     fn take(&self, file: FileKey) -> Result<()>;
 
-    /// Drops what was adopted: its home has come back.
+    /// Drops an adopted file: its home has come back.
     ///
     /// # Errors
     ///
-    /// If the tier fails, or a flush of it does not end: to be tried again.
+    /// If the tier fails, or a flush of the file does not end: to be tried again.
     fn disown(&self, file: FileKey) -> Result<()>;
 
     fn drop_copies(&self, home: &str);
 
-    /// The former home of an adopted file writes nothing to the store any more: what differs there from what
-    /// was flushed here is flushed again.
+    /// The former home of an adopted file no longer writes to the store: where the store differs from what was
+    /// flushed here, the file is flushed again.
     ///
     /// # Errors
     ///
     /// If the store does not answer: to be tried again.
     fn settle(&self, file: FileKey) -> Result<()>;
 
-    /// Sends all newer bytes to a partner, until `stop` says so.
+    /// Sends all newer bytes to a partner, until `stop` returns true.
     ///
     /// # Errors
     ///
-    /// If it does not take them; EINTR if it was stopped.
+    /// If the partner does not take them; EINTR if the fill was stopped.
     fn fill(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()>;
 
-    /// While suspended nothing is brought home, and nothing is served: another may have taken this member's
-    /// place.
+    /// While suspended nothing is flushed or served: another member may have taken this one's place.
     fn suspend(&self, is_suspended: bool);
 
-    /// Another has: it grants the locks that this mount had granted, and who has one here hears of it.
+    /// Another member has taken this one's place: it grants the locks that this mount had granted, and programs with
+    /// a lock here hear of that.
     fn superseded(&self);
 
-    /// Waits a while until no call to the store is under way; whether that is so.
+    /// Waits a while until no call to the store is under way; returns whether that is so.
     fn is_idle(&self) -> bool;
 }
 
-/// The daemon behind a member, as other members see it.
+/// The daemon of a member, as other members see it.
 pub trait Desk: Send + Sync {
-    /// Answers a request to its control socket: the HTTP status, and the answer. Only what members may ask.
+    /// Answers a request to its control socket: the HTTP status, and the answer. Serves only the requests that
+    /// members may make.
     fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value);
 }
 
-/// The mount behind a member. Calls come from threads of the member's own, which hold none of its locks.
+/// The mount behind a member. Its callers are threads of the member, which hold none of the member's locks.
 pub trait Front: Keeper {
-    /// Brings a file's newer bytes home and says whether its claim can go: nothing is dirty, nobody has
-    /// it open for writing or mapped past the daemon, no flight is under way. May take as long as the
-    /// flush does.
+    /// Flushes a file's newer bytes and says whether its claim can go: nothing is dirty, no program has the file open
+    /// for writing or mapped past the daemon, no flight is under way. May take as long as the flush does.
     fn release(&self, file: FileKey) -> bool;
 
-    /// Whether it can go as it is: as [`Front::release`], without bringing anything home.
+    /// Whether the claim can go as things are: as [`Front::release`], without a flush.
     fn is_free(&self, file: FileKey) -> bool;
 
-    /// What is known of the file from the store holds no longer: the next open asks the store, forced;
-    /// the kernel's pages, attributes and names of it are given up. Homes that had it by claims with these `ends` have
-    /// brought it to the store, or were lost; what was heard of a later one ([`Cluster::vouches`]) holds.
+    /// Nothing known of the file from the store is valid any more: the next open asks the store, forced; the kernel's
+    /// pages, attributes and names of it are given up. Homes that had the file by claims with these `ends` have
+    /// flushed it, or were lost; what was heard of a later claim ([`Cluster::vouches`]) stays valid.
     fn forget(&self, file: FileKey, ends: &Ends);
 
-    /// A new file was claimed by another before this member could: who has it open here hears of it.
+    /// Another member claimed a new file before this member could: programs that have it open here hear of that.
     fn lost(&self, file: FileKey);
 
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
 
-    /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
-    /// `bytes` came with the question; what goes with the answer is put into `out`.
+    /// Serves a program of another member, given by name and epoch: `Open` to `Fence` of [`Question`]. `bytes` came
+    /// with the question; bytes that go with the answer are put into `out`.
     fn answer(
         &self,
         from: (&str, u64),
@@ -331,6 +330,6 @@ pub trait Front: Keeper {
         out: &mut Vec<u8>,
     ) -> Answer;
 
-    /// A member is dead, or began anew: what it has open here is closed.
+    /// A member is dead, or began anew: the files that it has open here are closed.
     fn ended(&self, member: &str);
 }

@@ -1,10 +1,10 @@
-//! Many mounts of one backing store as one burst buffer: who holds newer bytes of which file.
+//! Many mounts of one backing store as one burst buffer: which member holds newer bytes of which file.
 //!
 //! - `core` decides: claims, opening, give-back, recall, the gate of directory renames. Pure: input in,
 //!   effects out.
-//! - `keys` says how the registry's keys and values look.
-//! - `locks` has the locks of a file's programs, for its home. Pure.
-//! - `words` is what members ask each other; `peer` carries it.
+//! - `keys` defines the registry's keys and values.
+//! - `locks` has the locks that programs have of a file, for its home. Pure.
+//! - `words` defines the questions between members; `peer` carries them.
 //! - `member` acts: it takes the core's effects to the registry, the peers and the own front-end.
 
 pub mod audit;

@@ -1,8 +1,8 @@
-//! One mount as a member: carries out what the core decides.
+//! One mount as a member: carries out the decisions of the core.
 //!
-//! Every input reaches the core under one lock, and what it decides is put in order before the lock goes:
-//! who waits is answered, and what may wait is queued for [`Hands`]. A file that the core says to forget is
-//! noted in the same moment, so that no open that is answered later believes what was known of it before.
+//! Every input reaches the core under one lock, and its effects are put in order before the lock is released: waiting
+//! callers are answered, and work that may wait is queued for [`Hands`]. A file that the core says to forget is noted
+//! under the same lock: no open that is answered later believes what was known of the file before.
 
 mod copies;
 mod desk;
@@ -48,7 +48,7 @@ pub use self::operate::Missing;
 pub use self::overview::{Overview, Seen};
 pub use crate::core::Holder;
 
-/// What is decided waits no longer than the core's patience; this is for the machine.
+/// The core's decisions take no longer than its patience; this margin is for the machine.
 const MARGIN: Duration = Duration::from_secs(2);
 
 const REGISTRY: usize = 0;
@@ -57,37 +57,37 @@ const MOUNT: usize = 2;
 const COPIES: usize = 3;
 const FENCE: usize = 4;
 
-/// So long a watch may stand still behind a barrier before the barrier writes a key of its own for it to see: a
-/// revision that was somebody else's never reaches a watch of ours.
+/// A barrier writes a key of its own for the watch to see after the watch has stood still for this long: a revision
+/// of another store's key never reaches this store's watch.
 const LAG: Duration = Duration::from_millis(3);
 
-/// One that moves is waited for longer. Each key that a barrier writes is one more for all members to hear of, and to
-/// be waited for by their barriers: where many commit at once, the keys of barriers would be most of it.
+/// A watch that moves is waited for longer. Each key that a barrier writes is one more change for all members to hear
+/// of, and for their barriers to wait for: where many commit at once, barriers' keys would be most of the changes.
 const LAG_MAX: Duration = Duration::from_millis(30);
 
-/// Before a member that is asked for too much at once is asked again.
+/// The pause before a busy member is asked again.
 const BUSY: Duration = Duration::from_millis(20);
 
-/// So long a member waits to hear of what another says of itself.
+/// How long a member waits to hear of a change in another member's key.
 const HEARING: Duration = Duration::from_secs(2);
 
-/// Makes all durable that the store was given by this machine, also by processes that have ended.
+/// Makes everything durable that this machine gave to the store, also by processes that have ended.
 pub type SyncStore = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// Where a program's open goes.
+/// The place that serves a program's open.
 pub enum Opening {
-    /// To this mount's own engine. For a writer the claim is held until the guard is dropped.
+    /// This mount's own engine. For a writer the claim is held until the guard is dropped.
     Here(Option<Held>),
-    /// To the member that is the file's home: ask it with [`Member::ask`].
+    /// The member that is the file's home: ask it with [`Member::ask`].
     There(String),
 }
 
 /// A change of names or attributes.
 pub enum Changing {
-    /// This member makes it, and drops this when it is made.
+    /// This member makes the change, and drops the guard when it is made.
     Here(Change),
     There(String),
-    /// As `Here`, but the member that is named, whose file is replaced, makes the rename on the store.
+    /// As `Here`, but the named member, the home of the replaced file, makes the rename on the store.
     Through(String, Change),
 }
 
@@ -96,7 +96,7 @@ pub struct Member {
     name: String,
     store: String,
     epoch: u64,
-    /// On `CLOCK_BOOTTIME`, as leases count: what hangs on one must end with it, also where the machine slept.
+    /// On `CLOCK_BOOTTIME`, as leases count: what hangs on a lease must end with it, also if the machine slept.
     began: Duration,
     patience: Duration,
     registry: Arc<dyn Registry>,
@@ -105,8 +105,8 @@ pub struct Member {
     asked: Waiting<Way>,
     replies: Waiting<Reply>,
     struck: Waiting<bool>,
-    /// For the registry, for other members, for what the own mount flushes, for copies, and for what stops or
-    /// suspends the mount: none waits behind another.
+    /// For the registry, for other members, for flushes of the own mount, for copies, and for stopping or suspending
+    /// the mount: no kind of work waits behind another.
     hands: [Hands; 5],
     front: OnceLock<Weak<dyn Front>>,
     desk: OnceLock<Box<dyn Desk>>,
@@ -114,37 +114,37 @@ pub struct Member {
     door: OnceLock<Door>,
     lease: Mutex<Option<Box<dyn Lease>>>,
     given_lease: Mutex<Option<Box<dyn Lease>>>,
-    /// How far the watch has come.
+    /// The revision that the watch has reached.
     reached: (Mutex<Revision>, Condvar),
-    /// Files of which nothing that is known holds.
+    /// Files of which the mount's knowledge is no longer valid.
     stale: Mutex<HashMap<FileKey, Stale>>,
-    /// On so many others this member's acknowledged bytes are to be, and whether an fsync fails that reaches
+    /// How many other members are to have this member's acknowledged bytes, and whether an fsync fails that reaches
     /// fewer.
     copies: u8,
     copies_or_fail: bool,
-    /// What all read is read from the store once, each part by one member.
+    /// Each part of a file is read from the store by one member, for all.
     shares_reads: bool,
-    /// Files that were taken over, and that the engine does not serve yet. Each is locked while it begins to:
-    /// who opens it waits for that, and for no other file.
+    /// Files that were taken over, and that the engine does not serve yet. Each is locked while the engine begins to
+    /// serve it: an open waits for that file, and for no other.
     taken: Mutex<HashMap<FileKey, Arc<Mutex<Begun>>>>,
-    /// By partner, the number that goes with all that is sent to it.
+    /// By partner, the fill's number that goes with every message to it.
     fills: Mutex<HashMap<String, u64>>,
-    /// Of what is answered for others at once.
+    /// Places for the questions that are answered for others at once.
     places: Places,
-    /// The newest life of each member that has asked, or that was heard of.
+    /// The newest known life of each member that has asked, or that was heard of.
     heard: Mutex<HashMap<String, u64>>,
-    /// How much longer each partner took for the last copy than its bytes should take.
+    /// How much longer than expected each partner took for its last copy.
     lags: Mutex<HashMap<String, copies::Lag>>,
-    /// Members that did not answer, and until when they are not asked for what the store has.
+    /// Members that did not answer, and until when they are not asked for the store's bytes.
     resting: Mutex<HashMap<String, Instant>>,
     reach: Reach,
-    /// What the registry said last that was no answer, and when.
+    /// The registry's last failure, and when it was.
     trouble: Mutex<Option<(Duration, String)>>,
     sync_store: SyncStore,
     /// Nothing may be served or acknowledged now.
     is_suspended: AtomicBool,
     superseded: AtomicBool,
-    /// Nothing more is brought home for the sake of a give-back.
+    /// No more files are flushed for the sake of a give-back.
     leaving: AtomicBool,
     left: AtomicBool,
 }
@@ -152,7 +152,7 @@ pub struct Member {
 /// Whether the engine serves a file that was taken over.
 struct Begun(bool);
 
-/// Who waits for an answer of the core.
+/// Callers that wait for an answer of the core.
 struct Waiting<T>(Mutex<HashMap<Ticket, SyncSender<T>>>);
 
 impl<T> Default for Waiting<T> {
@@ -170,7 +170,7 @@ impl<T> Waiting<T> {
 
     fn answer(&self, ticket: Ticket, answer: T) {
         if let Some(to) = self.0.lock().remove(&ticket) {
-            let _ = to.send(answer); // Who gave up does not listen.
+            let _ = to.send(answer); // A caller that gave up does not listen.
         }
     }
 
@@ -179,7 +179,7 @@ impl<T> Waiting<T> {
     }
 }
 
-/// A claim that a writer needs: it is not given back before this is dropped.
+/// A claim that a writer needs: it is not given back before this guard is dropped.
 pub struct Held {
     member: Arc<Member>,
     file: FileKey,
@@ -205,7 +205,7 @@ impl Drop for Making {
     }
 }
 
-/// A change under way here.
+/// A change that is under way here.
 pub struct Change {
     member: Arc<Member>,
     ticket: Ticket,
@@ -225,7 +225,7 @@ impl Drop for Change {
 }
 
 impl Member {
-    /// As others know it.
+    /// The name by which others know the member.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -238,44 +238,45 @@ impl Member {
         self.epoch
     }
 
-    /// Whether another process has taken its place.
+    /// Whether another process has taken this member's place.
     pub fn is_superseded(&self) -> bool {
         self.superseded.load(Relaxed)
     }
 
-    /// Where others reach it.
+    /// The address where others reach this member.
     pub fn address(&self) -> String {
         self.door.get().map(|door| door.address().to_string()).unwrap_or_default()
     }
 
-    /// Who holds newer bytes of a file, as far as this member has heard: never waits.
+    /// The holder of newer bytes of a file, as far as this member has heard: never waits.
     pub fn holder(&self, file: FileKey) -> Holder {
         self.core.lock().holder(file)
     }
 
-    /// Whether this member is a file's home for certain: who asks it then needs no barrier. From then on the engine
-    /// serves what was taken over, or brought home by others, and not what it had before. Says how far the registry was
-    /// when it had the file already: asked for later, when the file may be given back, that would be too far.
+    /// Whether this member is a file's home for certain: a member that asks it then needs no barrier. From then on
+    /// the engine serves bytes that were taken over, or flushed by others, and not its earlier ones. Returns how far
+    /// the registry was when this member already had the file: asked for later, when the file may be given back, the
+    /// revision would be too new.
     pub fn vouches(&self, file: FileKey) -> Option<Revision> {
         let vouches = || self.core.lock().vouches(self.now(), file);
         vouches()?;
         self.freshen(file).ok()?;
-        vouches() // It may have been given back while the engine was told.
+        vouches() // The file may have been given back while the engine was told.
     }
 
-    /// From now on whoever opens a file to read it believes what the registry said no longer ago than this.
+    /// From now on opens for reading believe a registry answer that is no older than this.
     pub fn trust(self: &Arc<Member>, trust: Duration) {
         self.feed(Input::Trust(trust));
     }
 
-    /// Whether anybody may be writing to a file: one that this member does not hold, or that a program, here or of
-    /// another member, has open for writing or changes. Never waits.
+    /// Whether a program may be writing to the file: this member does not hold it, or a program, here or of another
+    /// member, has it open for writing or changes it. Never waits.
     pub fn is_written(&self, file: FileKey) -> bool {
         self.core.lock().is_written(file)
     }
 
-    /// How often a member has begun, as far as this one has heard. Its own epoch is what it began with: what others have
-    /// made of it since is not this process.
+    /// How often a member has begun, as far as this one has heard. For this member: the epoch with which it began; a
+    /// newer epoch of its key belongs to another process.
     pub fn epoch_of(&self, member: &str) -> Option<u64> {
         if member == self.name {
             return Some(self.epoch);
@@ -283,12 +284,12 @@ impl Member {
         self.core.lock().member(member).map(|member| member.epoch)
     }
 
-    /// Another member's newest process.
+    /// The newest process of another member.
     pub fn process_of(&self, member: &str) -> Option<Process> {
         self.core.lock().process(member)
     }
 
-    /// How far the registry was that this member has heard of.
+    /// The newest registry revision that this member has heard of.
     pub fn revision(&self) -> Revision {
         self.core.lock().revision()
     }
@@ -303,11 +304,11 @@ impl Member {
         self.core.lock().held()
     }
 
-    /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
+    /// To be called before a file is opened, truncated or locked. `dir` is the directory in which the file was found.
     ///
     /// # Errors
     ///
-    /// EIO if its home is dead and nobody else has its bytes; ETIMEDOUT if the registry does not answer.
+    /// EIO if the file's home is dead and no other member has its bytes; ETIMEDOUT if the registry does not answer.
     pub fn open(
         self: &Arc<Member>,
         file: FileKey,
@@ -325,7 +326,7 @@ impl Member {
                 Ok(Opening::Here(held))
             }
             Way::There { home } | Way::Through { home } => {
-                // What the former home took it has brought to the store, and nothing is owed for that any more.
+                // The former home has flushed all that it accepted; nothing is owed for that any more.
                 self.forget_stale(file);
                 Ok(Opening::There(home))
             }
@@ -333,13 +334,13 @@ impl Member {
         }
     }
 
-    /// Whether it counts in which directory a file is opened: files may be opened without asking the registry, and
-    /// others make files somewhere.
+    /// Whether it matters in which directory a file is opened: files may be opened without asking the registry, and
+    /// others make files in some directory.
     pub fn needs_dir(&self) -> bool {
         self.core.lock().needs_dir()
     }
 
-    /// Before a file is made in a directory; the guard is dropped when it is made, or cannot be.
+    /// To be called before a file is made in a directory; the guard is dropped when the file is made, or cannot be.
     ///
     /// # Errors
     ///
@@ -354,14 +355,14 @@ impl Member {
         }
     }
 
-    /// Right after it was made, before anybody is told.
+    /// To be called right after a file was made, before any program hears of it.
     pub fn created(self: &Arc<Member>, file: FileKey, dir: FileKey, path: &Path) -> Held {
         self.feed(Input::Created { file, dir, path: path.into() });
         Held { member: self.clone(), file }
     }
 
-    /// Before names or attributes of files are changed, each given with its directory. Of two homes one is
-    /// asked to give its file back. `below`: a directory is renamed, and nobody may hold files in it.
+    /// To be called before names or attributes of files are changed, each given with its directory. Of two homes one
+    /// is asked to give its file back. `below`: a directory is renamed, and no other member may hold files in it.
     ///
     /// # Errors
     ///
@@ -376,7 +377,8 @@ impl Member {
         self.granted(ask, below.unwrap_or(Path::new("")))
     }
 
-    /// Before `file` is renamed to `at`, a name that is taken from `over`; each is given with its directory.
+    /// To be called before `file` is renamed to `at`, a name that is taken from `over`; each is given with its
+    /// directory.
     ///
     /// # Errors
     ///
@@ -402,14 +404,14 @@ impl Member {
         }
     }
 
-    /// Asks another member, within the patience. `bytes` go with the question; what comes with the answer
-    /// is put into `out`, from its beginning.
+    /// Asks another member, within the patience. `bytes` go with the question; bytes that come with the answer are
+    /// put into `out`, from its beginning.
     ///
     /// # Errors
     ///
-    /// What the answer refuses: ESTALE for [`Refusal::NotHere`] and [`Refusal::Epoch`] (look again), the errno
-    /// that the call came to. [`Kind::Unavailable`] for [`Refusal::Handle`], and that or [`Kind::TimedOut`] if the
-    /// member is out of reach: it may have happened.
+    /// The refusal in the answer: ESTALE for [`Refusal::NotHere`] and [`Refusal::Epoch`] (look again), the errno with
+    /// which the call failed. [`Kind::Unavailable`] for [`Refusal::Handle`], and that or [`Kind::TimedOut`] if the
+    /// member is out of reach: the request may have been carried out.
     pub fn ask(
         &self,
         home: &str,
@@ -449,7 +451,7 @@ impl Member {
                 sleep(BUSY);
                 continue;
             }
-            // It has begun anew, and this member has not heard of it yet. Nothing was done.
+            // The member has begun anew, and this one has not heard of it yet. Nothing was done.
             let newer =
                 matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);
             if !newer || question.is_of_a_life() || began.elapsed() >= HEARING {
@@ -459,7 +461,7 @@ impl Member {
         };
         self.reach.note(home, question, asked.as_ref().err());
         let answer = asked.map_err(|error| {
-            // For a program it is an error of the file, whatever the network called it.
+            // To a program this is an error of the file, whatever the network called it.
             let timed_out = error.kind() == Kind::TimedOut;
             let kind = if timed_out { Kind::TimedOut } else { Kind::Unavailable };
             Error::new(kind, format!("member {home} was not reached")).with_source(error)
@@ -491,7 +493,7 @@ impl Member {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// Asks the core, and waits for what it comes to.
+    /// Asks the core, and waits for the answer.
     fn settle(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<(Ticket, Way)> {
         asks_the_registry();
         let ticket = self.ticket();
@@ -503,7 +505,7 @@ impl Member {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 self.feed(Input::GaveUp(ticket));
                 self.asked.leave(ticket);
-                // It may have been answered just before; a change that was granted is undone by now.
+                // The answer may have come just before; a change that was granted is undone by now.
                 match answer.try_recv() {
                     Ok(way) if !is_change => Ok((ticket, way)),
                     _ => Err(self.failed(ticket, Why::NoRegistry, path)),
@@ -516,7 +518,7 @@ impl Member {
         *self.trouble.lock() = Some((self.now(), error.to_string()));
     }
 
-    /// Why the registry agreed to nothing for as long as somebody waited.
+    /// Why the registry agreed to nothing while the caller waited.
     fn trouble(&self) -> String {
         let waited = self.patience * PATIENCES + MARGIN;
         match &*self.trouble.lock() {
@@ -547,18 +549,18 @@ impl Member {
         error
     }
 
-    /// Gives the core an input, and puts in order what comes of it.
+    /// Gives the core an input, and puts its effects in order.
     fn feed(self: &Arc<Member>, input: Input) {
         let mut core = self.core.lock();
         let effects = core.handle(self.now(), input);
-        // Under the lock: what one input came to is in order before what the next comes to.
+        // Under the lock: the effects of one input are in order before those of the next.
         for effect in effects {
             self.carry_out(effect);
         }
     }
 
-    /// The same for who waits for what comes of it: a barrier that begins with his input is his to ask for, which
-    /// saves two threads to be woken.
+    /// As `feed`, for a caller that waits for the outcome: the caller itself asks for a barrier that begins with its
+    /// input, which saves waking two threads.
     fn feed_waiting(self: &Arc<Member>, input: Input) {
         let mut begun = None;
         let mut core = self.core.lock();
@@ -607,7 +609,7 @@ impl Member {
             }),
             Effect::Forget { file, end } => {
                 self.note_stale(file, end);
-                // An open does it, too.
+                // An open does this, too.
                 self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
             Effect::Lost { file } => self.hands[MOUNT].run(move || {
@@ -655,11 +657,11 @@ impl Member {
         }
     }
 
-    /// The core knows the leases by what they are for.
+    /// Replaces the core's stand-ins by the numbers of the leases.
     ///
     /// # Errors
     ///
-    /// Once this member has given them up: without its lease a key would stay for ever.
+    /// If this member has given its leases up: without a lease a key would stay for ever.
     fn leased(&self, mut commit: Commit) -> Result<Commit> {
         let number = |of: &Mutex<Option<Box<dyn Lease>>>| {
             let number = of.lock().as_ref().map(|lease| lease.id());
@@ -697,7 +699,7 @@ impl Member {
         }
     }
 
-    /// Asks for a revision as new as every commit that has returned, which the watch has reached or will.
+    /// Asks for a revision as new as every commit that has returned, and that the watch has reached or will reach.
     fn ask_barrier(self: &Arc<Member>, ticket: Ticket) {
         let newest = match self.registry.barrier() {
             Ok(newest) => newest,
@@ -706,7 +708,7 @@ impl Member {
         if self.catches_up(newest) {
             return self.barrier_ends(ticket, Ok(newest));
         }
-        // Whoever asked has his patience for one question only.
+        // The caller has time for one request only.
         let member = self.clone();
         self.hands[REGISTRY].run(move || {
             let written = member.tick();
@@ -737,7 +739,7 @@ impl Member {
         self.feed(Input::Barrier(ticket, reached.map_err(drop)));
     }
 
-    /// Writes a key of its own, for the watch to see.
+    /// Writes a key of this member's own, for the watch to see.
     fn tick(&self) -> Result<Revision> {
         let key = format!("stores/{}/ticks/{}", self.store, self.name);
         let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE))?;

@@ -1,5 +1,4 @@
-//! What members ask of each other. A question is a small JSON value, and may come with bytes; so is
-//! its answer.
+//! The questions between members. A question is a small JSON value, and may come with bytes; so is its answer.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +9,8 @@ use serde_json::Value;
 use crate::core::Revision;
 use crate::locks::{LockAnswer, LockAsk};
 
-/// Every question says who asks, and which epoch of the asked member it believes in; a member whose
-/// epoch is another refuses ([`Refusal::Epoch`]).
+/// The head of every question names the asker, and the epoch that the asker believes the asked member to have; a
+/// member with another epoch refuses ([`Refusal::Epoch`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     pub store: String,
@@ -24,38 +23,39 @@ pub struct Head {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
-    /// Whether it holds this file, of a directory that it has claimed for new files. Answered once it knows: what it
-    /// was just making there may be this file.
+    /// Whether the asked member holds this file, of a directory that it has claimed for new files. Answered once it
+    /// knows: a file that it is just making there may be this one.
     Holds {
         file: FileKey,
         dir: FileKey,
     },
-    /// Somebody else wants the file: flush it and give its claim back.
+    /// Another member wants the file: flush it and give its claim back.
     Recall {
         file: FileKey,
     },
-    /// The same for all files at or below a path, and no new ones are to be made there while the gate stands.
+    /// As `Recall`, for all files at or below a path; no new ones are to be made there while the gate stands.
     RecallBelow {
         #[serde(with = "any_path")]
         path: PathBuf,
     },
-    /// The file was changed by name or attribute while it was not claimed, or so it was thought: look at
-    /// the store again.
+    /// The file's names or attributes were changed while it was not claimed, as far as the asker knew: look at the
+    /// store again.
     Changed {
         file: FileKey,
     },
-    /// The asker has put a key at this revision: has the asked member, which may open files without asking the registry,
-    /// heard of it? Answered once it has; after a while with how far it is.
+    /// The asker has put a key at this revision: has the asked member, which may open files without asking the
+    /// registry, heard of it? Answered once it has; after a while with how far it is.
     Reached {
         revision: u64,
     },
-    /// A program elsewhere opens the file: the answer has a handle. Its home decides whether the program may.
+    /// A program of another member opens the file: the answer has a handle. The home decides whether the program may.
     Open {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
         write: bool,
-        /// `None`: it has the file open already, and goes on with it at another home, or a daemon compares it.
+        /// `None`: the program has the file open already, and goes on with it at another home, or a daemon compares
+        /// it.
         program: Option<Opener>,
     },
     Close {
@@ -66,24 +66,25 @@ pub enum Question {
         offset: u64,
         len: u32,
     },
-    /// The bytes come with it. `sync`: they are durable at the home before the answer, and all that was written before.
+    /// The bytes come with the question. `sync`: they, and everything written before, are durable at the home before
+    /// the answer.
     ///
-    /// `number`, here and in whatever else changes a file: it rises with each change that the asker asks for, and is new
-    /// in each. See [`Question::Fence`].
+    /// `number`, here and in every question that changes a file: it rises with each change that the asker requests,
+    /// and is new in each. See [`Question::Fence`].
     Write {
         handle: u64,
         number: u64,
         offset: u64,
         sync: bool,
     },
-    /// Pages of a mapping, not synced: of these bytes those are written that lie before the end of the file as its home
-    /// knows it.
+    /// Pages of a mapping, not synced: only bytes before the end of the file, as its home knows it, are written.
     Overwrite {
         handle: u64,
         number: u64,
         offset: u64,
     },
-    /// As [`Question::Write`], to the end of the file as its home knows it. One that comes twice through this handle is done once.
+    /// As [`Question::Write`], at the end of the file as its home knows it. An append that comes twice through this
+    /// handle is done once.
     Append {
         handle: u64,
         number: u64,
@@ -92,7 +93,8 @@ pub enum Question {
     Sync {
         handle: u64,
     },
-    /// A descriptor of the handle was closed: where bytes are to be on the store by then, they are.
+    /// A descriptor of the handle was closed: bytes that are to be on the store by then are there when this is
+    /// answered.
     Flush {
         handle: u64,
     },
@@ -121,15 +123,15 @@ pub enum Question {
         number: u64,
         change: NameChange,
     },
-    /// Whatever the asker has asked for under smaller numbers, here or of a home that asks this one for it, changes this
-    /// file no more, also what comes yet: it has told its programs that it does not know what became of that, and they
-    /// have gone on.
+    /// No change that the asker requested under smaller numbers, here or from a home that passed it on to this one,
+    /// changes this file any more, also if it is still to come: the asker has told its programs that the outcome is
+    /// unknown, and they have gone on.
     Fence {
         file: FileKey,
         number: u64,
     },
     /// Bytes of an unclaimed file as the store had them in this version: the asked member reads the part that
-    /// they lie in for all.
+    /// contains them for all.
     Fetch {
         version: Version,
         #[serde(with = "any_path")]
@@ -137,44 +139,44 @@ pub enum Question {
         offset: u64,
         len: u32,
     },
-    /// A request to the control socket of the asked member's daemon, of those that members may make.
+    /// A request to the control socket of the asked member's daemon, one of those that members may make.
     Daemon {
         method: String,
         path: String,
         body: Value,
     },
-    /// A copy of newer bytes of the asker's, to be durable before the answer. With it come `words` bytes of
-    /// what the asker's engine says of the file, and then the file's.
+    /// A copy of newer bytes of the asker's, to be durable before the answer. With it come `words` bytes from the
+    /// asker's engine about the file, and then the file's bytes.
     Copy {
         file: FileKey,
-        /// The number of the claim that it is made under.
+        /// The number of the claim under which the copy is made.
         number: u64,
-        /// Of the fill that began this partnership.
+        /// The fill that began this partnership.
         fill: u64,
-        /// It goes to all while the asked member is being filled: what it builds upon may come with the fill.
+        /// The copy goes to all while the asked member is being filled: what it builds upon may come with the fill.
         #[serde(default)]
         beside: bool,
         words: u32,
     },
-    /// What the asker's engine says of all its copies at the asked member: the words come with it.
+    /// A message of the asker's engine about all its copies at the asked member: the words come with the question.
     Mark {
         fill: u64,
     },
-    /// The asked member is to drop all that it has of the asker, and to remember this number: what comes under
-    /// an older one is refused from then on.
+    /// The asked member is to drop all its copies of the asker's bytes, and to remember this number: messages of an
+    /// older fill are refused from then on.
     BeginFill {
         fill: u64,
     },
-    /// Of a file's locks, to its home.
+    /// A request for a file's locks, to its home.
     Lock {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
-        /// Of the member that asks: what it had before it began anew is not its own any more.
+        /// The epoch of the asker: locks from before it began anew are no longer its own.
         epoch: u64,
         ask: LockAsk,
     },
-    /// The home has granted what a program of the asked member waited for.
+    /// The home has granted the lock for which a program of the asked member waited.
     Granted {
         number: u64,
     },
@@ -185,7 +187,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// Whether it is about a file that is open at the asked member, which only that very process knows.
+    /// Whether the question is about a file that is open at the asked member, which only that very process knows.
     pub fn needs_handle(&self) -> bool {
         match self {
             Question::Close { .. }
@@ -218,7 +220,7 @@ impl Question {
         }
     }
 
-    /// Whether it carries bytes of files, or has them made durable: it may wait for the tier or the store.
+    /// Whether the question carries bytes of files, or has them made durable: it may wait for the tier or the store.
     pub fn is_of_bytes(&self) -> bool {
         matches!(
             self,
@@ -234,13 +236,13 @@ impl Question {
         )
     }
 
-    /// Whether it is for one life of the asked member: another has nothing of what it is about.
+    /// Whether the question is for one life of the asked member: another life has nothing to which it applies.
     pub fn is_of_a_life(&self) -> bool {
         let of_locks = matches!(self, Question::Lock { .. } | Question::Reclaimed { .. });
         of_locks || self.needs_handle()
     }
 
-    /// Where the file is that it asks for, if it says so.
+    /// The path of the file that the question is about, if it names one.
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
             Question::Open { path, .. }
@@ -299,9 +301,9 @@ pub enum NameChange {
         #[serde(with = "any_path")]
         path: PathBuf,
     },
-    /// The asker renames a file of its own over one of the home's, which makes the rename on the store: what
-    /// is replaced is this file, or it is refused. `by`: whose change it is, if the asker was asked for it. A fence of that
-    /// one's gives it up, too.
+    /// The asker renames a file of its own over one of the home's, and the home makes the rename on the store: the
+    /// replaced file must be this one, or the rename is refused. `by`: the member that asked the asker for the
+    /// change, if one did. A fence of that member also gives the change up.
     Replace {
         file: FileKey,
         #[serde(with = "any_path")]
@@ -324,7 +326,7 @@ pub enum NameChange {
 }
 
 impl NameChange {
-    /// The file that it is about.
+    /// The file that the change is about.
     pub fn file(&self) -> FileKey {
         match self {
             NameChange::SetAttr { file, .. }
@@ -337,7 +339,7 @@ impl NameChange {
         }
     }
 
-    /// The files that it changes: that one, and what loses its name to it.
+    /// The files that the change affects: that one, and the file that loses its name to it.
     pub fn files(&self) -> Vec<FileKey> {
         let over = match self {
             NameChange::Replace { over, .. } => Some(*over),
@@ -348,7 +350,7 @@ impl NameChange {
         [file].into_iter().chain(over.filter(|over| *over != file)).collect()
     }
 
-    /// Who asked the asker for it.
+    /// The member that asked the asker for the change.
     pub fn by(&self) -> Option<&By> {
         match self {
             NameChange::Replace { by, .. } => by.as_ref(),
@@ -356,7 +358,7 @@ impl NameChange {
         }
     }
 
-    /// The names after which the store answers otherwise once it is made.
+    /// The names for which the store's answers differ once the change is made.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let (one, other) = match self {
             NameChange::SetAttr { path, .. }
@@ -372,7 +374,7 @@ impl NameChange {
     }
 }
 
-/// Who asks for a change: a member in one of its lives, with the change's number.
+/// The member that asks for a change: one of its lives, with the change's number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct By {
     pub member: String,
@@ -380,22 +382,22 @@ pub struct By {
     pub number: u64,
 }
 
-/// The program that asks, by which its file's home decides what it may do. Its member is trusted for what it says of
+/// The program that asks, by which the file's home decides what the program may do. Its member is trusted to describe
 /// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asker {
     pub uid: u32,
     pub gid: u32,
-    /// Its other groups. `None`: its member cannot see them, and relies on its own kernel, which could.
+    /// The program's other groups. `None`: its member cannot see them, and relies on its own kernel, which could.
     pub groups: Option<Vec<u32>>,
-    /// Its effective capabilities: bit N is capability N of capabilities(7).
+    /// The program's effective capabilities: bit N is capability N of capabilities(7).
     pub capable: u64,
-    /// In a user namespace of its own its capabilities are for files of these alone.
+    /// In a user namespace of its own, the program's capabilities apply to files of these users and groups alone.
     #[serde(default)]
     pub within: Option<Within>,
 }
 
-/// Users and groups of a user namespace (user_namespaces(7)), by what they are outside: the first, and how many.
+/// Users and groups of a user namespace (user_namespaces(7)), by their numbers outside: the first, and how many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Within {
     pub uids: Vec<(u32, u32)>,
@@ -411,21 +413,21 @@ impl Within {
     }
 }
 
-/// A program that opens a file: R_OK, W_OK and X_OK of access(2) as they are wanted.
+/// A program that opens a file: the wanted R_OK, W_OK and X_OK of access(2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opener {
     pub asker: Asker,
     pub wants: i32,
 }
 
-/// A size that is set. Who has the file open for writing needs no right to write it.
+/// A size to set. A program that has the file open for writing needs no right to write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewSize {
     pub size: u64,
     pub is_open: bool,
 }
 
-/// `SetAttr` on the wire. `None` leaves as it is; of a time, `Some(None)` means now.
+/// `SetAttr` on the wire. `None` leaves a value as it is; for a time, `Some(None)` means now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Set {
     pub mode: Option<u32>,
@@ -437,7 +439,7 @@ pub struct Set {
     pub mtime: Option<Option<Timestamp>>,
 }
 
-/// What is there, even null: of a time, null means now, and none at all means as it was.
+/// Reads a value that is present, even null: for a time, null means now, and an absent one leaves it as it was.
 fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Timestamp>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
@@ -463,36 +465,36 @@ pub struct Attrs {
 pub enum Answer {
     Done,
     Holds(bool),
-    /// The claim is given back; `false`: it is in use and stays.
+    /// The claim is given back; `false`: the file is in use and the claim stays.
     Given(bool),
-    /// It has heard of all up to this revision.
+    /// The member has heard of everything up to this revision.
     Reached(u64),
-    /// `as_of` is a revision of the registry's by which the home had the file already: that it was given back before is
-    /// old news.
+    /// `as_of` is a registry revision at which the home already had the file: an earlier give-back of it is old news.
     Opened {
         handle: u64,
         attrs: Attrs,
         as_of: Revision,
     },
-    /// Bytes come with it: fewer than asked for at the end of the file.
+    /// Bytes come with the answer: fewer than asked for at the end of the file.
     Bytes,
-    /// The same, and nobody had the file open for writing when they were read.
+    /// As `Bytes`; no program had the file open for writing when they were read.
     QuietBytes,
-    /// Where an append ended.
+    /// The offset at which an append ended.
     At(u64),
     /// In the order of the question; `None` where the file is not held here.
     Attrs(Vec<Option<Attrs>>),
-    /// `as_of`: as in [`Answer::Opened`], of the claim under which it was made.
+    /// `as_of`: as in [`Answer::Opened`], for the claim under which the change was made.
     Changed {
         attrs: Option<Attrs>,
         as_of: Revision,
     },
-    /// What the daemon answered, with its HTTP status.
+    /// The daemon's answer, with its HTTP status.
     Said {
         status: u16,
         body: Value,
     },
-    /// `ends`: how often the asking member's locks were given back there, since it was dead or had begun anew.
+    /// `ends`: how often the asking member's locks were given back at the home, since the member was dead or had
+    /// begun anew.
     Lock {
         answer: LockAnswer,
         ends: u64,
@@ -503,15 +505,15 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {
-    /// The asked member is not, or no longer, of that epoch.
+    /// The asked member no longer has that epoch, or never had it.
     Epoch(u64),
-    /// It does not hold the file: the asker looks again for who does.
+    /// The asked member does not hold the file: the asker looks again for the holder.
     NotHere,
-    /// It is asked for too much at once: nothing was done, and it may be asked again.
+    /// The asked member has too many questions at once: nothing was done, and the asker may ask again.
     Busy,
-    /// A handle of before a restart, or one that was closed: EIO for whoever wrote through it.
+    /// A handle from before a restart, or one that was closed: EIO for a program that wrote through it.
     Handle,
-    /// What the call came to.
+    /// The error of the call.
     Errno(i32, String),
 }
 

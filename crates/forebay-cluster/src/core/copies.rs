@@ -1,7 +1,8 @@
 //! Partners that keep copies of this member's durable bytes, and may take it over.
 //!
-//! One is chosen, filled, and named in the registry: from before that commit is sent everything that is
-//! acknowledged needs it, until a commit that names it no more has returned.
+//! A partner is chosen, filled, and named in the registry. Everything that is acknowledged needs the
+//! partner from before the commit that names it is sent, until a commit that no longer names it has
+//! returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,53 +15,55 @@ use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, Fitness, Keeper, Keepers, Rule, Ticket};
 use crate::keys;
 
-/// Who is to drop what it has is asked once in so many patiences.
+/// A dismissed member is asked to drop its copies once in this many patiences.
 const DISMISS: u32 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is to drop what it has of an earlier fill, and has not said that it did: it takes nothing yet.
+    /// The partner is to drop what it has of an earlier fill, and has not confirmed that: it takes
+    /// nothing yet.
     Chosen,
     Filling,
-    /// It has everything; the commit that names it is under way, or to be repeated.
+    /// The partner has everything; the commit that names it is under way, or to be repeated.
     Joining,
     InSync,
-    /// It is to be named no more.
+    /// The partner is no longer to be named.
     Leaving,
 }
 
 #[derive(Debug)]
 struct Partner {
     fill: u64,
-    /// How many had begun to be filled when this one had; 0: it had all at our start.
+    /// How many fills had begun when this partner's began; 0: the partner had everything when this
+    /// process started.
     joined: u64,
     state: State,
-    /// Who waits until it counts no more, and since when.
+    /// Callers that wait until the partner no longer counts, and since when.
     strikes: Vec<(Ticket, Duration)>,
 }
 
-/// Who is no partner, and may have copies from when it was one.
+/// A member that is no partner, and may have copies from when it was one.
 #[derive(Debug)]
 struct Dismissal {
     fill: u64,
-    /// When it is asked again; `None`: it has nothing any more.
+    /// When the member is asked again; `None`: it has no copies any more.
     again: Option<Duration>,
 }
 
-/// Partners of this member.
+/// The partners of this member.
 #[derive(Debug, Default)]
 pub struct Copies {
     wanted: u8,
     partners: BTreeMap<String, Partner>,
-    /// Who failed, and when it may be chosen again: after the patience.
+    /// Members that failed, and when each may be chosen again: after the patience.
     failed: BTreeMap<String, Duration>,
     dismissed: BTreeMap<String, Dismissal>,
     fills: u64,
     joined: u64,
-    /// Whom the registry names, as of the newest commit or event that is known, and its revision.
+    /// The partners that the registry names, as of the newest known commit or event, and its revision.
     named: BTreeSet<String>,
     revision: Option<Revision>,
-    /// Whom commits name that may still come to pass.
+    /// Partners named by commits that may still come to pass.
     may_be_named: BTreeSet<String>,
     is_sent: bool,
     not_before: Duration,
@@ -71,7 +74,7 @@ impl Copies {
         Copies { wanted, ..Copies::default() }
     }
 
-    /// Whether anybody may take this member over.
+    /// Whether another member may take this one over.
     pub fn has_heirs(&self) -> bool {
         !self.named.is_empty() || !self.may_be_named.is_empty()
     }
@@ -92,13 +95,13 @@ impl Copies {
     }
 }
 
-/// Rendezvous hashing: each pair has a weight that nothing else changes.
+/// Rendezvous hashing: each pair has a weight that no other member changes.
 fn weight(of: &str, partner: &str) -> u64 {
     xxh3_64(&[of.as_bytes(), &[0], partner.as_bytes()].concat())
 }
 
 impl Core {
-    /// How many have joined those that are told of copies so far: see [`Core::keepers_of`].
+    /// How many partners have joined so far: see [`Core::keepers_of`].
     pub fn joined(&self) -> u64 {
         self.copies.joined
     }
@@ -107,7 +110,8 @@ impl Core {
         self.keepers_of(u64::MAX)
     }
 
-    /// Those for a round that began when so many had joined: who came later has none of its first pieces.
+    /// The keepers for a round that began when `joined` partners had joined: a later one lacks the
+    /// round's first pieces.
     pub fn keepers_of(&self, joined: u64) -> Keepers {
         let mut keepers = Keepers { wanted: self.copies.wanted, ..Keepers::default() };
         for (name, partner) in &self.copies.partners {
@@ -124,7 +128,8 @@ impl Core {
         keepers
     }
 
-    /// What copies of a file carry. `None`: it is not claimed yet; a copy has to wait for that.
+    /// The claim's number, which copies of a file carry. `None`: the file is not claimed yet, and a copy
+    /// has to wait.
     pub fn claim_number(&self, file: FileKey) -> Option<u64> {
         let claim = self.mirror.claims.get(&file)?;
         (claim.member == self.me || self.may_still_claim(&claim.member)).then_some(claim.number)
@@ -142,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Its lease has run out: the registry is away.
+    /// Whether the member's lease has run out: the registry is away.
     pub(super) fn is_cut_off(&self) -> bool {
         self.lease_until.is_some_and(|until| self.now >= until)
     }
@@ -157,7 +162,7 @@ impl Core {
             .map(|(name, (member, _))| (name, member))
     }
 
-    /// Those that the registry names at a start have all that was acknowledged before it.
+    /// Partners that the registry names at a start have all that was acknowledged before it.
     pub(super) fn begin_copies(&mut self) {
         self.learn_named();
         for name in self.copies.named.clone() {
@@ -177,7 +182,8 @@ impl Core {
         }
     }
 
-    /// What the registry has now. Commits that were sent before compare an older revision.
+    /// Takes in which partners the registry names now. Commits that were sent before compare an older
+    /// revision.
     fn named_are(&mut self, named: BTreeSet<String>) {
         self.copies.may_be_named.clear();
         for (name, partner) in &mut self.copies.partners {
@@ -189,7 +195,7 @@ impl Core {
         self.let_go();
     }
 
-    /// Those that are to leave and are not named any more.
+    /// Drops partners that are to leave and are no longer named.
     fn let_go(&mut self) {
         let copies = &mut self.copies;
         let gone = |(name, partner): (&String, &Partner)| {
@@ -218,11 +224,12 @@ impl Core {
         asked.into_iter().for_each(|it| it.again = None);
     }
 
-    /// Whoever was struck off while it was away, or by an earlier process, does not know it.
+    /// Tells other members to drop their copies: one that was struck off while away, or by an earlier
+    /// process, does not know.
     fn dismiss_others(&mut self) {
         let copies = &self.copies;
         if copies.wanted == 0 && !self.mirror.partners.contains_key(&self.me) {
-            return; // It never had any.
+            return; // This member never had partners.
         }
         let may_count = |name: &String| {
             copies.partners.contains_key(name)
@@ -258,7 +265,8 @@ impl Core {
         self.name_partners();
     }
 
-    /// What was synced before this, and is not sent to it, is durable here: the fill brings it.
+    /// Bytes that were synced before the fill began were not sent to the partner, but are durable here:
+    /// the fill brings them.
     pub(super) fn fill_begun(&mut self, partner: &str, fill: u64) {
         if let Some(found) = self.copies.partners.get_mut(partner)
             && (found.state, found.fill) == (State::Chosen, fill)
@@ -281,7 +289,7 @@ impl Core {
         self.name_partners();
     }
 
-    /// Writes down who counts, one commit at a time.
+    /// Writes down which partners count, one commit at a time.
     fn name_partners(&mut self) {
         let copies = &self.copies;
         let to_name = copies.to_name();
@@ -316,13 +324,13 @@ impl Core {
                     self.named_are(named);
                 }
             }
-            // One of before has come to pass: the mirror will tell.
+            // An earlier commit has come to pass: the mirror will tell.
             Ok(Outcome::Refused { .. }) | Err(()) => self.copies.not_before = self.now + PAUSE,
         }
         self.tend_copies();
     }
 
-    /// Chooses, replaces, and gives up.
+    /// Chooses partners, replaces them, and gives them up.
     pub(super) fn tend_copies(&mut self) {
         self.learn_named();
         let (now, patience) = (self.now, self.patience);
@@ -357,7 +365,8 @@ impl Core {
         self.name_partners();
     }
 
-    /// Who died keeps its place until another has all that it has: it may come back with its copies.
+    /// A dead partner keeps its place until another has all that it has: it may come back with its
+    /// copies.
     fn leave_partners(&mut self) {
         let wanted = usize::from(self.copies.wanted);
         let alive = &self.mirror.alive;
@@ -378,7 +387,7 @@ impl Core {
         self.let_go();
     }
 
-    /// The heaviest, if possible of a failure domain that no partner is of.
+    /// The heaviest candidate, if possible of a failure domain that has no partner yet.
     fn choose(&self) -> Option<String> {
         let taken = |(name, _): &(&String, &keys::Member)| {
             self.copies.partners.contains_key(*name) || self.copies.failed.contains_key(*name)
@@ -393,7 +402,7 @@ impl Core {
             .map(|(name, _)| name.clone())
     }
 
-    /// Nothing is acknowledged any more.
+    /// From here on nothing is acknowledged.
     pub(super) fn end_copies(&mut self) {
         for partner in self.copies.partners.values_mut() {
             for (ticket, _) in partner.strikes.drain(..) {

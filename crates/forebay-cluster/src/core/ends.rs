@@ -1,4 +1,4 @@
-//! Ends of claims, as a member hears of them.
+//! The ends of claims, as a member hears of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use forebay_registry::Revision;
 
 use crate::keys;
 
-/// A process of another member, as far as this one has heard.
+/// A process of another member, as far as this member has heard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     pub epoch: u64,
-    /// Another one if the tier has lost what was never synced.
+    /// Differs if the tier has lost bytes that were never synced.
     pub boot: String,
-    /// The first of those whose place nobody has taken since ([`keys::Member::line`]).
+    /// The first process of the line: no member has taken the place of any since ([`keys::Member::line`]).
     pub line: u64,
 }
 
@@ -26,8 +26,9 @@ impl From<&keys::Member> for Process {
 /// The newest process of each member.
 pub type Processes = BTreeMap<String, Process>;
 
-/// Claims of a file that were put before a revision have ended, and these were the members' processes when that was
-/// heard: what they are later says nothing of how a claim ended. Whoever ends another's claim has raised its epoch before.
+/// Claims of a file that were put before `at` have ended. `processes` are the members' processes when that was heard:
+/// later processes say nothing of how a claim ended. A member that ends another's claim has raised the other's epoch
+/// before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     pub at: Revision,
@@ -39,7 +40,8 @@ pub struct End {
 pub struct Ends(Vec<End>);
 
 impl Ends {
-    /// Of ends with no member's start between them the last says all: there are at most as many as members have begun.
+    /// Consecutive ends with no member's start between them merge into the last one: there are at most as many ends
+    /// as starts.
     pub fn add(&mut self, end: End) {
         match self.0.last_mut() {
             Some(last) if last.processes == end.processes => last.at = last.at.max(end.at),
@@ -51,12 +53,12 @@ impl Ends {
         ends.0.iter().for_each(|end| self.add(end.clone()));
     }
 
-    /// How the claim ended that stood at this revision, if it has.
+    /// How the claim that stood at this revision ended, if it has.
     pub fn of_claim(&self, as_of: Revision) -> Option<&End> {
         self.0.iter().filter(|end| as_of < end.at).min_by_key(|end| end.at)
     }
 
-    /// All claims that were put before have ended.
+    /// The revision before which all claims have ended.
     pub fn newest(&self) -> Revision {
         self.0.iter().map(|end| end.at).max().unwrap_or_default()
     }

@@ -1,28 +1,29 @@
-//! A member's read grant: while it stands, files that nobody has claimed are opened by what the mirror says, without
-//! a barrier.
+//! The read grant of a member. While it stands, the member opens files that nobody has claimed by what its mirror
+//! says, without a barrier.
 //!
-//! A grant is one key, `grants/M`, on the lease of its member's process. Whoever claims a file, or begins to make
-//! files in a directory (or to bring names there), does so by a commit at some revision R. He goes on when each member
-//! whose grant is older than R has said that its mirror has reached R, or its grant is gone. The grant stays: its
-//! member knows of the claim now.
+//! A grant is one key, `grants/M`, on the lease of its member's process. A member that claims a file, or begins to
+//! make files in a directory (or to bring names there), does so by a commit at some revision R. It goes on when each
+//! member whose grant is older than R has said that its mirror has reached R, or its grant is gone. The grant stays:
+//! its member knows of the claim now.
 //!
-//! So whoever opens by a grant, put at P, has missed no claim that counts. Take one at R.
+//! A member that opens by a grant, put at P, has missed no claim that counts. Take a claim at R.
 //!
 //! - P is newer than R. The grant counts once the mirror has reached P, and then it has the claim
 //!   ([`Rule::GrantReached`]).
-//! - P is older, and the member has said that it has reached R ([`Rule::ClaimWaitsForGrants`],
+//! - P is older, and the grant's member has said that it has reached R ([`Rule::ClaimWaitsForGrants`],
 //!   [`Rule::AnswerMeansReached`]). What was said of a mirror stays true, also of the member's next process: a mirror
-//!   only goes on, and each process begins with all keys as they are then. So it is remembered by member, not by grant.
-//! - P is older, and the grant is gone from the mirror of who claims. That one had reached R by then: no older grant
-//!   was unknown to it. If its member gave it up, it had ceased to open by it before. If its lease has run out, it had
-//!   ceased before, by its own clock ([`Rule::GrantEndsWithLease`]). If a later process of the member deleted it, that
-//!   one has the tier, and so the earlier one has ended.
+//!   only goes on, and each process begins with all keys as they are then. Answers are therefore remembered by
+//!   member, not by grant.
+//! - P is older, and the grant is gone from the claimer's mirror. The claimer's mirror had reached R by then, and
+//!   knew every older grant. If the grant's member gave it up, the member had ceased to open by it before. If its
+//!   lease has run out, the member had ceased before, by its own clock ([`Rule::GrantEndsWithLease`]). If a later
+//!   process of the member deleted the grant, that process has the tier, and the earlier one has ended.
 //!
-//! New files are claimed a moment after they are made, and nobody waits for that. The key of their directory tells of
-//! them: whoever makes the first one has waited for that key as for a claim ([`Rule::CreatesWaitForGrants`]). While
-//! others make files in a directory those are asked, and no grant counts there ([`Rule::CreatorsBeforeGrant`]). That
-//! key goes after the files in it are claimed, so who has heard that it went has heard of the claims. How others are
-//! asked is in [`holders`](super::holders).
+//! New files are claimed a moment after they are made, and no program waits for that. The key of their directory
+//! tells of them: the member that makes the first file has waited for that key as for a claim
+//! ([`Rule::CreatesWaitForGrants`]). While others make files in a directory they are asked, and no grant counts there
+//! ([`Rule::CreatorsBeforeGrant`]). The key goes after the files in the directory are claimed: a member that has
+//! heard that it went has heard of the claims. How others are asked is in [`holders`](super::holders).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,20 +35,20 @@ use super::holders::LAGS;
 use super::own::SOMEWHERE;
 use super::{Core, Doing, Effect, OWN_LEASE, Reply, Rule, Ticket};
 
-/// So many opens behind barriers, within this time, are worth a grant.
+/// This many opens behind barriers, within this time, are worth a grant.
 const LOOKS: u32 = 3;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// So often what a grant saves is weighed against what it costs.
+/// How often the savings of a grant are weighed against its costs.
 const WEIGH: Duration = Duration::from_secs(5);
 
-/// After a grant that cost more than it saved, before another is taken: at first, and at most. Twice as long each
-/// time, unless the grant lived long enough to have been worth it.
+/// How long no other grant is taken after one that cost more than it saved: at first, and at most. The time doubles,
+/// unless the grant lived long enough to have been worth it.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(60);
 const WORTH: u32 = 8;
 
-/// A grant that nobody used for so long goes: whoever claims anything asks for it.
+/// A grant that is unused for this long goes: every claim has to ask about it.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +56,7 @@ enum State {
     /// Its commit is under way.
     Asked,
     Stands(Revision),
-    /// It counts no more; the mirror may have the key only from this revision on.
+    /// The grant no longer counts; the mirror may have the key only from this revision on.
     Leaving(Revision),
 }
 
@@ -75,17 +76,17 @@ impl Grant {
     }
 }
 
-/// What a grant has saved and cost for some time.
+/// The savings and the costs of a grant in some time.
 #[derive(Debug)]
 struct Scale {
     since: Duration,
-    /// Barriers.
+    /// Barriers saved.
     served: u32,
-    /// Answers to who claims.
+    /// Answers to members that claim.
     said: u32,
 }
 
-/// Somebody wants to know when the mirror has reached a revision.
+/// A question that waits until the mirror has reached a revision.
 #[derive(Debug)]
 struct Curious {
     ticket: Ticket,
@@ -96,7 +97,7 @@ struct Curious {
 #[derive(Debug, Default)]
 pub struct Grants {
     own: Option<Grant>,
-    /// The commit that gives it up is under way.
+    /// The commit that gives the grant up is under way.
     pub(super) is_leaving: bool,
     looks: u32,
     looked_since: Duration,
@@ -105,9 +106,9 @@ pub struct Grants {
     curious: Vec<Curious>,
 }
 
-/// This member's own grant.
+/// The own grant of this member.
 impl Core {
-    /// Whether a file of the directory, which nobody else has claimed, is nobody else's for certain.
+    /// Whether a grant proves that no other member holds this file of the directory.
     pub(super) fn is_granted(&self, file: FileKey, dir: FileKey) -> bool {
         let claim = self.mirror.claims.get(&file);
         let is_asked = self.is_made_in(dir) && self.rules.obey(Rule::CreatorsBeforeGrant);
@@ -120,18 +121,18 @@ impl Core {
         has_reached || !self.rules.obey(Rule::GrantReached)
     }
 
-    /// Whether it counts in which directory a file is opened: others make files somewhere, and elsewhere the registry
-    /// may not be asked.
+    /// Whether it matters in which directory a file is opened: others make files in some, and in the rest the
+    /// registry need not be asked.
     pub fn needs_dir(&self) -> bool {
         self.grants.own.is_some() && self.is_made_in(SOMEWHERE)
     }
 
-    /// Read grants that there are, or may soon be, of this member's.
+    /// How many read grants this member has, or may soon have.
     pub fn grants(&self) -> usize {
         usize::from(self.grants.own.is_some())
     }
 
-    /// By others. What this member makes there it knows.
+    /// Whether other members make files in the directory. This member knows the files that it makes itself.
     fn is_made_in(&self, dir: FileKey) -> bool {
         let makes = |by: &BTreeMap<String, Revision>| by.keys().any(|member| *member != self.me);
         match dir == SOMEWHERE {
@@ -148,7 +149,7 @@ impl Core {
         }
     }
 
-    /// A file of the directory was opened behind a barrier, and nobody holds it.
+    /// Counts an open behind a barrier of a file in the directory that no member holds.
     pub(super) fn note_look(&mut self, dir: FileKey) {
         let now = self.now;
         let has_lease = self.lease_until.is_some_and(|until| now < until);
@@ -167,8 +168,8 @@ impl Core {
         grants.looks = 0;
         grants.own = Some(Grant::new(State::Asked, now));
         let key = self.grant_key();
-        // One that comes late must not put the key of an older grant again: who claimed in between would take that
-        // for a grant that is newer.
+        // A late commit must not put the key of an older grant again: a member that claimed in between would take
+        // that for a newer grant.
         let commit = Commit::new().if_absent(&key).put_leased(key, "", OWN_LEASE);
         self.commit(Doing::Grant, commit, false);
     }
@@ -187,12 +188,12 @@ impl Core {
                 self.give_up();
             }
             Ok(Outcome::Committed(put)) => grant.state = State::Stands(put),
-            // If it comes to pass all the same, the mirror tells of a grant that is not this member's.
+            // If the commit comes to pass all the same, the mirror tells of a grant that is not this process's.
             Ok(Outcome::Refused { .. }) | Err(()) => self.grants.own = None,
         }
     }
 
-    /// What hangs on a lease that has run out is worth nothing, also under the next one.
+    /// What hangs on a lease that has run out is worth nothing, also under the next lease.
     pub(super) fn lapse(&mut self) {
         self.lapse_gate();
         if !self.rules.obey(Rule::GrantEndsWithLease) {
@@ -206,10 +207,11 @@ impl Core {
         }
     }
 
-    /// If it comes to pass the mirror tells. Who has called is answered by that, too.
+    /// Deletes the grant's key; the mirror tells when that comes to pass. The deletion also answers a member that has
+    /// called.
     fn give_up(&mut self) {
         if self.is_cut_off() || self.grants.is_leaving {
-            return; // Without a lease it goes by itself.
+            return; // Without a lease the grant goes by itself.
         }
         let mut commit = Commit::new();
         if let Some(&put) = self.mirror.grants.get(&self.me) {
@@ -230,8 +232,8 @@ impl Core {
         self.mirror.called.contains(&self.me)
     }
 
-    /// A grant that is idle, costs more than it saves, keeps somebody waiting who gets no answer, was to go and did not,
-    /// or is not this process's.
+    /// Gives up a grant that is idle, costs more than it saves, keeps a member waiting that gets no answer, was to go
+    /// and did not, or is not this process's.
     pub(super) fn tend_grants(&mut self) {
         let put = self.mirror.grants.get(&self.me).copied();
         let (now, seen, is_called) = (self.now, self.mirror.revision, self.is_called());
@@ -261,7 +263,8 @@ impl Core {
         }
     }
 
-    /// Whoever claims waits for what is said here; each open under a grant saves a barrier.
+    /// Weighs the grant: a member that claims waits for this member's answer; each open under a grant saves a
+    /// barrier.
     fn weigh(&mut self) {
         let now = self.now;
         let Grants { own: Some(grant), rest, not_before, .. } = &mut self.grants else { return };
@@ -271,7 +274,7 @@ impl Core {
         }
         let Scale { served, said, .. } = grant.scale;
         grant.scale = Scale { since: now, served: 0, said: 0 };
-        // Another would take some barriers, too.
+        // Another grant would save some barriers, too.
         if said > served && said >= LOOKS {
             grant.state = State::Leaving(put);
             let was_worth_it = now >= grant.since + (*rest).max(REST) * WORTH;
@@ -285,7 +288,8 @@ impl Core {
         self.grants.curious.push(Curious { ticket, revision, since: self.now });
     }
 
-    /// Tells those who have asked. It counts from here on: what was opened before began before the claim counts.
+    /// Answers the questions that are due. An answer counts from here on: what was opened before began before the
+    /// claim counts.
     pub(super) fn say_how_far(&mut self) {
         let is_honest = self.rules.obey(Rule::AnswerMeansReached);
         let Core { grants: Grants { own, curious, .. }, out, mirror, now, patience, .. } = self;

@@ -1,9 +1,10 @@
-//! Others that have read grants: what this member puts waits until they know of it ([`grants`](super::grants)).
+//! Other members that have read grants: what this member puts waits until they know of it
+//! ([`grants`](super::grants)).
 //!
-//! A question that is lost is asked again. One is under way to each member at a time; the next asks for all that was put
-//! meanwhile. Where two members do not reach each other, but both the registry, the one calls upon the other by a key,
+//! A lost question is asked again. One is under way to each member at a time; the next asks for all that was put
+//! meanwhile. Where two members do not reach each other, but both the registry, one calls upon the other by a key,
 //! `called/M`, to give its grant up. A member that stands still, or is cut off from the registry, does not hear that:
-//! whoever claims waits until its lease has run out.
+//! the claimer waits until that member's lease has run out.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use forebay_registry::{Commit, Outcome, Revision};
 use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, OWN_LEASE, Peer, Reply, Rule, Stage, Ticket};
 
-/// Waits for a grant may take so many patiences: longer than any lease.
+/// Waiting for a grant may take this many patiences: longer than any lease.
 pub const PATIENCES: u32 = 3;
 
-/// A member whose mirror lags says how far it is after this part of the patience. One that is silent for twice as long
-/// is called.
+/// A member whose mirror lags says how far the mirror is after this part of the patience. A member that is silent for
+/// twice as long is called.
 pub const LAGS: u32 = 4;
 
-/// What another member has said of its mirror, and what it is asked.
+/// What another member has said of its mirror, and the questions to it.
 #[derive(Debug, Default)]
 pub struct Heard {
     upto: Revision,
@@ -28,9 +29,9 @@ pub struct Heard {
     /// The question that is under way, and since when.
     asked: Option<(Ticket, Duration)>,
     not_before: Duration,
-    /// Questions in a row that it did not answer.
+    /// Questions in a row that the member did not answer.
     failed: u32,
-    /// Which of its grants it was called to give up.
+    /// The grant that the member was called to give up.
     called: Option<Revision>,
 }
 
@@ -45,9 +46,9 @@ impl Heard {
     }
 }
 
-/// Grants of others that what this member puts waits for.
+/// Grants of others for which this member's puts wait.
 impl Core {
-    /// Whether nobody else opens a file of this member's without looking.
+    /// Whether no other member opens this file without asking.
     pub(super) fn is_seen(&mut self, task: Ticket, file: FileKey) -> bool {
         if !self.rules.obey(Rule::ClaimWaitsForGrants) {
             return true;
@@ -56,7 +57,7 @@ impl Core {
         if own.is_seen {
             return true;
         }
-        own.used = self.now; // It is not given back meanwhile.
+        own.used = self.now; // A used file is not given back meanwhile.
         let Some(since) = own.claim else {
             self.stage(task, Stage::Local);
             self.hurry();
@@ -69,8 +70,8 @@ impl Core {
         is_seen
     }
 
-    /// Whether all who have grants know what this member has put at a revision, which its mirror has. Else the task
-    /// waits for that.
+    /// Whether all members with grants know what this member has put at a revision, which its own mirror has reached.
+    /// Otherwise the task waits for that.
     pub(super) fn is_known(&mut self, task: Ticket, since: Revision) -> bool {
         let Core { heard, mirror, me, .. } = self;
         let mut first = None;
@@ -89,8 +90,7 @@ impl Core {
         false
     }
 
-    /// Asks those who have not said what is waited for, all that they are to say at once. Those who are silent are
-    /// called.
+    /// Asks the members whose answers are waited for; one question covers all of them. Silent members are called.
     pub(super) fn ask_how_far(&mut self) {
         if self.is_superseded {
             return;
@@ -129,7 +129,7 @@ impl Core {
     pub(super) fn has_called(&mut self, holder: &str, outcome: Result<Outcome, ()>) {
         let again = self.now + PAUSE;
         let Some(heard) = self.heard.get_mut(holder) else { return };
-        // Refused: another has called, whose call may go with it.
+        // Refused: another member has called, and its call may go with it.
         if !matches!(outcome, Ok(Outcome::Committed(_))) {
             (heard.called, heard.not_before) = (None, again);
         }
@@ -151,7 +151,8 @@ impl Core {
         }
     }
 
-    /// Who has no grant is asked nothing. That somebody is silent is worth to be known when he has one again.
+    /// Forgets members without grants: they are asked nothing. That a member is silent is kept for when it has a
+    /// grant again.
     pub(super) fn tend_holders(&mut self) {
         let holders = &self.mirror.grants;
         self.heard.retain(|holder, it| it.is_silent() || holders.contains_key(holder));

@@ -15,19 +15,19 @@ pub struct Claimed {
     pub member: String,
     pub path: String,
     pub revision: Revision,
-    /// It stays the same when the claim is taken over.
+    /// The number stays the same when the claim is taken over.
     pub number: u64,
     pub taken_from: Vec<keys::TakenFrom>,
 }
 
-/// What a change came to.
+/// The meaning of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
     Claimed {
         file: FileKey,
         by: String,
     },
-    /// Whoever had it before `at` has it no longer.
+    /// A member that had claimed the file before `at` no longer has it.
     Unclaimed {
         file: FileKey,
         by: String,
@@ -45,16 +45,16 @@ pub struct Mirror {
     prefix: String,
     pub revision: Revision,
     pub claims: BTreeMap<FileKey, Claimed>,
-    /// The same by member.
+    /// The same claims by member.
     pub claims_of: BTreeMap<String, BTreeSet<FileKey>>,
     pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
     /// Read grants, and when each was put.
     pub grants: BTreeMap<String, Revision>,
-    /// Whose grants are to go, since somebody gets no answer of them.
+    /// Members whose grants are to go, since another member gets no answer from them.
     pub called: BTreeSet<String>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
-    /// The same, of which ends of claims keep what it was.
+    /// The same members as processes, which the ends of claims share.
     pub processes: Arc<Processes>,
     pub partners: BTreeMap<String, (keys::Partners, Revision)>,
     pub fenced: BTreeMap<String, (keys::Fenced, Revision)>,
@@ -67,7 +67,7 @@ fn parse<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
 }
 
-/// One key of a kind that has one for each member.
+/// Sets or deletes one key of a kind that has one key for each member.
 fn set<T: DeserializeOwned>(
     all: &mut BTreeMap<String, (T, Revision)>,
     name: &str,
@@ -90,7 +90,8 @@ impl Mirror {
         format!("{}{rest}", self.prefix)
     }
 
-    /// All keys anew. What differs, and what was given since, is told as if the watch had told it.
+    /// Replaces all keys. Differences, and files given back since, are told as if the watch had
+    /// told them.
     pub fn snapshot(&mut self, revision: Revision, entries: Vec<Entry>) -> Vec<News> {
         let mut anew = Mirror::new(self.prefix.clone());
         let mut news = Vec::new();
@@ -191,7 +192,7 @@ impl Mirror {
         }
     }
 
-    /// Of a directory and a member.
+    /// A `creates` key, of a directory and a member.
     fn creates(&mut self, name: &str, is_put: bool, revision: Revision) -> Option<()> {
         let (dir, member) = name.split_once('/')?;
         let dir = keys::parse_file(dir)?;

@@ -1,16 +1,16 @@
-//! What a member decides: pure, so that a simulation can run it with every delay, loss and death.
+//! The decisions of a member: pure, so that a simulation can run them with every delay, loss and death.
 //!
-//! Input in, effects out; nothing waits in here. Whoever acts gives every input under one lock, in the
-//! order in which things happened, and carries the effects out, each in a thread that may wait.
+//! Input in, effects out; nothing waits in here. The caller gives every input under one lock, in the order in which
+//! things happened, and carries the effects out, each in a thread that may wait.
 //!
 //! - `mirror`: the registry's keys as the watch told them. `ends`: how claims ended.
-//! - `own`: what this member holds, and how it is given back.
-//! - `tasks`: what programs and peers asked, each from its beginning to its answer.
-//! - `opening`, `names`, `peers`: the three kinds of it.
-//! - `grants`: how unclaimed files are opened without asking. `holders`: how others that do so are told.
+//! - `own`: the files and directories that this member holds, and how they are given back.
+//! - `tasks`: the questions of programs and peers, each from its beginning to its answer.
+//! - `opening`, `names`, `peers`: the three kinds of task.
+//! - `grants`: how unclaimed files are opened without asking. `holders`: how other members with grants are told.
 //! - `copies`: partners that keep copies for this member.
-//! - `taking`: copies kept here, and members that this one takes over.
-//! - `settling`: what it has taken, until nobody else can write to it.
+//! - `taking`: copies kept here, and members that this member takes over.
+//! - `settling`: taken-over files, until no other member can write to them.
 //! - `rules`: the dangers, by name.
 
 mod copies;
@@ -63,7 +63,7 @@ fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain values")
 }
 
-/// What one member has decided and waits for.
+/// The decisions of one member, and what it waits for.
 pub struct Core {
     me: String,
     epoch: u64,
@@ -76,35 +76,35 @@ pub struct Core {
     own_dirs: BTreeMap<FileKey, OwnDir>,
     tasks: BTreeMap<Ticket, Waiting>,
     commits: BTreeMap<Ticket, Doing>,
-    /// Which task asked which member.
+    /// Each question's task, and the member that was asked.
     sends: BTreeMap<Ticket, (Ticket, String, Option<FileKey>)>,
     /// The barrier that is under way, and the tasks that began before it.
     barrier: Option<(Ticket, Vec<Ticket>)>,
-    /// Tasks that began since.
+    /// Tasks that began since the barrier.
     next_barrier: Vec<Ticket>,
     barrier_began: Duration,
-    /// When the newest barrier that was answered began, and what it said.
+    /// When the newest answered barrier began, and its answer.
     last_barrier: Option<(Duration, Revision)>,
-    /// So long readers believe a barrier.
+    /// How long readers believe a barrier.
     trust: Duration,
     /// New files, whose claims follow.
     new_files: Batch,
     /// Files that are given back.
     giving: Batch,
-    /// The gate that this member has put, or is about to.
+    /// The gate that this member has put, or is about to put.
     gate: Option<Gate>,
     has_begun: bool,
     /// Questions that came before all dirty files were known.
     early: Vec<(Ticket, Peer)>,
-    /// Questions about files that may just be being made here.
+    /// Questions about files that may be being made here right now.
     parked: Vec<Parked>,
     is_superseded: bool,
-    /// As the last input about the lease said.
+    /// The end of the lease, from the last input about it.
     lease_until: Option<Duration>,
     /// Others may have taken this member over: see [`Fitness::CutOff`].
     is_suspended: bool,
     grants: Grants,
-    /// Others that have grants.
+    /// Other members that have grants.
     heard: BTreeMap<String, Heard>,
     copies: Copies,
     takes: Takes,
@@ -113,17 +113,17 @@ pub struct Core {
 
 struct Gate {
     task: Ticket,
-    /// It is to be taken away.
+    /// The gate is to be taken away.
     is_over: bool,
-    /// The lease that it hangs on has run out. While a rename is made that was begun before, it stays all the same.
+    /// The lease that the gate hangs on has run out. The gate stays while a rename is made that had begun before.
     is_lapsed: bool,
-    /// Which gate the commit that is under way takes away: a late one may come after it.
+    /// The gate that the commit under way deletes: a late commit may have put another gate after it.
     sent: Option<Revision>,
 }
 
 impl Core {
-    /// `snapshot`: all keys of the store, the member's own among them. `patience`: how long an ask may
-    /// wait before it fails. `copies`: how many partners it wants.
+    /// `snapshot`: all keys of the store, the member's own among them. `patience`: how long an ask may wait before it
+    /// fails. `copies`: how many partners the member wants.
     pub fn new(
         me: String,
         epoch: u64,
@@ -172,11 +172,11 @@ impl Core {
         core.heard(news);
         core.look_at_dirs();
         core.begin_copies();
-        core.out.clear(); // What is known of the store is not older than this process.
+        core.out.clear(); // Knowledge of the store is not older than this process.
         core
     }
 
-    /// Tasks that wait for others that have read grants.
+    /// The number of tasks that wait for other members with read grants.
     #[cfg(test)]
     pub(crate) fn awaits_grants(&self) -> usize {
         self.tasks.values().filter(|waiting| waiting.stage == Stage::Grants).count()
@@ -188,7 +188,7 @@ impl Core {
         self
     }
 
-    /// What is to be done after something has happened at `now`, a time that never goes back.
+    /// Returns what is to be done after an input at `now`, a time that never goes back.
     pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         self.now = now;
         if self.is_cut_off() {
@@ -269,7 +269,7 @@ impl Core {
         std::mem::take(&mut self.out)
     }
 
-    /// Without its lease a member that may have been taken over stands still.
+    /// A member that may have been taken over stands still without its lease.
     fn look_at_lease(&mut self) {
         let is_cut_off = self.fit(self.now) == Fitness::CutOff;
         if is_cut_off == self.is_suspended || self.is_superseded {
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Questions of others that came when they could not be answered.
+    /// Answers questions of others that came too early to be answered.
     fn answer_early(&mut self) {
         for (ticket, peer) in std::mem::take(&mut self.early) {
             self.asked(ticket, peer);
@@ -313,16 +313,16 @@ impl Core {
         self.next
     }
 
-    /// `takes`: it takes something new, which the gate forbids.
+    /// Sends a commit. `takes`: the commit takes something new, which the gate forbids.
     fn commit(&mut self, doing: Doing, mut commit: Commit, takes: bool) {
-        // The member's key, which is compared below, has another's epoch by now.
+        // The member's key, which is compared below, has another process's epoch by now.
         if self.is_superseded {
             return;
         }
         if takes && self.rules.obey(Rule::GateStopsClaims) {
             let key = self.mirror.key("gate");
             match &self.mirror.gate {
-                // The mount sees to it that its own programs and its own rename take turns.
+                // The mount makes its own programs and its own rename take turns.
                 Some((gate, revision)) if gate.by == self.me => {
                     commit.compares.push(Compare::Revision(key, *revision));
                 }
@@ -332,7 +332,7 @@ impl Core {
         if self.rules.obey(Rule::EpochStands)
             && let Some((me, revision)) = self.mirror.members.get(&self.me)
         {
-            // What compares another's key would come to pass in that one's name.
+            // A commit that compares another process's key would come to pass in that process's name.
             if me.epoch != self.epoch {
                 return;
             }
@@ -349,7 +349,7 @@ impl Core {
         self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by != self.me)
     }
 
-    /// Who holds newer bytes of a file, as far as the watch has told.
+    /// The holder of newer bytes of a file, as far as the watch has told.
     pub fn holder(&self, file: FileKey) -> Holder {
         if self.own.contains_key(&file) {
             return Holder::Here;
@@ -364,9 +364,9 @@ impl Core {
         }
     }
 
-    /// Whether this member is a file's home for certain at `now`, so that who asks it needs no barrier before: it has
-    /// the claim, nobody else can have it yet, and whoever could take it over has to wait for its lease. Says up to
-    /// which revision whoever hears of that knows more than whatever has ended.
+    /// Whether this member is a file's home for certain at `now`, so that a member that asks it needs no barrier
+    /// before: it has the claim, no other member can have it yet, and a member that takes over has to wait for the
+    /// lease. Returns the revision up to which the ends of claims are older than that knowledge.
     pub fn vouches(&self, now: Duration, file: FileKey) -> Option<Revision> {
         let as_of = || self.own.get(&file)?.claim;
         self.is_home(now, file).then(|| as_of().unwrap_or(self.mirror.revision))
@@ -381,17 +381,17 @@ impl Core {
         has_lease && self.fit(now) == Fitness::Fit && self.own.get(&file).is_some_and(stays)
     }
 
-    /// All that came to pass up to this revision has been heard of.
+    /// The revision of the mirror: everything up to it has been heard of.
     pub fn revision(&self) -> Revision {
         self.mirror.revision
     }
 
-    /// Whether somebody may take this member over, or does: who needs what it holds waits.
+    /// Whether another member may take this member over, or does: a caller that needs its files waits.
     pub fn has_heirs_of(&self, member: &str) -> bool {
         self.heirs_left(member).any(|name| self.mirror.alive.contains(name))
     }
 
-    /// Whether a file has writers, or is not this member's, so that nobody here knows.
+    /// Whether a file has writers, or is not held by this member, in which case the writers are unknown.
     pub fn is_written(&self, file: FileKey) -> bool {
         self.own.get(&file).is_none_or(|own| own.uses > 0)
     }
@@ -406,7 +406,7 @@ impl Core {
         self.mirror.processes.get(name).cloned()
     }
 
-    /// The claims that stood before this have ended: to be said in the moment in which it is heard.
+    /// The end of all claims that stood before this revision: to be called at the moment at which the end is heard.
     fn end(&self, at: Revision) -> End {
         End { at, processes: self.mirror.processes.clone() }
     }
@@ -421,7 +421,7 @@ impl Core {
         self.mirror.alive.iter().min().cloned()
     }
 
-    /// Where a member is reached, and its epoch.
+    /// The newest record of a member.
     pub fn member(&self, name: &str) -> Option<keys::Member> {
         self.mirror.members.get(name).map(|(member, _)| member.clone())
     }

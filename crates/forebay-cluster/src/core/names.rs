@@ -1,4 +1,4 @@
-//! Before names and attributes are changed, and after; the gate of directory renames.
+//! Tasks before and after names and attributes are changed; the gate of directory renames.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use super::{
 use crate::keys;
 
 impl Core {
-    /// One home makes the change. Of two one gives its file back first, unless it only loses a name.
+    /// Exactly one home makes a change. Of two homes, one gives its file back first, unless its file only loses a
+    /// name.
     pub(super) fn look_change(
         &mut self,
         task: Ticket,
@@ -26,7 +27,8 @@ impl Core {
         let mut homes: Vec<(String, FileKey)> = Vec::new();
         for (i, &file) in files.iter().enumerate() {
             if let Some(own) = self.own.get(&file) {
-                // A new file is looked for by its directory until it is claimed: it does not leave it before.
+                // A new file is looked for by its directory until it is claimed: it does not leave the directory
+                // before.
                 if own.leaving != Leaving::No || own.claim.is_none() {
                     self.hurry();
                     return self.stage(task, Stage::Local);
@@ -71,9 +73,9 @@ impl Core {
         self.grant(task);
     }
 
-    /// The home of the file that is renamed renames it, and the home of the one that is replaced sees to it
-    /// that this is what is replaced. A file that is nobody's gets a home for that: else two could replace it
-    /// at the same moment, and the second would take the first one's file for it.
+    /// The home of the renamed file renames it, and the home of the replaced file makes sure that this file is what
+    /// is replaced. A replaced file without a home gets one: otherwise two renames could replace it at the same
+    /// moment, and the second would take the first one's file for it.
     fn look_replace(
         &mut self,
         task: Ticket,
@@ -108,7 +110,7 @@ impl Core {
         }
     }
 
-    /// These files of this member's stay here until the change is done.
+    /// Keeps these files here until the change is done.
     fn use_for(&mut self, task: Ticket, mine: Vec<FileKey>) {
         for file in &mine {
             if let Some(own) = self.own.get_mut(file) {
@@ -125,7 +127,7 @@ impl Core {
         self.out.push(Effect::Answer(task, Way::Here));
     }
 
-    /// It is done: the gate goes; who has claimed an unclaimed file meanwhile is told.
+    /// The change is done: the gate goes; members that have meanwhile claimed an unclaimed file of it are told.
     pub(super) fn changed(&mut self, task: Ticket) {
         let Some(waiting) = self.tasks.remove(&task) else { return };
         for &file in &waiting.uses {
@@ -155,7 +157,7 @@ impl Core {
         }
     }
 
-    /// The mirror is as new as the barrier, or as the commit that put the gate.
+    /// Goes on with a rename when the mirror is as new as the barrier, or as the commit that put the gate.
     pub(super) fn look_rename(&mut self, task: Ticket, path: PathBuf) {
         if self.gate.as_ref().is_some_and(|gate| gate.is_lapsed) {
             self.leave_gate(task);
@@ -202,7 +204,8 @@ impl Core {
         }
     }
 
-    /// Nobody else holds anything below, unless the gate has gone meanwhile, with a lease that ran out.
+    /// No other member holds anything below the directory, unless the gate has gone meanwhile, with a lease that ran
+    /// out.
     pub(super) fn renames(&mut self, task: Ticket) {
         match self.may_rename(self.now, task) {
             true => self.grant(task),
@@ -210,8 +213,8 @@ impl Core {
         }
     }
 
-    /// Whether the gate of this task stands at `now`: also to be asked right before the rename is made, since the lease may
-    /// have run out since it was granted.
+    /// Whether the gate of this task stands at `now`. To be asked once more right before the rename is made, since
+    /// the lease may have run out since it was granted.
     pub fn may_rename(&self, now: Duration, task: Ticket) -> bool {
         if !self.rules.obey(Rule::GateStands) {
             return true;
@@ -222,7 +225,8 @@ impl Core {
         is_put && is_mine && self.lease_until.is_none_or(|until| now < until)
     }
 
-    /// The lease that the gate hangs on has run out. Under the next one it is nobody's, whatever the mirror has.
+    /// The lease that the gate hangs on has run out. Under the next lease the gate counts for nothing, whatever the
+    /// mirror has.
     pub(super) fn lapse_gate(&mut self) {
         if self.rules.obey(Rule::GateStands)
             && let Some(gate) = &mut self.gate
@@ -245,7 +249,7 @@ impl Core {
         }
     }
 
-    /// A gate of this member's that no task needs is taken away, as often as it takes.
+    /// Takes away a gate of this member's that no task needs, and repeats that until the gate is gone.
     pub(super) fn tend_gate(&mut self) {
         let key = self.mirror.key("gate");
         let mine = self.mirror.gate.as_ref().filter(|(gate, _)| gate.by == self.me);

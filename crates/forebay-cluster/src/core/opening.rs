@@ -1,4 +1,4 @@
-//! Before a file is opened, or made.
+//! Tasks before a file is opened, or made.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::own::SOMEWHERE;
 use super::{Access, Core, Doing, Leaving, Peer, Rule, Stage, Task, Ticket, Way};
 use crate::keys;
 
-/// Whom the creators of a directory name as home of a file.
+/// What the creators of a directory say about the home of a file.
 pub enum Creators {
     Asked,
     Home(String),
@@ -19,7 +19,8 @@ pub enum Creators {
 }
 
 impl Core {
-    /// A file that this member holds: it goes on unless it is just being given back.
+    /// Opens a file that this member holds: the open goes on unless the file is just being given
+    /// back.
     pub(super) fn open_own(&mut self, task: Ticket, file: FileKey, how: Access) {
         let writers_wait = self.rules.obey(Rule::WritersWaitDuringRelease);
         let readers_wait = self.rules.obey(Rule::ReadersWaitDuringGiveBack);
@@ -49,7 +50,7 @@ impl Core {
         self.answer(task, Way::Here);
     }
 
-    /// The mirror is as new as the barrier that began after the open.
+    /// Decides an open when the mirror is as new as the barrier that began after it.
     pub(super) fn look_open(
         &mut self,
         task: Ticket,
@@ -90,13 +91,13 @@ impl Core {
         }
     }
 
-    /// Asks those who make files in a directory whether an unclaimed file is theirs.
+    /// Asks the members that make files in a directory whether an unclaimed file is theirs.
     pub(super) fn ask_creators(&mut self, task: Ticket, file: FileKey, dir: FileKey) -> Creators {
         let Some(waiting) = self.tasks.get(&task) else { return Creators::Asked };
         if !self.rules.obey(Rule::AskCreators) {
             return Creators::Nobody;
         }
-        // Of a file without a name here nobody knows whose directory it was found in.
+        // If the file has no name here, the directory in which the program found it is unknown.
         let is_there = |of: &FileKey| *of == dir || dir == SOMEWHERE;
         let dirs = self.mirror.creates.iter().filter(|(of, _)| is_there(of));
         let creators: BTreeSet<&String> = dirs.flat_map(|(_, creators)| creators.keys()).collect();

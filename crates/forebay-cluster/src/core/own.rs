@@ -1,8 +1,8 @@
-//! What this member holds: claims, new files that are not claimed yet, directories it makes files in; and
-//! how all of these are given back.
+//! What this member holds: claims, new files that are not claimed yet, directories in which it makes files; and how
+//! all of these are given back.
 //!
-//! A claim is held from the moment at which the mirror has it until the moment at which the mirror has it
-//! no more. A give-back whose commit failed is repeated: the first one may still come to pass.
+//! A claim is held from the moment at which the mirror has it until the moment at which the mirror no longer has it.
+//! A give-back whose commit failed is repeated: the first commit may still come to pass.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,43 +15,44 @@ use super::mirror::News;
 use super::{Core, Doing, Effect, GIVEN_LEASE, Reply, Rule, Stage, Ticket};
 use crate::keys;
 
-/// After the last use, before a claim or `creates` is given back.
+/// The time after the last use, before a claim or `creates` is given back.
 pub const SETTLE: Duration = Duration::from_secs(2);
 
 /// Claims in one commit, within the registry's limit of 128 operations.
 pub const GATHER: usize = 60;
 
-/// Bytes of paths in one commit of claims: each may be six in JSON, and the registry takes a mebibyte.
+/// Bytes of paths in one commit of claims: each byte may be six in JSON, and the registry takes a mebibyte.
 const PATHS_MAX: usize = 128 << 10;
 
-/// Files that are given back in one commit: two changes each.
+/// Files that are given back in one commit, by two changes each.
 const GIVEN_AT_ONCE: usize = 50;
 
-/// Whether a commit gives back all that was ready for it: one such is under way at a time.
+/// Whether a commit gives back all that was ready for it: one such commit is under way at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gathered {
     Yes,
     No,
 }
 
-/// New files come together for as long before their claims are sent, unless somebody waits for one.
+/// New files gather for this long before their claims are sent, unless a task waits for one.
 const TOGETHER: Duration = Duration::from_millis(20);
 
-/// After somebody has waited for the claim of a new file the next ones are sent at once: they are likely to be waited for, too.
+/// For this long after a task has waited for the claim of a new file, claims are sent at once: the next ones are
+/// likely to be waited for, too.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Files for the next commit of their kind, of which one is under way at a time.
+/// Files for the next commit of their kind. One commit is under way at a time.
 #[derive(Debug, Default)]
 pub struct Batch {
     waiting: BTreeSet<FileKey>,
     is_sent: bool,
-    /// The mirror comes to this revision before it is known whether what was sent is to be sent again.
+    /// The mirror has to reach this revision before it is known whether a file has to be sent again.
     reach: Revision,
     /// When the last commit was sent.
     sent: Option<Duration>,
-    /// When somebody last waited for one of the files.
+    /// When a task last waited for one of the files.
     hurried: Option<Duration>,
-    /// What was refused, or not answered, is not sent again before.
+    /// After a refusal, or without an answer, nothing is sent again before this time.
     rests: Duration,
 }
 
@@ -60,7 +61,7 @@ impl Batch {
         !self.is_sent && reached >= self.reach && now >= self.rests
     }
 
-    /// Whether what waits has waited long enough: it is many files, a while has passed, or somebody waits for it.
+    /// Whether the waiting files are to be sent: there are many, a while has passed, or a task waits for one.
     fn is_due(&self, now: Duration) -> bool {
         let is_hurried = self.hurried.is_some_and(|at| now < at + HURRY);
         is_hurried
@@ -74,7 +75,7 @@ impl Batch {
     }
 }
 
-/// Stands for the directory of a file of which nobody can say where it is.
+/// Stands for the directory of a file whose place is unknown.
 pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +83,7 @@ pub enum Leaving {
     No,
     /// [`Effect::Release`] is under way.
     Releasing,
-    /// Its commit is under way, or to be repeated.
+    /// The commit is under way, or to be repeated.
     Giving {
         is_sent: bool,
     },
@@ -92,20 +93,20 @@ pub enum Leaving {
 pub struct Own {
     pub dir: Option<FileKey>,
     pub path: PathBuf,
-    /// At which revision it was claimed; `None` for a new file that is not yet.
+    /// The revision at which the file was claimed; `None` for a new file that is not claimed yet.
     pub claim: Option<Revision>,
     pub is_claiming: bool,
     /// Writers and changes under way here.
     pub uses: u32,
     pub used: Duration,
     pub leaving: Leaving,
-    /// Peers that asked for it.
+    /// Questions of peers that asked for the file.
     pub recalls: Vec<Ticket>,
-    /// Somebody wants it who waits for a flush; the look that is under way flushes nothing.
+    /// A caller that waits for a flush wants the file; the look that is under way flushes nothing.
     pub wants_flush: bool,
-    /// Looks in a row that found it not free.
+    /// Looks in a row that found the file not free.
     pub looks: u32,
-    /// Nobody else opens it without looking: see [`Core::is_seen`].
+    /// No other member opens the file without asking: see [`Core::is_seen`].
     pub is_seen: bool,
 }
 
@@ -113,11 +114,11 @@ pub struct Own {
 pub struct OwnDir {
     pub path: PathBuf,
     pub used: Duration,
-    /// What is being made in it, by who asked.
+    /// The creations under way in the directory, by ticket.
     pub making: BTreeSet<Ticket>,
-    /// At which its key was put.
+    /// The revision at which the directory's key was put.
     pub revision: Revision,
-    /// It is given back, or to be.
+    /// The directory is given back, or to be.
     pub leaving: Option<Ending>,
 }
 
@@ -125,17 +126,17 @@ pub struct OwnDir {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     Wanted,
-    /// Its commit is under way.
+    /// The commit is under way.
     Sent,
-    /// Its commit had no answer, and may still come to pass: it is sent again, and cannot be taken back.
+    /// The commit had no answer, and may still come to pass: it is sent again, and cannot be taken back.
     Unknown,
 }
 
-/// However often a file was found dirty, it is looked at again after so many settling times.
+/// A file that is found dirty again and again is looked at after at most this many settling times.
 const LOOKS_MAX: u32 = 4;
 
 impl Own {
-    /// After its last use or look, before it is looked at for a give-back.
+    /// The time after the last use or look, before the file is looked at for a give-back.
     fn rest(&self) -> Duration {
         SETTLE * (self.looks + 1).min(LOOKS_MAX)
     }
@@ -163,11 +164,11 @@ impl Core {
         let may_make = self.own_dirs.contains_key(&dir);
         let own = self.own_anew(file);
         if may_make && own.claim.is_none() {
-            own.is_seen = true; // Who has a read grant asks here.
+            own.is_seen = true; // A member with a read grant asks here.
         }
         own.dir = Some(dir);
         own.path = path;
-        own.uses += 1; // Until it is closed.
+        own.uses += 1; // The use lasts until the file is closed.
         if own.claim.is_none() && !own.is_claiming {
             self.new_files.waiting.insert(file);
         }
@@ -178,26 +179,26 @@ impl Core {
         self.gather_due();
     }
 
-    /// Sends what has waited long enough: the watch may have told just now of what was sent before.
+    /// Sends the claims that have waited long enough: the watch may just have told of those that were sent before.
     pub(super) fn gather_due(&mut self) {
         if self.new_files.is_due(self.now) {
             self.gather();
         }
     }
 
-    /// Whether claims of new files are on their way.
+    /// Whether claims of new files are under way.
     #[cfg(test)]
     pub(crate) fn is_claiming(&self) -> bool {
         self.new_files.is_sent
     }
 
-    /// Whether a file's claim is there.
+    /// Whether the file's claim has come.
     #[cfg(test)]
     pub(crate) fn has_claim(&self, file: FileKey) -> bool {
         self.own.get(&file).is_some_and(|own| own.claim.is_some())
     }
 
-    /// Somebody waits for the claim of a new file.
+    /// Sends the claims of new files at once: a task waits for one.
     pub(super) fn hurry(&mut self) {
         self.new_files.hurried = Some(self.now);
         self.gather();
@@ -220,7 +221,7 @@ impl Core {
         }
     }
 
-    /// What the watch has told of claims.
+    /// Takes in what the watch has told of claims.
     pub(super) fn heard(&mut self, news: Vec<News>) {
         for news in news {
             match news {
@@ -239,7 +240,7 @@ impl Core {
                 }
                 News::Claimed { file, .. } => {
                     let Some(own) = self.own.get(&file) else { continue };
-                    // Else it is about to be told that its place was taken.
+                    // Otherwise this process is about to hear that its place was taken.
                     let stands = self.member(&self.me).is_some_and(|me| me.epoch == self.epoch);
                     if own.claim.is_none() && stands {
                         self.out.push(Effect::Lost { file });
@@ -315,7 +316,7 @@ impl Core {
         commit.if_absent(&key).put(&key, super::json(&keys::Claim::new(&self.me, path)))
     }
 
-    /// The mirror tells of what was claimed. Of several files that were refused each is claimed alone; anything else is
+    /// The mirror tells of claims that came to pass. Of several refused files each is claimed alone; anything else is
     /// repeated.
     pub(super) fn gathered(&mut self, files: Vec<FileKey>, outcome: Result<Outcome, ()>) {
         self.new_files.is_sent = false;
@@ -325,7 +326,7 @@ impl Core {
         let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
         let has_claimed = matches!(outcome, Ok(Outcome::Committed(_)));
         if !has_claimed {
-            // The watch may not have told yet why.
+            // The watch may not have told the reason yet.
             self.new_files.rests = self.now + TOGETHER;
         }
         for file in files {
@@ -346,8 +347,8 @@ impl Core {
         }
     }
 
-    /// Begins to give a file back, unless it is in use. What is idle is given back when the drain has
-    /// brought it home, at its own pace; who waits for it has it flushed.
+    /// Begins to give a file back, unless it is in use. An idle file is given back when the drain has flushed it, at
+    /// the drain's own pace; for a waiting caller the file is flushed.
     pub(super) fn release(&mut self, file: FileKey, flush: bool) {
         let is_held = self.is_held(file);
         let Some(own) = self.own.get_mut(&file) else { return };
@@ -388,7 +389,7 @@ impl Core {
         }
     }
 
-    /// Gives back what is ready for it, many files in one commit. A file that a peer waits for goes at once.
+    /// Gives back the files that are ready, many in one commit. A file that a peer waits for goes at once.
     pub(super) fn give(&mut self, file: FileKey) {
         if self.own.get(&file).is_some_and(|own| !own.recalls.is_empty()) {
             return self.give_back(vec![file], Gathered::No);
@@ -438,8 +439,8 @@ impl Core {
         }
     }
 
-    /// `Committed` is settled by the mirror. Of several files that were refused each is given back alone; anything
-    /// else is repeated at the next tick. An answer that comes late, when a file has been claimed anew, says nothing.
+    /// The mirror settles what was `Committed`. Of several refused files each is given back alone; anything else is
+    /// repeated at the next tick. A late answer, after a file has been claimed anew, says nothing.
     pub(super) fn gave(
         &mut self,
         files: Vec<(FileKey, Option<Revision>)>,
@@ -487,7 +488,7 @@ impl Core {
         }
     }
 
-    /// Directories as the mirror has them.
+    /// Takes this member's directories from the mirror.
     pub(super) fn look_at_dirs(&mut self) {
         let mirror = &self.mirror;
         let stands =
@@ -502,14 +503,14 @@ impl Core {
                 revision,
                 leaving: None,
             });
-            // A commit that came late has put it again after it was given back.
+            // A late commit has put the key again after it was given back.
             if own.revision != revision {
                 (own.revision, own.leaving) = (revision, None);
             }
         }
     }
 
-    /// What is idle is given back, what failed is repeated.
+    /// Gives back what is idle, and repeats what failed.
     pub(super) fn tend_own(&mut self) {
         self.gather();
         let now = self.now;
@@ -519,7 +520,8 @@ impl Core {
             let own = &self.own[&file];
             match own.leaving {
                 Leaving::Giving { is_sent: false } => self.give(file),
-                // Who could not give it back would keep its own programs from it.
+                // A cut-off member keeps its files: it could not complete the give-back, which would lock out its own
+                // programs.
                 Leaving::No
                     if own.claim.is_some() && !is_cut_off && now >= own.used + own.rest() =>
                 {

@@ -1,4 +1,4 @@
-//! What other members ask.
+//! The questions of other members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use forebay_backing::FileKey;
 use super::own::{Ending, SOMEWHERE};
 use super::{Core, Effect, Leaving, Peer, Reply, Rule, Stage, Task, Ticket};
 
-/// A question whether a file is held, of whose directory something was being made when it came: that may be
-/// on the store, where the asker found it, before this member hears which file it is.
+/// A question whether a file is held, that came while a file was being made in its directory: the new file may be on
+/// the store, where the asker found it, before this member hears which file it is.
 #[derive(Debug)]
 pub struct Parked {
     ticket: Ticket,
@@ -25,7 +25,7 @@ impl Core {
             return; // The asker's next question finds the newer epoch.
         }
         let is_early = !self.has_begun && self.rules.obey(Rule::BeganBeforeHolds);
-        // How far the mirror is depends on nothing that is not known yet.
+        // The progress of the mirror is known also before the dirty files are.
         let is_of_holding = !matches!(peer, Peer::Reached { .. });
         if (self.is_suspended || is_early) && is_of_holding {
             self.early.push((ticket, peer));
@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Answers what is known by now. Who asked waits no longer than the patience.
+    /// Answers the parked questions that can be answered by now. An asker waits no longer than the patience.
     pub(super) fn answer_parked(&mut self) {
         if self.is_suspended {
             return;
@@ -79,8 +79,8 @@ impl Core {
         });
     }
 
-    /// First the gate must stand, so that what is given back is not taken anew; then what lies below is
-    /// found, and given back until nothing more can be.
+    /// First the gate must stand, so that what is given back is not claimed anew; then the files below are found, and
+    /// given back until no more can be.
     pub(super) fn look_below(
         &mut self,
         task: Ticket,
@@ -120,7 +120,8 @@ impl Core {
             .iter()
             .any(|(file, has_begun)| !has_begun || self.own[file].leaving != Leaving::No);
         let stays = !left.is_empty();
-        // Who leaves gives back its directories, too, if files stay: nobody could say of the others there whose they are.
+        // A member that leaves gives back its directories even if files stay: with their keys left, the home of any
+        // unclaimed file in them would be unknown.
         if !is_moving && (dirs == 0 || (stays && !is_leaving)) {
             self.tasks.remove(&task);
             if stays {

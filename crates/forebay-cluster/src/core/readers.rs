@@ -1,4 +1,4 @@
-//! Which member reads a part of a file from the store for all.
+//! Chooses the member that reads a part of a file from the store for all.
 
 use forebay_backing::FileKey;
 use xxhash_rust::xxh3::xxh3_64;
@@ -6,10 +6,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Core;
 
 impl Core {
-    /// The other member that reads this part of a file; `None` if that is this one, or nobody shares. All
-    /// members come to the same by themselves: the one whose name weighs most together with the part
-    /// (rendezvous hashing: Thaler and Ravishankar 1998), so that one that comes or goes moves its own parts
-    /// only.
+    /// The other member that reads this part of a file; `None` if this member does, or none shares. All
+    /// members come to the same choice by themselves: the member whose name weighs most together with the
+    /// part (rendezvous hashing: Thaler and Ravishankar 1998). A member that comes or goes moves only its
+    /// own parts.
     pub fn reader_of(&self, file: FileKey, part: u64) -> Option<String> {
         let members =
             self.mirror.alive.iter().filter(|name| {

@@ -2,85 +2,87 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// An open believes the mirror only behind a barrier that began after it.
+    /// An open believes the mirror only behind a barrier that began after the open.
     BarrierBeforeOpen,
-    /// Who is asked for a file without a barrier, by what the mirror says, serves it only if it is its home for certain.
+    /// A member that is asked for a file without a barrier, by what the asker's mirror says, serves it only if it is
+    /// the home for certain.
     HomeVouches,
-    /// An unclaimed file may be held by who makes files in its directory.
+    /// An unclaimed file may be held by a member that makes files in its directory.
     AskCreators,
-    /// A creator's "no" may be newer than the barrier before it: look again behind another.
+    /// A creator's "no" may be newer than the barrier before it: the asker looks again behind another barrier.
     LookAfterCreators,
-    /// An unclaimed file is claimed before its name is taken from it by another.
+    /// An unclaimed file is claimed before another file takes its name.
     ClaimBeforeReplace,
-    /// A file of which others held newer bytes is looked up in the store again.
+    /// A file of which other members held newer bytes is looked up in the store again.
     ForgetOnGiven,
-    /// Nobody claims or begins to create while a directory is renamed.
+    /// No member claims or begins to create while a directory is renamed.
     GateStopsClaims,
-    /// Who renames a directory has others give back what they hold below.
+    /// A member that renames a directory has others give back what they hold below.
     RecallBelowGate,
-    /// It begins while its gate stands: a gate goes with its owner's lease.
+    /// A rename begins while its gate stands: a gate goes with its owner's lease.
     GateStands,
     /// A writer of an unclaimed file claims it first.
     ClaimBeforeWrite,
-    /// A program elsewhere writes once the claim is there under which that is owed to it.
+    /// A program of another member writes only once the claim has come under which its writes are owed to it.
     ClaimBeforeServe,
-    /// A directory stays claimed for new files until what was begun in it is made, however long that takes.
+    /// A directory stays claimed for new files until the creations begun in it are done, however long they take.
     MakingKeepsCreates,
-    /// Whether a file is held is said once what was being made in its directory is known: it may be one of these.
+    /// Whether a file is held is answered once the creations under way in its directory are done: it may be one of
+    /// these.
     HoldsWaitsForMaking,
-    /// A claim counts once the mirror has it: give-backs before it were seen then.
+    /// A claim counts once the mirror has it: by then the mirror has seen the give-backs before it.
     ReachOwnClaim,
-    /// A claim goes only when the bytes are home.
+    /// A claim goes only when its file's bytes are flushed.
     ReleaseBeforeGiveBack,
     /// No writer begins between the flush and the end of the give-back.
     WritersWaitDuringRelease,
-    /// No reader begins either once the give-back was sent.
+    /// Nor does a reader begin once the give-back was sent.
     ReadersWaitDuringGiveBack,
-    /// A changed file that was unclaimed is looked at afterwards: who claimed it is told.
+    /// An unclaimed file is looked at after a change: a member that has claimed it is told.
     LookAfterChange,
     /// A process whose epoch was taken changes nothing.
     EpochStands,
-    /// What others ask waits until a restarted member knows its dirty files.
+    /// Questions of others wait until a restarted member knows its dirty files.
     BeganBeforeHolds,
-    /// A partner counts once it has all.
+    /// A partner counts once it has all bytes.
     FilledBeforeCounted,
-    /// What a partner did not take is acknowledged once a commit has struck it off.
+    /// Bytes that a partner did not take are acknowledged once a commit has struck the partner off.
     StruckBeforeAcknowledged,
-    /// Who takes a member over takes no more copies of it.
+    /// A member that takes a home over takes no more copies from that home.
     TakerRefusesCopies,
     /// A partner that was struck off does not take over.
     OnlyInSyncTakes,
-    /// Nor is a member taken over that is alive.
+    /// A member that is alive is not taken over.
     OnlyDeadIsTaken,
-    /// A copy that was made under an earlier claim of the file is worth nothing.
+    /// A copy that was made under an earlier claim of the file is not used.
     CopyHasClaimsNumber,
     /// Bytes are in the taker's tier before the claim is.
     AdoptBeforeClaim,
-    /// What a dead member held is waited for while another takes it over.
+    /// Tasks wait for a dead member's files while another member takes that member over.
     WaitForTaker,
-    /// What was taken over stays newer than the store until nobody else writes there.
+    /// A taken-over file stays newer than the store until no other member writes it there.
     HeldUntilFenced,
-    /// Who may have been taken over does nothing without a lease.
+    /// A member that may have been taken over does nothing without a lease.
     LeaseStands,
-    /// Who has lost some of a dead member's copies does not give up what it has none of.
+    /// A taker that has lost some of a dead member's copies does not give up the claims for which it has none.
     OnlyWholeGivesUp,
-    /// Who comes back does not believe in what others have claimed.
+    /// A member that comes back checks what others have claimed before it trusts its own files.
     ReturnedLooks,
-    /// A read grant counts once the mirror has it: what was claimed before was seen then.
+    /// A read grant counts once the mirror has it: by then the mirror has seen the earlier claims.
     GrantReached,
-    /// It is worth nothing once the lease that it hung on has run out, also when there is another.
+    /// A grant is worth nothing once the lease that it hung on has run out, also when there is another lease.
     GrantEndsWithLease,
-    /// Nor in a directory where others make files, or bring names.
+    /// Nor does a grant count in a directory where others make files, or bring names.
     CreatorsBeforeGrant,
-    /// A claim counts once all with read grants that are older know of it, or their grants are gone.
+    /// A claim counts once all members with older read grants know of it, or their grants are gone.
     ClaimWaitsForGrants,
-    /// So does that files are made in a directory.
+    /// Making files in a directory likewise waits for older grants.
     CreatesWaitForGrants,
-    /// Who has a read grant knows of a claim when the mirror does: not before that is it said.
+    /// A member with a read grant says that it knows of a claim only when its mirror has it.
     AnswerMeansReached,
 }
 
-/// Which rules hold: all of them outside simulations.
+/// The rules that hold: all of them outside simulations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
     off: u64,

@@ -1,5 +1,5 @@
-//! What this member has taken over, until nobody else can write to it any more; and the end of a process that
-//! was taken over.
+//! Files that this member has taken over, until no other member can write to them any more; and the end of a
+//! process whose member was taken over.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, Rule};
 use crate::keys;
 
-/// A taken file, until nobody else can write to it.
+/// The state of a taken file, until no other member can write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     Until(Duration),
@@ -19,7 +19,7 @@ pub enum Held {
 }
 
 impl Core {
-    /// Who it was taken from may still write to the store.
+    /// Whether the member from which the file was taken may still write to the store.
     pub(super) fn is_held(&self, file: FileKey) -> bool {
         self.takes.held.contains_key(&file) && self.rules.obey(Rule::HeldUntilFenced)
     }
@@ -51,7 +51,7 @@ impl Core {
         }
     }
 
-    /// This process, whose epoch was taken, has stopped.
+    /// This process, whose epoch was taken, has stopped its calls to the store.
     pub(super) fn stopped(&mut self) {
         if self.is_superseded {
             self.takes.fence = Some(false);
@@ -78,7 +78,7 @@ impl Core {
         }
         let commit = commit.put(key, super::json(&keys::Fenced { epoch: self.epoch }));
         self.takes.fence = Some(true);
-        // Its own key is another's by now.
+        // The commit compares no member key: that key is another process's by now.
         let ticket = self.ticket();
         self.commits.insert(ticket, Doing::Fence);
         self.out.push(Effect::Commit(ticket, commit));

@@ -1,4 +1,4 @@
-//! Copies that are kept here for others, and members that this one takes over when they are dead.
+//! Copies that are kept here for other members, and dead members that this one takes over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, GIVEN_LEASE, Rule, Standing};
 use crate::keys;
 
-/// Copies of one member that are adopted at once.
+/// How many copies of one member are adopted at once.
 const ADOPTING: usize = 64;
 
-/// Commits by which they are claimed that are under way at once.
+/// How many commits that claim adopted files are under way at once.
 const CLAIMING: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// It is not this member's yet, or not any more.
+    /// The dead member is not this member's yet, or no longer.
     Asking,
     Listing,
     Adopting,
-    /// It came back.
+    /// The dead member came back.
     Leaving,
     Dropping,
 }
@@ -32,26 +32,27 @@ enum Step {
 /// A member that this one takes over.
 #[derive(Debug)]
 struct Taking {
-    /// The epoch of its process that died.
+    /// The epoch of the member's process that died.
     epoch: u64,
     step: Step,
     /// A commit about the member itself is under way.
     is_sent: bool,
-    /// So many commits that claim what is adopted are.
+    /// How many commits that claim adopted files are under way.
     claims_sent: usize,
     not_before: Duration,
-    /// What the last commit came to: the mirror must have it before more is decided.
+    /// The revision of the last commit: the mirror must have it before more is decided.
     reach: Revision,
-    /// To be adopted, each with its claim's number.
+    /// The files to be adopted, each with its claim's number.
     left: BTreeMap<FileKey, u64>,
-    /// Perhaps adopted, by the process before this one or in an attempt that failed.
+    /// Files that are perhaps adopted, by the process before this one or in an attempt that failed.
     found: BTreeSet<FileKey>,
     adopting: BTreeMap<FileKey, u64>,
-    /// To be claimed. These are kept while another takes the member: that one may die too.
+    /// Adopted files that are to be claimed. They are kept while another takes the member over: that taker may die
+    /// too.
     adopted: BTreeSet<FileKey>,
-    /// Their commit is under way, or the mirror does not have it yet.
+    /// Files whose commit is under way, or whose claim the mirror does not have yet.
     claiming: BTreeSet<FileKey>,
-    /// Copies that are kept here are all that were sent.
+    /// The copies kept here are all that were sent.
     is_whole: bool,
 }
 
@@ -73,7 +74,8 @@ impl Taking {
         }
     }
 
-    /// Whether some are to be claimed now. While a commit is under way as many are gathered for the next as it takes.
+    /// Whether adopted files are to be claimed now. While a commit is under way, enough for a full commit are
+    /// gathered for the next.
     fn may_claim(&self) -> bool {
         let least = if self.claims_sent == 0 { 1 } else { GATHER };
         self.claims_sent < CLAIMING && self.adopted.len() >= least
@@ -85,7 +87,7 @@ impl Taking {
     }
 }
 
-/// What this member has taken over, or is about to.
+/// The take-overs of this member, done or about to begin.
 #[derive(Debug, Default)]
 pub struct Takes {
     taking: BTreeMap<String, Taking>,
@@ -94,14 +96,14 @@ pub struct Takes {
     fills: BTreeMap<String, (u64, u64)>,
     /// Homes whose copies were dropped, with the epoch that they were of.
     dropped: BTreeMap<String, u64>,
-    /// This superseded process has stopped: it is to be written down; `true`: its commit is under way.
+    /// Whether to write down that this superseded process has stopped; `true`: the commit is under way.
     pub fence: Option<bool>,
 }
 
-/// The commit by which a process begins to be a member, and its epoch: above the one that `me` has, which is that of
-/// a member of this name that was removed, or 0. `prefix` is that of the store's keys;
-/// `before` and `partners` are the member's keys as found. What a take-over has not claimed yet is the member's
-/// again; who is in sync stays so, unless there was one, or this process tells nobody of what it writes.
+/// The commit by which a process begins to be a member, and its epoch: above the epoch in `me`, which is that of a
+/// removed member of this name, or 0. `prefix` is that of the store's keys; `before` and `partners` are the member's
+/// keys as found. Claims that a take-over has not taken yet are the member's again. Partners in sync stay so, unless
+/// there was a take-over, or this process tells no partner of what it writes.
 pub fn entering(
     prefix: &str,
     mut me: keys::Member,
@@ -129,13 +131,13 @@ pub fn entering(
     (commit, epoch)
 }
 
-/// Of a member that is dead, or not.
+/// What is known of a member that may be dead.
 impl Core {
     fn living_epoch(&self, member: &str) -> Option<u64> {
         self.mirror.members.get(member).map(|(member, _)| member.living())
     }
 
-    /// Who may take `member` over: its partners in sync.
+    /// The members that may take `member` over: its partners in sync.
     pub(super) fn heirs(&self, member: &str) -> &[String] {
         match self.mirror.partners.get(member) {
             Some((partners, _)) if Some(partners.epoch) == self.living_epoch(member) => {
@@ -145,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Those of them that have not found yet that they lack some of its copies.
+    /// The heirs that have not found yet that they lack some of the member's copies.
     pub(super) fn heirs_left(&self, member: &str) -> impl Iterator<Item = &String> {
         let taken = self.taken(member);
         let is_left = move |heir: &&String| taken.is_none_or(|taken| !taken.is_short(heir));
@@ -156,17 +158,17 @@ impl Core {
         self.mirror.members.get(member)?.0.taken.as_ref()
     }
 
-    /// This member has taken it, and not claimed all yet.
+    /// Whether this member has taken `member` over, and has not claimed all yet.
     pub(super) fn is_taking(&self, member: &str) -> bool {
         self.taken(member).is_some_and(|taken| taken.by == self.me && !taken.done)
     }
 
-    /// It is taken, by this member or by one that may die before it has claimed all.
+    /// Whether `member` is taken over, by this member or by one that may die before it has claimed all.
     pub(super) fn may_still_claim(&self, member: &str) -> bool {
         self.heirs(member).contains(&self.me) && self.taken(member).is_some_and(|t| !t.done)
     }
 
-    /// A dead member whose files will be claimed by another: who wants one waits for that.
+    /// Whether `member` is dead and its files will be claimed by another: a task that wants one waits for that.
     pub(super) fn is_inherited(&self, member: &str) -> bool {
         let alive = &self.mirror.alive;
         if alive.contains(member) || !self.rules.obey(Rule::WaitForTaker) {
@@ -189,7 +191,7 @@ impl Core {
             && self.taken(member).is_none_or(is_free)
     }
 
-    /// Up to which epoch nothing of a member's writes to the store.
+    /// The epoch up to which no process of a member writes to the store.
     pub(super) fn fenced(&self, member: &str) -> u64 {
         let said = self.mirror.fenced.get(member).map_or(0, |(fenced, _)| fenced.epoch);
         let starts = self.mirror.members.get(member).map_or(0, |(member, _)| member.stopped());
@@ -197,7 +199,7 @@ impl Core {
     }
 }
 
-/// Copies that are sent here.
+/// Copies that other members send here.
 impl Core {
     /// Whether a copy, sent by a process of `home` under its epoch in a fill, is taken.
     pub fn accepts_copies_of(&self, home: &str, epoch: u64, fill: u64) -> bool {
@@ -207,12 +209,12 @@ impl Core {
         let begun = self.takes.fills.get(home);
         self.may_keep(home, epoch)
             && begun.is_none_or(|begun| {
-                // A process that follows one in whose fill this member got all goes on with that.
+                // A process that follows one in whose fill this member got everything continues that fill.
                 *begun == (epoch, fill) || (fill == 0 && begun.0 < epoch)
             })
     }
 
-    /// A fill begins. `true`: drop all copies of `home`, then say that they are dropped.
+    /// A fill begins. `true`: the caller drops all copies of `home`, then says that they are dropped.
     pub fn fill_begins(&mut self, home: &str, epoch: u64, fill: u64) -> bool {
         let is_newer = self.takes.fills.get(home).is_none_or(|begun| *begun < (epoch, fill));
         let begins = is_newer && self.may_keep(home, epoch);
@@ -230,13 +232,13 @@ impl Core {
             && !self.takes.taking.contains_key(home)
     }
 
-    /// Whether copies of `home` that are found at a start may still be needed: unless it is taken over. Who is
-    /// not named as its partner may be, by a commit that comes late.
+    /// Whether copies of `home` that are found at a start may still be needed: unless `home` is taken over. A member
+    /// that is not named as a partner may yet be named, by a commit that comes late.
     pub fn keeps_for(&self, home: &str) -> bool {
         self.living_epoch(home).is_some() && self.taken(home).is_none_or(|taken| !taken.done)
     }
 
-    /// What a file that is found at a start is to this member; `dir` as in [`Input::Created`](super::Input).
+    /// The standing of a file that is found at a start; `dir` as in [`Input::Created`](super::Input).
     /// `adopted`: the number of the claim under which it was adopted, if it was.
     pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
         let counts = |claim: &super::mirror::Claimed| {
@@ -247,7 +249,7 @@ impl Core {
         };
         match self.mirror.claims.get(&file) {
             _ if !self.rules.obey(Rule::ReturnedLooks) => Standing::Own,
-            // It was adopted before, and is claimed anew: the newer bytes are another file's of the tier.
+            // The file was adopted before, and is claimed anew: its newer bytes are in another file of the tier.
             Some(claim) if claim.member == self.me && adopted.is_some() && !counts(claim) => {
                 Standing::Superseded
             }
@@ -259,7 +261,7 @@ impl Core {
                 Standing::Adopted
             }
             Some(_) => Standing::Superseded,
-            // Nobody knew of a tier that becomes a member only now.
+            // A tier that has only now become a member was unknown to the others.
             None if self.epoch == 1 => Standing::Own,
             None if makes(&dir) => Standing::New,
             None if dir == SOMEWHERE && self.mirror.creates.keys().any(makes) => Standing::New,
@@ -268,9 +270,9 @@ impl Core {
     }
 }
 
-/// Taking over.
+/// The steps of a take-over.
 impl Core {
-    /// All members, after one of them has moved.
+    /// Looks at all members, after one of them has moved.
     pub(super) fn tend_taking(&mut self) {
         if self.may_take_part() {
             let members = self.mirror.members.keys().filter(|member| **member != self.me);
@@ -280,7 +282,7 @@ impl Core {
         }
     }
 
-    /// Those that are being taken, after one step.
+    /// Looks at the members that are being taken over, after one step.
     pub(super) fn tend_takes(&mut self) {
         self.takes.taking.retain(|_, t| t.step != Step::Leaving || !t.adopting.is_empty());
         if self.may_take_part() {
@@ -369,7 +371,7 @@ impl Core {
         self.commit(Doing::Take(member.into()), commit.put(key, super::json(&anew)), false);
     }
 
-    /// Of the take-over itself, and of its end. What has come to pass the mirror tells.
+    /// The outcome of the commit that begins or ends a take-over. The mirror tells what has come to pass.
     pub(super) fn took(&mut self, member: &str, outcome: Result<Outcome, ()>) {
         if let Some(taking) = self.takes.taking.get_mut(member) {
             taking.is_sent = false;
@@ -417,7 +419,7 @@ impl Core {
                 taking.found.remove(&file);
                 taking.adopted.insert(file);
             }
-            // It may be durable here, and not with others.
+            // The file may be durable here, and not with the partners.
             (_, false) => {
                 taking.found.insert(file);
                 taking.left.insert(file, number);
@@ -441,7 +443,7 @@ impl Core {
         }
     }
 
-    /// Goes on adopting, whatever is under way to the registry: what is adopted meanwhile is claimed together.
+    /// Goes on adopting, whatever is under way to the registry: files adopted meanwhile are claimed together.
     fn adopt_more(&mut self, member: &str) {
         let now = self.now;
         let claims_first = !self.rules.obey(Rule::AdoptBeforeClaim);
@@ -458,7 +460,7 @@ impl Core {
         }
     }
 
-    /// Claims what is adopted; the last commit says that all is.
+    /// Claims adopted files; the last commit says that all are claimed.
     fn take_on(&mut self, member: &str) {
         for _ in 0..CLAIMING {
             if self.takes.taking.get(member).is_some_and(Taking::may_claim) {
@@ -476,8 +478,8 @@ impl Core {
         }
     }
 
-    /// This member has lost some of the copies that it was sent: what it does not have is left to another partner, or
-    /// to whoever brings the dead one's tier back.
+    /// This member has lost some of the copies that it was sent: the files that it does not have are left to another
+    /// partner, or to the dead member's own tier, should that come back.
     fn leave_rest(&mut self, member: &str) {
         let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
         let me = self.me.clone();
@@ -492,9 +494,10 @@ impl Core {
         self.commit(Doing::Take(member.into()), commit.put(key, super::json(&anew)), false);
     }
 
-    /// What nobody has copies of goes: whatever of it was synced is at the store, for an heir has the rest. First
-    /// the directories: who comes back in the middle takes no file for new that was claimed before. What was taken from
-    /// one that may still write to the store stays: it is not known to last there.
+    /// Gives back claims of which no copies exist: whatever was synced of those files is at the store, for an heir
+    /// has the rest. The directories go first: a member that comes back in the middle takes no file for new that was
+    /// claimed before. A claim taken from a member that may still write to the store stays: its bytes are not known
+    /// to last there.
     fn clear_rest(&mut self, member: &str) {
         let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
         let Some(taken) = &mut anew.taken else { return };
@@ -584,7 +587,7 @@ impl Core {
         let Some(taking) = self.takes.taking.get_mut(member) else { return };
         taking.claims_sent = taking.claims_sent.saturating_sub(1);
         if !matches!(outcome, Ok(Outcome::Committed(_))) {
-            // Those that the mirror has told of meanwhile are not among them any more.
+            // Files whose claims the mirror has told of meanwhile are no longer among them.
             let again = files.into_iter().filter(|file| taking.claiming.remove(file));
             taking.adopted.extend(again.collect::<Vec<_>>());
             taking.not_before = now + PAUSE;
@@ -607,8 +610,8 @@ impl Core {
         self.out.push(Effect::Taken { file, end });
     }
 
-    /// What is not claimed is the member's again, or another's. The mirror has told of each claim that came to
-    /// pass before.
+    /// Ends a take-over. A file that is not claimed is the member's again, or another taker's. The mirror has told of
+    /// each claim that came to pass before.
     fn leave_taking(&mut self, member: &str) {
         let Some(taking) = self.takes.taking.get_mut(member) else { return };
         taking.step = Step::Leaving;
@@ -624,7 +627,7 @@ impl Core {
         }
     }
 
-    /// Of a member that is taken over: all copies of it that may be here, once.
+    /// Drops all copies of a taken-over member that may be here, once.
     fn drop_what_is_done(&mut self, member: &str, living: u64) {
         let is_free = !self.takes.taking.contains_key(member);
         if is_free && self.takes.dropped.get(member) != Some(&living) {

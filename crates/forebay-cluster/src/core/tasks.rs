@@ -1,5 +1,5 @@
-//! What was asked, from its beginning to its answer. Each task goes through a barrier, waits until the
-//! mirror has reached it, and looks; what was refused or failed begins again, within the patience.
+//! The questions to the core, each from its beginning to its answer. Each task goes through a barrier, waits until
+//! the mirror has reached it, and looks; after a refusal or failure the task begins again, within the patience.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::holders::PATIENCES;
 use super::own::Gathered;
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
-/// Before what failed is tried again.
+/// The pause before a failed request is repeated.
 pub const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
@@ -30,18 +30,18 @@ pub enum Task {
     Change {
         files: Vec<FileKey>,
         dirs: Vec<FileKey>,
-        /// Where the second file is, if the first one takes that name from it.
+        /// The place of the second file, if the first one takes that name from it.
         goes: Option<PathBuf>,
     },
     RenameDir {
         path: PathBuf,
     },
-    /// A change of unclaimed files is done: who has claimed one meanwhile is told.
+    /// A change of unclaimed files is done: members that have claimed one meanwhile are told.
     After {
         files: Vec<FileKey>,
     },
-    /// A peer renames a directory, or (path "") this member leaves. `left`: what is to be given back, and
-    /// whether that has begun.
+    /// A peer renames a directory, or (path "") this member leaves. `left`: the files to be given back, and whether
+    /// their give-back has begun.
     GiveBelow {
         path: PathBuf,
         left: Option<BTreeMap<FileKey, bool>>,
@@ -50,18 +50,18 @@ pub enum Task {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// It is in the queue for a barrier, or in one.
+    /// The task is in the queue for a barrier, or in one.
     Barrier,
     Reach(Revision),
-    /// It asked other members.
+    /// The task asked other members.
     Asking,
     Committing,
-    /// For a file or directory of this member's to be given back, or for the gate to go.
+    /// Waits for a file or directory of this member's to be given back, or for the gate to go.
     Local,
     Pause(Duration),
-    /// Its home is dead, and another takes that over.
+    /// The file's home is dead, and another member takes it over.
     TakeOver,
-    /// For others that have read grants.
+    /// Waits for other members that have read grants.
     Grants,
     /// A change was answered `Here` and is under way.
     Granted,
@@ -72,28 +72,28 @@ pub struct Waiting {
     pub ask: Task,
     pub since: Duration,
     pub stage: Stage,
-    /// A member to name when patience ends.
+    /// The member to name when patience ends.
     pub waits_for: Option<String>,
     /// Creators that said no.
     pub not_at: BTreeSet<(FileKey, String)>,
-    /// Who said that it holds what was asked for.
+    /// Members that said that they hold the file.
     pub homes: BTreeSet<(FileKey, String)>,
-    /// Who was asked to give a file back and could not.
+    /// Members that were asked to give a file back and could not.
     pub refused: BTreeSet<String>,
     pub open_questions: usize,
-    /// Files of this member's that a change keeps here.
+    /// Files of this member's that the change keeps here.
     pub uses: Vec<FileKey>,
-    /// The registry had other keys than the mirror: it is asked, whatever is granted.
+    /// The registry had other keys than the mirror: the task needs a barrier, whatever is granted.
     pub is_behind: bool,
 }
 
-/// What a commit is for.
+/// The purpose of a commit.
 #[derive(Debug)]
 pub enum Doing {
-    /// Of a task, which looks again whatever it came to.
+    /// The commit of a task, which looks again whatever the outcome.
     Task(Ticket),
     Gather(Vec<FileKey>),
-    /// With the claims that it gives back.
+    /// The files to give back, with the claims that this ends.
     Give(Vec<(FileKey, Option<Revision>)>, Gathered),
     /// Takes the read grant.
     Grant,
@@ -146,7 +146,7 @@ impl Core {
         self.begin(ticket);
     }
 
-    /// What this member knows by itself is answered at once; for the rest a barrier is needed.
+    /// Answers at once what this member knows by itself; the rest needs a barrier.
     pub(super) fn begin(&mut self, task: Ticket) {
         let Some(waiting) = self.tasks.get_mut(&task) else { return };
         waiting.stage = Stage::Local;
@@ -167,7 +167,7 @@ impl Core {
                 self.look(task);
             }
             Task::RenameDir { .. } if self.awaits_gate(task) => {}
-            // Nobody else has anything there that the mirror does not know of.
+            // No other member has anything there that the mirror does not know of.
             ref asks if !is_behind && self.is_granted_for(asks) => {
                 self.use_grant();
                 self.stage(task, Stage::Reach(self.mirror.revision));
@@ -232,7 +232,7 @@ impl Core {
         self.stage(task, Stage::Pause(self.now + PAUSE));
     }
 
-    /// Looks once more at all that waits for what may have come to pass.
+    /// Looks again at all tasks whose condition may have come to pass.
     pub(super) fn advance(&mut self) {
         let tasks: Vec<(Ticket, Stage)> = self.tasks.iter().map(|(t, w)| (*t, w.stage)).collect();
         for (task, stage) in tasks {
@@ -247,7 +247,7 @@ impl Core {
         }
     }
 
-    /// Whether what a task waits for here is still so.
+    /// Whether a task still has to wait for something of this member.
     fn is_blocked(&self, task: Ticket) -> bool {
         let Some(waiting) = self.tasks.get(&task) else { return true };
         if self.is_suspended {
@@ -280,12 +280,12 @@ impl Core {
         }
     }
 
-    /// That of another task, or one that has lapsed, is to go first.
+    /// Whether another task's gate, or a lapsed one, has to go first.
     fn awaits_gate(&self, task: Ticket) -> bool {
         self.gate.as_ref().is_some_and(|gate| gate.task != task || gate.is_over)
     }
 
-    /// Its home is dead: it fails, unless another takes that over.
+    /// The file's home is dead: the task fails, unless another member takes the home over.
     pub(super) fn orphaned(&mut self, task: Ticket, home: String) {
         if !self.is_inherited(&home) {
             return self.fail(task, Why::HomeDead(home));
@@ -310,7 +310,7 @@ impl Core {
         waits && self.is_inherited(home)
     }
 
-    /// One barrier is under way at a time; the next takes all that came meanwhile.
+    /// Begins a barrier. One is under way at a time; the next serves all tasks that came meanwhile.
     pub(super) fn begin_barrier(&mut self) {
         if self.barrier.is_none() && !self.next_barrier.is_empty() && !self.is_superseded {
             let ticket = self.ticket();
@@ -320,7 +320,7 @@ impl Core {
         }
     }
 
-    /// What the last barrier said, for who believes it: it began no longer ago than that.
+    /// The revision of the last barrier, if it began recently enough for readers to believe it.
     pub(super) fn trusted(&self) -> Option<Revision> {
         let (began, revision) = self.last_barrier?;
         (self.now < began + self.trust).then_some(revision)
@@ -451,8 +451,8 @@ impl Core {
         }
     }
 
-    /// A change that is under way, and the word about it afterwards, wait as long as it takes; a claim of which somebody
-    /// with a read grant is to know waits for the end of that one's lease.
+    /// Fails the tasks that have waited too long. A change that is under way, and the messages after it, wait as long
+    /// as it takes; a claim that a member with a read grant has to know of waits for the end of that member's lease.
     pub(super) fn lose_patience(&mut self) {
         let is_late = |(_, waiting): &(&Ticket, &Waiting)| {
             let patience = match waiting.stage {

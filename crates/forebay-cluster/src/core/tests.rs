@@ -1,4 +1,4 @@
-//! What a simulation meets too seldom.
+//! Cases that a simulation meets too seldom.
 
 mod gate;
 mod gathering;
@@ -73,7 +73,7 @@ fn way(effects: &[Effect]) -> Option<Way> {
     })
 }
 
-/// B gave the file back after this open's barrier, and says no more than that it does not hold it.
+/// B gave the file back after this open's barrier, and answers only that it does not hold the file.
 fn open_after_a_creator_said_no(rules: Rules) -> Option<Way> {
     let mut core = core(vec![entry("creates/1.1/b", vec![], 3)], rules);
     let effects = give(&mut core, open(Access::Read));
@@ -85,7 +85,7 @@ fn open_after_a_creator_said_no(rules: Rules) -> Option<Way> {
     let effects =
         give(&mut core, Input::Answered(asked.expect("b is asked"), Ok(Reply::Holds(false))));
     if way(&effects).is_some() {
-        return way(&effects); // Without having forgotten.
+        return way(&effects); // The open was answered without a Forget.
     }
     let effects = barrier(&mut core, &effects, 6);
     assert!(way(&effects).is_none(), "the mirror has not reached the barrier");
@@ -106,7 +106,7 @@ fn a_creators_no_is_followed_by_another_look() {
     assert_eq!(without, Some(Way::Here));
 }
 
-/// B gives the file back, loses its place and begins anew, all of which is heard at once.
+/// B gives the file back, loses its place and begins anew; A hears all of it at once.
 #[test]
 fn how_a_claim_ended_is_said_by_who_the_members_were_then() {
     let mut core = core(vec![entry("claims/a.1", claim("b"), 3)], Rules::default());
@@ -125,7 +125,7 @@ fn how_a_claim_ended_is_said_by_who_the_members_were_then() {
     assert_eq!(core.process("b").map(|process| process.epoch), Some(3));
 }
 
-/// B asks for a file that is on the store, and that A has just made there and not noted yet.
+/// B asks for a file that is on the store, and that A has just made and not noted yet.
 fn says_that_it_holds_what_it_makes(rules: Rules) -> Vec<bool> {
     let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], rules);
     let create = |n| Input::Ask(n, Ask::Create { dir: DIR, path: "d".into() });
@@ -143,7 +143,7 @@ fn says_that_it_holds_what_it_makes(rules: Rules) -> Vec<bool> {
     }
     let elsewhere = Peer::Holds { file: FILE, dir: OVER };
     assert_eq!(said(give(&mut core, Input::Asked(9, elsewhere))), [false], "of another directory");
-    // What begins later cannot have been found before.
+    // A creation that begins later cannot be the file that B found before.
     assert_eq!(way(&give(&mut core, create(2))), Some(Way::Here));
     let made = Input::Created { file: FILE, dir: DIR, path: "d/f".into() };
     all.extend(said(give(&mut core, made)));
@@ -158,8 +158,9 @@ fn whether_a_file_is_held_is_said_when_what_was_being_made_is_known() {
     assert_eq!(without, [false, false], "two homes");
 }
 
-/// Each rename into another directory says so there (`Vfs::entering`), and so does each file that is made: of as many as
-/// come within the settling time one costs the registry something, and all of them one change when they are over.
+/// Each rename into another directory announces itself there (`Vfs::entering`), and so does each file that is made.
+/// Of those that come within the settling time only one costs the registry a change; together they cost one more when
+/// they are over.
 #[test]
 fn names_that_are_brought_to_a_directory_one_after_the_other_cost_one_change() {
     let mut core = core(vec![], Rules::default());
@@ -187,7 +188,7 @@ fn names_that_are_brought_to_a_directory_one_after_the_other_cost_one_change() {
     assert_eq!(commits(&core.handle(now + SETTLE, Input::Tick)).count(), 1, "its end");
 }
 
-/// Of a member's processes each says since which of them nobody has taken its place.
+/// Each of a member's processes says since which of them no other member has taken its place.
 #[test]
 fn a_member_whose_place_was_taken_begins_a_line_of_its_own() {
     let begins = |before: &keys::Member| {
@@ -282,7 +283,7 @@ fn a_rename_over_a_file_goes_through_the_home_of_each() {
             effects = barrier(&mut core, &effects, 5);
         }
         assert_eq!(way(&effects), Some(expected.clone()), "{file:?} over {over:?}");
-        // What is held here is not given back meanwhile.
+        // A file that is held here is not given back meanwhile.
         let recalled = if over == Some("a") { OVER } else { FILE };
         if expected != (Way::There { home: "b".into() }) {
             let effects = give(&mut core, Input::Asked(7, Peer::Recall { file: recalled }));
@@ -291,7 +292,7 @@ fn a_rename_over_a_file_goes_through_the_home_of_each() {
     }
 }
 
-/// What it comes to that a file which is nobody's is replaced: its claim, or the change at once.
+/// The result of replacing an unclaimed file: a claim of it, or the change at once.
 fn replaces_what_is_nobodys(rules: Rules) -> Option<Way> {
     let mut core = core(vec![], rules);
     let effects = replace(&mut core);
@@ -305,7 +306,7 @@ fn replaces_what_is_nobodys(rules: Rules) -> Option<Way> {
     });
     let (ticket, commit) = claims.expect("it is claimed first");
     assert!(format!("{commit:?}").contains("claims/b.1"), "{commit:?}");
-    // Somebody else was faster, for a rename of his own.
+    // Another member was faster, for a rename of its own.
     let refused = Ok(Outcome::Refused { revision: Revision(6), found: vec![] });
     let effects = give(&mut core, Input::Committed(ticket, refused));
     let event = Event::Put(entry("claims/b.1", claim("b"), 6));
@@ -332,8 +333,8 @@ fn a_file_of_a_dead_member_fails_and_is_named() {
     assert_eq!(way(&effects), Some(Way::Fails(Why::HomeDead("c".into()))));
 }
 
-/// A home that gives a file back knows of its end before the others do: it tells by which claim it had the file as long as
-/// it has it, and nothing after that.
+/// A home that gives a file back knows of the end before the others do: it names the claim by which it had the file
+/// as long as it has the file, and nothing after that.
 #[test]
 fn a_home_vouches_for_a_file_by_its_claim_until_it_gives_that_back() {
     let mut core = core(vec![entry("claims/a.1", claim("a"), 3)], Rules::default());
@@ -363,7 +364,7 @@ fn an_open_that_the_registry_does_not_answer_fails_within_the_patience() {
     assert_eq!(way(&late), Some(Way::Fails(Why::NoRegistry)));
 }
 
-/// A reader may believe what was so a moment ago; a writer never does.
+/// A reader may believe a barrier that is a moment old; a writer never does.
 #[test]
 fn a_barrier_is_believed_for_as_long_as_readers_are_told_to() {
     let at = |core: &mut Core, ms, input| core.handle(Duration::from_millis(ms), input);
@@ -392,7 +393,7 @@ fn who_sees_another_epoch_stops() {
     assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Fails(Why::Superseded)));
 }
 
-/// A has taken B, which is dead, over: B's claims are these.
+/// A has taken over B, which is dead and had these claims.
 fn takes_over(claims: Vec<Entry>, rules: Rules) -> Core {
     let mut entries = vec![
         entry("alive/a", vec![], 1),
@@ -436,7 +437,7 @@ fn a_copy_of_an_earlier_claim_is_not_adopted() {
     assert!(adopts_a_copy_of(2, Rules::without(Rule::CopyHasClaimsNumber)));
 }
 
-/// What A had adopted, under the claim with this number, stays behind in its tier while A claims the file anew.
+/// Bytes that A had adopted under the claim with this number stay behind in its tier while A claims the file anew.
 #[test]
 fn what_was_adopted_under_an_earlier_claim_is_not_the_files_at_a_start() {
     let stands = |number, rules| {
@@ -447,7 +448,7 @@ fn what_was_adopted_under_an_earlier_claim_is_not_the_files_at_a_start() {
     assert_eq!(stands(2, Rules::without(Rule::CopyHasClaimsNumber)), Standing::Own);
 }
 
-/// What has been put by the commit among the effects, if there is one.
+/// The commit among the effects, as text.
 fn committed(effects: &[Effect]) -> Option<String> {
     effects.iter().find_map(|effect| match effect {
         Effect::Commit(_, commit) => Some(format!("{commit:?}")),
@@ -455,7 +456,8 @@ fn committed(effects: &[Effect]) -> Option<String> {
     })
 }
 
-/// B is dead, A has taken it and lists no copies. What A does then with B's claim, which was taken from C.
+/// B is dead, A has taken it over and lists no copies. Returns what A then does with B's claim, which was taken from
+/// C.
 fn ends_a_take_over(is_whole: bool, fenced: bool, rules: Rules) -> Vec<Effect> {
     let mut b: keys::Member = serde_json::from_slice(&member("b", 2)).expect("a member");
     b.taken = Some(keys::Taken { by: "a".into(), epoch: 1, done: false, short: vec![] });
@@ -493,7 +495,7 @@ fn what_a_taker_has_no_copy_of_is_given_up_only_if_it_has_lost_none_and_the_stor
     assert!(given_up.contains("claims/a.1"), "{given_up}");
 }
 
-/// Who lacks some is followed by another partner, and where there is none nobody is waited for.
+/// A taker that lacks some copies is followed by another partner. Without another partner no task waits.
 #[test]
 fn what_a_taker_lacks_is_left_to_the_next_heir() {
     for (in_sync, takes) in [(["c", "a"], true), (["c", "c"], false)] {
@@ -522,7 +524,7 @@ fn what_a_taker_lacks_is_left_to_the_next_heir() {
     }
 }
 
-/// C has all; B may have copies from when it was a partner, and was away when it was struck off.
+/// C has everything; B may have copies from when it was a partner, and was away when it was struck off.
 #[test]
 fn who_is_no_partner_any_more_is_told_so_until_it_has_dropped_what_it_had() {
     let partners = keys::Partners { epoch: 1, in_sync: vec!["c".into()] };
@@ -555,7 +557,7 @@ fn who_is_no_partner_any_more_is_told_so_until_it_has_dropped_what_it_had() {
     assert_eq!(tick(&mut core, 20), [], "it has nothing any more");
 }
 
-/// A partner that is to drop what it has takes nothing before it said that it did.
+/// A partner that is to drop its old copies takes nothing before it has confirmed that.
 #[test]
 fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {
     let entries = vec![
@@ -581,7 +583,7 @@ fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {
     assert_eq!(core.keepers().required.len(), 1);
 }
 
-/// While commits are under way files are adopted still, and claimed several commits at once.
+/// Files are adopted while commits are under way, and claimed by several commits at once.
 #[test]
 fn a_take_over_adopts_and_claims_without_waiting_for_each_commit() {
     const FILES: u64 = 400;

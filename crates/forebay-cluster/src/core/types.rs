@@ -1,4 +1,4 @@
-//! What goes into a core and comes out of it.
+//! The inputs and effects of a core.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use forebay_registry::{Commit, Entry, Event, LeaseId, Outcome, Revision};
 
 use super::End;
 
-/// Stands in a commit for the lease of this member's process: its keys go when it dies.
+/// Stands in a commit for the lease of this member's process: keys on it go when the process dies.
 pub const OWN_LEASE: LeaseId = LeaseId(u64::MAX);
 
-/// Stands for a lease that runs out some minutes after it was taken, whoever lives.
+/// Stands for a lease that runs out some minutes after it was taken, whichever processes live.
 pub const GIVEN_LEASE: LeaseId = LeaseId(u64::MAX - 1);
 
-/// Numbers what was asked, so that its answer is known.
+/// The number of a question, by which its answer is known.
 pub type Ticket = u64;
 
-/// What a program is about to do.
+/// An operation that a program is about to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
     /// Opens a file, which lies in `dir`.
@@ -37,8 +37,8 @@ pub enum Access {
     Read,
     /// Held until [`Input::Closed`].
     Write,
-    /// The same for a program of another member, answered once the claim is there: what is acknowledged to that one is
-    /// owed under it, also by a process that finds it later.
+    /// As `Write`, for a program of another member. Answered once the claim has come: the acknowledged writes are
+    /// owed under the claim, also by a process that finds the claim later.
     Serve,
 }
 
@@ -52,11 +52,11 @@ impl Access {
 pub enum Way {
     /// This member does it itself.
     Here,
-    /// Its home does.
+    /// The file's home does it.
     There {
         home: String,
     },
-    /// To [`Ask::Replace`]: this member does it, and has `home`, whose file is replaced, make the rename on
+    /// To [`Ask::Replace`]: this member does it, and has `home`, the home of the replaced file, make the rename on
     /// the store.
     Through {
         home: String,
@@ -66,9 +66,9 @@ pub enum Way {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
-    /// The member that holds it is dead, and nobody has its bytes.
+    /// The member that holds the file is dead, and no other has its bytes.
     HomeDead(String),
-    /// It is held elsewhere and was not given back.
+    /// Another member holds the file and did not give it back.
     Busy(String),
     /// The registry did not answer in time.
     NoRegistry,
@@ -79,7 +79,7 @@ pub enum Why {
 #[derive(Debug, Clone)]
 pub enum Input {
     Ask(Ticket, Ask),
-    /// Who asked no longer waits.
+    /// The asker of this ticket no longer waits.
     GaveUp(Ticket),
     /// A file was made in a directory, after [`Ask::Create`] was answered.
     Created {
@@ -87,98 +87,99 @@ pub enum Input {
         dir: FileKey,
         path: PathBuf,
     },
-    /// What [`Ask::Create`] with this ticket was answered [`Way::Here`] for, in this directory, is made, or failed.
+    /// The creation that was granted by this ticket, in this directory, is done or has failed.
     Made(FileKey, Ticket),
-    /// What was opened with [`Access::Write`] or [`Access::Serve`] and answered [`Way::Here`] is closed.
+    /// A file that was opened with [`Access::Write`] or [`Access::Serve`] and answered [`Way::Here`] is closed.
     Closed(FileKey),
-    /// What [`Ask::Change`] was answered [`Way::Here`] for, or [`Ask::Replace`] that or [`Way::Through`], is
+    /// The change that [`Ask::Change`] or [`Ask::Replace`] was granted, by [`Way::Here`] or [`Way::Through`], is
     /// done.
     Changed(Ticket),
-    /// What [`Effect::Release`] came to: it is flushed, nobody has it open for writing or mapped.
+    /// The result of [`Effect::Release`]. Free: the file is flushed, and no program has it open for writing or
+    /// mapped.
     Released {
         file: FileKey,
         is_free: bool,
     },
     Committed(Ticket, Result<Outcome, ()>),
-    /// The registry said that no commit that has returned is newer.
+    /// The registry's answer: no commit that has returned is newer.
     Barrier(Ticket, Result<Revision, ()>),
     /// All changes up to a revision, in order.
     Seen(Revision, Vec<Event>),
     /// The watch was torn: all keys of the store as of a revision.
     Snapshot(Revision, Vec<Entry>),
-    /// What [`Effect::FindBelow`] came to.
+    /// The result of [`Effect::FindBelow`].
     Below(Ticket, Vec<FileKey>),
-    /// What a peer asks, and by which ticket it is answered.
+    /// A question of a peer, and the ticket by which it is answered.
     Asked(Ticket, Peer),
-    /// What a peer answered; `Err`: it cannot be reached.
+    /// The answer of a peer; `Err`: the peer cannot be reached.
     Answered(Ticket, Result<Reply, ()>),
-    /// Somebody waits for the claim of a new file.
+    /// A caller waits for the claim of a new file.
     Hurry,
-    /// Until then this member's lease stands: the core's clock, read *before* the lease was asked for what
-    /// remains of it, and that. (A process that is stopped in between must not believe in its lease after it.)
+    /// This member's lease stands until this time: the core's clock, read *before* the lease's remaining time was
+    /// asked for, plus that time. (A process that is stopped in between must not believe in its lease after it.)
     Lease(Duration),
-    /// What hung on this member's lease is gone, whatever time that had left; another lease may follow.
+    /// Everything that hung on this member's lease is gone, whatever time it had left; another lease may follow.
     LeaseGone,
-    /// Somebody in [`Keepers`] did not take a copy, or is about to be left. [`Effect::Struck`] answers.
+    /// A member in [`Keepers`] did not take a copy, or is about to be left. [`Effect::Struck`] answers.
     CopyFailed {
         ticket: Ticket,
         partner: String,
     },
-    /// The partner of [`Effect::Fill`] has dropped what it had, and takes what belongs to this fill.
+    /// The partner of [`Effect::Fill`] has dropped its old copies, and takes those of this fill.
     FillBegun {
         partner: String,
         fill: u64,
     },
-    /// What [`Effect::Fill`] came to.
+    /// The result of [`Effect::Fill`].
     Filled {
         partner: String,
         fill: u64,
         ok: bool,
     },
-    /// What [`Effect::Unfilled`] came to, if the partner says that it has nothing of this member any more.
+    /// The answer to [`Effect::Unfilled`], if the partner says that it no longer has anything of this member.
     Dismissed {
         partner: String,
         fill: u64,
     },
-    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under, and whether
-    /// these are all that were sent here.
+    /// The result of [`Effect::ListCopies`]: each file with the number of the claim it was made under, and whether
+    /// these are all copies that were sent here.
     Copies {
         member: String,
         files: Vec<(FileKey, u64)>,
         is_whole: bool,
     },
-    /// What [`Effect::Adopt`] came to.
+    /// The result of [`Effect::Adopt`].
     Adopted {
         file: FileKey,
         ok: bool,
     },
-    /// Before [`Input::Began`]: a file that stands as [`Standing::Adopted`].
+    /// Comes before [`Input::Began`]: a file that stands as [`Standing::Adopted`].
     FoundAdopted {
         file: FileKey,
     },
-    /// What [`Effect::DropCopies`] came to: none is left, nor under way.
+    /// The result of [`Effect::DropCopies`]: no copy is left, nor under way.
     Dropped {
         member: String,
     },
-    /// What [`Effect::Settle`] came to.
+    /// The result of [`Effect::Settle`].
     Settled {
         file: FileKey,
         ok: bool,
     },
-    /// After [`Effect::Superseded`]: no call to the store is outstanding, and none begins any more.
+    /// Comes after [`Effect::Superseded`]: no call to the store is outstanding, and none begins any more.
     Fenced,
-    /// All files with bytes newer than the store's were given as [`Input::Created`]: what others ask is
-    /// answered from here on.
+    /// All files with bytes newer than the store's were given as [`Input::Created`]: from here on the questions of
+    /// others are answered.
     Began,
-    /// Whoever opens a file to read it believes what was so no longer ago than this.
+    /// Opens for reading believe a barrier that is no older than this.
     Trust(Duration),
     Tick,
 }
 
-/// Between cores, of which the carrier adds who asks.
+/// A question between cores; the carrier adds the asker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    /// Of a file that the asker found in `dir`.
+    /// Whether the member holds a file that the asker found in `dir`.
     Holds {
         file: FileKey,
         dir: FileKey,
@@ -192,7 +193,7 @@ pub enum Peer {
     Changed {
         file: FileKey,
     },
-    /// Answered once the mirror has reached the revision, or is late.
+    /// Answered once the mirror has reached the revision, or lags.
     Reached {
         revision: Revision,
     },
@@ -203,13 +204,13 @@ pub enum Reply {
     Done,
     Holds(bool),
     Given(bool),
-    /// So far the mirror has come.
+    /// The revision that the mirror has reached.
     Reached(Revision),
 }
 
 #[derive(Debug, Clone)]
 pub enum Effect {
-    /// To who asked.
+    /// The answer to the asker of the ticket.
     Answer(Ticket, Way),
     Commit(Ticket, Commit),
     Barrier(Ticket),
@@ -219,47 +220,47 @@ pub enum Effect {
         question: Peer,
     },
     Reply(Ticket, Reply),
-    /// Say whether the file is free: nothing of it is newer than the store's, nobody has it open for
-    /// writing or mapped. With `flush` its newer bytes are brought home first. New writers are kept waiting
-    /// here meanwhile.
+    /// Say whether the file is free: nothing of it is newer than the store's, and no program has it open for writing
+    /// or mapped. With `flush` its newer bytes are flushed first. New writers are kept waiting here meanwhile.
     Release {
         file: FileKey,
         flush: bool,
     },
-    /// Nothing that is known of the file from the store holds: the next open asks it, forced, and the
-    /// kernel's pages and attributes go. Claims of it may have ended by which others were its homes.
+    /// Nothing known of the file from the store is valid any more: the next open asks the store, forced, and the
+    /// kernel's pages and attributes go. With `end`, claims have ended by which other members were the file's homes.
     Forget {
         file: FileKey,
         end: Option<End>,
     },
-    /// Which files at or below the path this member's engine knows: answered by [`Input::Below`].
+    /// List the files at or below the path that this member's engine knows: answered by [`Input::Below`].
     FindBelow {
         ticket: Ticket,
         path: PathBuf,
     },
-    /// This member's epoch is another's: it flushes, serves and acknowledges nothing from here on.
+    /// Another process has this member's epoch: this one flushes, serves and acknowledges nothing from here on.
     /// [`Input::Fenced`] when it has stopped.
     Superseded,
-    /// The partner is to drop what it has of this member and to remember this fill's number; then all durable
+    /// The partner is to drop its copies of this member's bytes and to remember this fill's number; then all durable
     /// bytes that are newer than the store's go to it. Answered by [`Input::FillBegun`] between the two, and by
     /// [`Input::Filled`].
     Fill {
         partner: String,
         fill: u64,
     },
-    /// What the partner has of this member is of no use any more: a fill that is under way ends, and the
-    /// partner drops all. [`Input::Dismissed`] if it has; else it is asked again later.
+    /// The partner's copies of this member's bytes are of no use any more: a fill that is under way ends, and the
+    /// partner drops all. [`Input::Dismissed`] if it has; otherwise it is asked again later.
     Unfilled {
         partner: String,
         fill: u64,
     },
-    /// `ok`: the partner counts no more, what it did not take may be acknowledged. Otherwise it may not.
+    /// `ok`: the partner no longer counts, and bytes that it did not take may be acknowledged. Otherwise they may
+    /// not.
     Struck {
         ticket: Ticket,
         ok: bool,
     },
-    /// This member has taken another over: what copies of it are here. Answered by [`Input::Copies`], once
-    /// none is being written any more.
+    /// This member has taken another over: list the copies of that member's files here. Answered by
+    /// [`Input::Copies`], once no copy is being written any more.
     ListCopies {
         member: String,
     },
@@ -270,9 +271,9 @@ pub enum Effect {
         file: FileKey,
         number: u64,
     },
-    /// The claim of an adopted file is this member's: it is served and flushed from here on, and stays newer
-    /// than the store (copied, not evicted, not at rest) until [`Effect::Settle`]. With it those of former homes have
-    /// ended.
+    /// The claim of an adopted file is this member's: from here on the file is served and flushed, and stays newer
+    /// than the store (copied, not evicted, not at rest) until [`Effect::Settle`]. The claims of former homes have
+    /// ended with it.
     Taken {
         file: FileKey,
         end: End,
@@ -281,22 +282,22 @@ pub enum Effect {
     Disown {
         file: FileKey,
     },
-    /// Copies of that member are of no use any more. Answered by [`Input::Dropped`].
+    /// Copies of that member's files are of no use any more. Answered by [`Input::Dropped`].
     DropCopies {
         member: String,
     },
-    /// Nobody else writes to this taken file any more: where the store differs from what was flushed, flush
-    /// again; from here on it may come to rest. Answered by [`Input::Settled`].
+    /// No other member writes to this taken file any more: where the store differs from what was flushed, flush
+    /// again; from here on the file may come to rest. Answered by [`Input::Settled`].
     Settle {
         file: FileKey,
     },
-    /// Another has claimed a new file of this member's, which it had not claimed yet: nobody here may go on with
-    /// it as if it had not. What was written to it here ends as a conflict.
+    /// Another member has claimed a new file that this one had made and not claimed yet: programs here must not go on
+    /// as if it had not. Bytes that were written to it here end as a conflict.
     Lost {
         file: FileKey,
     },
-    /// The lease has run out, and others may have taken this member over: nothing is served, flushed or
-    /// acknowledged before [`Effect::Resume`]. See [`Core::fit`](super::Core::fit) for what is checked.
+    /// The lease has run out, and others may have taken this member over: nothing is served, flushed or acknowledged
+    /// before [`Effect::Resume`]. [`Core::fit`](super::Core::fit) says what is checked.
     Suspend,
     Resume,
 }
@@ -305,7 +306,7 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitness {
     Fit,
-    /// Its lease has run out, and it has partners who may have taken it over. It may go on later.
+    /// The member's lease has run out, and it has partners that may have taken it over. It may go on later.
     CutOff,
     Superseded,
 }
@@ -317,44 +318,45 @@ pub struct Keeper {
     pub fill: u64,
 }
 
-/// To whom copies go. To be asked for *after* what is sent is durable here.
+/// The receivers of copies. To be asked for *after* the bytes to send are durable here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keepers {
-    /// Each must have it before it is acknowledged.
+    /// Each of these must have the bytes before they are acknowledged.
     pub required: Vec<Keeper>,
-    /// So must each of these, which do not count yet: one could be named, without what was sent beside its
-    /// fill, before that failed. A failure ([`Input::CopyFailed`]) ends the fill; nothing is waited for then.
+    /// Each of these, too, though they do not count yet: a partner could be named without the bytes that were sent
+    /// beside its fill, before the sending failed. A failure ([`Input::CopyFailed`]) ends the fill; nothing is waited
+    /// for then.
     pub filling: Vec<Keeper>,
-    /// Gets nothing, but must be struck off before anything is acknowledged: [`Input::CopyFailed`] at once.
+    /// These get nothing, but must be struck off before anything is acknowledged: [`Input::CopyFailed`] at once.
     pub leaving: Vec<String>,
     pub wanted: u8,
     /// There are members of another failure domain, alive or not.
     pub has_others: bool,
 }
 
-/// What a file with bytes newer than the store's, which is found in the tier at a start, is to this member.
+/// The standing of a file with bytes newer than the store's that is found in the tier at a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Its own, as ever: [`Input::Created`].
+    /// The file is this member's own, as before: [`Input::Created`].
     Own,
-    /// Its own, taken over from another: [`Input::Created`], and as after [`Effect::Taken`].
+    /// This member's own, taken over from another: [`Input::Created`], and as after [`Effect::Taken`].
     Taken,
-    /// New and not claimed yet. Its own if the store still has the version that it is based on
+    /// New and not claimed yet. This member's own if the store still has the version on which it is based
     /// ([`Input::Created`]); superseded otherwise.
     New,
     /// Adopted in a take-over that goes on: neither served nor flushed. [`Input::FoundAdopted`];
     /// [`Effect::Adopt`] comes again if it is needed.
     Adopted,
-    /// Another took it over: not served, not flushed, not claimed; compared with what the file is now.
+    /// Another member took the file over: not served, not flushed, not claimed; compared with what the file is now.
     Superseded,
 }
 
-/// Who holds newer bytes of a file, as far as this member has heard: at most as old as the watch lags.
+/// The holder of newer bytes of a file, as far as this member has heard: at most as old as the watch lags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     Nobody,
     Here,
     There(String),
-    /// Its member is dead.
+    /// The member that holds the file is dead.
     Dead(String),
 }

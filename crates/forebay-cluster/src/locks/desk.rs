@@ -1,8 +1,9 @@
-//! The locks of all files that a member is the home of, and what its programs and other members ask of
-//! them. Pure.
+//! The locks of all files of which a member is the home, and the requests of its programs and of other
+//! members for them. Pure.
 //!
-//! A file is held here for as long as it has a lock: `G` is what holds it. After a restart no new lock is
-//! granted on files that were held before, until every living member has reclaimed what its programs had.
+//! A file is held here for as long as it has a lock: `G` is the guard that holds it. After a restart no
+//! new lock is granted on files that were held before, until every living member has reclaimed its
+//! programs' locks.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,13 +12,13 @@ use forebay_backing::FileKey;
 
 use super::{HeldBy, Lock, LockAnswer, LockAsk, Of, Owner, Range, Space, Table, Waiter};
 
-/// So long the locks of before are waited for after a restart, at most.
+/// After a restart the desk waits at most this long for earlier locks to be reclaimed.
 pub const RECLAIM: Duration = Duration::from_secs(15);
 
-/// So long a request that was given up may be under way.
+/// A request that was given up may be under way for this long.
 const UNDER_WAY: Duration = Duration::from_secs(120);
 
-/// So much is remembered of requests before what is old is dropped.
+/// How many requests are remembered before old ones are dropped.
 const REMEMBERED: usize = 1024;
 
 struct Sitting<G> {
@@ -25,30 +26,30 @@ struct Sitting<G> {
     guard: G,
 }
 
-/// Locks of before a restart.
+/// Locks from before a restart.
 #[derive(Default)]
 struct Before {
     files: HashSet<FileKey>,
     until: Option<Instant>,
-    /// Members that have reclaimed theirs, or have none.
+    /// Members that have reclaimed their locks, or have none.
     done: BTreeSet<String>,
 }
 
-/// Who asks, and when he came: see [`Desk::arrive`].
+/// A member that asks, and when it came: see [`Desk::arrive`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
     pub member: String,
     pub epoch: u64,
-    /// How often its locks were given back here for it.
+    /// How often the member's locks were given back here on its behalf.
     pub ends: u64,
 }
 
-/// What an ask came to.
+/// The result of an ask.
 pub struct Done<G> {
     pub answer: LockAnswer,
-    /// Who waited and has what he waited for now: to be told.
+    /// Waiters that have their lock now: to be told.
     pub woken: Vec<Waiter>,
-    /// Holds the file no longer: to be dropped without a lock.
+    /// A guard that no longer holds its file: to be dropped without a lock.
     pub over: Option<G>,
 }
 
@@ -57,10 +58,10 @@ pub struct Desk<G> {
     change: u64,
     /// The number of the last request of each owner.
     latest: HashMap<(FileKey, Owner, Space), (u64, Instant)>,
-    /// Members' numbers of those who waited and were granted what they waited for.
+    /// The members' numbers of requests that waited and were granted.
     granted: HashMap<(String, u64), Instant>,
     remembered_max: usize,
-    /// How often each member was taken for dead, and its oldest epoch that counts.
+    /// How often each member was taken for dead, and the oldest epoch of it that counts.
     ends: HashMap<String, (u64, u64)>,
     before: Before,
 }
@@ -80,20 +81,21 @@ impl<G> Default for Desk<G> {
 }
 
 impl<G> Desk<G> {
-    /// At a start: these files were held before, so that programs elsewhere may have had locks of them.
+    /// At a start: these files were held before, and programs of other members may have had locks of
+    /// them.
     pub fn begin(&mut self, now: Instant, held: Vec<FileKey>) {
         self.before.files = held.into_iter().collect();
         self.before.until = Some(now + RECLAIM);
     }
 
-    /// A member's programs have reclaimed all they had, or a member is gone.
+    /// A member's programs have reclaimed all their locks, or the member is gone.
     pub fn reclaimed(&mut self, member: &str) {
         if !self.before.files.is_empty() {
             self.before.done.insert(member.into());
         }
     }
 
-    /// Whether a file's locks of before are waited for still. `others`: the living members.
+    /// Whether a file's locks from before the restart are still waited for. `others`: the living members.
     pub fn waits_for_reclaims(
         &mut self,
         now: Instant,
@@ -110,7 +112,8 @@ impl<G> Desk<G> {
         !self.before.files.is_empty()
     }
 
-    /// To be asked before what may take time: what is asked for a member that ends meanwhile is not done.
+    /// To be called before work that may take time: a request of a member that ends meanwhile is not
+    /// carried out.
     pub fn arrive(&self, member: &str, epoch: u64) -> Guest {
         let ends = self.ends.get(member).map_or(0, |(ends, _)| *ends);
         Guest { member: member.into(), epoch, ends }
@@ -121,13 +124,13 @@ impl<G> Desk<G> {
         self.ends.get(&guest.member).is_some_and(gone)
     }
 
-    /// Whether somebody has a lock of the file or waits for one: only then is it held.
+    /// Whether a program has a lock of the file or waits for one: only then is the file held.
     pub fn has(&self, file: FileKey) -> bool {
         self.files.contains_key(&file)
     }
 
-    /// Does what is asked. `guard` holds the file; `None` if it needs one that was not given: it is to be
-    /// asked again with it. `is_early`: see [`Desk::waits_for_reclaims`].
+    /// Carries out a request. `guard` holds the file; `None` if the request needs a guard and got none:
+    /// the caller asks again with one. `is_early`: see [`Desk::waits_for_reclaims`].
     pub fn ask(
         &mut self,
         now: Instant,
@@ -223,7 +226,7 @@ impl<G> Desk<G> {
                 if let Some(sitting) = self.files.get_mut(&file) {
                     sitting.table.cancel(member, number);
                 }
-                // One that is under way still comes to nothing.
+                // A `Set` that is still under way comes to nothing.
                 self.is_stale(now, file, &owner(of), of.space, number + 1);
                 (LockAnswer::Cancelled, Vec::new())
             }
@@ -231,7 +234,8 @@ impl<G> Desk<G> {
         }
     }
 
-    /// What an owner has still is confirmed; what he had before a restart of this member he gets again.
+    /// Confirms the locks that an owner still has, and grants the owner again those from before a restart
+    /// of this member.
     fn reclaim(
         &mut self,
         guest: &Guest,
@@ -269,7 +273,7 @@ impl<G> Desk<G> {
         LockAnswer::Held { change: self.change, locks }
     }
 
-    /// Whether a later request of the owner came before this one; else it is the latest now.
+    /// Whether a later request of the owner came before this one. If not, this request is now the latest.
     fn is_stale(
         &mut self,
         now: Instant,
@@ -286,7 +290,7 @@ impl<G> Desk<G> {
         false
     }
 
-    /// What can no longer be under way is not remembered.
+    /// Forgets requests that can no longer be under way.
     fn forget_old(&mut self, now: Instant) {
         if self.remembered() <= self.remembered_max {
             return;
@@ -311,8 +315,8 @@ impl<G> Desk<G> {
         sitting.map(|sitting| sitting.guard)
     }
 
-    /// A member is dead, or has begun anew: what its programs had before `oldest`, the epoch that it has
-    /// now if it lives, is given back.
+    /// A member is dead, or has begun anew: the locks that its programs had before epoch `oldest` are
+    /// given back. `oldest` is the member's present epoch, if it lives.
     pub fn end(
         &mut self,
         now: Instant,

@@ -29,7 +29,7 @@ struct Home {
     desk: Desk<Rc<()>>,
     now: Instant,
     others: Vec<String>,
-    /// Of whoever holds the file last.
+    /// The last guard of the file.
     holds: Weak<()>,
 }
 
@@ -92,7 +92,7 @@ fn who_waits_is_told_and_may_ask_again() {
     let (_, woken) = home.ask("a", &unset(1, 2));
     assert_eq!(woken, [5]);
     assert!(has(&home.ask("b", &waits).0, 1));
-    // One that lost the word of it gives up, and hears that it has the lock.
+    // A waiter that missed the message gives up, and hears that it has the lock.
     assert!(has(&home.ask("b", &LockAsk::Cancel { of: of(1), number: 5 }).0, 1));
     home.ask("b", &unset(1, 6));
     assert!(!home.is_held());
@@ -107,12 +107,12 @@ fn what_was_given_up_does_not_come_to_pass_later() {
     assert_eq!(home.ask("b", &cancel).0, LockAnswer::Cancelled);
     assert!(home.ask("a", &unset(1, 2)).1.is_empty());
     assert_eq!(home.ask("b", &set(1, 5, true)).0, LockAnswer::Stale, "it was under way twice");
-    // The same of one that does not wait: its answer was lost, and its range given back.
+    // The same for a request that does not wait: its answer was lost, and its range given back.
     assert!(has(&home.ask("a", &unset(1, 4)).0, 0));
     assert_eq!(home.ask("a", &set(1, 3, false)).0, LockAnswer::Stale);
     assert!(has(&home.ask("a", &set(1, 5, false)).0, 1));
     assert_eq!(home.ask("a", &unset(1, 4)).0, LockAnswer::Stale, "nor the giving back");
-    // And of a member that ended while its request was on its way.
+    // The same for a member that ended while its request was under way.
     let guest = home.desk.arrive("b", 1);
     let (_, over) = home.desk.end(home.now, "b", None);
     assert!(over.is_empty());
@@ -180,7 +180,8 @@ fn what_is_remembered_of_requests_has_an_end() {
     assert!(home.desk.remembered() < 8000, "{}", home.desk.remembered());
 }
 
-/// A member that has begun anew is heard of late, when its programs have locks already.
+/// The desk hears late of a member that has begun anew, when the member's programs have locks
+/// already.
 #[test]
 fn what_a_member_takes_after_it_has_begun_anew_stays() {
     let mut home = Home::new();
@@ -202,7 +203,7 @@ fn what_a_member_takes_after_it_has_begun_anew_stays() {
         held: vec![(Of { space: Space::Flock, owner: 1 }, vec![all(Kind::Exclusive)])],
     };
     assert_eq!(home.ask_as(&anew, &reclaim).0, LockAnswer::Lost(vec![]), "it has it still");
-    // What the one before had sent is not done, whenever it comes.
+    // Requests that the earlier process had sent are not carried out, whenever they come.
     let late = home.desk.arrive("a", 1);
     for guest in [before, late] {
         assert_eq!(home.ask_as(&guest, &set(5, 90, true)).0, LockAnswer::Cancelled);

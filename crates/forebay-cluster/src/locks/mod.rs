@@ -1,9 +1,9 @@
-//! The locks that programs have of one file, as its home knows them: flock's, and the record locks of fcntl.
+//! The locks that programs have of one file, as its home knows them: flock locks, and record locks of fcntl.
 //! Pure.
 //!
-//! The two kinds do not see each other, as on one machine. A lock that is free is granted to whoever asks;
-//! when one is given back, who waits is looked at in the order of coming. Programs that wait for each other
-//! are not found out (no EDEADLK): their members see only their own.
+//! The two kinds do not see each other, as on one machine. A free lock is granted at once; when a lock is
+//! given back, waiters are looked at in the order of their coming. Deadlocks are not detected (no EDEADLK):
+//! each member sees only its own programs.
 
 pub mod desk;
 #[cfg(test)]
@@ -17,15 +17,15 @@ use std::collections::BTreeMap;
 pub use self::words::{HeldBy, LockAnswer, LockAsk, Of};
 use serde::{Deserialize, Serialize};
 
-/// The last byte that a lock can reach, which stands for "to the end, wherever that is".
+/// The last byte that a lock can reach, which stands for "to the end of the file, wherever that is".
 pub const END: u64 = i64::MAX as u64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Space {
-    /// flock(2): always of the whole file, its owner an open file.
+    /// flock(2): always of the whole file, owned by an open file.
     Flock,
-    /// fcntl(2): its owner a process, or an open file (OFD).
+    /// fcntl(2): owned by a process, or by an open file (OFD).
     Record,
 }
 
@@ -59,7 +59,7 @@ impl Range {
 pub struct Lock {
     pub kind: Kind,
     pub range: Range,
-    /// The process that asked for it, as its node numbers it.
+    /// The process that asked for the lock, as its node numbers it.
     pub pid: u32,
 }
 
@@ -70,7 +70,7 @@ impl Lock {
     }
 }
 
-/// Whose a lock is: a member since it began, and the number that its kernel has for the owner there.
+/// The owner of a lock: one life of a member, and the number that the kernel there has for the owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     pub member: String,
@@ -78,19 +78,19 @@ pub struct Owner {
     pub number: u64,
 }
 
-/// Somebody who waits for a lock.
+/// An owner that waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiter {
     pub owner: Owner,
     pub space: Space,
     pub lock: Lock,
-    /// By which its member knows it.
+    /// The number by which the member knows the waiter.
     pub number: u64,
 }
 
 #[derive(Debug, Default)]
 struct Side {
-    /// Of each owner by their place; what touches and is alike is one.
+    /// The locks of each owner by their place; adjacent locks of one kind are merged.
     held: BTreeMap<Owner, Vec<Lock>>,
 }
 
@@ -101,7 +101,7 @@ impl Side {
         locks.find(|(_, held)| held.conflicts(lock))
     }
 
-    /// Takes a range out of what an owner has.
+    /// Takes a range out of an owner's locks.
     fn take_out(&mut self, owner: &Owner, range: Range) {
         let Some(locks) = self.held.get_mut(owner) else { return };
         let mut left = Vec::with_capacity(locks.len() + 1);
@@ -146,12 +146,12 @@ impl Side {
     }
 }
 
-/// The locks of one file, and who waits for some.
+/// The locks of one file, and the waiters for them.
 #[derive(Debug, Default)]
 pub struct Table {
     flock: Side,
     record: Side,
-    /// In the order of coming.
+    /// In the order of their coming.
     waiters: Vec<Waiter>,
 }
 
@@ -170,25 +170,27 @@ impl Table {
         }
     }
 
-    /// Whether nobody has a lock or waits for one.
+    /// Whether there is neither a lock nor a waiter.
     pub fn is_empty(&self) -> bool {
         self.flock.held.is_empty() && self.record.held.is_empty() && self.waiters.is_empty()
     }
 
-    /// What an owner has, by its place in the file.
+    /// An owner's locks, by their place in the file.
     pub fn held(&self, space: Space, owner: &Owner) -> &[Lock] {
         self.side(space).held.get(owner).map_or(&[], Vec::as_slice)
     }
 
-    /// A lock of somebody else that is in the way of this one.
+    /// A lock of another owner that conflicts with this one.
     pub fn test(&self, space: Space, owner: &Owner, lock: &Lock) -> Option<(&Owner, &Lock)> {
         self.side(space).conflict(owner, lock)
     }
 
-    /// Grants a lock, if nobody else's is in its way: over whatever the owner has there. Returns who waited
-    /// and is granted now, since the owner had more before; `false` if it is not granted.
+    /// Grants a lock, unless another owner's is in its way: over any lock that the owner has there. Returns
+    /// the waiters that are granted now, since the owner had more before; `false` if the lock is not
+    /// granted.
     ///
-    /// What flock changes is given back before (as on one machine): one that is not granted is lost.
+    /// A flock lock is given back before it is changed (as on one machine): if the new one is not granted,
+    /// the old one is lost.
     pub fn set(&mut self, space: Space, owner: &Owner, lock: Lock) -> (bool, Vec<Waiter>) {
         if space == Space::Flock {
             let had = self.flock.held.get(owner);
@@ -204,7 +206,7 @@ impl Table {
         (is_free, self.grant())
     }
 
-    /// The same for who waits until it is granted: `false` if he does.
+    /// As [`Table::set`] for an owner that waits until the lock is granted: `false` if it waits.
     pub fn set_or_wait(&mut self, waiter: Waiter) -> (bool, Vec<Waiter>) {
         let (granted, woken) = self.set(waiter.space, &waiter.owner, waiter.lock);
         if !granted {
@@ -213,25 +215,25 @@ impl Table {
         (granted, woken)
     }
 
-    /// Whether a member's waiter of this number waits here.
+    /// Whether the member's waiter of this number waits here.
     pub fn waits(&self, member: &str, number: u64) -> bool {
         self.waiters.iter().any(|w| w.number == number && w.owner.member == member)
     }
 
-    /// Who waited no longer does: `false` if he did not.
+    /// Removes a waiter: `false` if there was none.
     pub fn cancel(&mut self, member: &str, number: u64) -> bool {
         let before = self.waiters.len();
         self.waiters.retain(|w| w.number != number || w.owner.member != member);
         self.waiters.len() < before
     }
 
-    /// Takes a range away from an owner, and returns who is granted what he waited for.
+    /// Takes a range away from an owner, and returns the waiters that are granted now.
     pub fn unset(&mut self, space: Space, owner: &Owner, range: Range) -> Vec<Waiter> {
         self.side_mut(space).take_out(owner, range);
         self.grant()
     }
 
-    /// Some owners are gone, with all that they have and wait for.
+    /// Removes owners that are gone, with all their locks and waiters.
     pub fn end(&mut self, is_gone: impl Fn(&Owner) -> bool) -> Vec<Waiter> {
         for side in [&mut self.flock, &mut self.record] {
             side.held.retain(|owner, _| !is_gone(owner));
@@ -251,7 +253,7 @@ impl Table {
             let waiter = self.waiters.remove(at);
             self.side_mut(waiter.space).put_in(&waiter.owner, waiter.lock);
             granted.push(waiter);
-            // What an owner had before may have been more.
+            // The owner may have had more before: start over.
             at = 0;
         }
         granted

@@ -95,7 +95,7 @@ fn a_member_that_ends_gives_everything_back() {
     assert!(table.is_empty());
 }
 
-/// Two that share a file and both want it alone would wait for each other.
+/// Two owners that share a lock and both want it alone would wait for each other.
 #[test]
 fn flock_gives_back_what_it_changes() {
     let (mut table, a, b) = (Table::default(), owner("m", 1), owner("m", 2));
@@ -106,7 +106,7 @@ fn flock_gives_back_what_it_changes() {
     let (granted, woken) = table.set_or_wait(waiter(&b, Flock, all(Exclusive), 2));
     assert!(granted && woken.is_empty());
     assert_eq!(numbers(&table.unset(Flock, &b, Range::ALL)), [1]);
-    // And who only tries loses what he had.
+    // An owner that only tries loses its lock, too.
     assert!(table.set(Flock, &a, all(Shared)).0 && table.set(Flock, &b, all(Shared)).0);
     assert!(!table.set(Flock, &a, all(Exclusive)).0);
     assert_eq!(table.held(Flock, &a), []);

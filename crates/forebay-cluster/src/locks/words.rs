@@ -1,23 +1,23 @@
-//! What members say to each other of locks.
+//! The messages of members about locks.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Lock, Range, Space};
 
-/// Whose a lock is, at the member that asks.
+/// The owner of a lock, as the asking member numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Of {
     pub space: Space,
     pub owner: u64,
 }
 
-/// Asked of a file's home. `number` counts what a member asks: of one owner's requests an older one that
-/// comes after a newer one is refused ([`LockAnswer::Stale`]), so that none that was given up comes to pass
-/// later.
+/// A request to a file's home. `number` counts a member's requests: of one owner's requests an older one
+/// that comes after a newer one is refused ([`LockAnswer::Stale`]), and no request that was given up is
+/// carried out later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockAsk {
-    /// `waits`: until it is granted. Asked again with the same number it says how things stand.
+    /// `waits`: until the lock is granted. Repeated with the same number it returns the present state.
     Set {
         of: Of,
         lock: Lock,
@@ -29,17 +29,17 @@ pub enum LockAsk {
         range: Range,
         number: u64,
     },
-    /// Which lock is in the way of this one.
+    /// Asks which lock is in the way of this one.
     Test {
         of: Of,
         lock: Lock,
     },
-    /// Who waits by this number no longer does.
+    /// The waiter of this number gives up.
     Cancel {
         of: Of,
         number: u64,
     },
-    /// All that the member's programs had of the file at a home that has begun anew.
+    /// All locks that the member's programs had of the file, for a home that has begun anew.
     Reclaim {
         held: Vec<(Of, Vec<Lock>)>,
     },
@@ -48,26 +48,26 @@ pub enum LockAsk {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockAnswer {
-    /// It is done: all that the owner has of the file now. Of two answers that with the greater `change` is
-    /// newer.
+    /// The request is done; `locks` are all that the owner has of the file now. Of two answers the one with
+    /// the greater `change` is newer.
     Held { change: u64, locks: Vec<Lock> },
-    /// Somebody else has a lock there.
+    /// Another owner has a lock there.
     InTheWay,
-    /// It is to be granted later.
+    /// The lock is to be granted later.
     Waits,
-    /// Who waited does no longer, and was not granted it.
+    /// The waiter no longer waits, and was not granted the lock.
     Cancelled,
-    /// The home has begun anew and waits for others to reclaim theirs: ask again.
+    /// The home has begun anew and waits for others to reclaim their locks: ask again.
     Early,
-    /// A newer request of this owner came before.
+    /// A newer request of this owner came earlier.
     Stale,
-    /// To a test.
+    /// The answer to a test.
     By(Option<HeldBy>),
-    /// To a reclaim: whose locks are lost.
+    /// The answer to a reclaim: the owners whose locks are lost.
     Lost(Vec<Of>),
 }
 
-/// A lock of somebody.
+/// A lock, and the member of its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldBy {
     pub member: String,

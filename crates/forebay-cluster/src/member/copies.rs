@@ -1,4 +1,4 @@
-//! Copies of this member's newer bytes at its partners, and what it does with those of others.
+//! Copies of this member's newer bytes at its partners, and copies of others' bytes here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,23 +14,23 @@ use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::peer::limits::BYTES_MAX;
 use crate::words::{Answer, Head, Question};
 
-/// A new file's claim is under way, and its copy is made under it.
+/// How often to look for the claim of a new file, under which its copy is made.
 const CLAIM_LOOK: Duration = Duration::from_millis(1);
 
-/// So long one copy may be on its way before its partner is struck off: far beyond what a disk takes, since
-/// who is struck off has to be filled anew.
+/// How long one copy may be under way before its partner is struck off: far longer than a disk takes, since a partner
+/// that is struck off has to be filled anew.
 const COPY_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Bytes per second that a partner takes at least, and how much longer a copy may take before its partner is one that
-/// others wait for.
+/// The bytes per second that a partner takes at least, and how much longer a copy may take before its partner counts
+/// as slow.
 const DUE_RATE: u64 = 8 << 20;
 
 const LAG_MIN: Duration = Duration::from_millis(200);
 
-/// So often whoever is cut off looks whether he may go on.
+/// How often a cut-off member looks whether it may go on.
 const FIT_LOOK: Duration = Duration::from_millis(5);
 
-/// Before what failed is tried again.
+/// The pause before a failed call is repeated.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How much longer a partner takes for copies than their bytes should take.
@@ -41,8 +41,8 @@ pub(super) struct Lag {
 }
 
 impl Lag {
-    /// A copy that was sent at `began` has its answer. Several are on their way at once, one behind the other: a copy's
-    /// own time begins when the one before it was answered. One that was quick takes back half of what is known.
+    /// Notes the answer to a copy that was sent at `began`. Several copies are under way at once, one behind the
+    /// other: a copy's own time begins when the one before it was answered. A quick copy halves the known lag.
     fn note(&mut self, began: Instant, ended: Instant, due: Duration) {
         let from = self.answered.map_or(began, |answered| answered.max(began));
         let lag = ended.saturating_duration_since(from).saturating_sub(due);
@@ -56,17 +56,17 @@ fn home_of(head: &Head, fill: u64) -> Home<'_> {
 }
 
 impl Member {
-    /// Whether anybody is to have copies of this member's bytes.
+    /// Whether other members are to have copies of this member's bytes.
     pub fn wants_copies(&self) -> bool {
         self.copies > 0
     }
 
-    /// How many others are to have this member's acknowledged bytes, and how many have.
+    /// How many other members are to have this member's acknowledged bytes, and how many have them.
     pub fn copies(&self) -> (u8, usize) {
         (self.copies, self.core.lock().keepers().required.len())
     }
 
-    /// Whether copies of a file can be sent at once: its claim is known, and somebody keeps them.
+    /// Whether copies of a file can be sent at once: its claim is known, and there is a partner.
     pub fn can_copy(&self, file: FileKey) -> bool {
         let core = self.core.lock();
         let keepers = core.keepers();
@@ -74,14 +74,15 @@ impl Member {
         has_any && core.claim_number(file).is_some()
     }
 
-    /// Sends newer bytes of a file to all partners, whether they are durable here or not. When this returns all have them
-    /// durably: who does not take them is a partner no more. How many that are is for [`Member::has_enough`]. `joined` is what [`Member::joined`] said when the
-    /// round that they are of began: who has joined since gets none of it.
+    /// Sends newer bytes of a file to all partners, whether they are durable here or not. When this returns, all
+    /// partners have them durably: one that does not take them is no longer a partner. Whether that is enough
+    /// partners, [`Member::has_enough`] says. `joined` is the result of [`Member::joined`] when the round began to
+    /// which the bytes belong: partners that joined later get none of them.
     ///
     /// # Errors
     ///
-    /// EIO if this member's place was taken; ETIMEDOUT if a partner fails and the registry does not answer; EFBIG if it
-    /// is more than can be sent. Then nobody may be told that the bytes are safe.
+    /// EIO if this member's place was taken; ETIMEDOUT if a partner fails and the registry does not answer; EFBIG if
+    /// it is more than can be sent. Then no program may be told that the bytes are safe.
     pub fn keep(
         self: &Arc<Member>,
         file: FileKey,
@@ -92,12 +93,12 @@ impl Member {
         self.send_to_all((file, self.claim_number(file)?), joined, words, bytes)
     }
 
-    /// Whether as many as are wanted have what was kept before: to be asked by who tells a program that it is safe.
-    /// What goes home, is taken over or renamed needs no more than [`Member::keep`].
+    /// Whether as many partners as are wanted have the bytes kept before: to be called before a program is told that
+    /// they are safe. Flushes, take-overs and renames need no more than [`Member::keep`].
     ///
     /// # Errors
     ///
-    /// EIO if they are fewer, and that is not enough.
+    /// EIO if there are fewer partners, and fewer are not enough.
     pub fn has_enough(&self) -> Result<()> {
         let (wanted, have) = self.copies();
         match self.copies_or_fail && have < usize::from(wanted) {
@@ -109,12 +110,12 @@ impl Member {
         }
     }
 
-    /// How many have joined those that are told so far.
+    /// How many partners have joined so far.
     pub fn joined(&self) -> u64 {
         self.core.lock().joined()
     }
 
-    /// The same with words by which partners forget a file, which may be another's by now.
+    /// As [`Member::keep`], with words by which partners forget a file that may be another member's by now.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Member {
         let keepers = self.core.lock().keepers_of(joined);
         let (body, len) = ([words, bytes], words.len() + bytes.len());
         if len > BYTES_MAX {
-            // None of them is to blame: it is too long for all.
+            // No partner is to blame: the message is too long for all.
             let what = format!("{len} bytes about one file: at most {BYTES_MAX} are sent");
             return Err(Error::os(libc::EFBIG, what));
         }
@@ -147,7 +148,7 @@ impl Member {
         };
         let sent: Vec<bool> = std::thread::scope(|scope| {
             let send = &send;
-            // The first is asked by this thread: most often there is no other.
+            // This thread asks the first partner: most often there is no other.
             let others = to.iter().enumerate().skip(1);
             let others: Vec<_> = others.map(|partner| scope.spawn(move || send(partner))).collect();
             let first = to.first().map(|first| send((0, first)));
@@ -159,11 +160,11 @@ impl Member {
         failed.into_iter().try_for_each(|partner| self.strike(&partner))
     }
 
-    /// The same to one partner that is being filled.
+    /// As [`Member::keep`], to one partner that is being filled.
     ///
     /// # Errors
     ///
-    /// What it says, or that it does not answer.
+    /// The partner's error, or that it does not answer.
     pub fn fill(
         self: &Arc<Member>,
         partner: &str,
@@ -177,15 +178,16 @@ impl Member {
         self.send_copy(partner, &question, [words, bytes])
     }
 
-    /// Tells a partner something of all copies that it keeps of this member's.
+    /// Sends a partner a message about all copies that it keeps of this member's bytes.
     ///
     /// # Errors
     ///
-    /// What it says, or that it does not answer.
+    /// The partner's error, or that it does not answer.
     pub fn mark(self: &Arc<Member>, partner: &str, words: &[u8]) -> Result<()> {
         let fill = self.fill_of(partner)?;
         self.send_copy(partner, &Question::Mark { fill }, [words, b""])?;
-        // From here on it is told of what is synced, too: before, it would drop the first pieces of a round.
+        // From here on the partner also gets what is synced: before, it would have dropped the first pieces of a
+        // round.
         self.feed(Input::FillBegun { partner: partner.into(), fill });
         Ok(())
     }
@@ -226,8 +228,8 @@ impl Member {
         }
     }
 
-    /// What is told of one file takes too long: the partner that lags most is one no more when this returns. Who keeps
-    /// up stays.
+    /// The messages about one file take too long: when this returns, the partner that lags most is no longer a
+    /// partner. Partners that keep up stay.
     ///
     /// # Errors
     ///
@@ -247,7 +249,7 @@ impl Member {
         }
     }
 
-    /// It is a partner no more when this returns.
+    /// Strikes a partner off: it is no longer a partner when this returns.
     fn strike(self: &Arc<Member>, partner: &str) -> Result<()> {
         let ticket = self.ticket();
         let struck = self.struck.enter(ticket);
@@ -266,7 +268,7 @@ impl Member {
         }
     }
 
-    /// Whether somebody may take this home's place if it is dead.
+    /// Whether another member may take this home's place if the home is dead.
     pub fn has_heirs(&self, home: &str) -> bool {
         self.core.lock().has_heirs_of(home)
     }
@@ -277,19 +279,20 @@ impl Member {
             || self.core.lock().fit(self.now()) == Fitness::Fit
     }
 
-    /// Waits while this member may not serve: its lease has run out, and a partner may take its place. To be
-    /// asked once what it guards was decided, before anybody hears of it.
+    /// Waits while this member may not serve: its lease has run out, and a partner may take its place. To be called
+    /// after a decision and before any program hears of it.
     ///
     /// # Errors
     ///
-    /// EIO once another has taken it; ETIMEDOUT after the patience.
+    /// EIO once another member has taken the place; ETIMEDOUT after the patience.
     pub fn wait_fit(&self) -> Result<()> {
         if self.is_fit() {
             return Ok(());
         }
         let since = Instant::now();
         loop {
-            // Not in the `match`, which would hold the core while this sleeps: it has to hear of a lease that is renewed.
+            // Not in the `match`, which would hold the core while this sleeps: the core has to hear of a renewed
+            // lease.
             let fitness = self.core.lock().fit(self.now());
             match fitness {
                 Fitness::Fit => return Ok(()),
@@ -306,7 +309,7 @@ impl Member {
         }
     }
 
-    /// A partner drops what it has of this member, and gets all that is newer than the store.
+    /// Fills a partner: it drops its copies of this member's bytes, and gets all that are newer than the store.
     pub(super) fn fill_up(self: &Arc<Member>, partner: String, fill: u64) {
         self.fills.lock().insert(partner.clone(), fill);
         self.with_copies(move |member, front| {
@@ -320,7 +323,7 @@ impl Member {
         });
     }
 
-    /// What it has of this member is of no use any more. It may be away: then it is asked again.
+    /// Has a former partner drop its copies, which are of no use any more. If it is away it is asked again.
     pub(super) fn leave_partner(self: &Arc<Member>, partner: String, fill: u64) {
         self.fills.lock().remove(&partner);
         self.with_copies(move |member, _| {
@@ -330,8 +333,8 @@ impl Member {
         });
     }
 
-    /// A copy or a word about copies is written only for a home that is what it says, and only then said to be:
-    /// another may have taken that over meanwhile.
+    /// Runs `work` only for a home whose claim to be that home holds before, and reports success only if that still
+    /// holds afterwards: another member may have taken the home over meanwhile.
     fn for_home(
         &self,
         head: &Head,
@@ -406,7 +409,7 @@ impl Member {
         });
     }
 
-    /// The engine serves a file that was taken over, and brings it home, whether anybody opens it or not.
+    /// Has the engine serve and flush a file that was taken over, whether a program opens it or not.
     pub(super) fn begin_taken(self: &Arc<Member>, file: FileKey) {
         self.with_copies(move |member, _| {
             while let Err(error) = member.freshen(file) {
@@ -421,7 +424,7 @@ impl Member {
 
     pub(super) fn settle_taken(self: &Arc<Member>, file: FileKey) {
         self.with_front(MOUNT, move |member, front| {
-            // What is not held yet would be settled at once.
+            // A file that the engine does not hold yet would be settled at once.
             let settled = member.freshen(file).and_then(|()| front.settle(file));
             if let Err(error) = &settled {
                 tracing::warn!(%error, "a file that was taken over is not settled yet");
@@ -431,7 +434,7 @@ impl Member {
         });
     }
 
-    /// Does something with copies, which may wait.
+    /// Runs work on copies, which may wait.
     pub(super) fn with_copies(
         self: &Arc<Member>,
         work: impl FnOnce(&Arc<Member>, &dyn Keeper) + Send + 'static,
@@ -452,12 +455,13 @@ impl Member {
         });
     }
 
-    /// As it is by the time that somebody gets to it: of two such calls the later one may come first.
+    /// Suspends or resumes the mount as the flag is when a thread gets to it: of two such calls the later one may run
+    /// first.
     pub(super) fn suspend_or_resume(self: &Arc<Member>) {
         self.with_front(FENCE, |member, front| front.suspend(member.is_suspended.load(Relaxed)));
     }
 
-    /// Its place is another's: once nothing of it is under way to the store, the registry is told so.
+    /// This member's place is another's: once none of its calls to the store is under way, the registry is told.
     pub(super) fn stop(self: &Arc<Member>) {
         self.with_front(FENCE, |member, front| {
             front.suspend(true);
@@ -468,7 +472,7 @@ impl Member {
                     return;
                 }
             }
-            // What they have written may be in the kernel's memory, to be written out at any time.
+            // The written bytes may be in the kernel's memory, to be written out at any time.
             while let Err(error) = (member.sync_store)() {
                 tracing::warn!(%error, "the store was not made durable");
                 if member.left.load(Relaxed) {

@@ -1,4 +1,4 @@
-//! What the daemons of members ask of each other.
+//! The questions between the daemons of members.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::Member;
 use crate::front::Desk;
 use crate::words::{Answer, Question};
 
-/// An operator waits for it; a daemon that stands still is told of.
+/// An operator waits for the answer; a daemon that stands still is reported.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Member {
-    /// Who answers what other members ask of this one's daemon.
+    /// Sets the desk that answers other members' questions to this member's daemon.
     pub fn set_desk(&self, desk: Box<dyn Desk>) {
         let _ = self.desk.set(desk);
     }
@@ -22,7 +22,7 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// If it is out of reach, or refuses; the text is its own.
+    /// If the daemon is out of reach, or refuses; the text is its own.
     pub fn ask_daemon(&self, member: &str, method: &str, path: &str, body: Value) -> Result<Value> {
         let question = Question::Daemon { method: method.into(), path: path.into(), body };
         match self.ask_within(member, &question, [b"", b""], &mut Vec::new(), PATIENCE)? {

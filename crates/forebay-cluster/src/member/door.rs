@@ -1,4 +1,4 @@
-//! What other members ask of this one.
+//! The questions of other members to this one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use crate::keys;
 use crate::peer::Service;
 use crate::words::{Answer, Head, Question, Refusal};
 
-/// The door opens before the member is there, since its address is part of what the member is.
+/// Stands for the member until it exists: the door opens first, since its address is part of the member.
 #[derive(Clone)]
 pub struct Waiting(Arc<Mutex<Weak<Member>>>);
 
@@ -31,8 +31,9 @@ impl Waiting {
     }
 }
 
-/// Questions of bytes that are answered for one member at once, and for all. Each has one of the door's connections, and may
-/// wait for room or for the store: those that members agree by have the rest of 256.
+/// How many questions of bytes are answered at once for one member, and for all. Each has one of the door's
+/// connections, and may wait for room or for the store: the questions by which members agree have the rest of the 256
+/// connections.
 const PLACES_OF_ONE: usize = 64;
 const PLACES: usize = 192;
 
@@ -60,7 +61,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // No panic leaves a count half changed, and this may be dropped in one.
+        // No panic leaves a count half changed, and a panic may drop this.
         let mut all = self.0.lock_anyway();
         match all.get_mut(&self.1) {
             Some(taken) if *taken > 1 => *taken -= 1,
@@ -69,10 +70,10 @@ impl Drop for Place {
     }
 }
 
-/// So long who asks waits for a member that just begins.
+/// How long an asker waits for a member that just begins.
 const BEGINNING: Duration = Duration::from_secs(2);
 
-/// What will be there in a moment, if the member begins.
+/// Waits for something that exists in a moment, if the member begins.
 fn soon<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {
@@ -166,9 +167,9 @@ impl Member {
         }
     }
 
-    /// Whether no later life of the asker has been heard of: what an earlier one left on its way comes too late.
+    /// Whether no later life of the asker has been heard of: messages of an earlier life come too late.
     fn is_newest(&self, head: &Head) -> bool {
-        // Of one that is not known nobody has heard anything.
+        // Of an unknown member no later life has been heard of.
         let Some(known) = self.epoch_of(&head.from) else { return true };
         let mut heard = self.heard.lock();
         let newest = heard.entry(head.from.clone()).or_default();

@@ -1,5 +1,5 @@
-//! Threads for what may wait: commits, peers, flushes. As many as there is work at once, up to a bound;
-//! who has nothing to do for ten seconds ends.
+//! Threads for work that may wait: commits, peers, flushes. As many as there is work at once, up to a
+//! bound; a thread that is idle for ten seconds ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Hands {
         self.staff(queue);
     }
 
-    /// Sees to it that somebody comes for what is queued.
+    /// Makes sure that a thread takes the queued work.
     fn staff(&self, mut queue: MutexGuard<'_, Queue>) {
         if queue.idle >= queue.work.len() || queue.threads >= self.max {
             drop(queue);
@@ -59,7 +59,7 @@ impl Hands {
         drop(queue);
         let hands = self.clone();
         if Builder::new().name("fb-member".into()).spawn(move || hands.work()).is_err() {
-            // The work stays for those that are there; with none of them it waits for the next call.
+            // The work is left to the existing threads; without any it waits for the next call.
             self.queue().threads -= 1;
         }
     }
@@ -89,14 +89,15 @@ impl Hands {
         queue.threads -= 1;
     }
 
-    /// What is queued is still done; nothing more is taken.
+    /// Queued work is still done; no more is taken.
     pub fn close(&self) {
         self.queue().closed = true;
         self.shared.1.notify_all();
     }
 }
 
-/// A thread that a bug in its work ends is missed: it counts no more, and another comes for what is left.
+/// Replaces a thread that a panic in its work has ended: it no longer counts, and another thread takes the
+/// remaining work.
 struct Missed<'a>(&'a Hands);
 
 impl Drop for Missed<'_> {
@@ -116,7 +117,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(120);
 
-    /// Else a bug in one commit would leave nobody to make the others.
+    /// Without this a panic in one commit would leave no thread for the others.
     #[test]
     fn a_thread_that_a_bug_has_ended_is_replaced() {
         let hands = Hands::new(1);

@@ -18,24 +18,24 @@ use crate::front::Front;
 use crate::keys;
 use crate::peer::{Door, Key, Peers, Tls};
 
-/// How long the keys of a process stand that does not renew them. Others call it dead then.
+/// How long the keys of a process stand that does not renew its lease. Others then call it dead.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// How long what was given back is remembered at least. Who opens a file waits less.
+/// How long a give-back is remembered at least. An open waits less than that.
 pub const GIVEN: Duration = Duration::from_secs(300);
 
-/// What a mount says of itself when it joins.
+/// The settings with which a mount joins.
 pub struct Joining {
     pub registry: Arc<dyn Registry>,
-    /// The store's own number.
+    /// The number of the store itself.
     pub store: String,
     /// How this mount numbers the file of the store's mark.
     pub probe: FileKey,
     /// The node, by which others know the member.
     pub node: String,
-    /// The tier's own number.
+    /// The number of the tier itself.
     pub tier: String,
-    /// Another one each time that the tier has lost what was never synced: other members tell their programs.
+    /// Changes each time that the tier has lost bytes that were never synced: other members tell their programs.
     pub boot: String,
     /// Where other members reach this one.
     pub listen: SocketAddr,
@@ -43,27 +43,27 @@ pub struct Joining {
     pub tls: Option<Arc<Tls>>,
     /// How long a call to the registry or a member may take.
     pub patience: Duration,
-    /// What fails together with the node; its own name if it stands alone.
+    /// The failure domain of the node; its own name if it stands alone.
     pub domain: Option<String>,
-    /// On so many other members this one's acknowledged bytes are to be, too.
+    /// How many other members are to have this member's acknowledged bytes, too.
     pub copies: u8,
-    /// An fsync that reaches fewer fails.
+    /// An fsync that reaches fewer members fails.
     pub copies_or_fail: bool,
-    /// It reads for others, and they for it.
+    /// The member reads parts of files for others, and others for it.
     pub shares_reads: bool,
     pub sync_store: SyncStore,
-    /// Called right before the registry is told of the tier, to which the name belongs from then on.
+    /// Called right before the registry is told of the tier, which owns the name from then on.
     pub enters: Box<dyn Fn()>,
 }
 
 impl Member {
-    /// Joins the members of a store: from now on the registry says where this one is reached. It serves
-    /// nobody before [`Member::serve`].
+    /// Joins the members of a store: from now on the registry says where this member is reached. It serves no other
+    /// member before [`Member::serve`].
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if another tier is known under this name, or the members speak another version;
-    /// what the registry says.
+    /// [`Kind::Usage`] if another tier is known under this name, or the members speak another version; errors of the
+    /// registry.
     pub fn join(joining: Joining) -> Result<Arc<Member>> {
         let Joining { registry, store, probe, node, tier, boot, listen, key, patience, .. } =
             joining;
@@ -147,9 +147,8 @@ impl Member {
         Ok(member)
     }
 
-    /// What a file that is found at a start with bytes newer than the store's is to this member; `adopted`: the
-    /// number of the claim under which it was adopted, if it was. To be asked
-    /// before [`Member::serve`].
+    /// The standing of a file that is found at a start with bytes newer than the store's; `adopted`: the number of
+    /// the claim under which the file was adopted, if it was. To be called before [`Member::serve`].
     pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
         self.core.lock().standing(file, dir, adopted)
     }
@@ -159,14 +158,14 @@ impl Member {
         self.core.lock().keeps_for(home)
     }
 
-    /// A file that stands as [`Standing::Adopted`] was found, adopted by the process before this one and not
-    /// claimed yet: the take-over goes on with it. To be said before [`Member::serve`].
+    /// Reports a file that stands as [`Standing::Adopted`]: the process before this one adopted it and did not claim
+    /// it yet, and the take-over goes on with it. To be called before [`Member::serve`].
     pub fn has_adopted(self: &Arc<Member>, file: FileKey) {
         self.feed(Input::FoundAdopted { file });
     }
 
-    /// Begins to serve: `dirty` are files with bytes that are newer than the store's, each with its
-    /// directory; what of them is not claimed is claimed.
+    /// Begins to serve. `dirty`: the files with bytes newer than the store's, each with its directory. Those that
+    /// are not claimed yet are claimed.
     pub fn serve(
         self: &Arc<Member>,
         front: Weak<dyn Front>,
@@ -179,9 +178,9 @@ impl Member {
         self.feed(Input::Began);
     }
 
-    /// Gives back what is claimed and home, without bringing more home, and ends the lease. What is dirty
-    /// stays claimed: this tier has its newest bytes, also those that partners were never told of, so that nobody
-    /// is to take its place. Who has served nothing knows of no such bytes, and ends as if it had died.
+    /// Gives back the claims of flushed files, without flushing more, and ends the lease. Dirty files stay claimed:
+    /// this tier has their newest bytes, also those that no partner has, and therefore no member may take this one's
+    /// place. A member that has served nothing does not know of such bytes, and ends as if it had died.
     pub fn leave(self: &Arc<Member>) {
         self.leaving.store(true, Relaxed);
         if self.front.get().is_some() {
@@ -189,7 +188,7 @@ impl Member {
         }
         self.left.store(true, Relaxed);
         self.hands.iter().for_each(super::hands::Hands::close);
-        // Programs may still be here, if the mount was only detached.
+        // Programs may still be using the mount, if it was only detached.
         self.feed(Input::LeaseGone);
         let own = self.lease.lock().take();
         let given = self.given_lease.lock().take();
@@ -212,14 +211,14 @@ impl Member {
             return;
         }
         tracing::warn!(member = self.name, "some claims stay with this member");
-        // Before its partners are struck off nothing is heard any more that would name them again.
+        // Until the partners are struck off no more input is taken that would name them again.
         self.left.store(true, Relaxed);
         if let Err(error) = self.dismiss_heirs() {
             tracing::error!(%error, "a partner may take this member's place, without what was not synced");
         }
     }
 
-    /// Nobody takes this member's place until it has partners again.
+    /// Removes the partners: no member takes this one's place until it has partners again.
     fn dismiss_heirs(&self) -> Result<()> {
         let key = format!("stores/{}/partners/{}", self.store, self.name);
         loop {
@@ -237,12 +236,12 @@ impl Member {
     }
 }
 
-/// The store's own key: whoever comes first makes it. The first of a newer release writes that down, if no member of
-/// the older one is mounted.
+/// Makes the store's own key if there is none. The first member of a newer release updates it, if no member of the
+/// older release is mounted.
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`] if this node numbers files otherwise, or a member that is mounted is of another release.
+/// [`Kind::Usage`] if this node numbers files otherwise, or a mounted member is of another release.
 fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<()> {
     let key = format!("stores/{store}");
     let probe = keys::file(probe);
@@ -300,7 +299,7 @@ fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<(
     }
 }
 
-/// Members with certificates and members without would not understand each other.
+/// Refuses to mix members with certificates and members without: they would not understand each other.
 fn speak_alike(registry: &dyn Registry, store: &str, me: &str, sealed: bool) -> Result<()> {
     let (alive, members) = (format!("stores/{store}/alive/"), format!("stores/{store}/members/"));
     let (living, _) = registry.range(&alive)?;
@@ -355,7 +354,7 @@ fn enter(
                 ),
             ));
         }
-        // To begin says that nothing of an earlier process is under way to the store. Somebody waits for that.
+        // Beginning implies that no call of an earlier process to the store is under way. A taker waits for that.
         if known.is_some_and(|known| known.taken.is_some()) {
             sync_store()?;
         }

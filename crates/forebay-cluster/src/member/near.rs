@@ -1,5 +1,5 @@
-//! Reading the store once for all members: each part of a file is read by one of them, and the others get
-//! it there.
+//! Reading the store once for all members: each part of a file is read by one member, and the others get it
+//! from that member.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,18 +9,18 @@ use forebay_backing::Version;
 use super::Member;
 use crate::words::{Answer, Question};
 
-/// Of a file, what one member reads in one go.
+/// The length of a part, which one member reads in one go.
 const PART: u64 = 4 << 20;
 
-/// Whoever has not answered by then is not waited for: the store is there, too.
+/// A member that has not answered by then is not waited for: the store has the bytes, too.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// So long a member that did not answer is not asked again.
+/// How long a member that did not answer is not asked again.
 const REST: Duration = Duration::from_secs(5);
 
 impl Member {
     /// Fills `buf` with bytes of an unclaimed file as the store had it in this version, from the member that
-    /// reads this part of it for all. `false` if that is this one, or does not answer.
+    /// reads this part for all. `false` if that is this member, or the other does not answer.
     pub fn read_near(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool {
         if !self.shares_reads {
             return false;
@@ -35,7 +35,7 @@ impl Member {
                 buf.copy_from_slice(&out);
                 true
             }
-            // It knows another version, or has no room: that is no reason to leave it alone.
+            // The member knows another version, or has no room: no reason to stop asking it.
             Ok(_) => false,
             Err(error) => {
                 if !error.is(libc::ESTALE) {

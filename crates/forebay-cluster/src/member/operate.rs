@@ -1,5 +1,5 @@
-//! What only an operator can decide of a member that is dead: that it has stopped for certain, that its bytes
-//! are given up, that it does not come back.
+//! An operator's decisions about a dead member: that it has stopped for certain, that its bytes are given up, that it
+//! does not come back.
 
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Entry, Revision};
@@ -18,14 +18,14 @@ const BATCH: usize = 40;
 pub struct Missing {
     pub path: String,
     pub member: String,
-    /// Its member's process renews its lease: the bytes come home by themselves.
+    /// The member's process renews its lease: the bytes are flushed without an operator.
     pub alive: bool,
-    /// Who had them before, and may still write to the store unless it is known to have stopped.
+    /// Members that had the bytes before, and may still write to the store unless they are known to have stopped.
     #[serde(default)]
     pub taken_from: Vec<String>,
 }
 
-/// Whether the registry names `name` as one who has all of `home`'s newer bytes.
+/// Whether the registry names `name` as a partner that has all of `home`'s newer bytes.
 fn is_named(entries: &[Entry], prefix: &str, home: &str, partners: &Entry, name: &str) -> bool {
     let key = format!("{prefix}members/{home}");
     let member = entries.iter().find(|entry| entry.key == key).and_then(parse::<keys::Member>);
@@ -46,7 +46,7 @@ struct Dead {
 }
 
 impl Member {
-    /// Files with bytes that the store has not, of all members, by path.
+    /// The files of all members whose newer bytes the store lacks, by path.
     ///
     /// # Errors
     ///
@@ -89,8 +89,8 @@ impl Member {
         }
     }
 
-    /// Who has copies of what a dead member did not bring home, until all of that has been claimed; each with whether
-    /// it is alive.
+    /// The members that have copies of a dead member's unflushed files, until all of those have been claimed; each
+    /// with whether it is alive.
     fn heirs(&self, name: &str, dead: &Dead) -> Result<Vec<(String, bool)>> {
         let Dead { member, prefix, .. } = dead;
         if member.taken.as_ref().is_some_and(|taken| taken.done) {
@@ -117,12 +117,12 @@ impl Member {
         })
     }
 
-    /// An operator's word that a dead member has stopped for certain: its machine is off, or cannot reach the
-    /// store. What was taken over from it is compared with the store and then no longer held.
+    /// Records the operator's word that a dead member has stopped for certain: its machine is off, or cannot reach
+    /// the store. Files that were taken over from it are compared with the store and then no longer held.
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown or alive; what the registry says.
+    /// [`Kind::Usage`] if the member is unknown or alive; errors of the registry.
     pub fn has_stopped(&self, name: &str) -> Result<()> {
         let Dead { entry, member, prefix } = self.dead(name)?;
         let fenced = keys::Fenced { epoch: member.living() };
@@ -133,15 +133,15 @@ impl Member {
         self.commit_or(commit, name).map(drop)
     }
 
-    /// Gives up what a dead member has not brought home: the store's bytes count from now on. Without `paths`
-    /// all of it; else the files with these paths, and those below them. If the member comes back it keeps
-    /// what it has aside, as conflicts. Says which files were given up. `without`: partners that have copies, are away,
-    /// and are not waited for. What is not given up is theirs still when they are back.
+    /// Gives up a dead member's unflushed bytes: the store's bytes count from now on. Without `paths` all files;
+    /// otherwise those with these paths, and those below them. If the member comes back it keeps its bytes aside, as
+    /// conflicts. Returns the files that were given up. `without`: partners that have copies, are away, and are not
+    /// waited for. Files that are not given up are still theirs when they are back.
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown or alive, or if another has its bytes and takes its place, or may when it is
-    /// back; what the registry says. What was given up before stays so.
+    /// [`Kind::Usage`] if the member is unknown or alive, or if another member has its bytes and takes its place, or
+    /// may when it is back; errors of the registry. Files that were given up before stay given up.
     pub fn give_up(&self, name: &str, paths: &[String], without: &[String]) -> Result<Vec<String>> {
         let dead = self.dead(name)?;
         for (heir, is_alive) in self.heirs(name, &dead)? {
@@ -165,7 +165,7 @@ impl Member {
         let raised =
             Commit::new().if_unchanged(&entry).if_absent(&alive).put(&entry.key, json(&member));
         let revision = self.commit_or(raised, name)?;
-        // From here on nothing more is claimed in its name.
+        // From here on nothing more is claimed in the dead member's name.
         let (entries, _) = self.registry.range(&prefix)?;
         let below = |kind: &str| {
             let kind = format!("{prefix}{kind}/");
@@ -183,7 +183,8 @@ impl Member {
         let (meant, rest): (Vec<_>, Vec<_>) =
             claims.map(|(entry, claim)| (entry, claim.path)).partition(|(_, path)| is_meant(path));
         let is_all = rest.is_empty() && (paths.is_empty() || creates.is_empty());
-        // First the directories: who comes back in the middle takes no file for new that was claimed before.
+        // The directories go first: a member that comes back in the middle takes no file for new that was claimed
+        // before.
         let dirs = creates.into_iter().filter(|_| paths.is_empty()).map(|entry| (entry, None));
         let files = meant.iter().map(|(claim, _)| {
             let file = claim.key.rsplit('/').next().unwrap_or_default();
@@ -217,12 +218,12 @@ impl Member {
         Ok(meant.into_iter().map(|(_, path)| path).collect())
     }
 
-    /// Takes a dead member out for good: its name is free for another tier.
+    /// Removes a dead member for good: its name is free for another tier.
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown, alive, has bytes that are not home, may still write over what was taken
-    /// over from it, or is named as who has copies of another's; what the registry says.
+    /// [`Kind::Usage`] if the member is unknown, alive, has unflushed bytes, may still write over files that were
+    /// taken over from it, or is named as a partner that has copies of another's; errors of the registry.
     pub fn remove(&self, name: &str) -> Result<()> {
         let Dead { entry, member, prefix } = self.dead(name)?;
         let (entries, _) = self.registry.range(&prefix)?;
@@ -239,7 +240,7 @@ impl Member {
             );
             return Err(Error::new(Kind::Usage, what));
         }
-        // Another tier under this name is known by its starts, and those say nothing of this one's processes.
+        // Another tier under this name is known by its own starts, which say nothing of this member's processes.
         let fenced = entries.iter().find(|entry| entry.key == format!("{prefix}fenced/{name}"));
         let said = fenced.and_then(parse::<keys::Fenced>).map_or(0, |fenced| fenced.epoch);
         let stopped = said.max(member.stopped());
@@ -256,7 +257,7 @@ impl Member {
         }
         let mut commit =
             Commit::new().if_unchanged(&entry).if_absent(format!("{prefix}alive/{name}"));
-        // Another tier under this name would be taken for who has the copies.
+        // Another tier under this name would be taken for the partner that has the copies.
         for partners in
             entries.iter().filter(|entry| entry.key.starts_with(&format!("{prefix}partners/")))
         {
@@ -269,7 +270,7 @@ impl Member {
             }
             commit = commit.if_unchanged(partners);
         }
-        // Who took files over from it goes on to ask up to where it has stopped.
+        // Members that took files over from it still look up to which epoch it has stopped.
         for kind in ["members", "partners"] {
             commit = commit.delete(format!("{prefix}{kind}/{name}"));
         }

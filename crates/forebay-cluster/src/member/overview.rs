@@ -1,4 +1,4 @@
-//! What an operator wants to see of a store's members.
+//! The operator's view of a store's members.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ pub struct Overview {
     /// The member that was asked.
     pub member: String,
     pub revision: u64,
-    /// That of the newest key of the store: who has heard of less lags.
+    /// The revision of the newest key of the store: a member that has heard of less lags.
     #[serde(default)]
     pub newest: u64,
-    /// The registry's storage in bytes, and where it stops taking more.
+    /// The registry's storage in bytes, and the limit at which it takes no more.
     pub registry_bytes: u64,
     pub registry_quota: Option<u64>,
-    /// Who renames a directory just now: nobody claims anything meanwhile.
+    /// The member that renames a directory just now: meanwhile nothing is claimed.
     pub gate: Option<String>,
     pub members: Vec<Seen>,
 }
@@ -34,37 +34,37 @@ pub struct Seen {
     pub name: String,
     pub address: String,
     pub epoch: u64,
-    /// Its process renews its lease.
+    /// The member's process renews its lease.
     pub alive: bool,
-    /// Files of which it may hold newer bytes than the backing store.
+    /// Files of which the member may hold newer bytes than the backing store.
     pub claims: u64,
-    /// Directories in which it makes files.
+    /// Directories in which the member makes files.
     pub creates: u64,
-    /// 1 while it opens files that nobody has claimed without asking the registry.
+    /// 1 while the member opens files that nobody has claimed without asking the registry.
     #[serde(default)]
     pub grants: u64,
-    /// So many other members are to have what it has acknowledged.
+    /// How many other members are to have the member's acknowledged bytes.
     pub copies: u8,
-    /// These have.
+    /// The members that have them.
     pub in_sync: Vec<String>,
-    /// Who has taken its place, or is about to.
+    /// The member that has taken its place, or is about to.
     pub taken: Option<keys::Taken>,
 }
 
 impl Seen {
-    /// Whether it is not there and holds nothing: it has left, and nobody waits for it.
+    /// Whether the member is away and holds nothing: it has left, and no other waits for it.
     pub fn has_left(&self) -> bool {
         !self.alive && self.claims + self.creates == 0
     }
 }
 
 impl Member {
-    /// How far this member has followed the registry: never waits.
+    /// The revision up to which this member has followed the registry: never waits.
     pub fn followed(&self) -> u64 {
         self.reached.0.lock().0
     }
 
-    /// Files that it has claimed, and read grants that it has: never waits.
+    /// How many files the member has claimed, and how many read grants it has: never waits.
     pub fn counts(&self) -> (usize, usize) {
         let core = self.core.lock();
         (core.held().len(), core.grants())

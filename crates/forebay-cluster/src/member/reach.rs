@@ -1,4 +1,4 @@
-//! Which other members answer: said when that changes, and not for each question.
+//! Which other members answer: logged when that changes, and not for each question.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ impl Default for Reach {
 }
 
 impl Reach {
-    /// A member was asked, and has answered, or why it was not reached.
+    /// Notes that a member has answered, or why it was not reached.
     pub fn note(&self, member: &str, question: &Question, error: Option<&Error>) {
         let is_news = self.is_news(member, error.is_none());
         match error {
@@ -31,7 +31,7 @@ impl Reach {
         }
     }
 
-    /// Whether that is another thing than it was. A member that was never asked is taken to answer.
+    /// Whether the member's state has changed. A member that was never asked is taken to answer.
     fn is_news(&self, member: &str, answers: bool) -> bool {
         let mut silent = self.0.lock();
         if answers { silent.remove(member) } else { silent.insert(member.into()) }

@@ -1,4 +1,4 @@
-//! Files of which the mount is still to be told that nothing that it knows of them holds.
+//! Files of which the mount is still to be told that its knowledge is no longer valid.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use forebay_base::Result;
 use super::Member;
 use crate::core::{End, Ends};
 
-/// How often that was said of a file, and how claims of it had ended by then.
+/// How often a file was marked stale, and how its claims had ended by then.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stale {
     times: u64,
@@ -16,18 +16,18 @@ pub struct Stale {
 }
 
 impl Member {
-    /// How claims of a file have ended of which the mount is still to be told. All are among these, or it was told, that
-    /// ended before what [`Member::holder`] says.
+    /// The ends of a file's claims that the mount is still to be told of. Every claim that ended before the answer of
+    /// [`Member::holder`] is among them, unless the mount was told already.
     pub fn ends(&self, file: FileKey) -> Option<Ends> {
         self.stale.lock().get(&file).map(|said| said.ends.clone())
     }
 
-    /// Before an open is believed, and as soon as there is time: the engine serves a file that was taken over,
-    /// and forgets what it knew of one of which others have brought newer bytes home.
+    /// Has the engine serve a file that was taken over, and forget what it knew of a file of which others have
+    /// flushed newer bytes. To be called before an open is believed, and otherwise soon.
     ///
     /// # Errors
     ///
-    /// Those of the tier: then what there is of the file that was taken over is not served.
+    /// Errors of the tier: then the taken-over bytes of the file are not served.
     pub(super) fn freshen(&self, file: FileKey) -> Result<()> {
         let Some(front) = self.front() else { return Ok(()) };
         let taken = self.taken.lock().get(&file).cloned();
@@ -53,7 +53,7 @@ impl Member {
         end.into_iter().for_each(|end| said.ends.add(end));
     }
 
-    /// The second half of it alone.
+    /// The second half of `freshen`: forgets a stale file.
     pub(super) fn forget_stale(&self, file: FileKey) {
         let Some(front) = self.front() else { return };
         let Some(said) = self.stale.lock().get(&file).cloned() else { return };

@@ -24,11 +24,11 @@ const LOOK: Duration = Duration::from_secs(1);
 const COMPACT: Duration = Duration::from_secs(300);
 const HISTORY: u64 = 100_000;
 
-/// After a failure of the registry.
+/// The pause after a failure of the registry.
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Member {
-    /// Follows the keys of the store for as long as the member is there.
+    /// Follows the keys of the store for as long as the member exists.
     pub(super) fn follow(self: &Arc<Member>, watch: Box<dyn Watch>, lives: Lives) -> Result<()> {
         let (member, registry) = (Arc::downgrade(self), self.registry.clone());
         let prefix = format!("stores/{}/", self.store);
@@ -47,7 +47,7 @@ impl Member {
     pub(super) fn tend(self: &Arc<Member>) -> Result<()> {
         let mut given_since = Instant::now();
         let mut compacted = Instant::now();
-        // Apart from the clock: the registry may take long to say that it is away.
+        // Apart from the clock: it may take the registry long to report that it is away.
         self.at_times("fb-lease", LOOK, move |member| {
             member.keep_lease();
             if given_since.elapsed() > GIVEN / 3 {
@@ -99,14 +99,14 @@ impl Member {
         if !is_gone {
             return;
         }
-        // The next one is not what its read grants hang on.
+        // Its read grants do not hang on the next lease.
         self.feed(Input::LeaseGone);
         let alive = format!("stores/{}/alive/{}", self.store, self.name);
         let key = format!("stores/{}/members/{}", self.store, self.name);
         let anew = self.registry.lease(LEASE).and_then(|lease| {
             let (me, _) = self.registry.get(&key)?;
             let is_mine = |me: &keys::Member| me.epoch == self.epoch;
-            // Another process that has this one's place has a lease of its own.
+            // Another process that has this member's place has a lease of its own.
             let Some(me) = me.filter(|me| parse(me).as_ref().is_some_and(is_mine)) else {
                 return Err(Error::new(Kind::Lapsed, "another process is this member now"));
             };
@@ -117,15 +117,15 @@ impl Member {
         match anew {
             Ok(lease) => {
                 let before = self.lease.lock().replace(lease);
-                // Without the lock: the end of who kept it is waited for.
+                // Outside the lock: dropping a lease waits for the thread that renews it.
                 drop(before);
             }
             Err(error) => tracing::warn!(%error, "this member's lease has run out"),
         }
     }
 
-    /// What is given back hangs on a lease that ends some minutes later. One that is not renewed any more
-    /// runs out by itself.
+    /// Replaces the lease on which the keys of give-backs hang, which ends some minutes later. The old one
+    /// is no longer renewed and runs out by itself.
     fn turn_given_lease(&self) {
         match self.registry.lease(GIVEN) {
             Ok(anew) => {
@@ -138,8 +138,8 @@ impl Member {
         }
     }
 
-    /// One member has the registry forget its history, so that claims that came and went do not fill it. Who
-    /// is further behind reads all keys anew.
+    /// One member has the registry forget its history: claims that came and went are not to fill it. A
+    /// member that is further behind reads all keys anew.
     fn compact(&self) {
         if self.core.lock().first_alive().as_deref() != Some(&self.name) {
             return;
@@ -195,8 +195,8 @@ fn follow(
                     sleep(PAUSE);
                 }
             },
-            // Its word would not be of what was agreed: as while the registry is away, what is claimed stays
-            // so, and nothing new is agreed.
+            // This registry's answers would not follow from what was agreed. As while the registry is away,
+            // claims stay as they are, and nothing new is agreed.
             Err(error) if error.kind() == Kind::WrongTier => {
                 tracing::error!(%error, "this member follows the registry no more");
                 member.feed(Input::LeaseGone);
@@ -218,11 +218,11 @@ fn anew(registry: &dyn Registry, prefix: &str) -> Result<Anew> {
     Ok((entries, revision, watch))
 }
 
-/// Keys that stand for lives of members, and the revisions that they are of.
+/// Keys that stand for lives of members, and the keys' revisions.
 pub(super) struct Lives {
-    /// There while the member's lease is.
+    /// A key that exists while the member's lease does.
     alive: BTreeMap<String, Revision>,
-    /// Written when it begins.
+    /// A key that is written when the member begins.
     members: BTreeMap<String, Revision>,
 }
 
@@ -251,7 +251,7 @@ impl Lives {
         (is_put == (kind == "members")).then(|| name.into())
     }
 
-    /// The same where the changes in between are not known.
+    /// As `see`, where the changes in between are unknown.
     fn see_all(&mut self, now: Lives) -> BTreeSet<String> {
         let lapsed = self.alive.iter().filter(|(name, was)| now.alive.get(*name) != Some(*was));
         let begun = now.members.iter().filter(|(name, is)| self.members.get(*name) != Some(*is));

@@ -38,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic inside")
 }
 
-/// What a mount does for its member, without files.
+/// A mount without files.
 #[derive(Default)]
 struct Fake {
     busy: Mutex<HashSet<FileKey>>,
@@ -46,15 +46,15 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
-    /// Writes that wait in it, and whether they go on.
+    /// Writes that wait in the mount, and whether they go on.
     waiting: (Mutex<(usize, bool)>, Condvar),
-    /// Files that are its own, though no copy of them is kept any more.
+    /// Files that are the mount's own, though no copy of them is kept any more.
     adopted: Mutex<HashSet<FileKey>>,
-    /// Members whose lives it was told to have ended.
+    /// Members whose lives were reported as ended.
     ended: Mutex<Vec<String>>,
 }
 
-/// It keeps no copies, and is asked for none.
+/// This mount keeps no copies, and is asked for none.
 impl Keeper for Fake {
     fn keep(&self, _: Home<'_>, _: Told, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
         Err(Error::os(libc::ENOSPC, "a mount without a tier"))
@@ -158,7 +158,7 @@ struct Cut {
 const FLOWS: u8 = 0;
 const CUT: u8 = 1;
 const COMPACTED: u8 = 2;
-/// Once.
+/// One commit is refused.
 const REFUSED: u8 = 3;
 
 struct CutWatch(Box<dyn Watch>, Arc<AtomicU8>);
@@ -310,7 +310,7 @@ fn a_file_has_one_home_until_its_bytes_are_home_and_all_others_look_again() {
     assert_eq!(there(open(&a, 7, Access::Read)), "b");
 }
 
-/// Whoever is asked next is asked before the mount was told that the former home is none any more.
+/// The next home is asked before the mount was told that the former home is no longer the home.
 #[test]
 fn that_a_home_has_ended_is_told_or_to_be_told_by_when_the_next_one_is_heard_of() {
     let bed = Bed::new();
@@ -332,7 +332,7 @@ fn that_a_home_has_ended_is_told_or_to_be_told_by_when_the_next_one_is_heard_of(
     }
 }
 
-/// Nobody waits for the claim of a new file, and still nobody elsewhere takes it for unclaimed.
+/// No task waits for the claim of a new file, and still no other member takes the file for unclaimed.
 #[test]
 fn a_file_that_was_made_a_moment_ago_is_found_at_its_home() {
     let bed = Bed::new();
@@ -421,7 +421,7 @@ fn what_does_not_fit_is_refused_with_the_remedy() {
     assert!(no_name.contains("'a/b'"), "{no_name}");
 }
 
-/// A member that begins anew goes on with its claims; the process before it acknowledges nothing more.
+/// A restarted member goes on with its claims; the process before it acknowledges nothing more.
 #[test]
 fn a_member_keeps_its_claims_over_a_restart_and_its_older_process_is_superseded() {
     let bed = Bed::new();
@@ -441,7 +441,8 @@ fn a_member_keeps_its_claims_over_a_restart_and_its_older_process_is_superseded(
     assert!(writes.elapsed() < PATIENCE);
 }
 
-/// What a member missed while it was cut off has ended all the same: it would keep locks for who is no more.
+/// Lives that ended while a member was cut off are reported all the same: otherwise it would keep locks for dead
+/// members.
 #[test]
 fn lives_that_ended_while_the_watch_was_cut_off_are_told_to_have_ended() {
     let bed = Bed::new();
@@ -450,13 +451,13 @@ fn lives_that_ended_while_the_watch_was_cut_off_are_told_to_have_ended() {
     let others = ["dies", "restarts", "lapses", "lives"].map(|name| (name, bed.member(name)));
     let (home, front) = bed.joined(Joining { registry: Arc::new(cut), ..bed.joining("home") });
     eventually("it knows them", || home.others().len() == others.len());
-    // Of those that it knew from the start it hears nothing.
+    // It hears nothing of the members that it knew from the start.
     let told = || lock(&front.ended).iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(told(), BTreeSet::new());
     state.store(CUT, SeqCst);
     others[0].1.0.leave();
     let _again = bed.member("restarts");
-    // Leases that ran out, and were taken anew.
+    // These leases ran out, and were taken anew.
     for name in ["lapses", "home"] {
         let alive = format!("stores/s/alive/{name}");
         bed.registry.commit(&Commit::new().delete(&alive)).unwrap();
@@ -466,13 +467,13 @@ fn lives_that_ended_while_the_watch_was_cut_off_are_told_to_have_ended() {
     let ended = ["dies", "home", "lapses", "restarts"].map(String::from).into();
     eventually("it is told of each", || told() == ended);
     assert_eq!(home.others().len(), others.len() - 1);
-    // And of what comes afterwards as before.
+    // The member hears of later ends as before.
     others[3].1.0.leave();
     eventually("it is told", || told().contains("lives"));
 }
 
-/// What others agree there is not what this member and they agreed before: it would take claims and lives for
-/// gone that are not.
+/// An older registry's history is not the one that this member and the others agreed on: the member would take claims
+/// and lives for gone that are not.
 #[test]
 fn a_member_does_not_follow_a_registry_that_is_an_older_one() {
     let bed = Bed::new();
@@ -514,7 +515,7 @@ fn granted(bed: &Bed) -> Vec<Entry> {
     bed.registry.range("stores/s/grants/").unwrap().0
 }
 
-/// Whoever claims goes on once the others have heard of it, and their grants stay.
+/// A member that claims goes on once the others have heard of the claim, and their grants stay.
 #[test]
 fn what_is_claimed_or_made_beside_a_grant_is_known_to_who_has_it() {
     let bed = Bed::new();
@@ -527,7 +528,7 @@ fn what_is_claimed_or_made_beside_a_grant_is_known_to_who_has_it() {
     for file in 100..130 {
         let opened = open(&a, file, Access::Write);
         assert!(matches!(opened, Opening::Here(Some(_))));
-        // Neither asks the registry before it is answered.
+        // Neither member asks the registry before it is answered.
         assert_eq!(b.holder(key(file)), Holder::There("a".into()));
         assert_eq!(c.holder(key(file)), Holder::There("a".into()));
         held.push(opened);
@@ -538,7 +539,8 @@ fn what_is_claimed_or_made_beside_a_grant_is_known_to_who_has_it() {
     drop((making, held));
 }
 
-/// Whoever claims waits for a member that has a grant and hears nothing, for as long as the registry has its lease.
+/// A member that claims waits for a member with a grant that hears nothing, for as long as the registry has that
+/// member's lease.
 #[test]
 fn a_claim_waits_for_who_has_a_grant_and_hears_nothing() {
     let bed = Bed::new();
@@ -561,8 +563,8 @@ fn a_claim_waits_for_who_has_a_grant_and_hears_nothing() {
     assert_eq!(there(open(&b, 7, Access::Read)), "a");
 }
 
-/// Writes that wait for room take a part of a home's connections, and those that come on top are asked again: what members
-/// agree by comes through meanwhile.
+/// Writes that wait for room take a part of a home's connections, and further ones are told to ask again: the
+/// questions by which members agree get through meanwhile.
 #[test]
 fn a_home_whose_writers_wait_answers_what_members_agree_by() {
     let bed = Bed::new();
@@ -589,21 +591,21 @@ fn a_home_whose_writers_wait_answers_what_members_agree_by() {
     drop(a);
 }
 
-/// Who waits under the core's lock keeps out whoever has heard that the lease stands again.
+/// A caller that waits under the core's lock would keep out the thread that has heard that the lease stands again.
 #[test]
 fn who_waits_until_it_may_serve_again_does_not_have_the_core_meanwhile() {
     let bed = Bed::new();
     let (a, _front) = bed.joined(Joining { copies: 1, ..bed.joining("a") });
     let (_b, _its) = bed.member("b");
     eventually("b keeps copies", || a.copies().1 == 1);
-    // The tending thread says each tenth of a second what is true.
+    // The tending thread reports the true lease each tenth of a second.
     for _ in 0..5 {
         a.feed(Input::Lease(Duration::ZERO));
         a.wait_fit().expect("its lease stands");
     }
 }
 
-/// All nodes run one release: the first of a newer one waits for the last of the older.
+/// All nodes run one release: the first member of a newer one waits for the last member of the older one.
 #[test]
 fn a_store_goes_on_to_a_newer_release_once_nobody_of_the_older_is_mounted() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! The door of a member: lets others in, each connection with a thread of its own.
+//! The door of a member: accepts other members' connections, each with a thread of its own.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,14 +15,15 @@ use super::limits::{CLOSING_TIME, CONNECTIONS};
 use super::tls::Tls;
 use crate::words::{Answer, Head, Question};
 
-/// Answers what others ask. Called by many threads at once.
+/// Answers questions of other members. Called by many threads at once.
 pub trait Service: Send + Sync {
-    /// `bytes` came with the question; what goes with the answer is put into `out`, which is empty: at most
+    /// `bytes` came with the question; bytes that go with the answer are put into `out`, which is empty: at most
     /// [`super::limits::BYTES_MAX`].
     fn answer(&self, head: &Head, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer;
 }
 
-/// Open until it is dropped. That ends all connections, and waits for answers that are being made, for 10 s at most.
+/// A door that is open until it is dropped. Dropping ends all connections, and waits for answers in progress, for 10
+/// s at most.
 pub struct Door {
     shared: Arc<Shared>,
     listener: Arc<TcpListener>,
@@ -48,9 +49,9 @@ struct Guests {
 
 struct Guest {
     socket: Arc<TcpStream>,
-    /// It has proved that it has the key, or none is asked for.
+    /// The guest has proved that it has the key, or no key is asked for.
     proved: bool,
-    /// Since when it has asked nothing, if that is longer than a moment.
+    /// Since when the guest has asked nothing, if that is longer than a moment.
     idle: Option<Instant>,
 }
 
@@ -59,7 +60,7 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] for an address that is not loopback without a key; what the kernel says of the address.
+    /// [`Kind::Usage`] for an address that is not loopback without a key; the kernel's error for the address.
     pub fn open(
         address: SocketAddr,
         (key, tls): (Option<Key>, Option<Arc<Tls>>),
@@ -86,7 +87,7 @@ impl Door {
         self.address
     }
 
-    /// Connections now.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.guests().open.len()
     }
@@ -97,14 +98,14 @@ impl Drop for Door {
         let mut guests = self.shared.guests();
         guests.closing = true;
         for guest in guests.open.values() {
-            // One that is gone has nothing to end.
+            // A guest that is gone has nothing to end.
             let _ = guest.socket.shutdown(Shutdown::Both);
         }
         drop(guests);
-        // On Linux this wakes who accepts.
+        // On Linux this wakes the accepting thread.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(accepts) = self.accepts.take() {
-            // A panic of it is in the log.
+            // Its panic is in the log.
             let _ = accepts.join();
         }
         let all_left = self.shared.wait(CLOSING_TIME, |guests| guests.open.is_empty());
@@ -121,7 +122,7 @@ impl Shared {
         self.guests.lock_anyway()
     }
 
-    /// Waits until it is so, and says whether it is.
+    /// Waits until `so` holds, and returns whether it does.
     fn wait(&self, time: Duration, so: impl Fn(&Guests) -> bool) -> bool {
         let (guests, _) = self.left.wait_timeout_while(self.guests(), time, |guests| !so(guests));
         so(&guests)
@@ -165,13 +166,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there is room for one more, after the oldest stranger, or who was idle for longest, has made way if need be.
+    /// Whether there is room for one more, after the oldest stranger, or the guest that was idle for longest, has
+    /// made way if need be.
     fn make_room(&self) -> bool {
         let mut guests = self.guests();
         if guests.open.len() < CONNECTIONS {
             return true;
         }
-        // Of strangers the oldest.
+        // The oldest of the strangers comes first.
         let is_first = |guest: &&mut Guest| (guest.proved, guest.idle.filter(|_| guest.proved));
         let may_go = guests.open.values_mut().filter(|guest| !guest.proved || guest.idle.is_some());
         let Some(goes) = may_go.min_by_key(is_first) else { return false };
@@ -193,7 +195,7 @@ impl Shared {
         }
     }
 
-    /// It is idle no more. Whether it may ask: it may have made way just now.
+    /// Ends a guest's idling. Returns whether it may ask: it may have made way just now.
     pub fn wakes(&self, id: u64) -> bool {
         let mut guests = self.guests();
         guests.open.get_mut(&id).is_some_and(|guest| guest.idle.take().is_some())

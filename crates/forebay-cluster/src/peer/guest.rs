@@ -31,7 +31,7 @@ struct Asked {
     question: Question,
 }
 
-/// As much of a question as every protocol has.
+/// The part of a question that every protocol has.
 #[derive(Deserialize)]
 struct AskedBy {
     head: SpeaksOnly,
@@ -47,7 +47,7 @@ struct Guest<'d> {
     id: u64,
     line: Line,
     state: State,
-    /// Reused from question to question.
+    /// The buffers are reused from question to question.
     bytes: Vec<u8>,
     out: Vec<u8>,
     head: Vec<u8>,
@@ -57,7 +57,7 @@ struct Guest<'d> {
 enum State {
     /// No key is asked for.
     Open,
-    /// The key has to be proved until then.
+    /// The key has to be proved until this time.
     Stranger(Instant),
     Greeted(Instant, Nonces),
     Proved(Box<Session>),
@@ -106,7 +106,8 @@ fn greeted(tls: &Tls, socket: &Arc<TcpStream>, deadline: Instant) -> Result<Seal
     sealed.greet(deadline).map(|()| sealed)
 }
 
-/// Tells one too many. Never waits: the few bytes fit into a new connection.
+/// Refuses a connection when the door is full. Never waits: the few bytes fit into a new
+/// connection.
 pub fn turn_away(socket: &TcpStream) {
     let why = format!("{CONNECTIONS} connections are open already: try again later");
     let words =
@@ -114,12 +115,12 @@ pub fn turn_away(socket: &TcpStream) {
     let mut head = Vec::new();
     put_answer(&mut head, 503, true, Lengths { words: words.len(), bytes: 0, seal: None });
     head.extend_from_slice(&words);
-    // Whoever is gone already needs no answer.
+    // A guest that is gone already needs no answer.
     let _ = rustix::net::send(socket, &head, rustix::net::SendFlags::DONTWAIT);
 }
 
 impl Guest<'_> {
-    /// One question; whether another may come.
+    /// Handles one question; returns whether another may come.
     fn turn(&mut self) -> Result<bool, Trouble> {
         if !self.await_question()? {
             return Ok(false);
@@ -154,7 +155,7 @@ impl Guest<'_> {
         Ok(!front.closes)
     }
 
-    /// Waits for the first byte; whether it came.
+    /// Waits for the first byte of a question; returns whether it came.
     fn await_question(&mut self) -> Result<bool, Trouble> {
         if !self.line.unused().is_empty() {
             return Ok(true);
@@ -175,7 +176,7 @@ impl Guest<'_> {
         self.shared.is_idle(self.id);
         match self.line.more(end) {
             Err(Trouble::Late) => Ok(false),
-            // What came with that is not done: whoever asked could not be told so.
+            // The question that came is not carried out: the asker could not be told.
             Ok(()) if !self.shared.wakes(self.id) => {
                 Err(Trouble::Broken("another has its place".into()))
             }
@@ -202,7 +203,7 @@ impl Guest<'_> {
         self.out.clear();
         let (service, bytes, out) = (&self.shared.service, &self.bytes, &mut self.out);
         let answer = || service.answer(&head, question, bytes, out);
-        // The log has the panic.
+        // The panic is in the log.
         let answer = catch_unwind(AssertUnwindSafe(answer))
             .map_err(|_| Trouble::Bad(500, "the member failed; see its log".into()))?;
         if self.out.len() > BYTES_MAX {
@@ -291,7 +292,7 @@ impl Guest<'_> {
         self.line.write([&self.head, words], Instant::now() + HEAD_TIME)
     }
 
-    /// Says why, and ends the connection.
+    /// Sends the reason, and ends the connection.
     fn refuse(&mut self, status: u16, why: &str) {
         let refused = Refused { status, error: why.into() };
         let words = serde_json::to_vec(&refused).expect("a text becomes JSON");

@@ -1,4 +1,4 @@
-//! What is said at the start of a connection with a cluster key, and what a refusal says.
+//! The messages at the start of a connection with a cluster key, and the body of a refusal.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct Hello {
     pub nonce: String,
 }
 
-/// The door's part.
+/// The door's answer to a hello.
 #[derive(Serialize, Deserialize)]
 pub struct Welcome {
     pub nonce: String,
@@ -29,7 +29,7 @@ pub struct Prove {
 
 #[derive(Serialize, Deserialize)]
 pub struct Refused {
-    /// The status of HTTP: here it is below the seal.
+    /// The HTTP status: here it is covered by the seal.
     pub status: u16,
     pub error: String,
 }

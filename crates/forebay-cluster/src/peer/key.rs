@@ -12,17 +12,17 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::limits::KEY_BYTES;
 
-/// Proves to other members that this one belongs to them. Clones share it.
+/// The key by which members prove that they belong together. Clones share it.
 #[derive(Clone)]
 pub struct Key(hmac::Key);
 
 impl Key {
-    /// Reads it. A line's end at the end of the file does not count.
+    /// Reads the key. A line's end at the end of the file does not count.
     ///
     /// # Errors
     ///
-    /// What opening the file says; [`Kind::Usage`] if it is no plain file, belongs to another user than this one
-    /// or root, others may read or write it, or it has less than 32 or more than 4096 bytes.
+    /// The error of opening the file; [`Kind::Usage`] if it is no plain file, belongs to another user than this
+    /// one or root, others may read or write it, or it has less than 32 or more than 4096 bytes.
     pub fn read(path: &Path) -> Result<Key> {
         let shown = path.display();
         let failed = |e| Error::io(e, format!("cluster key {shown}"));
@@ -61,14 +61,14 @@ impl Key {
         Ok(Key(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
-    /// What only who has the key can say about this.
+    /// Returns the signature of these parts, which only an owner of the key can make.
     pub fn sign(&self, parts: &[&[u8]]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.0);
         parts.iter().for_each(|part| context.update(part));
         context.sign().as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
 
-    /// Whether `said` is what [`Key::sign`] says. Takes the same time for every wrong one.
+    /// Whether `said` is the result of [`Key::sign`]. Takes the same time for every wrong value.
     pub fn check(&self, parts: &[&[u8]], said: &[u8]) -> bool {
         hmac::verify(&self.0, &parts.concat(), said).is_ok()
     }
@@ -97,7 +97,7 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.map(char::from).collect()
 }
 
-/// `None` unless these are `N` bytes in hexadecimal.
+/// Reads `N` bytes in hexadecimal; `None` if the text is anything else.
 pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
     let mut bytes = [0; N];

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::stream::Stream;
 
-/// As much is read at once of what may be followed by bytes that belong elsewhere.
+/// How much is read at once where the bytes that follow may belong elsewhere.
 const SIP: usize = 16 << 10;
 
-/// Of many bytes so many are waited for at once: each time that who reads is woken costs both ends.
+/// How many bytes of a long part are waited for at once: each wake-up of the reader costs both ends.
 const GULP: usize = 256 << 10;
 
 /// Why a message did not pass.
@@ -16,21 +16,21 @@ const GULP: usize = 256 << 10;
 pub enum Trouble {
     /// The deadline was reached.
     Late,
-    /// The other end closed the connection, or it broke.
+    /// The other end closed the connection, or the connection broke.
     Broken(String),
-    /// What came cannot be understood or is not allowed: a status of HTTP, and why.
+    /// The message cannot be understood or is not allowed: an HTTP status, and the reason.
     Bad(u16, String),
 }
 
 pub struct Line {
     stream: Box<dyn Stream>,
-    /// What was read and not yet used begins at `at`.
+    /// Bytes that were read; those not yet used begin at `at`.
     inbox: Vec<u8>,
     at: usize,
-    /// The times that the stream has.
+    /// The time limits that are set on the stream.
     read_time: Duration,
     write_time: Duration,
-    /// So many bytes have to be there for who reads to be woken.
+    /// How many bytes have to be there for the reader to be woken.
     wakes_at: usize,
 }
 
@@ -44,7 +44,7 @@ impl Line {
         self.at == self.inbox.len() && self.stream.is_quiet()
     }
 
-    /// What came and was not used.
+    /// The bytes that came and were not used.
     pub fn unused(&self) -> &[u8] {
         &self.inbox[self.at..]
     }
@@ -57,14 +57,14 @@ impl Line {
         }
     }
 
-    /// Gives the buffer back if nothing is in it.
+    /// Gives the buffer back if it is empty.
     pub fn slim(&mut self) {
         if self.inbox.is_empty() {
             self.inbox = Vec::new();
         }
     }
 
-    /// Waits for more to be [`Line::unused`].
+    /// Waits for more [`Line::unused`] bytes.
     pub fn more(&mut self, deadline: Instant) -> Result<(), Trouble> {
         if self.at > 0 {
             self.inbox.drain(..self.at);
@@ -104,7 +104,7 @@ impl Line {
         self.wake_at(1)
     }
 
-    /// Throws away what comes until the other end closes, for a while.
+    /// Throws away all that comes until the other end closes, for a while.
     pub fn drain(&mut self, time: Duration) {
         self.stream.finish();
         let deadline = Instant::now() + time;
@@ -138,7 +138,7 @@ impl Line {
         }
     }
 
-    /// Writes the parts, in one go as far as the socket lets it.
+    /// Writes the parts, in one go as far as the socket allows.
     pub fn write<const N: usize>(
         &mut self,
         parts: [&[u8]; N],
@@ -168,8 +168,9 @@ impl Line {
     }
 }
 
-/// Of so many bytes that are left: how many are read next, and at how many who reads is woken. These are bytes that are
-/// not read yet: so many have to be left however far the read has come, or nobody would wake it.
+/// For `left` bytes still to come: how many are read next, and at how many the reader is woken. The second number
+/// counts unread bytes: at least that many have to be left however far the read has come, or nothing would wake the
+/// reader.
 fn gulp(left: usize) -> (usize, usize) {
     match left / 2 {
         half if half < SIP => (left, 1),
@@ -182,8 +183,8 @@ fn left(deadline: Instant) -> Result<Duration, Trouble> {
     if left.is_zero() { Err(Trouble::Late) } else { Ok(left) }
 }
 
-/// The time to set for what is left, if the one that is set is too long or would wake us often. Times are powers of
-/// two, so that one question after the other sets none.
+/// The time limit to set for the time left, if the present limit is too long or would wake the thread often. Limits
+/// are powers of two: a series of questions sets none.
 fn better(set: Duration, left: Duration) -> Option<Duration> {
     if !set.is_zero() && set <= left && left < set * 4 {
         return None;

@@ -8,24 +8,24 @@ use httparse::{EMPTY_HEADER, Header, Status};
 use super::limits::{BYTES_MAX, HEAD_BYTES, HEADERS, WORDS_MAX};
 use super::line::{Line, Trouble};
 
-/// With it TLS begins to say why it ends (RFC 8446, 5.1); HTTP does not.
+/// The first byte of a TLS alert (RFC 8446, 5.1); no HTTP message begins with it.
 const TLS_ALERT: u8 = 21;
 
-/// What the head of a message says.
+/// The head of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Front {
-    /// Of an answer.
+    /// For an answer.
     pub status: u16,
-    /// Of a question.
+    /// For a question.
     pub method: String,
     pub path: String,
-    /// The JSON at the start of the body, and the bytes behind it.
+    /// The lengths of the JSON at the start of the body, and of the bytes behind it.
     pub words: usize,
     pub bytes: usize,
     pub seal: Option<String>,
     /// The connection ends after this message.
     pub closes: bool,
-    /// Who asks wants to be told to go on before he sends the body.
+    /// The asker wants to be told to go on before it sends the body.
     pub waits: bool,
 }
 
@@ -48,7 +48,7 @@ pub fn read_question(line: &mut Line, deadline: Instant) -> Result<Front, Troubl
     })
 }
 
-/// The same for an answer.
+/// Reads the head of an answer, and takes it out of the line.
 pub fn read_answer(line: &mut Line, deadline: Instant) -> Result<Front, Trouble> {
     read(line, deadline, |text| {
         let mut headers = [EMPTY_HEADER; HEADERS];
@@ -126,7 +126,7 @@ impl Front {
 }
 
 fn set(number: &mut Option<usize>, name: &str, value: &str) -> Result<(), Trouble> {
-    // A sign is no digit here, though Rust would read it.
+    // A sign is no digit here, though Rust would parse it.
     let digits = value.bytes().all(|byte| byte.is_ascii_digit());
     let read = value.parse().ok().filter(|_| digits);
     let read = read.ok_or_else(|| bad(format!("{name} is no number of bytes: {value:?}")))?;
@@ -179,7 +179,7 @@ pub fn put_answer(head: &mut Vec<u8>, status: u16, closes: bool, lengths: Length
     lengths.put(head);
 }
 
-/// How long the parts of a body are, and their seal.
+/// The lengths of a body's parts, and the seal.
 pub struct Lengths<'m> {
     pub words: usize,
     pub bytes: usize,

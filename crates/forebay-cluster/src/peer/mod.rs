@@ -1,5 +1,5 @@
 //! Carries questions between members: HTTP/1.1 over TCP, blocking threads, one question at a time on a
-//! connection. Why so: `docs/decisions/peers.md`.
+//! connection. The reasons are in `docs/decisions/peers.md`.
 //!
 //! A question is `POST /ask`. The body starts with JSON, `{"head":..,"question":..}`
 //! ([`crate::words`]), of as many bytes as the header `Forebay-Words` says; without that header the whole

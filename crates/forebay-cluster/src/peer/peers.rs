@@ -1,4 +1,4 @@
-//! Asks other members, over connections that are kept for the next question.
+//! Asks other members, over connections that are kept for later questions.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -21,10 +21,10 @@ use super::tls::Tls;
 use crate::keys::PROTOCOL;
 use crate::words::{Answer, Head, Question, Refusal};
 
-/// The status with which a full door turns away.
+/// The status with which a full door refuses.
 const FULL: u16 = 503;
 
-/// All that a member asks of others. Many threads may ask at once.
+/// The asking side of a member. Many threads may ask at once.
 pub struct Peers {
     key: Option<Key>,
     tls: Option<Arc<Tls>>,
@@ -41,9 +41,9 @@ struct Connection {
     line: Line,
     session: Option<Session>,
     head: Vec<u8>,
-    /// When it was last used.
+    /// When the connection was last used.
     since: Instant,
-    /// Something of an answer has come.
+    /// A part of an answer has come.
     answered: bool,
 }
 
@@ -52,23 +52,23 @@ impl Peers {
         Peers { key, tls: None, idle: Mutex::new(Rank::Connections, HashMap::new()) }
     }
 
-    /// The same, over TLS if there is one.
+    /// As [`Peers::new`], over TLS if there is one.
     pub fn over(self, tls: Option<Arc<Tls>>) -> Peers {
         Peers { tls, ..self }
     }
 
     /// Asks the member at `address` (IP and port), within the patience. `bytes`, at most 4 MiB, go with the question;
-    /// what comes with the answer is put into `out`, from its beginning.
+    /// bytes that come with the answer are put into `out`, from its beginning.
     ///
-    /// Of a door that is full it is said to be busy: nothing was done.
+    /// A full door is reported as busy: nothing was done.
     ///
     /// A question that [is safe to repeat](is_safe) is asked once more if a kept connection breaks before anything is answered.
     ///
     /// # Errors
     ///
-    /// [`Kind::Unreachable`]: nothing was asked, since nobody could be connected to within the patience.
-    /// [`Kind::Usage`]: nothing was done, since the question, the address, the key or the protocol is not right.
-    /// [`Kind::TimedOut`], [`Kind::Unavailable`]: it may have happened, which the text says. Each names the address.
+    /// [`Kind::Unreachable`]: nothing was asked, since no connection was made within the patience. [`Kind::Usage`]:
+    /// nothing was done, since the question, the address, the key or the protocol is not right. [`Kind::TimedOut`],
+    /// [`Kind::Unavailable`]: the question may have been carried out, which the text says. Each names the address.
     pub fn ask(
         &self,
         address: &str,
@@ -81,7 +81,7 @@ impl Peers {
         self.ask_with(address, head, question, [bytes, b""], out, patience)
     }
 
-    /// The same with bytes that lie in two places.
+    /// As [`Peers::ask`], with bytes in two places.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Peers {
         };
         match fresh.ask(address, &words, bytes, out, deadline) {
             Err(Trouble::Bad(FULL, _)) => Ok(Answer::Refused(Refusal::Busy)),
-            // An earlier life may have done what this one refuses.
+            // An earlier life may have done what this life refuses.
             Ok((Answer::Refused(Refusal::Epoch(_)), _))
                 if again && matches!(question, Question::Append { .. }) =>
             {
@@ -130,8 +130,8 @@ impl Peers {
         }
     }
 
-    /// A kept connection that has not been closed meanwhile. The last one used comes first. One whose place may go to
-    /// others just now is for questions that are safe to repeat.
+    /// Takes a kept connection that has not been closed meanwhile; the last one used comes first. A connection whose
+    /// place the door may give to others is for questions that are safe to repeat.
     fn take(&self, address: &str, is_safe: bool) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(address)?;
@@ -159,7 +159,7 @@ impl Peers {
         connection.since = Instant::now();
         let mut idle = self.idle.lock();
         if !idle.contains_key(address) {
-            // Seldom, and so the time to let go of members that are not asked any more.
+            // This is rare, and thus the time to drop connections to members that are no longer asked.
             idle.retain(|_, kept| {
                 kept.retain(|connection| connection.since.elapsed() < POOL_TIME);
                 !kept.is_empty()
@@ -167,7 +167,7 @@ impl Peers {
             idle.insert(address.into(), Vec::new());
         }
         let kept = idle.get_mut(address).expect("it is there by now");
-        // The first was not used for longest.
+        // The first connection is the one that was idle for longest.
         if kept.first().is_some_and(|first| first.since.elapsed() >= POOL_TIME) {
             kept.remove(0);
         }
@@ -177,7 +177,7 @@ impl Peers {
         answer
     }
 
-    /// `None`: its door is full.
+    /// Connects. `None`: the member's door is full.
     fn connect(
         &self,
         address: &str,
@@ -236,7 +236,8 @@ impl Peers {
     }
 }
 
-/// Whether a question can be asked again when it is not known whether it was answered: doing it twice comes to the same.
+/// Whether a question can be asked again when it is unknown whether it was answered: carrying it out twice has the
+/// same result.
 pub fn is_safe(question: &Question) -> bool {
     match question {
         Question::Holds { .. }
@@ -247,7 +248,7 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Open { .. }
         | Question::Close { .. }
         | Question::Read { .. }
-        // The home does one of a handle's with the same number once.
+        // The home carries out only one append of a handle with the same number.
         | Question::Append { .. }
         | Question::Sync { .. }
         | Question::Flush { .. }
@@ -255,16 +256,16 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Attrs { .. }
         | Question::Fence { .. }
         | Question::Fetch { .. }
-        // They carry their number, and that of their fill.
+        // They carry their own number, and that of their fill.
         | Question::Copy { .. }
         | Question::Mark { .. }
         | Question::BeginFill { .. }
-        // Its number says so to the home.
+        // The home recognizes a repeated request by its number.
         | Question::Lock { .. }
         | Question::Granted { .. }
         | Question::Reclaimed { .. } => true,
         Question::Daemon { method, .. } => method == "GET",
-        // The first may be done after the second, and over what was done since.
+        // The first one may be carried out after the second, and over later changes.
         Question::Write { .. }
         | Question::Overwrite { .. }
         | Question::Resize { .. }
@@ -283,14 +284,14 @@ fn failed(address: &str, patience: Duration, trouble: Trouble) -> Error {
     match trouble {
         Trouble::Late => error(Kind::TimedOut, format!("no answer in {patience:?}; {unknown}")),
         Trouble::Broken(why) => error(Kind::Unavailable, format!("{why}; {unknown}")),
-        // Said before anything is done.
+        // Sent before anything is done.
         Trouble::Bad(400 | 401 | 403 | 404 | 405 | 411 | 413 | 431, why) => error(Kind::Usage, why),
         Trouble::Bad(_, why) => error(Kind::Unavailable, format!("{why}; {unknown}")),
     }
 }
 
 impl Connection {
-    /// The answer, and whether the connection can be used again.
+    /// Returns the answer, and whether the connection can be used again.
     fn ask(
         &mut self,
         address: &str,
@@ -304,7 +305,7 @@ impl Connection {
         let front = self.exchange((ASK, address), words, bytes, seal.as_deref(), deadline)?;
         self.line.gather(front.words, deadline)?;
         let words = &self.line.unused()[..front.words];
-        // Neither is a refusal: the question was answered, and what came of it is not known.
+        // Neither of these is a refusal: the question was answered, and its outcome is unknown.
         let strange = |why: String| Trouble::Broken(format!("its answer cannot be used: {why}"));
         if let Some(session) = &mut self.session {
             let seal = front.seal.as_deref().unwrap_or_default();
@@ -318,7 +319,7 @@ impl Connection {
         Ok((answer, !front.closes && self.line.unused().is_empty()))
     }
 
-    /// Sends a message and reads the head of what comes back, or why it was refused.
+    /// Sends a message and reads the head of the answer, or the reason of a refusal.
     fn exchange(
         &mut self,
         (path, address): (&str, &str),
@@ -330,7 +331,7 @@ impl Connection {
         let lengths = Lengths { words: words.len(), bytes: len_of(bytes), seal };
         put_question(&mut self.head, path, address, lengths);
         let written = self.line.write([&self.head, words, bytes[0], bytes[1]], deadline);
-        // A door that refuses a question says so before it has read all of it.
+        // A door that refuses a question says that before it has read all of it.
         if let Err(Trouble::Late) = written {
             return Err(Trouble::Late);
         }

@@ -1,17 +1,17 @@
-//! What the cluster key protects on a connection.
+//! The protection of a connection by the cluster key.
 //!
 //! Both ends send a fresh nonce and prove with HMAC-SHA256 over both nonces that they have the key. Out of the key
 //! and the nonces come two keys for this connection, one for each direction. Each message has a seal, a tag over
 //! its JSON: AES-256-GCM without anything to encrypt, that is GMAC (NIST SP 800-38D). The nonce is the message's
-//! running number, so that it never comes twice, and how many bytes go with it. The bytes themselves are not
-//! sealed: what that would cost is in `docs/decisions/peers.md`.
+//! running number, which never comes twice, and the number of bytes that go with it. The bytes themselves are not
+//! sealed: the cost of that is in `docs/decisions/peers.md`.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use super::key::{Key, from_hex, hex};
 use crate::keys::PROTOCOL;
 
-/// Who proves.
+/// The end that proves.
 #[derive(Clone, Copy)]
 pub enum Side {
     Asker,
@@ -34,7 +34,7 @@ impl Nonces {
         proof.is_some_and(|proof| key.check(&self.parts(label(side)), &proof))
     }
 
-    /// What seals the messages of one end, and checks those of the other.
+    /// Makes the session that seals the messages of one end, and checks those of the other.
     pub fn session(&self, key: &Key, ours: Side) -> Session {
         let make = |label| {
             let secret = key.sign(&self.parts(label));
@@ -49,7 +49,7 @@ impl Nonces {
         Session { sends, receives, sent: 0, received: 0 }
     }
 
-    /// Labels are of one length and so are nonces: parts cannot be mistaken for each other.
+    /// Labels all have one length, and nonces too: parts cannot be mistaken for each other.
     fn parts<'p>(&'p self, label: &'p [u8; 18]) -> [&'p [u8]; 4] {
         const VERSION: [u8; 4] = PROTOCOL.to_le_bytes();
         [label, &VERSION, &self.asker, &self.door]
@@ -71,7 +71,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The seal of the next message, with which so many bytes go.
+    /// The seal of the next message, with which this many bytes go.
     pub fn seal(&mut self, words: &[u8], bytes: usize) -> String {
         let nonce = nonce(self.sent, bytes);
         self.sent += 1;

@@ -1,4 +1,4 @@
-//! What a connection needs of its transport. TCP is one; TLS over it can be another.
+//! The interface of a connection to its transport. TCP is one; TLS over TCP is another.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,13 +16,14 @@ pub trait Stream: Send {
     /// Writes some of these bytes, in this order. `WouldBlock` when the time is over.
     fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Sends what [`Stream::write`] has taken and not sent yet. `WouldBlock` when the time is over.
+    /// Sends the bytes that [`Stream::write`] has taken and not sent yet. `WouldBlock` when the time
+    /// is over.
     fn flush(&self) -> io::Result<()>;
 
     /// The time that a read and a write may take, never zero.
     fn set_times(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()>;
 
-    /// From now on who reads is woken once so many bytes are there that he has not read, at least 1.
+    /// From now on the reader is woken once this many unread bytes are there, at least 1.
     fn wake_at(&self, bytes: usize) -> io::Result<()>;
 
     /// Whether nothing has come, not even the end of the stream. Never waits.

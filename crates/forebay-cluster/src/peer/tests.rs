@@ -1,4 +1,4 @@
-//! Real sockets on loopback.
+//! Tests over real sockets on loopback.
 
 mod asks;
 mod doors;
@@ -21,7 +21,7 @@ use crate::words::{Answer, Head, Question};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Remembers what it was asked, and answers by the kind of question.
+/// Remembers its questions, and answers by the kind of question.
 #[derive(Default)]
 struct Echo {
     asked: Mutex<Vec<(Head, Question, Vec<u8>)>>,
@@ -89,11 +89,11 @@ fn ask(peers: &Peers, address: &str, question: &Question) -> forebay_base::Resul
     peers.ask(address, &head(), question, b"", &mut Vec::new(), PATIENCE)
 }
 
-/// Sends these bytes, and nothing more; what comes back until the door closes.
+/// Sends these bytes, and nothing more; returns what comes back until the door closes.
 fn say(address: SocketAddr, bytes: &[u8]) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // The door may have refused it before all was sent.
+    // The door may have refused the connection before all was sent.
     let _ = socket.write_all(bytes);
     let _ = socket.shutdown(std::net::Shutdown::Write);
     let mut text = Vec::new();

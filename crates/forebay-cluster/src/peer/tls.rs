@@ -1,6 +1,6 @@
-//! TLS between members, if they have certificates (rustls): what they say to each other is read and changed by nobody
-//! else. Each end shows a certificate that the authority of all members has signed. That of who is asked names the IP
-//! address that it is asked at.
+//! TLS between members, if they have certificates (rustls): no other party reads or changes their messages. Each end
+//! shows a certificate that the authority of all members has signed. The asked member's certificate names the IP
+//! address at which it is asked.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 use std::net::{IpAddr, TcpStream};
@@ -20,10 +20,10 @@ use rustls::{
 use super::line::Trouble;
 use super::stream::Stream;
 
-/// So much is read from the socket at once, and so much is sealed ahead of it.
+/// How much is read from the socket at once, and how much is sealed ahead of it.
 const AHEAD: usize = 256 << 10;
 
-/// What members prove themselves with, and whom they believe.
+/// The certificates of a member, and the authority that it trusts.
 #[derive(Debug)]
 pub struct Tls {
     asks: Arc<ClientConfig>,
@@ -31,12 +31,12 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// From files in PEM: a certificate with what it was signed by, its key, and the authority that has signed those of all
-    /// members.
+    /// Reads files in PEM: a certificate with its chain, its key, and the authority that has signed the certificates
+    /// of all members.
     ///
     /// # Errors
     ///
-    /// [`forebay_base::Kind::Usage`] for a file that does not serve, or a key that others may read, with the remedy.
+    /// [`forebay_base::Kind::Usage`] for an unusable file, or a key that others may read, with the remedy.
     pub fn read(cert: &Path, key: &Path, ca: &Path) -> Result<Tls> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let authorities = Arc::new(roots(ca)?);
@@ -56,7 +56,7 @@ impl Tls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, private)
             .map_err(|e| unusable(cert, e))?;
-        // A connection is kept and never resumed; what comes unasked would look like the end of a quiet one.
+        // Connections are kept and never resumed; unrequested bytes would look like the end of a quiet connection.
         answers.send_tls13_tickets = 0;
         Ok(Tls { asks: Arc::new(asks), answers: Arc::new(answers) })
     }
@@ -72,7 +72,7 @@ impl Tls {
         Ok(Sealed::new(socket, connection.into()))
     }
 
-    /// A connection that somebody has opened.
+    /// A connection that another member has opened.
     pub fn answer(&self, socket: Arc<TcpStream>) -> std::result::Result<Sealed, Trouble> {
         let connection = ServerConnection::new(self.answers.clone()).map_err(broken)?;
         Ok(Sealed::new(socket, connection.into()))
@@ -91,7 +91,7 @@ pub struct Sealed {
 
 struct State {
     connection: Connection,
-    /// Read from the socket and not yet opened: what is left begins at `at`.
+    /// Bytes read from the socket and not yet opened; the rest begins at `at`.
     inbox: Vec<u8>,
     at: usize,
 }
@@ -109,7 +109,8 @@ impl Sealed {
         self.state.lock()
     }
 
-    /// Has both ends show who they are. Who asks may hear with the first answer only that it was not believed.
+    /// Has both ends show their certificates. The asker may hear only with the first answer that its own was not
+    /// believed.
     pub fn greet(&self, deadline: Instant) -> std::result::Result<(), Trouble> {
         let mut state = self.state();
         while state.connection.is_handshaking() {
@@ -134,7 +135,7 @@ impl Sealed {
             }
         }
         drop(state);
-        // What ends the greeting is not answered. What does not go now goes with what is said next.
+        // The end of the greeting is not answered. Bytes that cannot be sent now go with the next message.
         match self.flush() {
             Err(error) if !is_early(&error) => Err(Trouble::Broken(error.to_string())),
             _ => Ok(()),
@@ -149,12 +150,12 @@ fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// How a full door sends somebody away, whom it does not greet first.
+/// The start of a full door's refusal, which comes before any greeting.
 const FULL: &[u8] = b"HTTP/1.1 503 ";
 const TURNED_AWAY: ErrorKind = ErrorKind::ConnectionRefused;
 
 impl State {
-    /// Sends some of what is sealed and not sent yet. Whether that was all.
+    /// Sends some of the sealed bytes that are not sent yet. Returns whether those were all.
     fn send_some(&mut self, socket: &TcpStream) -> io::Result<bool> {
         if self.connection.wants_write() {
             self.connection.write_tls(&mut &*socket)?;
@@ -162,7 +163,7 @@ impl State {
         Ok(!self.connection.wants_write())
     }
 
-    /// Takes in what has come, or waits for it; 0 at the end of the stream.
+    /// Takes in bytes that have come, or waits for some; 0 at the end of the stream.
     fn receive(&mut self, socket: &Arc<TcpStream>) -> io::Result<usize> {
         if self.at == self.inbox.len() {
             self.inbox.clear();
@@ -176,14 +177,14 @@ impl State {
         let read = self.connection.read_tls(&mut rest)?;
         self.at = self.inbox.len() - rest.len();
         if let Err(why) = self.connection.process_new_packets() {
-            // It may have to be told why.
+            // The other end may have to be told the reason.
             let _ = self.send_some(socket);
             return Err(io::Error::new(ErrorKind::InvalidData, told(&why)));
         }
         Ok(read)
     }
 
-    /// What was opened and not read yet; `None`: nothing so far.
+    /// Takes bytes that were opened and not read yet; `None`: none so far.
     fn opened(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<Option<usize>> {
         let mut reader = self.connection.reader();
         match reader.fill_buf() {
@@ -194,14 +195,14 @@ impl State {
                 Ok(Some(some))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            // Each message says how long it is.
+            // Each message states its length.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(Some(0)),
             Err(error) => Err(error),
         }
     }
 }
 
-/// What went wrong between two ends, and what to do about it.
+/// The text of an error between two ends, with the remedy.
 fn told(why: &rustls::Error) -> String {
     match why {
         rustls::Error::InvalidCertificate(_) => format!(
@@ -239,10 +240,10 @@ impl Stream for Sealed {
             }
             let is_empty = state.at == state.inbox.len();
             match if is_empty { state.send_some(&self.socket) } else { Ok(true) } {
-                // Who waits for the rest says nothing.
+                // A peer that waits for the rest sends nothing.
                 Ok(false) => return Err(ErrorKind::WouldBlock.into()),
                 Err(error) if is_early(&error) => return Err(error),
-                // To one that is gone nothing can be sent, and it may have said why.
+                // Nothing can be sent to a peer that is gone, but it may have sent the reason.
                 Ok(true) | Err(_) => {}
             }
             if state.receive(&self.socket)? == 0 {
@@ -270,7 +271,7 @@ impl Stream for Sealed {
         self.socket.set_times(read, write)
     }
 
-    /// How many bytes of the socket's these are is not known: who reads is woken by the first.
+    /// How many of the socket's bytes these are is unknown: the reader is woken by the first one.
     fn wake_at(&self, _bytes: usize) -> io::Result<()> {
         Ok(())
     }

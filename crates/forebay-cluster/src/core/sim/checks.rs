@@ -1,4 +1,4 @@
-//! What must be true, whatever happens.
+//! The checks of what must be true, whatever happens.
 
 use forebay_registry::{Change, Commit};
 
@@ -18,7 +18,7 @@ pub enum Move {
         is_alive: bool,
         again: bool,
     },
-    /// Given back in the name of a dead member, with no copy of it anywhere.
+    /// The claim was given back in the name of a dead member, with no copy of the file anywhere.
     Left {
         file: usize,
         from: usize,
@@ -49,7 +49,7 @@ impl World {
         partners.map_or(vec![], |p| p.in_sync.iter().map(|name| node_of(name)).collect())
     }
 
-    /// Those of them that have not found that they lack some of its copies.
+    /// The heirs that have not found that they lack some of the member's copies.
     fn heirs_left(&self, member: usize) -> Vec<usize> {
         let taken = self.taken(member);
         let is_left = |heir: &usize| taken.as_ref().is_none_or(|it| !it.is_short(&name(*heir)));
@@ -60,7 +60,7 @@ impl World {
         self.found::<keys::Member>(&format!("members/m{member}"))?.taken
     }
 
-    /// A dead member, and a living one that will have what it held.
+    /// Whether a dead member has a living heir that will get its files.
     pub fn is_inherited(&self, member: usize) -> bool {
         !self.is_alive(member)
             && match self.taken(member) {
@@ -72,7 +72,8 @@ impl World {
             }
     }
 
-    /// What a taker gives back in the name of the dead: files, and those that it made and had not claimed.
+    /// What a taker gives back in the name of the dead member: claimed files, and unclaimed files that the
+    /// dead member made.
     fn left_of(&self, by: usize, key: &str, left: &mut Vec<Move>) {
         let rest = key.strip_prefix("stores/s/").unwrap_or_default();
         if let Some(file) = rest.strip_prefix("claims/").and_then(keys::parse_file) {
@@ -153,7 +154,8 @@ impl World {
         Ok(())
     }
 
-    /// What a file is from now on. What its home had acknowledged and not synced went with it.
+    /// Sets the value of a file that was taken over. Bytes that its home had acknowledged and not synced went
+    /// with the home.
     fn took(&mut self, file: usize, from: usize, to: usize) -> Checked {
         let n = &self.nodes[to];
         let copy = || n.copies.get(&(from, file)).and_then(|copy| copy.value);
@@ -175,7 +177,7 @@ impl World {
         self.becomes(file, from, value)
     }
 
-    /// All that is newer is void.
+    /// Sets a file's value; all newer values are void.
     pub fn becomes(&mut self, file: usize, from: usize, value: u64) -> Checked {
         let now = self.now;
         let found = &mut self.files[file];
@@ -193,7 +195,7 @@ impl World {
         Ok(())
     }
 
-    /// A write that others did, or that is synced.
+    /// Notes a write that others did, or that is synced.
     pub fn acknowledged(&mut self, file: usize, value: u64, syncs: bool) -> Checked {
         let found = &mut self.files[file];
         if found.void.iter().any(|(above, upto, _)| value > *above && value <= *upto) {
@@ -234,7 +236,7 @@ impl World {
         }
     }
 
-    /// Who writes for a program elsewhere has the claim under which it owes that.
+    /// A member that writes for a program of another member has the claim under which the write is owed.
     pub fn check_served(
         &self,
         node: usize,
@@ -281,8 +283,8 @@ impl World {
         Ok(())
     }
 
-    /// All is idle, all members live that will: everything is home, and nobody holds anything but the dead, of
-    /// what nobody else has.
+    /// All is idle, and all members that will live do: every file is flushed, and no claim is left but dead
+    /// members' claims of files that no other member has.
     pub fn quiet(&self) -> Checked {
         for (file, found) in self.files.iter().enumerate() {
             let maker = found.maker.filter(|maker| self.makes(*maker, file));
@@ -327,7 +329,7 @@ impl World {
         self.registry.keys.contains_key(&format!("stores/s/creates/{dir}/m{member}"))
     }
 
-    /// A file that stays with the dead: who had copies of its home is dead too.
+    /// Checks a file that stays with a dead member: the heirs of its home must be dead too.
     fn check_left(&self, file: usize, home: usize) -> Checked {
         if self.taken(home).is_some_and(|taken| taken.done) {
             return Err(format!("m{home} was taken over, and f{file} is left with it"));
@@ -341,7 +343,7 @@ impl World {
     fn check_partners(&self, node: usize) -> Checked {
         let others = (0..self.nodes.len()).filter(|o| *o != node && !self.nodes[*o].is_dead);
         let wanted = usize::from(self.plan.copies).min(others.count());
-        // The dead keep their places while nobody else can have them.
+        // Dead partners keep their places while there is no replacement.
         let has: Vec<usize> =
             self.heirs(node).into_iter().filter(|heir| !self.nodes[*heir].is_dead).collect();
         if !self.nodes[node].is_dead && has.len() != wanted {

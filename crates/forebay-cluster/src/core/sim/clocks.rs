@@ -1,11 +1,11 @@
 //! Clocks that run apart, and processes that stand still in the middle of what they do.
 //!
-//! Each member counts its lease on a clock of its own, which began at some moment and runs as fast as it likes, within
-//! what [`believed`] allows for; the registry counts by the world's time. There is no other clock to be wrong: the core
-//! is told no time of day.
+//! Each member counts its lease on a clock of its own, which began at some moment and runs at any rate within what
+//! [`believed`] allows for; the registry counts by the world's time. No other clock can be wrong: the core is told no
+//! time of day.
 //!
 //! A process that stands still (SIGSTOP, a machine that sleeps or is moved) does so right after its core has decided
-//! something, and carries that out when it goes on, whatever has become of its lease.
+//! something, and carries the decision out when it goes on, whatever has become of its lease.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use super::world::{Checked, FAULTS_END, LEASE, What, World};
 use super::{More, Neglect};
 use crate::core::Effect;
 
-/// For the registry's 1000 milliseconds a member's clock counts so many.
+/// The slowest and fastest count of a member's clock in the registry's 1000 milliseconds.
 const SLOWEST: u64 = 900;
 const FASTEST: u64 = 1100;
-/// Where they run further apart than anybody allows for.
+/// The slowest count where clocks run further apart than the margin allows for.
 const BEYOND: u64 = 600;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// What it showed at some time, in microseconds, and how fast it has run since.
+    /// The time that the clock showed at some moment, in microseconds, and its rate since.
     at: u64,
     shown: u64,
     rate: u64,
@@ -82,15 +82,15 @@ impl World {
         }
     }
 
-    /// Until when a member believes in a lease for which it asked at `sent`, by its clock. Where all clocks agree it counts
-    /// the whole.
+    /// The end of a lease asked for at `sent`, as the member believes by its own clock. Where all clocks agree the
+    /// member counts the whole lease.
     pub fn believes(&self, sent: Duration) -> Duration {
         let lease = Duration::from_millis(LEASE);
         let is_careless = self.neglect == Some(Neglect::AllowForClocks);
         sent + if self.has_clocks() && !is_careless { believed(lease) } else { lease }
     }
 
-    /// What members count as so many milliseconds takes that long at most, or at least.
+    /// The longest real time that a member's count of `millis` takes; `at_least` is the shortest.
     pub fn at_most(&self, millis: u64) -> u64 {
         millis * 1000 / self.slowest()
     }
@@ -105,7 +105,7 @@ impl World {
         self.counts.more.turned += 1;
     }
 
-    /// Where processes stop what was decided waits until they go on.
+    /// Returns the effects to carry out now; where the process stops here, they wait until it goes on.
     pub fn unless_it_stops(&mut self, node: usize, effects: Vec<Effect>) -> Option<Vec<Effect>> {
         if !self.has_clocks() || effects.is_empty() {
             return Some(effects);
@@ -123,7 +123,7 @@ impl World {
         None
     }
 
-    /// Before anything else that waits for it.
+    /// Queues the effects for when the process goes on, before anything else that waits for it.
     fn goes_on(&mut self, node: usize, effects: Vec<Effect>) {
         let (wait, life) = (self.nodes[node].paused - self.now - 1, self.nodes[node].life);
         self.at(wait, What::GoesOn(node, life, effects));
@@ -133,7 +133,7 @@ impl World {
         let mut effects = effects.into_iter();
         while let Some(effect) = effects.next() {
             self.effect(node, effect)?;
-            // What it did made its core decide more, and there it stopped.
+            // The effect made the core decide more, and the process stopped there.
             if self.has_clocks() && self.nodes[node].paused > self.now {
                 self.goes_on(node, effects.collect());
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Chance, and what it came to.
+//! The dice, and counts of what happened.
 
 use super::{More, Plan};
 
@@ -30,7 +30,7 @@ pub struct Counts {
     pub failed: u64,
     pub snapshots: u64,
     pub outages: u64,
-    /// Reads that a home served without a barrier of who asked, and that it did not.
+    /// Reads that a home served without a barrier of the asker, and reads that it did not serve so.
     pub vouched: u64,
     pub not_vouched: u64,
     pub copied: Copied,
@@ -41,12 +41,13 @@ pub struct Counts {
 /// What happens only in worlds with [`More`] faults.
 #[derive(Debug, Default, Clone)]
 pub struct MoreCounts {
-    /// Clocks that came to run otherwise.
+    /// Changes of clock rates.
     pub turned: u64,
-    /// Leases that ended of processes whose clocks are slow, and that stood still.
+    /// Leases that ended of processes whose clocks are slow, and of processes that stood still.
     pub ended_slow: u64,
     pub ended_standing: u64,
-    /// Processes that stopped between what they decided and what they did; and for longer than a lease.
+    /// Processes that stopped between a decision and its effects; and those that stopped for longer than a
+    /// lease.
     pub stood: u64,
     pub stood_long: u64,
     /// Renames that were granted, and had lost their gate when they were to be made.
@@ -54,43 +55,43 @@ pub struct MoreCounts {
     pub cuts: u64,
     pub cuts_of_all: u64,
     pub cuts_of_registry: u64,
-    /// Machines that came back, and whose members others had taken over.
+    /// Machines that came back unchanged, and machines whose members others had taken over.
     pub back_itself: u64,
     pub back_superseded: u64,
-    /// Files whose newest bytes were lost so, and those that had theirs in the tier.
+    /// Files whose newest bytes were lost in a power cut, and those whose newest bytes were in the tier.
     pub unsynced: u64,
     pub lasted: u64,
     /// Calls to the store that ended with the machine.
     pub never_sent: u64,
-    /// Copies of what the store has, which had been forgotten.
+    /// Copies that were forgotten since the store has their bytes, and that came back after a power cut.
     pub came_again: u64,
     pub not_adopted: u64,
     pub leaders: u64,
     pub extended: u64,
-    /// Commits that came to pass in a change of leaders, or not.
+    /// Commits that came to pass, or did not, in a change of leaders.
     pub in_doubt: u64,
     pub behind: u64,
     pub asked_behind: u64,
 }
 
-/// What happens only where there are read grants, and names move.
+/// Counts of what happens only where there are read grants, and names move.
 #[derive(Debug, Default, Clone)]
 pub struct Granted {
     pub opened: u64,
     pub waited: u64,
-    /// How far a mirror is.
+    /// Answers of how far a mirror is.
     pub told: u64,
-    /// Members, to give their grants up.
+    /// Members called to give their grants up.
     pub called: u64,
-    /// For the lease of somebody who was dead, stopped or cut off.
+    /// Waits for the lease of a member that was dead, stopped or cut off.
     pub expired: u64,
     pub moved: u64,
     pub linked: u64,
-    /// Through a name that had gone.
+    /// Opens through a name that had gone.
     pub stale: u64,
 }
 
-/// What happens only where copies are kept.
+/// Counts of what happens only where copies are kept.
 #[derive(Debug, Default, Clone)]
 pub struct Copied {
     pub synced: u64,
@@ -98,22 +99,22 @@ pub struct Copied {
     pub filled: u64,
     pub deaths: u64,
     pub taken: u64,
-    /// From a taker that died in the middle.
+    /// Members taken from a taker that died in the middle.
     pub taken_again: u64,
     pub claims_taken: u64,
-    /// Twice: from one who had taken it.
+    /// Claims taken twice: from a member that had taken them.
     pub claims_taken_again: u64,
-    /// Given back in the name of the dead.
+    /// Claims given back in the name of a dead member.
     pub left: u64,
     pub rolled_back: u64,
     pub came_back: u64,
-    /// While another was taking it over.
+    /// Members that came back while they were being taken over.
     pub came_back_in_time: u64,
     pub disowned: u64,
     pub superseded_files: u64,
     pub superseded: u64,
     pub cut_off: u64,
-    /// What a superseded process wrote to the store over another's bytes.
+    /// Writes of a superseded process to the store over another member's bytes.
     pub zombie_writes: u64,
     pub settled: u64,
     pub flushed_again: u64,
@@ -121,9 +122,10 @@ pub struct Copied {
     pub full: u64,
     /// Members whose tier has lost a copy.
     pub damaged: u64,
-    /// Takers that lacked some.
+    /// Takers that lacked some copies.
     pub short: u64,
-    /// Copies that waited for a claim; those for one that was on its way, and those cut off from the registry.
+    /// Copies that waited for a claim; those whose claim was on its way, and those of members cut off from the
+    /// registry.
     pub hurried: u64,
     pub hurried_amid: u64,
     pub hurried_cut_off: u64,
@@ -246,7 +248,7 @@ impl Counts {
         }
     }
 
-    /// What is injected must have happened.
+    /// Asserts that every injected fault has happened.
     pub fn all_happened(&mut self, plan: Plan) {
         for (name, count) in self.list() {
             assert!(*count > 0 || (plan.grants && name == "renames"), "{name}: never");
@@ -255,7 +257,8 @@ impl Counts {
             assert!((*count > 0) == (plan.copies > 0), "{name}: {count}");
         }
         for (more, name, count) in self.list_more() {
-            // Where nothing is synced, nothing renamed and nobody taken over; and where all else happens, too.
+            // These are rare where nothing is synced, nothing renamed and no member taken over; and where all
+            // else happens, too.
             let seldom =
                 ["gates", "back, and superseded", "adoptions", "calls that", "copies that"];
             let is_listed = seldom.iter().any(|seldom| name.starts_with(seldom));

@@ -1,7 +1,7 @@
-//! How many requests members make, by how many they are, where nothing fails.
+//! How many requests members make, by the number of members, where nothing fails.
 //!
-//! Some members are cores. The others are played: they commit and ask what a core does for the same work, and answer at
-//! once. `a_member_that_is_played_asks_for_as_much_as_a_core` says that this is so.
+//! Some members are cores. The others are played: they commit and ask what a core does for the same work, and answer
+//! at once. `a_member_that_is_played_asks_for_as_much_as_a_core` proves that they match.
 //!
 //! `FOREBAY_FLEET=1 cargo test -p forebay-cluster --release fleet -- --nocapture` prints the table of docs/CLUSTER.md.
 
@@ -16,27 +16,27 @@ use super::world::name;
 use crate::core::{Access, Ask, Core, Effect, Input, Peer, Reply, Ticket, Way, json};
 use crate::keys;
 
-/// What each member does in a second.
+/// The work of each member in a second.
 const OPENS: u64 = 100;
 const WRITES: u64 = 1;
 
-/// Files that each has claimed besides, all the time.
+/// Files that each member has claimed besides, all the time.
 const HELD: u64 = 10;
 
-/// Milliseconds that the registry takes, and that a file is open for writing.
+/// Milliseconds that a registry request takes, and that a file is open for writing.
 const REGISTRY: u64 = 1;
 const WRITING: u64 = 2;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all members ask for in a second, most of it by what the cores among them do.
+/// The requests of all members in a second, most of them reckoned from the cores.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 struct Load {
     barriers: f64,
     changes: f64,
     told: f64,
     questions: f64,
-    /// Of one member's thread, in microseconds.
+    /// Busy time of one member's thread, in microseconds.
     busy: f64,
 }
 
@@ -64,7 +64,7 @@ struct Member {
     seen: u64,
     busy: Duration,
     writing: BTreeMap<Ticket, FileKey>,
-    /// Who waits for the answer to a question: another core, or nobody.
+    /// The waiting asker of each question: another core, or `None` for a played member.
     askers: BTreeMap<Ticket, Option<(usize, Ticket)>>,
 }
 
@@ -76,7 +76,7 @@ struct Fleet {
     now: u64,
     tickets: u64,
     due: BTreeMap<(u64, u64), (usize, Due)>,
-    /// Of the cores, and of the played.
+    /// Requests of the cores, and of the played members.
     cores_did: Requests,
     played_did: Requests,
 }
@@ -116,7 +116,7 @@ impl Fleet {
                 format!("stores/s/members/{}", name(member)),
                 json(&keys::Member::of(&name(member))),
             );
-            // A core takes its own when it opens files.
+            // A core takes its own grant when it opens files.
             if has_grants && member >= cores {
                 commit = commit.put(format!("stores/s/grants/{}", name(member)), "");
             }
@@ -231,7 +231,7 @@ impl Fleet {
         outcome
     }
 
-    /// Every member hears of every change.
+    /// Counts changes: every member hears of every change.
     fn told(&mut self, changes: usize) {
         self.cores_did.told += (changes * self.cores.len()) as u64;
         self.played_did.told += (changes * (self.members - self.cores.len())) as u64;
@@ -260,7 +260,7 @@ impl Fleet {
         self.now += 1;
     }
 
-    /// What programs do in this millisecond.
+    /// Begins what programs do in this millisecond.
     fn begin(&mut self) {
         let second = self.now / 1000;
         for member in 0..self.members {
@@ -324,7 +324,7 @@ impl Fleet {
         }
     }
 
-    /// What all members ask for in a second, once what they did first is over.
+    /// The requests of all members in a second, after the first requests are over.
     fn load(&mut self, seconds: u64) -> Load {
         self.run(4);
         (self.cores_did, self.played_did) = Default::default();
@@ -371,12 +371,12 @@ fn requests_grow_with_the_members_as_the_document_says() {
         let (n, cores) = (members as f64, if members > 1000 { 2 } else { 5 });
         let load = Fleet::new(members, cores, false).load(2);
         println!("{members} members without grants: {load:.0?}");
-        // A file that is opened for writing asks, too.
+        // A file that is opened for writing needs a barrier, too.
         is_about(load.barriers, n * (OPENS + WRITES) as f64, "barriers");
         is_about(load.changes, 3.0 * n * WRITES as f64, "changes");
         is_about(load.told, load.changes * n, "changes told");
         is_about(load.questions, 0.0, "questions");
-        // Who is asked more often than it opens files gives its grant up.
+        // A member that is asked more often than it opens files gives its grant up.
         if WRITES * (members as u64 - 1) < OPENS {
             let load = Fleet::new(members, cores, true).load(2);
             println!("{members} members with grants: {load:.0?}");

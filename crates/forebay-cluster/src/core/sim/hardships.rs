@@ -1,16 +1,17 @@
-//! The worlds with clocks that run apart, with power cuts, and with a registry whose leader changes; and with all of it.
+//! The worlds with clocks that run apart, with power cuts, with a registry whose leader changes; and with all of
+//! these.
 
 use super::world::{Checked, World};
 use super::{
     More, Neglect, Plan, Rules, damage, direct, is_damage, no_seed_fails, run, with_grants,
 };
 
-/// Seeds of each by default.
+/// Seeds of each world by default.
 const SEEDS: u64 = 1000;
 
 const SEARCH: u64 = 20_000;
 
-/// With copies and without, and with homes that are asked without a barrier.
+/// Worlds with copies and without, and with homes that are asked without a barrier.
 fn homes(more: More, seed: u64) -> Plan {
     Plan { more, ..direct(seed) }
 }
@@ -123,7 +124,7 @@ fn no_seed_reads_old_bytes_under_a_grant_where_all_of_it_happens() {
     no_seed_fails(all_with_grants, SEEDS / 2);
 }
 
-/// The margin is no larger than it must be: beyond it both kinds of promise break.
+/// The margin is no larger than needed: beyond it both kinds of promise break.
 #[test]
 fn clocks_that_run_apart_further_than_is_allowed_for_do_damage() {
     let all: [(Of, Of); 2] =

@@ -1,4 +1,4 @@
-//! Copies, as those who carry them out do it: fsync, fill, adoption, settling.
+//! Copies, as the carriers of effects handle them: fsync, fill, adoption, settling.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::core::{Core, Effect, Input, Keeper};
 #[derive(Clone, Copy)]
 pub struct Copy {
     pub number: u64,
-    /// `None`: the store has it.
+    /// `None`: the store has the bytes.
     pub value: Option<u64>,
     seq: u64,
 }
@@ -28,7 +28,7 @@ pub struct Keep {
     waiter: Waiter,
 }
 
-/// Who waits for a copy.
+/// The waiter for a copy.
 #[derive(Debug, Clone, Copy)]
 pub enum Waiter {
     Sync(u64),
@@ -36,7 +36,7 @@ pub enum Waiter {
     Nobody,
 }
 
-/// What a flush is for.
+/// The purpose of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     Release,
@@ -44,7 +44,7 @@ pub enum After {
     Settle,
 }
 
-/// What bytes are made durable, here and with others, for.
+/// The purpose for which bytes are made durable, here and with partners.
 #[derive(Debug, Clone, Copy)]
 pub enum Why {
     Ack { value: u64, reply_to: Option<(usize, u64, u64)> },
@@ -57,20 +57,20 @@ pub struct Sync {
     value: u64,
     why: Why,
     unanswered: BTreeSet<usize>,
-    /// Unanswered, or to be struck off.
+    /// Partners that have not answered, or are to be struck off.
     open: BTreeSet<usize>,
 }
 
 pub struct Fill {
     partner: usize,
     since: u64,
-    /// The partner has dropped what it had.
+    /// The partner has dropped its old copies.
     has_begun: bool,
     is_sent: bool,
     waits: BTreeSet<u64>,
 }
 
-/// Within it a partner has said that it has a copy, or has failed.
+/// The time within which a partner has confirmed a copy, or has failed.
 const ANSWER: u64 = 250;
 
 impl World {
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// A superseded process says that it has stopped when none of its calls to the store is under way.
+    /// A superseded process says that it has stopped once none of its calls to the store is under way.
     pub fn say_stopped(&mut self, node: usize) -> Checked {
         let n = &self.nodes[node];
         let has_stopped = n.landing.is_empty() || self.neglect == Some(Neglect::StopBeforeFenced);
@@ -178,7 +178,7 @@ impl World {
         n.held.insert(file);
     }
 
-    /// Makes what is newest of a file durable here, and then with all who keep copies.
+    /// Makes a file's newest bytes durable here, and then with all partners that keep copies.
     pub fn sync(&mut self, node: usize, file: usize, why: Why) {
         let delay = 1 + self.dice.roll(10);
         let (life, since) = (self.nodes[node].life, self.now);
@@ -252,7 +252,7 @@ impl World {
         let n = &mut self.nodes[node];
         let dirty = n.dirty.get(&file).copied();
         let Some(value) = dirty.or(n.adopted.get(&file).copied()) else {
-            // It is at the store, or was never.
+            // The file is at the store, or never was in the tier.
             return match why {
                 Why::Ack { .. } => self.copied(node, file, 0, why),
                 _ => self.not_copied(node, file, why),
@@ -304,7 +304,7 @@ impl World {
         self.copied_by_all(node, id)
     }
 
-    /// A copy waits for the claim of its new file.
+    /// Sends claims at once: a copy waits for the claim of its new file.
     fn hurry(&mut self, node: usize) -> Checked {
         let is_claiming = self.nodes[node].core.as_ref().is_some_and(Core::is_claiming);
         let copied = &mut self.counts.copied;
@@ -332,7 +332,7 @@ impl World {
         seq
     }
 
-    /// The store has what partners have copies of. Nobody waits for that.
+    /// Tells partners that the store has the bytes of their copies. No caller waits for that.
     pub fn forget_copies(&mut self, node: usize, file: usize) {
         let Some(core) = &self.nodes[node].core else { return };
         let (keepers, number) = (core.keepers(), core.claim_number(key(file)));
@@ -344,7 +344,7 @@ impl World {
     }
 
     fn takes_copy(&mut self, keep: &Keep) -> bool {
-        // What lacks something cannot be built upon.
+        // An incomplete set of copies cannot be built upon.
         if self.nodes[keep.to].damaged.contains(&keep.from)
             || self.lacks_fill_of(keep.to, keep.from)
         {
@@ -420,7 +420,7 @@ impl World {
         self.give(node, Input::CopyFailed { ticket, partner: name(partner) })
     }
 
-    /// A partner has it, or counts no more; or neither, and it is not acknowledged.
+    /// A partner has the copy, or no longer counts. If neither is so, the bytes are not acknowledged.
     fn kept_by(&mut self, node: usize, id: u64, partner: usize, ok: bool) -> Checked {
         let Some(sync) = self.nodes[node].syncs.get_mut(&id) else { return Ok(()) };
         sync.open.remove(&partner);
@@ -494,7 +494,7 @@ impl World {
         let numbered =
             |(file, value): (&usize, &u64)| Some((*file, *value, core.claim_number(key(*file))?));
         let files: Option<Vec<_>> = n.synced.iter().chain(&n.adopted).map(numbered).collect();
-        // What was synced while nobody kept copies may be unclaimed still.
+        // A file that was synced while no partner kept copies may be unclaimed still.
         let Some(files) = files else {
             if is_late {
                 return self.end_fill(node, fill, false);
@@ -539,10 +539,11 @@ impl World {
         Ok(())
     }
 
-    /// Nobody else writes to it any more.
+    /// Settles a file to which no other member writes any more.
     fn settle(&mut self, node: usize, file: usize) -> Checked {
         let n = &mut self.nodes[node];
-        // It is written once at least, so that who comes back sees that others had it.
+        // The file is written once at least, so that a former home that comes back sees that others
+        // had it.
         let is_written = n.flushed.contains(&file) && !n.flushing.contains(&file);
         if is_written && n.dirty.get(&file) == Some(&self.files[file].store) {
             n.held.remove(&file);

@@ -1,9 +1,9 @@
-//! A registry whose leader changes, and members of it that are behind.
+//! A registry whose leader changes, and registry members that lag behind.
 //!
-//! While there is no leader nothing is agreed. What was proposed before may come to pass under the next one, and nobody
-//! says so; what was acknowledged stays, also where all the registry's machines have lost power. The next leader gives
-//! every lease its whole time anew: leases end later than their holders believe, and never earlier. A watch may
-//! be served by a member of the registry that is behind, while commits, barriers and leases are answered by the leader.
+//! Without a leader nothing is agreed. A commit that was proposed before may come to pass under the next leader, and
+//! its sender is not told. An acknowledged commit stays, also where all the registry's machines have lost power. The
+//! next leader gives every lease its whole time anew: leases end later than their holders believe, and never earlier.
+//! A watch may be served by a lagging member of the registry, while the leader answers commits, barriers and leases.
 
 use forebay_registry::{Commit, Entry, Revision};
 
@@ -28,7 +28,7 @@ impl World {
         self.election = until;
     }
 
-    /// What reaches the registry then is in doubt.
+    /// Whether a commit reaches the registry during an election, and its outcome is in doubt.
     pub fn is_in_doubt(
         &mut self,
         node: usize,
@@ -49,7 +49,7 @@ impl World {
         true
     }
 
-    /// What a barrier says.
+    /// The revision with which a barrier is answered.
     pub fn newest_for(&mut self, node: usize) -> u64 {
         let n = &self.nodes[node];
         self.counts.more.asked_behind += u64::from(n.behind > self.now);
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// After a watch was torn.
+    /// The keys that a member reads after its watch was torn.
     pub fn all_keys(&mut self, node: usize, seen: u64) -> (Revision, Vec<Entry>) {
         if self.neglect != Some(Neglect::ReadFromLeader) {
             return self.registry.snapshot();

@@ -14,13 +14,13 @@ impl World {
         self.registry.keys.contains_key(&format!("stores/s/alive/m{node}"))
     }
 
-    /// A key cannot hang on a lease that has ended.
+    /// Whether a commit would put a key on a lease that has ended.
     pub fn is_without_lease(&self, node: usize, commit: Option<&Commit>) -> bool {
         let is_own = |change: &Change| matches!(change, Change::Put { lease: Some(OWN_LEASE), .. });
         !self.has_lease(node) && commit.is_some_and(|commit| commit.changes.iter().any(is_own))
     }
 
-    /// The lease of a process that does not renew it ends, unless the registry is away itself.
+    /// Ends the lease of a process that does not renew it, unless the registry is away itself.
     pub fn expire(&mut self, node: usize) {
         let alive = format!("stores/s/alive/m{node}");
         if !self.registry.keys.contains_key(&alive) || self.nodes[node].lease_at > self.now {
@@ -38,7 +38,8 @@ impl World {
         let gate = self.registry.keys.get("stores/s/gate").and_then(super::parse::<keys::Gate>);
         if gate.is_some_and(|gate| gate.by == name(node)) {
             gone = gone.delete("stores/s/gate");
-            // Its own mount believes in it still. Its names are another matter.
+            // The mount of the gate's owner still believes in the gate. Writes below it are no
+            // longer checked.
             self.renaming.take_if(|(by, _)| *by == node);
         }
         let grant = format!("stores/s/grants/m{node}");
@@ -59,7 +60,8 @@ impl World {
         }
     }
 
-    /// Claims hang on no lease: one that has run out is taken anew, if the epoch stands.
+    /// The registry renews a lease. Claims hang on no lease: one that has run out is taken anew, if
+    /// the epoch stands.
     pub fn renewed(&mut self, node: usize, life: u64, sent: Duration) -> Checked {
         if !self.lives(node, life) || self.is_cut(node) {
             return Ok(());
@@ -81,7 +83,7 @@ impl World {
         Ok(())
     }
 
-    /// The answer to what was sent then.
+    /// The registry's answer to a renewal that was sent at `sent`.
     pub fn leased(&mut self, node: usize, life: u64, sent: Duration) -> Checked {
         if !self.lives(node, life) {
             return Ok(());

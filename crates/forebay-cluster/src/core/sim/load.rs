@@ -1,4 +1,4 @@
-//! Programs that use the mounts, and what befalls the members meanwhile.
+//! Programs that use the mounts, and the faults that befall members meanwhile.
 
 use super::moves::Entering;
 use super::world::{
@@ -26,13 +26,13 @@ pub enum Op {
     Rename {
         dir: usize,
     },
-    /// A file's name is to come from one directory to another.
+    /// A file's name is to move or be linked from one directory to another.
     Move {
         file: usize,
         from: usize,
         links: bool,
     },
-    /// It may, once files may be made there.
+    /// The name may enter, once files may be made in that directory.
     Enter(Entering),
 }
 
@@ -80,7 +80,7 @@ impl World {
             17..19 => Op::Change,
             _ => Op::Rename { dir: self.dice.roll(2) as usize },
         };
-        // Its kernel lets nobody move what it is just making.
+        // The member's kernel does not move a file that is just being made.
         let found = &self.files[file];
         if matches!(op, Op::Move { .. }) && found.maker == Some(node) && found.newest == 0 {
             return Ok(());
@@ -88,7 +88,8 @@ impl World {
         self.ask(node, op, From::Program, self.now, 0)
     }
 
-    /// Where members are taken over, nothing is served before it is known what was.
+    /// Where members are taken over, a member serves nothing before it knows which files were
+    /// taken.
     fn serves(&self, node: usize) -> bool {
         let n = &self.nodes[node];
         n.core.is_some() && (n.has_begun || self.plan.copies == 0)
@@ -149,7 +150,7 @@ impl World {
         let life = self.nodes[node].life;
         let is_paused = self.nodes[node].paused + PATIENCE > self.now;
         let patience = match asked.op {
-            // They wait for others' grants, and so for their leases.
+            // Writes, creations and entries wait for others' grants, and thus for their leases.
             Op::Write { .. } | Op::Create { .. } | Op::Enter(_) if self.plan.has_leases() => {
                 PATIENCE * u64::from(PATIENCES)
             }
@@ -168,7 +169,7 @@ impl World {
         }
         match (way, asked.op.clone()) {
             (Way::Here, Op::Read { file, dir, floor }) => {
-                // By a name that has gone it finds nothing.
+                // A read by a name that has gone finds nothing.
                 if !self.is_in(file, dir) {
                     self.counts.granted.stale += 1;
                     self.served_for(node, reply_to, Err(()));
@@ -176,7 +177,7 @@ impl World {
                 }
                 let is_known = asked.since == self.now && self.claimant(file) != Some(node);
                 self.counts.granted.opened += u64::from(is_known);
-                // Freshness is decided by the open: it reads at once.
+                // The open decides freshness: the read follows at once.
                 self.happen(What::Read(node, file, floor, asked.since, reply_to))
             }
             (Way::Here, Op::Move { file, from, links }) => {
@@ -207,7 +208,7 @@ impl World {
                 Ok(())
             }
             (Way::Here, Op::Create { dir }) => {
-                // Some stores take longer than any settling.
+                // Some stores take longer than any settling time.
                 let most = if self.dice.roll(8) == 0 { 4000 } else { 100 };
                 let delay = self.dice.roll(most);
                 self.at(delay, What::Made(node, life, dir, ticket));
@@ -250,7 +251,7 @@ impl World {
         }
     }
 
-    /// It looks once more before it begins.
+    /// Looks at the gate once more before the rename begins.
     fn may_rename(&self, node: usize, ticket: Ticket) -> bool {
         let (now, core) = (self.clock(node), self.nodes[node].core.as_ref());
         self.neglect == Some(Neglect::LookAtGate)
@@ -267,7 +268,7 @@ impl World {
         }
     }
 
-    /// Who opened what a dead member held either waited until another had it, or fails rightly.
+    /// An open of a dead member's file either waited until another member had it, or fails rightly.
     fn check_taker(&mut self, node: usize, file: usize, since: u64, way: &Way) -> Checked {
         match way {
             Way::Fails(Why::HomeDead(home))
@@ -334,7 +335,7 @@ impl World {
         }
     }
 
-    /// Its process dies, and finds when it begins anew that its tier has lost a copy.
+    /// Kills the member's process. Its next process finds that the tier has lost a copy.
     fn damage(&mut self, node: usize) {
         let copies: Vec<(usize, usize)> = self.nodes[node].copies.keys().copied().collect();
         if copies.is_empty() {

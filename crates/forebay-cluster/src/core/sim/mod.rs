@@ -1,27 +1,28 @@
 //! The core under every delay, loss and death that a seed comes up with.
 //!
-//! Some members with a model of a mount each, a registry whose answers are lost, late or overtaken, watches
-//! that lag or are torn, a network that loses, and members that are cut off, stopped and killed. Programs on
-//! all of them open, read, write, create, change and rename. `World` checks that a read sees what was
-//! acknowledged before its open, that a write comes on top of the newest one, that nobody writes below a
-//! directory that another renames, that every answer comes within the patience, and that in the end all bytes
-//! are home and nothing is claimed.
+//! The simulation has some members with a model of a mount each, a registry whose answers are lost, late or
+//! overtaken, watches that lag or are torn, a network that loses, and members that are cut off, stopped and killed.
+//! Programs on all members open, read, write, create, change and rename. `World` checks that a read sees what was
+//! acknowledged before its open, that a write comes on top of the newest one, that nothing is written below a
+//! directory that another member renames, that every answer comes within the patience, and that in the end all bytes
+//! are flushed and nothing is claimed.
 //!
-//! With copies members also die for good, and leave calls behind that write to the store later. Then it checks
-//! that what was acknowledged as synced is there as long as one of those lives that the registry names, that
-//! nothing is read which was lost with its home, and that the store ends with the newest bytes.
+//! With copies members also die for good, and leave calls behind that write to the store later. Then `World` checks
+//! that bytes acknowledged as synced exist as long as one of the partners that the registry names lives, that no read
+//! returns bytes which were lost with their home, and that the store ends with the newest bytes.
 //!
-//! Worlds of their own have more of what befalls members. Clocks run apart, and processes stop between a decision and
-//! its deed for longer than their leases. Machines lose their power, one or all, with what was not synced. The
-//! registry's leader changes: commits are in doubt, leases whole again, watches behind. And all of that at once.
+//! Worlds of their own have further faults. Clocks run apart, and processes stop between a decision and its effects
+//! for longer than their leases. Machines lose their power, one or all, with the bytes that were not synced. The
+//! registry's leader changes: commits are in doubt, leases whole again, watches behind. One world has all of these at
+//! once.
 //!
-//! - `world`: members, registry and network in one queue of events. `leases`: those of members, at the registry.
+//! - `world`: members, registry and network in one queue of events. `leases`: members' leases, at the registry.
 //! - `load`: programs and faults.
 //! - `mount`: writes, reads, flushes, starts. `keeping`: copies. `moves`: names in other directories.
 //! - `clocks`, `power`, `leader`: what happens in worlds of their own. `hardships`: these worlds, and their tests.
-//! - `checks`: what must be true. `fleet`: how many requests it takes, where nothing fails.
+//! - `checks`: what must be true. `fleet`: the number of requests, where nothing fails.
 //!
-//! `FOREBAY_SEED=N cargo test -p forebay-cluster sim -- --nocapture` runs one seed again and says what happens;
+//! `FOREBAY_SEED=N cargo test -p forebay-cluster sim -- --nocapture` runs one seed again and prints what happens;
 //! `FOREBAY_SEEDS=N` runs the first N.
 
 mod checks;
@@ -59,29 +60,29 @@ fn parse<T: serde::de::DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
 }
 
-/// What a world is made of.
+/// The settings of a world.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     members: usize,
     copies: u8,
-    /// Members that die for good, at most.
+    /// How many members die for good at most.
     deaths: u8,
-    /// Processes have leases, and so read grants; files come to other directories.
+    /// Processes have leases, and thus read grants; files come to other directories.
     grants: bool,
-    /// One in so many chances to make a name is taken.
+    /// One in this many chances to make a name is taken.
     names: u64,
-    /// Whom the mirror names is asked without a barrier.
+    /// The member that the mirror names is asked without a barrier.
     direct: bool,
     more: More,
 }
 
-/// Faults that are of one kind of world.
+/// Faults that occur in one kind of world only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum More {
     None,
     /// Clocks run apart, and processes stand still: `clocks`.
     Clocks,
-    /// Further than is allowed for.
+    /// Clocks run further apart than is allowed for.
     ClocksBeyond,
     /// `power`
     Power,
@@ -100,7 +101,7 @@ impl Plan {
         self.copies > 0 || self.grants || self.direct
     }
 
-    /// That are there from the beginning.
+    /// The number of files that exist from the beginning.
     fn files(self) -> usize {
         if self.grants { 8 } else { 2 }
     }
@@ -151,42 +152,42 @@ fn direct(seed: u64) -> Plan {
     Plan { direct: true, ..plan }
 }
 
-/// What those who carry out the core's decisions owe it; each is left out in turn.
+/// The duties of the callers that carry out the core's decisions; each is left out in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neglect {
-    /// What is left of an earlier fill goes before the next.
+    /// Copies from an earlier fill are dropped before the next fill.
     DropBeforeFill,
-    /// What is synced while a partner is being filled is not acknowledged before that one has it, too.
+    /// Bytes synced while a partner is being filled are acknowledged only once that partner has them, too.
     WaitForFilling,
-    /// An adopted file is with the taker's own partners before it is claimed.
+    /// An adopted file is with the taker's own partners before the taker claims it.
     CopyAdopted,
-    /// What is flushed is with the partners first.
+    /// Bytes are with the partners before they are flushed.
     CopyBeforeFlush,
-    /// Who begins anew knows what others took over before it flushes.
+    /// A restarted member knows what others took over before it flushes.
     LookBeforeFlush,
-    /// A superseded process says that it has stopped when no call of its to the store is under way.
+    /// A superseded process says that it has stopped only when none of its calls to the store is under way.
     StopBeforeFenced,
-    /// Who brings a file's name to another directory may make files there.
+    /// A member that brings a file's name to another directory has the right to make files there.
     EnterAsMaker,
     /// A member believes in its lease for less than its whole time: clocks run apart.
     AllowForClocks,
-    /// It counts that time from before it asked.
+    /// A member counts the lease's time from before it asked for the lease.
     CountFromBefore,
-    /// What is acknowledged as synced is durable in the home's tier, too.
+    /// Bytes that are acknowledged as synced are durable in the home's tier, too.
     SyncHere,
-    /// A partner says that it has a copy when that is durable.
+    /// A partner confirms a copy only when the copy is durable.
     KeepDurably,
-    /// What a partner drops at the beginning of a fill is gone, whatever happens.
+    /// Copies that a partner drops at the beginning of a fill never come back.
     DropDurably,
     /// An adopted file is durable before it is claimed.
     AdoptDurably,
-    /// Who renames a directory looks whether its gate stands when it begins.
+    /// A member that renames a directory checks its gate when the rename begins.
     LookAtGate,
     /// A barrier is answered by the registry's leader.
     AskLeader,
-    /// So is the question for all keys, after a watch was torn.
+    /// The registry's leader also answers the question for all keys, after a watch was torn.
     ReadFromLeader,
-    /// The registry ends no lease before its time, whoever leads it.
+    /// The registry ends no lease before its time, whichever member leads it.
     LeasesStand,
 }
 
@@ -260,7 +261,7 @@ fn is_damage(error: &str) -> bool {
     !harmless.iter().any(|harmless| error.contains(harmless))
 }
 
-/// The first of these seeds that does damage with `rules` or `neglect`, and none without.
+/// Returns the first of these seeds that does damage with `rules` or `neglect`, and none without.
 fn damage(
     seeds: Range<u64>,
     plan: fn(u64) -> Plan,
@@ -275,11 +276,11 @@ fn damage(
     })
 }
 
-/// How many seeds are searched where few need the rule; the search then begins near one that does.
+/// How many seeds are searched where few need the rule; the search begins near a seed that does.
 const SEARCH: u64 = 20_000;
 
-/// The seeds that are searched for one that needs the rule. `LookAfterCreators` and `LookAfterChange`
-/// have tests of their own beside this.
+/// The seeds searched for one that needs the rule. `LookAfterCreators` and `LookAfterChange` have tests of their own
+/// besides.
 const RULES: [(Rule, Range<u64>); 15] = [
     (Rule::BarrierBeforeOpen, 0..500),
     (Rule::AskCreators, 0..500),

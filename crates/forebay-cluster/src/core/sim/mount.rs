@@ -1,4 +1,4 @@
-//! What a mount does with its files: writes, reads, flushes, and what it finds when it begins.
+//! The model of a mount: writes, reads, flushes, and what it finds when it begins.
 
 use super::Neglect;
 use super::keeping::{After, Why};
@@ -49,7 +49,7 @@ impl World {
                     Some(_) => Ok(()),
                 }
             }
-            // It is on the store, and a moment later its mount says so.
+            // The new file is on the store, and its mount says so a moment later.
             What::Made(node, life, dir, by) => {
                 if !self.lives(node, life) {
                     return Ok(());
@@ -178,7 +178,8 @@ impl World {
         *n.cached.entry(file).or_insert(self.files[file].store)
     }
 
-    /// What is written comes on top of what was there: a writer who does not see it would undo it.
+    /// Writes on top of the bytes that the mount sees: a writer that missed newer bytes would undo
+    /// them.
     fn write(&mut self, node: usize, file: usize, is_acked: bool) -> Checked {
         let sees = self.sees(node, file);
         if self.trace {
@@ -198,7 +199,7 @@ impl World {
         Ok(())
     }
 
-    /// Before its first byte goes to the store it is with all who keep copies.
+    /// Flushes a file. Its bytes are with all partners before the first byte goes to the store.
     pub fn flush(&mut self, node: usize, file: usize, after: After) -> Checked {
         let life = self.nodes[node].life;
         if self.nodes[node].flushing.contains(&file) {
@@ -222,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// A call to the store. It goes on whatever becomes of the process.
+    /// Begins a call to the store. The call goes on whatever becomes of the process.
     pub fn put(&mut self, node: usize, file: usize, value: u64, after: After) {
         let (call, life) = (self.ticket(), self.nodes[node].life);
         self.nodes[node].landing.insert(call, (file, value));
@@ -257,7 +258,7 @@ impl World {
         self.forget_copies(node, file);
     }
 
-    /// Whatever it came to.
+    /// Ends a flush, whatever its result.
     pub fn end_flush(&mut self, node: usize, file: usize, after: After) -> Checked {
         let n = &mut self.nodes[node];
         n.flushing.remove(&file);
@@ -288,7 +289,7 @@ impl World {
         let under = |file| under(file).filter(|_| self.nodes[node].adopted.contains_key(&file));
         let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)), under(file));
         let found = |(file, value): (&usize, &u64)| (*file, *value, stands(*file));
-        // Beside what was adopted it is another file of the tier.
+        // A dirty file beside an adopted one is another file of the tier.
         let own = |file: usize| core.standing(key(file), dir_key(dir_of(file)), None);
         let dirty = self.nodes[node].dirty.iter().map(|(file, value)| (*file, *value, own(*file)));
         let dirty: Vec<_> = dirty.collect();

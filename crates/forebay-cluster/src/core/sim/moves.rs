@@ -1,4 +1,4 @@
-//! Files whose names come to other directories, and who knows them by an old one.
+//! Files whose names come to other directories, and opens by an old name.
 
 use super::load::Op;
 use super::world::{Checked, World, dir_key, dir_of};
@@ -10,15 +10,15 @@ pub struct Entering {
     pub file: usize,
     pub from: usize,
     pub to: usize,
-    /// It keeps the name that it has.
+    /// The file also keeps its old name.
     pub links: bool,
     pub change: Ticket,
-    /// Who does it may make files there until then, by this ticket.
+    /// The ticket by which the member may make files in the directory until then.
     pub maker: Option<Ticket>,
 }
 
 impl World {
-    /// Where a file has names now.
+    /// Whether the file has a name in the directory now.
     pub fn is_in(&self, file: usize, dir: usize) -> bool {
         let dirs = &self.files[file].dirs;
         if dirs.is_empty() { dir == dir_of(file) } else { dirs.contains(&dir) }
@@ -44,8 +44,8 @@ impl World {
         }
     }
 
-    /// Mostly reads, and files that come to other directories. Who writes may know an old name only. Where names are made
-    /// all the time a grant seldom counts.
+    /// Mostly reads, and files that come to other directories. A writer may know an old name only. Where names are
+    /// made all the time a grant seldom counts.
     pub fn among_directories(&mut self, file: usize) -> Op {
         let is_in = |world: &World, dir: &usize| world.is_in(file, *dir);
         let dirs: Vec<usize> = (0..2).filter(|dir| is_in(self, dir)).collect();
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// The call reaches the store whatever becomes of the process.
+    /// The change of names reaches the store whatever becomes of the process.
     pub fn entered(&mut self, node: usize, life: u64, entering: Entering) -> Checked {
         self.enter(entering);
         if !self.lives(node, life) {

@@ -1,8 +1,8 @@
-//! Power that goes: of a member's machine, of all at once.
+//! Power cuts: of one member's machine, or of all at once.
 //!
-//! Its process is gone, and so is what was written to its tier and not synced; what it was sending to the store gets there
-//! or does not, before the machine is back. What was synced is in the tier when it is back: a newer boot of the same
-//! member, before or after another has taken its place. The registry's machines lose power in
+//! The cut machine's process is gone, and so is what was written to its tier and not synced; its calls to the store
+//! get there or do not, before the machine is back. Synced bytes are in the tier when the machine is back: a newer
+//! boot of the same member, before or after another has taken its place. Power cuts of the registry's machines are in
 //! [`leader`](super::leader).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,19 +15,19 @@ use super::{More, Neglect};
 #[derive(Default)]
 pub struct Disk {
     pub boot: u64,
-    /// Its machine has lost power since it last began.
+    /// The machine has lost power since the member last began.
     was_cut: bool,
-    /// Copies by home and file. That one is not needed any more is written down lazily.
+    /// Copies by home and file. The removal of a copy is written down lazily.
     copies: BTreeMap<(usize, usize), Copy>,
-    /// Files that were copies of a home's, and are not durable as this member's.
+    /// Files that were copies of a home's, and are not yet durable as this member's own.
     pub adopted_of: BTreeMap<usize, usize>,
-    /// Homes of which a fill has begun here, and that were not dropped since: a word of an earlier one that comes to
-    /// the next process finds nothing to build upon.
+    /// Homes of which a fill has begun here, and whose copies were not dropped since: a message of an earlier fill
+    /// that reaches the next process finds nothing to build upon.
     filled_by: BTreeSet<usize>,
 }
 
 impl Disk {
-    /// A file is this member's, durably, and no copy.
+    /// A file is durably this member's own, and no longer a copy.
     pub fn adopts(&mut self, file: usize) {
         if let Some(home) = self.adopted_of.remove(&file) {
             self.copies.remove(&(home, file));
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// It is one log: what was written to it before is durable, too.
+    /// A copy becomes durable. The tier has one log: everything written before is durable, too.
     pub fn reaches_disk(&mut self, node: usize, life: u64, copy: (usize, usize)) {
         if !self.lives(node, life) {
             return;
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// Its tier does not have it any more, durably.
+    /// The tier durably no longer has the copy.
     pub fn lose_copy(&mut self, node: usize, copy: (usize, usize)) {
         let n = &mut self.nodes[node];
         n.copies.remove(&copy);
@@ -138,7 +138,7 @@ impl World {
         let n = &mut self.nodes[node];
         for (file, _) in std::mem::take(&mut n.disk.adopted_of) {
             self.counts.more.not_adopted += 1;
-            // Before it is this member's, what it has of the file otherwise is another file in its tier.
+            // Until an adoption is durable, the member's other bytes of the file are another file in its tier.
             if n.adopted.remove(&file).is_none() {
                 n.synced.remove(&file);
             }
@@ -160,7 +160,7 @@ impl World {
                     n.base.remove(&file);
                 }
             }
-            // What another took over is no concern of its any more.
+            // Files that another member took over no longer concern this one.
             if !n.stale.contains(&file) {
                 self.counts.more.unsynced += 1;
                 let store = self.files[file].store;

@@ -47,7 +47,7 @@ impl Model {
         (Revision(self.revision), self.keys.values().cloned().collect())
     }
 
-    /// As a member of the registry has them that is behind.
+    /// The keys as a lagging member of the registry has them.
     pub fn snapshot_at(&self, upto: u64) -> (Revision, Vec<Entry>) {
         let mut keys = BTreeMap::new();
         for (_, event) in self.log.iter().take_while(|(revision, _)| *revision <= upto) {

@@ -31,22 +31,22 @@ pub const OUTLIVES: u64 = 2000;
 pub struct Node {
     pub core: Option<Core>,
     pub clock: Clock,
-    /// It never comes back.
+    /// The member never comes back.
     pub is_dead: bool,
     pub life: u64,
     pub epoch: u64,
     pub seen: u64,
-    /// Nothing passes from it to the registry (1), or to its peers (2), until then.
+    /// Nothing passes from the member to the registry, or to its peers, until these times.
     pub cut_registry: u64,
     pub cut_peers: u64,
     pub paused: u64,
-    /// Until then its watch tells it nothing, though all else of the registry answers.
+    /// Until this time the member's watch tells it nothing, though the rest of the registry answers.
     pub behind: u64,
-    /// Until then it takes no copies.
+    /// Until this time the member takes no copies.
     pub full: u64,
-    /// When the registry ends its lease.
+    /// When the registry ends the member's lease.
     pub lease_at: u64,
-    /// Files that were found in the tier have their standing; nothing is flushed before.
+    /// Files that were found in the tier have their standing; nothing is flushed before that.
     pub has_begun: bool,
     pub is_suspended: bool,
     pub is_superseded: bool,
@@ -54,25 +54,25 @@ pub struct Node {
     pub questions: BTreeMap<Ticket, (usize, u64, Ticket)>,
     pub writers: BTreeMap<usize, u32>,
     pub cached: BTreeMap<usize, u64>,
-    /// In the tier: newest bytes, what of them is durable, and the store's version when they were written.
+    /// In the tier: the newest bytes, their durable part, and the store's version when they were written.
     pub dirty: BTreeMap<usize, u64>,
     pub synced: BTreeMap<usize, u64>,
     pub base: BTreeMap<usize, u64>,
-    /// Flushed since they were taken over.
+    /// Files flushed since they were taken over.
     pub flushed: BTreeSet<usize>,
-    /// In the tier too: copies by home and file, and what was adopted of them.
+    /// Also in the tier: copies by home and file, and the files adopted from them.
     pub copies: BTreeMap<(usize, usize), Copy>,
-    /// Homes of whose copies some were lost in the tier.
+    /// Homes of which some copies were lost in the tier.
     pub damaged: BTreeSet<usize>,
     pub adopted: BTreeMap<usize, u64>,
-    /// The numbers of the claims under which they were.
+    /// The numbers of the claims under which files were adopted.
     pub adopted_under: BTreeMap<usize, u64>,
-    /// Another has taken these over; this one may not know it yet.
+    /// Files that another member has taken over; this member may not know it yet.
     pub stale: BTreeSet<usize>,
     pub held: BTreeSet<usize>,
     pub claimed_early: BTreeSet<usize>,
     pub flushing: BTreeSet<usize>,
-    /// What of these is durable: [`power`](super::power).
+    /// The durable part of these: [`power`](super::power).
     pub disk: Disk,
     /// Calls to the store that are under way, whatever becomes of the process.
     pub landing: BTreeMap<u64, (usize, u64)>,
@@ -81,27 +81,29 @@ pub struct Node {
     pub fills: BTreeMap<u64, Fill>,
 }
 
-/// One file: bytes at the store, and the newest that were written, acknowledged, and acknowledged as synced.
+/// One file: the bytes at the store, and the newest ones that were written, acknowledged, and acknowledged
+/// as synced.
 #[derive(Default, Clone)]
 pub struct File {
     pub store: u64,
-    /// Of what the store has: another after each write, whatever was written.
+    /// The version of the store's bytes: it changes with each write, whatever was written.
     pub version: u64,
     pub newest: u64,
-    /// No write gets a number twice.
+    /// The last number of a write: no number is used twice.
     pub last: u64,
     pub acked: u64,
     pub synced: u64,
-    /// What was lost with its home, unsynced: (all above, up to, when).
+    /// Unsynced bytes that were lost with their home: (all above, up to, when).
     pub void: Vec<(u64, u64, u64)>,
-    /// When its claim was last taken over.
+    /// When the claim was last taken over.
     pub moved: u64,
-    /// Who made it.
+    /// The member that made the file.
     pub maker: Option<usize>,
-    /// Where it has names, once that is not where it was made; and where it had one before.
+    /// The directories where the file has names, once it has left the directory where it was made; and an
+    /// earlier directory.
     pub dirs: BTreeSet<usize>,
     pub before: Option<usize>,
-    /// Another member has asked for it.
+    /// Another member has asked for the file.
     pub is_opened: bool,
 }
 
@@ -111,7 +113,7 @@ pub enum What {
     Program(usize),
     Fault,
     Give(usize, u64, Input),
-    /// What a process had decided when it came to stand still.
+    /// Effects that a process had decided when it came to stand still.
     GoesOn(usize, u64, Vec<Effect>),
     ToRegistry(usize, u64, Ticket, Option<Commit>, bool),
     Released(usize, u64, usize, bool),
@@ -130,11 +132,11 @@ pub enum What {
     Start(usize),
     Began(usize, u64),
     Renew(usize),
-    /// When it was sent, by its member's clock: at the registry, and its answer.
+    /// When the renewal was sent, by its member's clock: at the registry, and its answer.
     Renewed(usize, u64, Duration),
     Leased(usize, u64, Duration),
     Stop(usize, u64),
-    /// Somebody has made sure that nothing of a dead member writes any more.
+    /// An operator has made sure that nothing of a dead member writes any more.
     Operator(usize),
     Drain(usize),
     SyncedHere(usize, u64, usize, u64, Why),
@@ -155,7 +157,7 @@ pub enum What {
     Listed(usize, u64, usize),
     Adopt(usize, u64, usize, usize),
     Settle(usize, u64, usize),
-    /// A partner's disk has what the partner said that it had.
+    /// The partner's disk has the copy that the partner confirmed.
     OnDisk(usize, u64, (usize, usize)),
 }
 
@@ -170,7 +172,7 @@ pub struct World {
     what: BTreeMap<u64, What>,
     pub registry: Model,
     pub outage: u64,
-    /// Until then the registry has no leader.
+    /// Until this time the registry has no leader.
     pub election: u64,
     pub nodes: Vec<Node>,
     pub files: Vec<File>,
@@ -179,7 +181,7 @@ pub struct World {
     pub deaths: u8,
     pub remote: BTreeMap<u64, (usize, Asked)>,
     pub counts: Counts,
-    /// Says what happens: of a seed that is run again.
+    /// Prints what happens: for a seed that is run again.
     pub trace: bool,
 }
 
@@ -211,7 +213,7 @@ pub fn node_of(name: &str) -> usize {
     name[1..].parse().expect("members are m0, m1 and so on")
 }
 
-/// So many members are called to give their grants up.
+/// How many members a commit calls to give their grants up.
 fn called(commit: &Commit) -> u64 {
     let is_call =
         |change: &&Change| matches!(change, Change::Put { key, .. } if key.contains("/called/"));
@@ -260,7 +262,7 @@ impl World {
         self.now < FAULTS_END
     }
 
-    /// Mostly quick, sometimes slow: later messages overtake.
+    /// Delays are mostly short, sometimes long: later messages overtake.
     pub fn delay(&mut self) -> u64 {
         match self.dice.roll(20) {
             0 if self.faulty() => 50 + self.dice.roll(400),
@@ -299,7 +301,7 @@ impl World {
         if self.nodes[node].is_dead || self.nodes[node].core.is_some() {
             return;
         }
-        // A daemon that begins has the store finish what was written to it before.
+        // A daemon that begins has the store finish the earlier writes.
         for (_, (file, value)) in std::mem::take(&mut self.nodes[node].landing) {
             self.land(node, file, value);
         }
@@ -339,7 +341,7 @@ impl World {
         self.at(wait, What::Began(node, life));
     }
 
-    /// The process ends; what is in the tier, and what is under way to the store, goes on.
+    /// Ends the process; the tier's contents, and calls under way to the store, stay.
     pub fn kill(&mut self, node: usize) {
         let n = &mut self.nodes[node];
         n.core = None;
@@ -366,7 +368,7 @@ impl World {
         }
     }
 
-    /// Every watch hears of it, each when it likes.
+    /// Tells every watch of a change, each after its own delay.
     pub fn told(&mut self) {
         for node in 0..self.plan.members {
             let lag = match self.dice.roll(10) {
@@ -427,7 +429,7 @@ impl World {
             }
             Effect::Release { file, flush } => {
                 let delay = 5 + self.dice.roll(60);
-                // The drain may have been there.
+                // The drain may have flushed the file already.
                 let is_flushed = flush || !self.faulty() || self.dice.roll(3) > 0;
                 self.at(delay, What::Released(node, life, number_of(file), is_flushed));
             }
@@ -458,13 +460,13 @@ impl World {
         self.nodes[node].life == life && self.nodes[node].core.is_some()
     }
 
-    /// By its own clock.
+    /// Whether the member is fit by its own clock.
     pub fn is_fit(&self, node: usize) -> bool {
         let now = self.clock(node);
         self.nodes[node].core.as_ref().is_some_and(|core| core.fit(now) == Fitness::Fit)
     }
 
-    /// A stopped process does nothing until it goes on.
+    /// The member whose stop delays the event: a stopped process does nothing until it goes on.
     fn whose(what: &What) -> Option<usize> {
         match what {
             What::Tick(n) | What::Watch(n) | What::Program(n) | What::Renew(n) | What::Drain(n) => {
@@ -627,7 +629,7 @@ impl World {
             }
         };
         if is_late {
-            return Ok(()); // It was said to have failed.
+            return Ok(()); // The request was reported as failed.
         }
         let is_lost = self.faulty() && self.dice.roll(25) == 0;
         if is_cut || is_lost {

@@ -23,7 +23,7 @@ fn committed(effects: &[Effect]) -> Option<u64> {
     })
 }
 
-/// A's gate stands, and it has asked B to give back what it holds below. With the question's ticket.
+/// A's gate stands, and A has asked B to give back what it holds below. Returns the question's ticket, too.
 fn gated(rules: Rules) -> (Core, u64) {
     let mut core = core(vec![entry("claims/a.1", claim("b"), 3)], rules);
     at(&mut core, 1, lease(1000));
@@ -41,7 +41,7 @@ fn gated(rules: Rules) -> (Core, u64) {
     (core, asked.expect("b is asked"))
 }
 
-/// The lease has run out while A stood still, and it has another. The watch has not told yet that the gate is gone.
+/// The lease has run out while A stood still, and A has another. The watch has not told yet that the gate is gone.
 fn renames_under_the_next_lease(rules: Rules) -> bool {
     let (mut core, asked) = gated(rules);
     at(&mut core, 2000, lease(3000));
@@ -67,7 +67,7 @@ fn whether_a_gate_stands_is_told_until_its_lease_runs_out() {
     assert!(!may(&core, 1001, RENAMES), "the next lease is another");
 }
 
-/// Its gate goes, and it puts another.
+/// The lapsed gate goes, and the rename puts another.
 #[test]
 fn a_rename_whose_gate_has_lapsed_begins_anew() {
     let (mut core, asked) = gated(Rules::default());
@@ -91,7 +91,7 @@ fn a_rename_whose_gate_has_lapsed_begins_anew() {
     assert!(looks(&mut core, 3101, effects, 8).is_some(), "it puts another");
 }
 
-/// Others would begin below it.
+/// Without the gate others would begin below the directory.
 #[test]
 fn a_gate_stays_while_its_rename_is_made() {
     let (mut core, asked) = gated(Rules::default());

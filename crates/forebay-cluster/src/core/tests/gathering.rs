@@ -1,11 +1,11 @@
-//! How many commits new files cost.
+//! The number of commits that new files cost.
 
 use forebay_registry::{Change, Commit};
 
 use super::*;
 
-/// A file each 500 us; each commit takes a millisecond, and its claims are seen a moment later. Answers how many were
-/// made, and the most files that one was for.
+/// Makes a file each 500 us; each commit takes a millisecond, and its claims are seen a moment later. Records how
+/// many files each commit claimed.
 struct Burst {
     core: Core,
     now: Duration,
@@ -51,7 +51,7 @@ impl Burst {
         self.revision += 1;
         let revision = Revision(self.revision);
         self.feed(Input::Committed(ticket, Ok(Outcome::Committed(revision))));
-        // The watch is behind: others are made between the answer and what it tells.
+        // The watch is behind: more files are made between the answer and the event.
         let events = commit.changes.into_iter().map(|change| match change {
             Change::Put { key, value, .. } => {
                 Event::Put(Entry { key, value, revision, lease: None })
@@ -116,7 +116,7 @@ fn who_waits_for_the_claim_of_a_new_file_waits_for_no_other_files() {
     assert!(burst.is_claimed_soon(later));
 }
 
-/// What such a program is acknowledged is owed under the claim.
+/// Writes that are acknowledged to a program of another member are owed under the claim.
 #[test]
 fn a_program_elsewhere_is_served_once_the_claim_of_a_new_file_is_there() {
     let mut burst = Burst::begin();

@@ -1,4 +1,4 @@
-//! Who opens files under a read grant, and who claims beside one.
+//! Members that open files under a read grant, and members that claim beside one.
 
 use super::*;
 use crate::core::Ticket;
@@ -31,7 +31,7 @@ fn grant_is_seen(core: &mut Core, before: Vec<Event>) {
     give(core, Input::Seen(Revision(6), events));
 }
 
-/// What it is asked how far its mirror is, and by which ticket it answers.
+/// Asks the core how far its mirror is, by this ticket.
 fn asks_how_far(core: &mut Core, ticket: Ticket, revision: u64) -> Vec<Effect> {
     give(core, Input::Asked(ticket, Peer::Reached { revision: Revision(revision) }))
 }
@@ -44,7 +44,8 @@ fn said(effects: &[Effect]) -> Vec<Revision> {
     effects.iter().filter_map(said).collect()
 }
 
-/// The grant stays when another claims a file: from then on this one is asked about, and no other.
+/// The grant stays when another member claims a file: from then on the core asks about that file,
+/// and about no other.
 #[test]
 fn under_a_grant_files_are_opened_at_once_and_a_claim_is_one_more_thing_that_is_known() {
     let mut core = granted(vec![], Rules::default());
@@ -68,7 +69,7 @@ fn under_a_grant_files_are_opened_at_once_and_a_claim_is_one_more_thing_that_is_
 
 const FREE: FileKey = FileKey { ino: 12, generation: 1 };
 
-/// An answer is not held back for longer than who asks would wait for it.
+/// An answer is not held back for longer than the asker would wait for it.
 #[test]
 fn who_lags_says_how_far_it_is() {
     let mut core = core(vec![], Rules::default());
@@ -90,7 +91,7 @@ fn claims_beside_a_grant() -> (Core, Vec<Effect>) {
     (core, effects)
 }
 
-/// What B is asked.
+/// The questions that B is asked.
 fn questions(effects: &[Effect]) -> Vec<(Ticket, Revision)> {
     let question = |effect: &Effect| match effect {
         Effect::Send { ticket, to, question: Peer::Reached { revision } } if to == "b" => {
@@ -111,7 +112,7 @@ fn a_claim_waits_until_who_has_a_grant_knows_of_it() {
     let [(ticket, Revision(6))] = questions(&effects)[..] else { panic!("{effects:?}") };
     let knows = Input::Answered(ticket, Ok(Reply::Reached(Revision(6))));
     assert_eq!(way(&give(&mut core, knows)), Some(Way::Here));
-    // Once and for all that is older.
+    // One answer covers everything that is older.
     let other = Event::Put(entry("creates/1.1/a", vec![], 6));
     give(&mut core, Input::Seen(Revision(6), vec![other]));
     let creates = give(&mut core, Input::Ask(2, Ask::Create { dir: DIR, path: "d".into() }));
@@ -136,7 +137,7 @@ fn who_does_not_answer_is_asked_again_in_a_while() {
     assert_eq!(questions(&at(&mut core, 50, Input::Tick)), []);
     assert_eq!(questions(&at(&mut core, 110, Input::Tick)).len(), 1);
     assert_eq!(questions(&at(&mut core, 300, Input::Tick)), [], "it is being asked");
-    // Its answer never comes.
+    // The answer never comes.
     assert_eq!(questions(&at(&mut core, 5200, Input::Tick)).len(), 1);
 }
 
@@ -201,7 +202,7 @@ fn who_is_called_gives_its_grant_up_for_a_minute() {
     assert_eq!((looks(&mut core, 50), looks(&mut core, 62)), (0, 1));
 }
 
-/// While one question is under way all that is put waits for the next, and that one is asked once.
+/// While one question is under way all later puts wait for the next question, which is asked once.
 #[test]
 fn who_has_a_grant_is_asked_once_about_all_that_was_put_meanwhile() {
     let (mut core, effects) = claims_beside_a_grant();
@@ -224,7 +225,7 @@ fn who_has_a_grant_is_asked_once_about_all_that_was_put_meanwhile() {
     assert_eq!(answered.count(), 10);
 }
 
-/// Who is asked more often than it opens anything does not keep the others waiting for it.
+/// A member that is asked more often than it opens files does not keep the others waiting for it.
 #[test]
 fn a_grant_that_costs_more_than_it_saves_is_given_up_and_taken_again_after_a_rest() {
     let at = |core: &mut Core, ms, input| core.handle(Duration::from_millis(ms), input);
@@ -264,7 +265,7 @@ fn a_grant_that_costs_more_than_it_saves_is_given_up_and_taken_again_after_a_res
     }
 }
 
-/// B began to make files before the grant, and this member hears of it only with that.
+/// B began to make files before the grant; A hears of it only together with the grant.
 fn opens_beside_a_creator(rules: Rules) -> Option<Way> {
     let mut core = granted(vec![], rules);
     grant_is_seen(&mut core, vec![Event::Put(entry("creates/1.1/b", vec![], 5))]);
@@ -273,7 +274,7 @@ fn opens_beside_a_creator(rules: Rules) -> Option<Way> {
         Effect::Send { ticket, question: Peer::Holds { .. }, .. } => Some(*ticket),
         _ => None,
     })?;
-    // It gave the file back a moment ago.
+    // B gave the file back a moment ago.
     way(&give(&mut core, Input::Answered(asked, Ok(Reply::Holds(false)))))
 }
 
@@ -284,7 +285,8 @@ fn a_grant_beside_a_creator_is_no_reason_not_to_look_again() {
     assert_eq!(without, Some(Way::Here));
 }
 
-/// What it makes and brings there itself it knows, and of claims everywhere it hears.
+/// The member knows the files that it makes and brings there itself, and hears of claims
+/// everywhere.
 #[test]
 fn a_grant_counts_where_the_member_makes_files_itself() {
     let mut core = granted(vec![], Rules::default());
@@ -308,7 +310,7 @@ fn a_grant_ends_with_its_lease_though_there_is_another() {
     assert_eq!(way(&at(&mut core, 12, open(Access::Read))), None, "its key may be gone");
 }
 
-/// The registry may have ended it before its time, or the member has left.
+/// The registry may have ended the lease before its time, or the member has left.
 #[test]
 fn a_grant_ends_with_a_lease_that_is_gone_before_its_time() {
     let mut core = granted(vec![], Rules::default());

@@ -1,9 +1,9 @@
-//! Who has copies for whom: what he takes over, and what is not given up or taken out before.
+//! Partners and their copies: take-overs, and what is not given up or removed before.
 
 use super::super::join::parse;
 use super::*;
 
-/// A start that fails: the tier may be lost, and who has copies of what it had is all there is.
+/// A start fails: the tier may be lost, and the partners' copies are all that is left.
 #[test]
 fn who_leaves_without_having_served_is_taken_over_as_who_died() {
     let bed = Bed::new();
@@ -46,7 +46,7 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     assert_eq!(b.give_up("a", &[], &["c".into()]).unwrap().len(), 1);
 }
 
-/// What is not given up is for whoever has copies of it, once he is back.
+/// Files that are not given up are left to the partner that has copies of them, once it is back.
 #[test]
 fn giving_up_one_file_leaves_the_others_to_the_partners() {
     let bed = Bed::new();
@@ -71,7 +71,7 @@ fn giving_up_one_file_leaves_the_others_to_the_partners() {
     eventually("that one is nobody's", || b.holder(key(7)) == Holder::Nobody);
     let (_c, _h) = bed.member("c");
     eventually("c takes it over", || taken().is_some_and(|it| it.by == "c" && it.done));
-    // And the last one ends it.
+    // Giving up the last file ends it.
     let anew = keys::Member { epoch: 9, ..dead };
     let claim = format!("stores/s/claims/{}", keys::file(key(8)));
     let anew = Commit::new().put("stores/s/members/a", json(&anew));
@@ -80,7 +80,8 @@ fn giving_up_one_file_leaves_the_others_to_the_partners() {
     assert!(taken().is_some_and(|it| it.by == "b" && it.done && it.epoch == 9));
 }
 
-/// A process of a taker that died once a file was adopted: the next one claims it, and gives up what nobody has.
+/// A process of a taker died once a file was adopted: the next process claims the file, and gives up files of which
+/// no member has copies.
 #[test]
 fn what_an_earlier_process_has_adopted_is_claimed() {
     let bed = Bed::new();
@@ -98,7 +99,7 @@ fn what_an_earlier_process_has_adopted_is_claimed() {
     };
     let b = Member::join(bed.joining("b")).unwrap();
     let fake = Arc::new(Fake::default());
-    // Under another claim than what stands, it says nothing of what the file is now.
+    // A file that was adopted under another claim says nothing of what the file is now.
     assert_eq!(b.standing(key(7), DIR, Some(claimed + 1)), Standing::Superseded);
     lock(&fake.adopted).insert(key(7));
     assert_eq!(b.standing(key(7), DIR, Some(claimed)), Standing::Adopted);
@@ -108,7 +109,7 @@ fn what_an_earlier_process_has_adopted_is_claimed() {
     assert_eq!(b.holder(key(7)), Holder::Here);
 }
 
-/// A file that partners are to forget may be another's by now.
+/// A file that partners are to forget may be another member's by now.
 #[test]
 fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
     let bed = Bed::new();
@@ -119,7 +120,7 @@ fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
     assert!(a.keep(key(7), 0, b"words", b"").is_err(), "a copy is made under a claim");
 }
 
-/// What is too long for a message is refused by all partners alike, and says nothing of any.
+/// All partners alike refuse a message that is too long, which says nothing of any of them.
 #[test]
 fn what_is_too_long_to_be_sent_costs_no_partner() {
     let bed = Bed::new();
@@ -130,7 +131,7 @@ fn what_is_too_long_to_be_sent_costs_no_partner() {
     assert_eq!(b.copies().1, 1);
 }
 
-/// Under the name of a partner another tier would be taken for who has the copies.
+/// Another tier under the name of a partner would be taken for the partner that has the copies.
 #[test]
 fn a_partner_of_somebody_is_not_taken_out() {
     let bed = Bed::new();
@@ -149,12 +150,12 @@ fn a_partner_of_somebody_is_not_taken_out() {
     a.remove("b").expect("nobody names it now");
 }
 
-/// Another tier under its name would be taken for it, begun anew and so stopped.
+/// Another tier under the member's name would be taken for a restart of the member, and the member thus for stopped.
 #[test]
 fn who_may_still_write_to_what_was_taken_over_from_it_is_not_taken_out() {
     let bed = Bed::new();
     let ((a, _f), (_b, _g)) = (bed.member("a"), bed.member("b"));
-    // B took it over from C, and C's machine may only stand still.
+    // B took the file over from C, and C's machine may only stand still.
     let taken = Some(keys::Taken { by: "b".into(), epoch: 3, done: true, short: vec![] });
     let c = keys::Member { epoch: 4, taken, ..member("c") };
     let mut claim = keys::Claim::new("b", "f");
@@ -169,8 +170,8 @@ fn who_may_still_write_to_what_was_taken_over_from_it_is_not_taken_out() {
     a.remove("c").unwrap();
 }
 
-/// What the tier of a removed member has, should it be mounted after all, is older than what was made of it since; and
-/// others have heard of the epochs that it had.
+/// The tier of a removed member, should it be mounted after all, has older bytes than what was made of the files
+/// since; and others have heard of the member's epochs.
 #[test]
 fn the_epochs_of_a_removed_member_are_not_given_again() {
     let bed = Bed::new();
@@ -186,7 +187,7 @@ fn the_epochs_of_a_removed_member_are_not_given_again() {
     assert_eq!((c.epoch(), c.standing(key(7), DIR, None)), (1, Standing::Own));
 }
 
-/// Partners that are told of nothing any more would take the member's place with what they had before.
+/// Partners that get no more messages would take the member's place with their old copies.
 #[test]
 fn who_keeps_no_copies_any_more_has_no_heirs() {
     let bed = Bed::new();

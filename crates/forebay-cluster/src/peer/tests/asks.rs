@@ -119,7 +119,7 @@ fn every_word_goes_there_and_back_over_one_connection() {
     }
 }
 
-/// Answers one question with so many bytes, and rests each time that one of these parts of them was sent.
+/// Answers one question with the bytes of all parts, and rests after each part.
 fn answers_in(parts: &[usize]) -> (String, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -142,7 +142,8 @@ fn answers_in(parts: &[usize]) -> (String, thread::JoinHandle<()>) {
     (address, thread)
 }
 
-/// However many have come and were read: who waited for more than is left would wait until his patience ends.
+/// However many bytes have come and were read: a reader that waited for more than are left would wait until its
+/// patience ends.
 #[test]
 fn bytes_come_without_a_wait_in_whatever_parts() {
     let (few, many) = (20 << 10, 250 << 10);
@@ -217,17 +218,17 @@ fn a_door_that_began_anew_is_asked_without_an_error() {
     let error = ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable, "{error}");
     let _new = Door::open(at, (None, None), Arc::new(Echo::default())).unwrap();
-    // Not even one that must not be done twice fails.
+    // Not even a question that must not be repeated fails.
     let change = NameChange::Unlink { file: file(1), path: "a".into() };
     assert_eq!(ask(&peers, &address, &Question::Name { number: 1, change }).unwrap(), Answer::Done);
 }
 
-/// Answers the first question of a connection, and breaks it with the second one half answered or not at all.
+/// Answers the first question of a connection, and breaks it at the second, which it answers with `half`.
 fn breaks(half: &'static [u8]) -> (String, Arc<AtomicU64>) {
     breaks_and_says(half, "\"done\"")
 }
 
-/// The same; on each further connection this is the first answer.
+/// As `breaks`; on each further connection the first answer is `says`.
 fn breaks_and_says(half: &'static [u8], says: &'static str) -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -266,7 +267,7 @@ fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
     let error = ask(&peers, &address, &unlink).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("not known whether it happened"), "{error}");
-    // Half an answer: not even what is safe is asked again.
+    // With half an answer not even a question that is safe to repeat is asked again.
     let (address, asked) = breaks(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"op");
     let peers = Peers::new(None);
     ask(&peers, &address, &sync).unwrap();
@@ -275,8 +276,8 @@ fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
-/// A home that takes an append, and begins anew before it answers: that its next life refuses the second one says nothing
-/// of the first.
+/// A home takes an append, and begins anew before it answers: that its next life refuses the repeated one says
+/// nothing of the first.
 #[test]
 fn an_append_that_a_later_life_refuses_may_have_been_done_by_the_earlier_one() {
     let sync = Question::Sync { handle: 1 };
@@ -288,7 +289,7 @@ fn an_append_that_a_later_life_refuses_may_have_been_done_by_the_earlier_one() {
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("not known whether it happened"), "{error}");
     assert_eq!(asked.load(Ordering::SeqCst), 3, "it was sent twice");
-    // Sent once, it was not done.
+    // An append that was sent once was not done.
     let (address, _) = breaks_and_says(b"", r#"{"refused":{"epoch":4}}"#);
     ask(&Peers::new(None), &address, &sync).unwrap();
     let refused = ask(&Peers::new(None), &address, &append).unwrap();

@@ -57,7 +57,7 @@ fn another_protocol_is_named() {
     assert_eq!(error.kind(), Kind::Usage);
     let said = format!("protocol {PROTOCOL} and whoever asks speaks {other}");
     assert!(error.to_string().contains(&said), "{error}");
-    // Even if its questions are unknown here.
+    // The protocol is checked even if the question is unknown here.
     let text = format!(r#"{{"head":{{"protocol":{other}}},"question":{{"dance":{{}}}}}}"#);
     let text = post(&text, "");
     let said = say(address.parse().unwrap(), &text);
@@ -91,7 +91,7 @@ fn curl_can_ask() {
     assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
     assert!(said.contains("Content-Length: 10\r\nForebay-Words: 7\r\n"), "{said}");
     assert!(said.contains("\r\n\r\n\"bytes\""), "{said}");
-    // It asks first whether a long body may come.
+    // curl asks first whether a long body may come.
     let waits = text.replace("Host: x", "Expect: 100-continue");
     let said = say(address, waits.as_bytes());
     assert!(said.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200"), "{said}");
@@ -130,7 +130,7 @@ fn what_is_too_long_is_refused_by_its_length() {
     assert_eq!(echo.count.load(Ordering::SeqCst), 0);
 }
 
-/// More than may pass is not begun either.
+/// A question for more bytes than may pass is not begun either.
 #[test]
 fn nobody_is_asked_for_more_bytes_than_may_pass() {
     let (_door, echo, address) = door(None);

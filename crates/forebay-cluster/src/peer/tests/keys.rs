@@ -49,10 +49,11 @@ fn who_has_another_key_or_none_is_told() {
     }
 }
 
-/// What each direction carried.
+/// The bytes that each direction carried.
 pub(super) type Captured = Arc<Mutex<Vec<u8>>>;
 
-/// Stands between who asks and the door: hands on what comes, after `change` has seen it, and keeps it.
+/// Stands between the asker and the door: passes on all bytes, after `change` has seen them, and keeps
+/// them.
 pub(super) fn between(
     door: String,
     change: impl Fn(&mut Vec<u8>) + Send + Clone + 'static,
@@ -80,7 +81,7 @@ pub(super) fn between(
 #[test]
 fn a_captured_question_cannot_be_asked_again() {
     let (_door, echo, address) = door(key());
-    // Each question twice.
+    // Each question is sent twice.
     let (twice, captured) = between(address.clone(), |text| {
         if text.starts_with(b"POST /ask") {
             text.extend_from_within(..);
@@ -89,7 +90,7 @@ fn a_captured_question_cannot_be_asked_again() {
     ask(&Peers::new(key()), &twice, &Question::Sync { handle: 1 }).unwrap();
     thread::sleep(Duration::from_millis(100));
     assert_eq!(echo.count.load(Ordering::SeqCst), 1);
-    // The whole connection once more: the door's nonce is another one.
+    // The whole connection is sent once more: the door's nonce is another one.
     let said = say(address.parse().unwrap(), &captured.lock().unwrap());
     assert!(said.contains("the cluster keys differ"), "{said}");
     assert_eq!(echo.count.load(Ordering::SeqCst), 1);
@@ -127,7 +128,7 @@ fn a_changed_word_length_or_seal_is_refused() {
 
 #[test]
 fn a_refusal_or_an_answer_without_its_seal_is_not_believed() {
-    // A door that greets with the key's proof, and then somebody else speaks in its place.
+    // A door greets with the key's proof, and then another sender speaks in its place.
     for said in [
         "HTTP/1.1 503 No\r\nContent-Length: 28\r\n\r\n{\"status\":503,\"error\":\"busy\"}",
         "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n\"done\"",

@@ -9,7 +9,7 @@ use super::keys::between;
 use super::*;
 use crate::peer::Tls;
 
-/// Makes a key and a certificate for an address, which `ca` has signed (itself, if it is called so).
+/// Makes a key and a certificate for an address, signed by `ca` (by itself, if it has that name).
 fn certificate(dir: &Path, name: &str, ca: &str, ip: &str) {
     let (key, request) = (format!("{name}.key"), format!("{name}.csr"));
     let (subject, names) =
@@ -42,8 +42,8 @@ fn tls(dir: &Path, name: &str, ca: &str) -> Option<Arc<Tls>> {
     Some(Arc::new(Tls::read(&file(name, "pem"), &file(name, "key"), &file(ca, "pem")).unwrap()))
 }
 
-/// Members `a` and `b` of one authority, `c` of another, and `d` whose certificate is for another address. `None` without
-/// openssl.
+/// Members `a` and `b` of one authority, `c` of another, and `d` whose certificate is for another address. `None`
+/// without openssl.
 fn members() -> Option<tempfile::TempDir> {
     if Command::new("openssl").arg("version").output().is_err() {
         println!("SKIPPED: openssl is not installed");
@@ -141,7 +141,7 @@ fn files_that_are_no_certificates_are_told() {
     assert!(read("a.pem", "a.key", "ca.pem").contains("chmod 600"));
 }
 
-/// A full door greets nobody.
+/// A full door greets no guest.
 #[test]
 fn a_full_door_is_busy_to_who_wants_to_greet_it() {
     let Some(dir) = members() else { return };

@@ -28,7 +28,7 @@ fn garbage_does_nothing_and_the_door_still_answers() {
         for round in 0..1500 {
             let text = match round % 3 {
                 0 => (0..numbers.next() % 600).map(|_| numbers.next() as u8).collect(),
-                // A question with its head, JSON or lengths hurt.
+                // A question whose head, JSON or lengths are damaged.
                 _ => {
                     let mut text = post(&words(&question), "some bytes");
                     for _ in 0..=numbers.next() % 8 {
@@ -90,7 +90,7 @@ fn one_who_sends_drop_by_drop_is_sent_away_in_time() {
 #[test]
 fn strangers_in_thousands_keep_no_member_out() {
     let (door, _echo, address) = door(key());
-    // What this process may open at once, for both ends.
+    // As many as this process may open at once, for both ends.
     let mut held = Vec::new();
     let mut most = 0;
     for _ in 0..2000 {
@@ -110,7 +110,7 @@ fn strangers_in_thousands_keep_no_member_out() {
 #[test]
 fn one_too_many_is_told_so() {
     let (door, _echo, address) = door(None);
-    // Each has begun to ask: none is idle.
+    // Each guest has begun to ask: none is idle.
     let begun = || {
         let mut socket = TcpStream::connect(&address).unwrap();
         socket.write_all(b"POST").unwrap();
@@ -122,7 +122,7 @@ fn one_too_many_is_told_so() {
         assert!(began.elapsed() < Duration::from_secs(5));
         thread::sleep(Duration::from_millis(5));
     }
-    // As of a home that is asked for too much at once: it is asked again within the patience.
+    // As with a home that is busy: the question is repeated within the patience.
     let said = ask(&Peers::new(None), &address, &Question::Sync { handle: 1 }).unwrap();
     assert_eq!(said, Answer::Refused(Refusal::Busy));
     let told = say(address.parse().unwrap(), b"");
@@ -130,7 +130,7 @@ fn one_too_many_is_told_so() {
     drop(held);
 }
 
-/// Members keep connections for their next question: eight of them may keep enough to fill a door.
+/// Members keep connections for later questions: eight members may keep enough to fill a door.
 #[test]
 fn who_comes_to_a_full_door_takes_the_place_of_who_was_idle_for_longest() {
     let (door, _echo, address) = door(key());
