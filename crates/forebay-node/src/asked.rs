@@ -1,5 +1,5 @@
-//! What the caches of this node hold that is not home, for somebody who asks: their daemons know it from
-//! moment to moment, and the registry does not.
+//! Asks the caches of this node for their unflushed bytes: their daemons know them from moment to
+//! moment, and the registry does not.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,17 +16,18 @@ use crate::manifest;
 use crate::node::Node;
 use crate::records::{Instance, Missing, Mode};
 
-/// All caches together have so long to answer.
+/// The time in which all caches together have to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// What is dirty in these caches. One that does not answer has a line, too: it may hold anything.
+    /// The dirty bytes of these caches. A cache that does not answer has a line, too: it may hold
+    /// anything.
     pub fn ask_caches(self: &Arc<Node>, asked: Vec<Instance>) -> Vec<Held> {
         let (say, hear) = channel();
         let mut waiting: BTreeMap<String, Instance> = BTreeMap::new();
         for instance in asked.into_iter().filter(|instance| instance.mode == Mode::Cache) {
             let (node, say, cache) = (self.clone(), say.clone(), instance.clone());
-            // Without a thread nobody answers.
+            // Without a thread the cache gives no answer.
             let _ = thread::Builder::new().name("ask".into()).spawn(move || {
                 let found = node.glance(&cache);
                 let _ = say.send((cache.id, found));
@@ -48,13 +49,13 @@ impl Node {
         held
     }
 
-    /// Where a cache of this node shows, and its tier.
+    /// The mount point of a cache of this node, and its tier.
     pub fn cache_at(&self, instance: &Instance) -> Result<(PathBuf, PathBuf)> {
         let cache = self.cache(instance, &*self.pool_of(instance)?)?;
         Ok((cache.mountpoint, cache.tier))
     }
 
-    /// Bytes and files that are dirty in a cache of this node, if that is known soon.
+    /// The dirty bytes and files of a cache of this node, if they are known soon.
     pub fn dirty_of(&self, instance: &Instance) -> Option<(u64, u64)> {
         let found = self.glance(instance).ok()?;
         Some((found.iter().map(|unflushed| unflushed.bytes).sum(), found.len() as u64))

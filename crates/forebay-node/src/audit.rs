@@ -1,5 +1,4 @@
-//! What is wrong with the records of nodes in a registry, as whoever checks one sees all of them at one
-//! moment.
+//! Checks the records of nodes in a registry, from all of them at one moment.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +12,8 @@ use crate::records::{
     read,
 };
 
-/// A record that no part of forebay can use, or room that nobody has: each with what to do about it.
-/// `entries` is all that the registry holds.
+/// Lists records that no part of forebay can use, and room that is granted to nothing, each with its
+/// remedy. `entries` is all that the registry holds.
 pub fn problems_of(entries: &[Entry]) -> Vec<String> {
     let instances: BTreeSet<&str> =
         entries.iter().filter_map(|entry| entry.key.strip_prefix(keys::WANTED_INSTANCES)).collect();
@@ -52,7 +51,7 @@ fn damaged(entry: &Entry) -> Option<String> {
     }
 }
 
-/// A node counts as there as long as its record is.
+/// A node counts as present as long as its record exists.
 fn unleased(entry: &Entry) -> Option<String> {
     let node = entry.key.strip_prefix(keys::NODES).filter(|_| entry.lease.is_none())?;
     Some(format!(
@@ -101,7 +100,8 @@ mod tests {
         let sound = [
             entry("nodes/n1", NODE, Some(7)),
             entry("heard/n1", "1700000000", None),
-            // Of a version that this one does not understand: it is told of, and the grant is its own.
+            // An instance of a version that this one does not understand: it is reported, and it still
+            // owns its grant.
             entry("wanted/instances/w", r#"{"id":"w","new":1}"#, None),
             entry("ledger/n1/flash", r#"{"grants":{"w":8}}"#, None),
             entry("users/1", r#"{"instances":{"w":8}}"#, None),

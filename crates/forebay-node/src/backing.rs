@@ -1,4 +1,4 @@
-//! Whether a backing store is there: an empty mount point must not pass for a file system.
+//! Checks that a backing store is mounted: an empty mount point must not pass for a file system.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ fn usage(why: String) -> Error {
     Error::new(Kind::Usage, why)
 }
 
-/// The file system that an absolute path without links is on.
+/// The file system that holds an absolute path without links.
 pub fn file_system_of(path: &Path) -> Result<FileSystem> {
     let seen = read()?;
     let holds = mounts::holding(&seen, path)
@@ -25,14 +25,14 @@ pub fn file_system_of(path: &Path) -> Result<FileSystem> {
     })
 }
 
-/// Refuses a path below a mount point on which nothing is mounted: one of `must`, or one that
-/// `/etc/fstab` names.
+/// Refuses a path below a mount point on which nothing is mounted: a mount point of `must`, or one
+/// that `/etc/fstab` names.
 pub fn require_mounted(path: &Path, must: &[PathBuf]) -> Result<()> {
     let fstab = std::fs::read("/etc/fstab").unwrap_or_default();
     require_among(&read()?, path, must, &fstab)
 }
 
-/// Refuses a path that is on another file system than where it was asked for.
+/// Refuses a path that is on another file system here than on the node that was asked for it.
 pub fn require_same(path: &Path, asked: &FileSystem) -> Result<()> {
     let here = file_system_of(path)?;
     // Mount points may differ, and devices of local file systems have names of their own on each node.
@@ -62,7 +62,7 @@ fn require_among(seen: &[Mount], path: &Path, must: &[PathBuf], fstab: &[u8]) ->
     let named = fstab_points(fstab);
     let below = |point: &&PathBuf| path.starts_with(point) && point.as_path() != Path::new("/");
     for point in must.iter().chain(&named).filter(below) {
-        // Where it is mounted a link may lead to.
+        // The mount point may be a link to the place of the mount.
         let real = || point.canonicalize().ok().and_then(|real| mounts::at(seen, &real));
         if mounts::at(seen, point).or_else(real).is_none() {
             let (path, point) = (path.display(), point.display());
@@ -80,7 +80,7 @@ fn fstab_points(fstab: &[u8]) -> Vec<PathBuf> {
         let mut fields =
             line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|field| !field.is_empty());
         let point = fields.nth(1)?;
-        // Whoever wants one that is not mounted by itself mounts it.
+        // A `noauto` entry is mounted by those that want it.
         let mut options = fields.nth(1).unwrap_or_default().split(|byte| *byte == b',');
         let by_itself = !options.any(|option| option == b"noauto");
         (point.starts_with(b"/") && by_itself).then(|| PathBuf::from(OsStr::from_bytes(point)))

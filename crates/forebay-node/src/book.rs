@@ -1,5 +1,5 @@
-//! The registry as the node daemon reads and changes it: typed records, and changes that presume what
-//! they were decided on.
+//! The registry as the node daemon reads and changes it: typed records, and changes that presume the records on
+//! which they were decided.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::records::{Missing, keys, read, written};
 
-/// Others may change what a decision stood on; so often it is made again.
+/// How often a decision is made again after others have changed a record on which it stood.
 const TRIES: u32 = 64;
 
-/// The first pause before it is made again; the sixteenth is as long as all others from there.
+/// The first pause before a decision is made again; from the sixteenth on all pauses are equal.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Records that cannot be read and were told of; beyond it they are told again.
+/// How many unreadable records are remembered as reported; beyond that they are reported again.
 const TOLD_MAX: usize = 1024;
 
 #[derive(Clone)]
@@ -30,17 +30,17 @@ pub struct Book {
     told: Arc<Mutex<BTreeSet<(String, u64)>>>,
 }
 
-/// Records below a prefix, by what follows it in their keys.
+/// Records below a prefix, by the rest of their keys.
 #[derive(Debug)]
 pub struct Listed<T> {
     pub read: Vec<(String, T)>,
-    /// What this version does not understand, as far as it is JSON: a newer node has written it. It is
-    /// there all the same, and nothing may be done as if it were not.
+    /// Records that this version does not understand, as far as they are JSON: a newer node has written them.
+    /// They exist all the same, and nothing may be done as if they did not.
     pub unread: Vec<(String, Value)>,
 }
 
-/// What a change presumes and does. Every record that it reads is presumed to be unchanged when it is
-/// committed, so that no decision rests on a stale read.
+/// The comparisons and changes of one commit. Every record that the draft reads is presumed to be unchanged at
+/// the commit: no decision rests on a stale read.
 pub struct Draft<'b> {
     book: &'b Book,
     compares: Vec<Compare>,
@@ -61,7 +61,7 @@ impl Book {
         entry.map(|entry| read(key, &entry.value)).transpose()
     }
 
-    /// All records below a prefix, by what follows it in their keys.
+    /// All records below a prefix, by the rest of their keys.
     pub fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Vec<(String, T)>> {
         let (entries, _) = self.registry.range(prefix)?;
         let named = |key: &str| key.strip_prefix(prefix).unwrap_or(key).to_string();
@@ -71,7 +71,7 @@ impl Book {
             .collect()
     }
 
-    /// As [`Book::list`]; a record that cannot be read costs only itself, and is told of once.
+    /// As [`Book::list`]; a record that cannot be read costs only itself, and is reported once.
     pub fn list_some<T: DeserializeOwned>(&self, prefix: &str) -> Result<Listed<T>> {
         let (entries, _) = self.registry.range(prefix)?;
         let mut listed = Listed { read: Vec::new(), unread: Vec::new() };
@@ -89,7 +89,7 @@ impl Book {
         Ok(listed)
     }
 
-    /// What is not home on all nodes, by `NODE/INSTANCE/WHO`.
+    /// The lines of all nodes' manifests, by `NODE/INSTANCE/WHO`.
     pub fn manifest(&self) -> Result<Vec<(String, Missing)>> {
         crate::manifest::lines(self, keys::MANIFEST)
     }
@@ -104,7 +104,7 @@ impl Book {
         }
     }
 
-    /// Makes a change that presumes nothing.
+    /// Makes a change without comparisons.
     pub fn put(&self, key: &str, value: &impl Serialize) -> Result<()> {
         self.change(key, |draft| {
             draft.put(key, value);
@@ -119,20 +119,20 @@ impl Book {
         })
     }
 
-    /// Announces something for as long as a lease lasts.
+    /// Writes a record that lasts as long as a lease.
     pub fn put_leased(&self, key: &str, value: &impl Serialize, lease: LeaseId) -> Result<()> {
         let put = Change::Put { key: key.into(), value: written(value), lease: Some(lease) };
         self.registry.commit(&Commit { compares: Vec::new(), changes: vec![put] }).map(|_| ())
     }
 
-    /// What changes below a prefix from now on.
+    /// Watches the changes below a prefix from now on.
     pub fn watch(&self, prefix: &str) -> Result<Box<dyn Watch>> {
         let now = self.registry.barrier()?;
         self.registry.watch(prefix, now)
     }
 
-    /// Decides and commits, again if what the decision stood on has changed meanwhile. `what` is for
-    /// the message if others are always faster.
+    /// Decides and commits, again if the records of the decision have changed meanwhile. `what` is for the
+    /// message if others are always faster.
     pub fn change<R>(
         &self,
         what: &str,
@@ -155,7 +155,7 @@ impl Book {
     }
 }
 
-/// Longer from turn to turn, and different for different processes.
+/// The pause grows from turn to turn, and differs between processes.
 fn pause(turn: u32) -> Duration {
     let spread = Duration::from_micros(u64::from(std::process::id() % 1000));
     PAUSE * turn.min(16) + spread
@@ -168,14 +168,15 @@ impl Draft<'_> {
             Some(entry) => Compare::Revision(key.into(), entry.revision),
             None => Compare::Absent(key.into()),
         };
-        // What is read twice is compared once; two that differ let the commit fail.
+        // A record that is read twice is compared once; if the two reads differ, the commit fails.
         if !self.compares.contains(&compare) {
             self.compares.push(compare);
         }
         entry.map(|entry| read(key, &entry.value)).transpose()
     }
 
-    /// Reads what the commit holds also without: it is as if it had come before whatever changes that meanwhile.
+    /// Reads a record without a comparison: the commit is right even if the record changes meanwhile, as if the
+    /// commit had come first.
     pub fn look<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         self.book.read(key)
     }

@@ -1,17 +1,18 @@
-//! The time by which something is given up: what expires, what was promised to be kept, whose epilog is waited for.
+//! The time that decides when something is given up: expiry, the end of a promise to keep files, the wait for a job's
+//! epilog.
 //!
-//! The clock of a machine that comes up after a power cut may say anything, and what is dropped by it does not come
-//! back. So a daemon counts the time that it sees pass, over its restarts, and compares.
+//! The clock of a machine that comes up after a power cut may show any time, and files that are dropped by it do not
+//! come back. The daemon therefore counts the time that it sees pass, over its restarts, and compares.
 //!
 //! - C1: while the clock agrees with that count within [`MAY_JUMP`], the clock is right.
 //! - C2: a clock that has gone further is doubted until [`GRACE`] of the machine's own time has passed with it. Until
-//!   then the earlier one of both counts: of what is left of a deadline, that or the grace is waited for, whichever
-//!   is shorter.
-//! - C3: a promise whose end is written down is not made by a clock that is doubted.
-//! - C4: other nodes vouch for it: a clock is right with which one agrees that is not doubted itself.
+//!   then the earlier of the two times counts: a deadline waits for its remaining time or for the grace, whichever is
+//!   shorter.
+//! - C3: a promise that is written down with its end is not made by a clock that is doubted.
+//! - C4: other nodes vouch for a clock: it is right if a node agrees with it whose own clock is not doubted.
 //!
-//! A node that was off for long is doubted, too: alone it cannot tell that from a clock that is wrong. It is late then,
-//! which loses nothing; one that is never up for a day gives nothing up by time.
+//! A node that was off for long is doubted, too: alone it cannot tell that from a wrong clock. It then acts late,
+//! which loses nothing; a node that is never up for a day gives nothing up by time.
 
 use forebay_base::lock::{Mutex, Rank};
 use forebay_base::units::human_secs;
@@ -19,24 +20,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::desk::now;
 
-/// The clock may go on by so much that nobody has seen: a restart of the machine, and what was not written down.
+/// How far the clock may go on unseen: over a restart of the machine, and beyond the last written note.
 pub const MAY_JUMP: u64 = 600;
 
-/// For so long a clock that has gone further is doubted.
+/// How long a clock that has gone further is doubted.
 pub const GRACE: u64 = 24 * 60 * 60;
 
-/// What the machine says.
+/// The clocks of the machine.
 #[derive(Debug, Clone)]
 pub struct Reading {
     /// Seconds since 1970.
     pub wall: u64,
-    /// Of the kernel that runs.
+    /// The id of the running kernel's boot.
     pub boot: String,
-    /// Seconds since the kernel came up, whatever was done to the clock.
+    /// Seconds since the kernel came up, unaffected by changes of the clock.
     pub up: u64,
 }
 
-/// Time as it was seen to pass, as it is on record.
+/// The time that was seen to pass, as recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// Seconds since 1970.
@@ -47,14 +48,14 @@ pub struct Seen {
     pub doubt: Option<Doubt>,
 }
 
-/// How far the clock was from what was seen, and how long it has gone on like that.
+/// How far the clock was from the time seen, and how long it has gone on like that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
     pub ahead: i64,
     pub seen: u64,
 }
 
-/// What counts for a decision.
+/// The time that counts for a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time {
     /// Seconds since 1970.
@@ -82,7 +83,7 @@ impl Seen {
     }
 
     fn look(&mut self, now: &Reading) -> Time {
-        // Of the time before a restart of the machine nothing is known.
+        // The time before a restart of the machine is unknown.
         let since = if self.boot == now.boot { self.up } else { 0 };
         let passed = now.up.saturating_sub(since);
         self.time = self.time.saturating_add(passed);
@@ -108,13 +109,13 @@ impl Seen {
 /// The clock of this node.
 pub struct Clock {
     seen: Mutex<Seen>,
-    /// Seconds that a test has the clock go ahead.
+    /// Seconds by which a test sets the clock ahead.
     #[cfg(test)]
     pub jumped: std::sync::atomic::AtomicI64,
 }
 
 impl Clock {
-    /// Goes on from what is on record.
+    /// Continues from the recorded time.
     pub fn after(before: Option<Seen>) -> Clock {
         let seen = before.unwrap_or_else(|| Seen::at(&read()));
         Clock {
@@ -130,12 +131,12 @@ impl Clock {
         self.seen.lock().look(&reading)
     }
 
-    /// What it says, right or wrong.
+    /// The time that the clock shows, right or wrong.
     pub fn wall(&self) -> u64 {
         now().saturating_add_signed(self.jumped())
     }
 
-    /// It is right (C4).
+    /// Accepts the clock as right (C4).
     pub fn believe(&self) {
         let mut reading = read();
         reading.wall = self.wall();
@@ -157,7 +158,7 @@ impl Clock {
     }
 }
 
-/// Of the kernel that runs.
+/// The boot id of the running kernel.
 pub fn boot_id() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.unwrap_or_default().trim().to_string()
@@ -197,7 +198,7 @@ mod tests {
     fn a_clock_that_goes_on_is_believed_also_over_a_short_restart_of_the_machine() {
         let mut seen = seen();
         assert_eq!(trusted(seen.look(&reading("a", 1000 + DAY, START + DAY))), START + DAY);
-        // No daemon ran for long; the kernel did.
+        // No daemon ran for a long time; the kernel did.
         assert_eq!(
             trusted(seen.look(&reading("a", 1000 + 9 * DAY, START + 9 * DAY))),
             START + 9 * DAY
@@ -251,7 +252,7 @@ mod tests {
         );
     }
 
-    /// C2: late, and what it says when it is set right is not believed against what was seen.
+    /// C2: a slow clock decides late, and its corrected time is not believed against the time seen.
     #[test]
     fn a_clock_that_is_behind_ends_nothing_and_neither_does_its_correction() {
         let mut seen = seen();

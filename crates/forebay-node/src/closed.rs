@@ -1,6 +1,6 @@
-//! Directories that only one user can pass, and files that only one can read, and nobody but root can change: root
-//! owns them, and an access list lets the user in. If they were his, he could put something else where root will
-//! mount, and write what root is taken to have written.
+//! Directories that only one user can pass and files that only one user can read, and that only root can change:
+//! root owns them, and an access list admits the user. If the user owned them, the user could replace a directory at
+//! which root will mount, and write lines that pass for root's.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use crate::records::Owner;
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// Makes it, or confirms one that is there, whatever its mode was.
+/// Makes the directory, or confirms an existing one, whatever its mode was.
 pub fn make(at: &Path, owner: Owner) -> Result<()> {
     let failed = |e: Errno| Error::io(e.into(), at.display().to_string());
     std::fs::DirBuilder::new()
@@ -46,10 +46,10 @@ pub fn make(at: &Path, owner: Owner) -> Result<()> {
     }
 }
 
-/// Opens a file for appending that its reader can read, and makes it anew if it was another's. Where the file system
-/// keeps no access lists, root alone can read it.
+/// Opens a file for appending that its reader can read, and makes it anew if it was another reader's. Where the file
+/// system keeps no access lists, only root can read it.
 pub fn open_log(at: &Path, reader: Owner) -> io::Result<File> {
-    // The directory is root's, so there is no link to follow.
+    // The directory is root's: there is no link to follow.
     let open = |options: &mut std::fs::OpenOptions| options.append(true).mode(0o600).open(at);
     match open(&mut File::options()) {
         Ok(file) if is_closed_for(&file, reader)? => return Ok(file),
@@ -79,7 +79,7 @@ fn is_closed_for(file: &File, reader: Owner) -> io::Result<bool> {
 const READ: u16 = 4;
 const PASS_AND_LIST: u16 = 5;
 
-/// As linux/posix_acl_xattr.h has it: a version, then tag, permissions and id of each entry.
+/// The format of linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry.
 fn list_for(uid: u32, may: u16) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [

@@ -9,58 +9,58 @@ use serde::{Deserialize, Deserializer};
 
 use crate::records::check_name;
 
-/// Where a node daemon keeps what it must know after a restart.
+/// The directory in which a node daemon keeps its state over restarts.
 pub const STATE: &str = "/var/lib/forebay";
 
-/// Where programs ask the node daemon.
+/// The socket at which programs ask the node daemon.
 pub const SOCKET: &str = "/run/forebay/node.sock";
 
-/// Below it instances show.
+/// The directory below which instances are mounted.
 pub const MOUNT_ROOT: &str = "/run/forebay/mnt";
 
-/// Where a scheduler's hooks find what they may not wait for.
+/// The directory in which a scheduler's hooks find answers for which they may not wait.
 pub const SPOOL: &str = "/run/forebay/slurm";
 
 const JOB_LOGS: &str = "/var/log/forebay/jobs";
 
-/// Longer than a scheduler is away for an upgrade.
+/// Longer than a scheduler is down for an upgrade.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(600);
 
-/// A node that has died says nothing.
+/// A node that has died reports nothing.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Each is a record that all nodes read.
+/// Each transfer is a record that all nodes read.
 const TRANSFERS_PER_USER: u64 = 10_000;
 
-/// Room is granted in multiples of this, if a pool says nothing else.
+/// Room is granted in multiples of this, unless a pool sets its own grain.
 const GRAIN: u64 = 1 << 20;
 
-/// How long explicit stage-outs that were told to hurry are kept.
+/// How long explicit stage-outs are kept whose instance was told to hurry.
 const KEEP_AFTER_HURRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A mount that is in use when its instance goes is waited for so long, then taken away; a transfer that
-/// is to end, too, and then killed.
+/// How long to wait for a busy mount when its instance goes, before it is taken away; also for a transfer that
+/// is to end, before it is killed.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Programs of jobs come first, and transfers come along.
+/// Programs of jobs have precedence over transfers.
 const TRANSFER_WEIGHT: u32 = 20;
 
-/// As the kernel has it.
+/// The kernel's maximum.
 const WEIGHT_MAX: u32 = 10_000;
 
-/// Of what is free on the file system, if nothing says how much a pool may have: the rest is for others.
+/// A pool without a set capacity gets one part in this many of the free space: the rest is for others.
 const SHARE_OF_FREE: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NodeConfig {
-    /// The name by which other nodes and the scheduler know it.
+    /// The name by which other nodes and the scheduler know this node.
     #[serde(default = "host_name")]
     pub name: String,
-    /// Where other nodes reach it.
+    /// The address at which other nodes reach this one.
     #[serde(default)]
     pub address: Option<String>,
-    /// `etcd://...`, or nothing for one of this machine's own.
+    /// `etcd://...`; `None` for a registry of this machine's own.
     #[serde(default)]
     pub registry: Option<String>,
     #[serde(default = "state")]
@@ -74,53 +74,54 @@ pub struct NodeConfig {
     #[serde(default = "busy_patience", deserialize_with = "duration")]
     pub busy_patience: Duration,
     /// A directory of the cgroup file system (v2, or v1's `cpu`) for the processes of transfers, made if it is
-    /// missing. If not said: `transfers` beside the daemon's own, where systemd has delegated that; else none.
+    /// missing. Default: `transfers` beside the daemon's own, where systemd has delegated that; otherwise
+    /// none.
     #[serde(default)]
     pub transfer_cgroup: Option<PathBuf>,
-    /// The share of processors of all transfers together, where programs want them too: a program's
+    /// The share of the processors for all transfers together, where programs compete for them: a program's
     /// cgroup has 100.
     #[serde(default = "transfer_weight")]
     pub transfer_weight: u32,
     /// Mount points that must have something mounted before a path below them is a backing store.
     #[serde(default)]
     pub backing_mounts: Vec<PathBuf>,
-    /// Run with more than `manifest-max` bytes not home: told to the scheduler, such as
-    /// `scontrol update nodename=%n state=drain reason=%r`.
+    /// The command that is run when more than `manifest-max` bytes are not home, to tell the scheduler, such
+    /// as `scontrol update nodename=%n state=drain reason=%r`.
     #[serde(default)]
     pub over_manifest_command: Option<String>,
     #[serde(default, deserialize_with = "some_size")]
     pub manifest_max: Option<u64>,
     #[serde(default)]
     pub limits: Limits,
-    /// On the machine that a scheduler's hooks run on.
+    /// Set on the machine on which a scheduler's hooks run.
     #[serde(default)]
     pub scheduler: Option<SchedulerConfig>,
     #[serde(default, rename = "pool")]
     pub pools: Vec<PoolConfig>,
 }
 
-/// What a scheduler's hooks may ask of this node daemon, and what it keeps for them.
+/// The settings for a scheduler's hooks: what they may ask of this node daemon, and what it keeps for them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SchedulerConfig {
     /// Tells jobs of different clusters apart.
     pub cluster: String,
-    /// Who the hooks run as, such as Slurm's `SlurmUser`: may make instances for jobs of any user.
+    /// The user of the hooks, such as Slurm's `SlurmUser`: may make instances for jobs of any user.
     #[serde(default = "scheduler_user")]
     pub user: String,
-    /// Here the daemon writes what hooks read that may not wait.
+    /// The directory in which the daemon writes files for hooks that may not wait.
     #[serde(default = "spool")]
     pub spool: PathBuf,
-    /// A file for each job, which its owner can read.
+    /// The directory of the jobs' logs, each readable by the job's owner.
     #[serde(default = "job_logs")]
     pub logs: PathBuf,
-    /// Where Slurm's configuration is, if not where its commands look.
+    /// The path of Slurm's configuration, if it is not the default one.
     #[serde(default)]
     pub slurm_conf: Option<PathBuf>,
-    /// A job that the scheduler does not know for so long has ended.
+    /// A job that the scheduler has not known for this long has ended.
     #[serde(default = "unknown_after", deserialize_with = "duration")]
     pub unknown_after: Duration,
-    /// Nodes that do not say that the processes of a job are gone are waited for so long.
+    /// How long to wait for nodes that do not report that a job's processes are gone.
     #[serde(default = "release_patience", deserialize_with = "duration")]
     pub release_patience: Duration,
     /// Whether this machine has the file systems that jobs stage from.
@@ -128,7 +129,7 @@ pub struct SchedulerConfig {
     pub look_at_sources: bool,
 }
 
-/// What an ordinary user may have, on all nodes together.
+/// The limits of an ordinary user, on all nodes together.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
@@ -136,7 +137,7 @@ pub struct Limits {
     pub instances_per_user: Option<u64>,
     #[serde(default, deserialize_with = "some_size")]
     pub bytes_per_user: Option<u64>,
-    /// Of transfers that are not done.
+    /// Counts transfers that are not done.
     #[serde(default = "transfers_per_user")]
     pub transfers_per_user: u64,
 }
@@ -156,7 +157,7 @@ impl Default for Limits {
 pub struct PoolConfig {
     pub name: String,
     pub dir: PathBuf,
-    /// Half of what is free when the daemon first starts, if not said.
+    /// Default: half of the free space when the daemon first starts.
     #[serde(default, deserialize_with = "some_size")]
     pub capacity: Option<u64>,
     #[serde(default = "grain", deserialize_with = "size")]
@@ -255,15 +256,15 @@ impl PoolConfig {
         }
     }
 
-    /// What it may grant, in whole grains, of `free` bytes on its file system and those that are
-    /// granted already.
+    /// The bytes that the pool may grant, in whole grains, with `free` bytes on its file system and `granted`
+    /// bytes granted already.
     pub fn capacity_of(&self, free: u64, granted: u64) -> u64 {
         let bytes = self.capacity.unwrap_or((free.saturating_add(granted)) / SHARE_OF_FREE);
         bytes / self.grain * self.grain
     }
 }
 
-/// The line, and whose value it is if a value begins there.
+/// The line, and the key whose value begins there, if one does.
 fn place_in(text: &str, at: usize) -> String {
     let before = &text[..at];
     let line = before.matches('\n').count() + 1;
@@ -287,7 +288,7 @@ fn usage(why: String) -> Error {
 
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    // The part before the first dot is what schedulers call a node.
+    // Schedulers call a node by the part before the first dot.
     name.split('.').next().unwrap_or_default().to_string()
 }
 
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(config.pools[0].capacity_of(0, 0), 6 << 20);
     }
 
-    /// The keys of a table as the reader knows them: it names them when there is another.
+    /// The keys of a table as the parser knows them: it names them when it meets an unknown key.
     fn keys_of(table: &str) -> Vec<String> {
         let error = NodeConfig::from_toml(&format!("{table}unheard-of = 1")).unwrap_err();
         let (_, expected) = error.to_string().split_once("expected ").map(own).expect("it says");
@@ -414,7 +415,7 @@ mod tests {
         (a.into(), b.into())
     }
 
-    /// The rows of a table of the page, each its first two columns, below what is written before the table.
+    /// The rows of a table of the page, each with its first two columns, after the text `before`.
     fn rows<'a>(page: &'a str, before: &str) -> Vec<(&'a str, &'a str)> {
         let (_, rest) =
             page.split_once(before).unwrap_or_else(|| panic!("{before} is not in the page"));

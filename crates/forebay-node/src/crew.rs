@@ -1,5 +1,5 @@
 //! Threads that tend instances and transfers: one at a time for each, a bounded number in all, again
-//! after a time, and later from failure to failure.
+//! after a time, and after longer pauses from failure to failure.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,30 +8,31 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 
-/// Who waits for a slow store does not keep the others from being tended. Things of a kind, the first
-/// word of their keys, have so many threads of their own: transfers take hours, and instances come and
+/// How many things of one kind (the first word of their keys) have a thread at once. A tending that
+/// waits for a slow store does not block the other kinds: transfers take hours, and instances come and
 /// go meanwhile.
 const AT_ONCE: usize = 16;
 
-/// So many things of a kind an owner always has threads for, however much the others have at work.
+/// How many things of a kind each owner always has threads for, however many the other owners have at
+/// work.
 const EACH: usize = 2;
 
-/// In all, with those.
+/// The maximum of one kind, including those.
 const AT_MOST: usize = 64;
 
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LAST_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// What is to be done about a thing after it was tended.
+/// The next step for a thing after it was tended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Look again after this time, or when what is wanted changes.
+    /// Look again after this time, or when its record changes.
     After(Duration),
-    /// It failed: look again after a while that grows.
+    /// The tending failed: look again after a pause that grows.
     BackOff,
 }
 
-/// Work for a thing of somebody's.
+/// Work for one owner's thing.
 pub struct Offer {
     pub key: String,
     pub owner: u32,
@@ -44,9 +45,9 @@ type Work = Box<dyn FnOnce() -> Next + Send>;
 #[derive(Debug)]
 struct Slot {
     running: bool,
-    /// Whose it is, if that counts.
+    /// The thing's owner, if owners count.
     owner: Option<u32>,
-    /// What it was started for last.
+    /// The version for which the work was started last.
     version: u64,
     not_before: Instant,
     failures: u32,
@@ -55,9 +56,9 @@ struct Slot {
 #[derive(Default)]
 struct State {
     slots: BTreeMap<String, Slot>,
-    /// By kind.
+    /// How many threads run, by kind.
     running: BTreeMap<String, usize>,
-    /// Something has ended, or was rung for, since it was last waited for.
+    /// A turn has ended, or a ring has come, since the last wait.
     rang: bool,
 }
 
@@ -72,7 +73,7 @@ impl Default for Crew {
     }
 }
 
-/// A slot that is given back however the work ends, a panic included.
+/// A slot that is given back however the work ends, also by a panic.
 struct Turn {
     crew: Arc<Crew>,
     key: String,
@@ -85,8 +86,8 @@ impl Crew {
         self.state.lock()
     }
 
-    /// Starts `work` for `key` if it is its time: `version` is new, or the time that its last turn named
-    /// has come.
+    /// Starts `work` for `key` if it is due: `version` is new, or the time that its last turn named has
+    /// come.
     pub fn offer(
         self: &Arc<Crew>,
         key: &str,
@@ -101,8 +102,8 @@ impl Crew {
         }
     }
 
-    /// Starts what is due of these, all of one kind, as far as there are threads: each time one of the
-    /// owner that has the fewest at work, so that nobody waits behind all that another has ordered.
+    /// Starts the due ones of these offers, all of one kind, as far as there are threads: each time one
+    /// of the owner that has the fewest at work. No owner waits behind all that another has ordered.
     pub fn offer_fairly(self: &Arc<Crew>, offers: Vec<Offer>) {
         let mut state = self.lock();
         let mut waiting: BTreeMap<u32, VecDeque<Offer>> = BTreeMap::new();
@@ -123,7 +124,7 @@ impl Crew {
                     state.begin(&offer.key, offer.version, Some(owner));
                     begun.push(offer);
                 }
-                // Nor has anybody who has more at work.
+                // Nor is there a thread for an owner with more at work.
                 _ => break,
             }
         }
@@ -134,11 +135,11 @@ impl Crew {
     fn launch(self: &Arc<Crew>, key: String, work: Work) {
         let turn = Turn { crew: self.clone(), key, next: Next::BackOff };
         let thread = thread::Builder::new().name("tend".into());
-        // Without a thread the turn ends as failed, and comes again.
+        // Without a thread the turn ends as failed, and is repeated.
         let _ = thread.spawn(move || turn.end(work()));
     }
 
-    /// Drops what is known of keys that are not there any more.
+    /// Forgets keys that no longer exist.
     pub fn retain(&self, mut there: impl FnMut(&str) -> bool) {
         self.lock().slots.retain(|key, slot| slot.running || there(key));
     }
@@ -148,7 +149,7 @@ impl Crew {
         self.bell.notify_all();
     }
 
-    /// Waits until something ended or rang, or somebody's time comes, at most for `limit`.
+    /// Waits until a turn has ended, a ring has come, or a thing is due, at most for `limit`.
     pub fn wait(&self, limit: Duration) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -161,7 +162,7 @@ impl Crew {
         state.rang = false;
     }
 
-    /// Whether nothing is being tended.
+    /// Whether no thing is being tended.
     pub fn is_idle(&self) -> bool {
         self.lock().running.values().all(|running| *running == 0)
     }
@@ -206,7 +207,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // Also while unwinding.
+        // This also runs while unwinding.
         let mut state = self.crew.state.lock_anyway();
         if let Some(running) = state.running.get_mut(kind(&self.key)) {
             *running -= 1;
@@ -299,7 +300,8 @@ mod tests {
         assert_eq!((waited, running), (Ok(()), AT_ONCE));
     }
 
-    /// One user orders ten times what there are threads for, and others order a few, then and later.
+    /// One user orders ten times as much as there are threads for, and others order a few things, then
+    /// and later.
     #[test]
     fn who_orders_much_does_not_keep_others_waiting() {
         let (crew, over) = (Arc::new(Crew::default()), Arc::new(std::sync::Mutex::new(())));

@@ -1,5 +1,5 @@
-//! What is asked of the cluster: instances made and given up, nodes drained; of transfers, see [`orders`].
-//! Everything here only writes *wanted* and the ledger; the nodes make it so.
+//! The requests to the cluster: instances are made and given up, nodes drained; for transfers see [`orders`].
+//! Everything here only writes *wanted* records and the ledger; the nodes make them real.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,16 +30,16 @@ pub(crate) use absent::unknown;
 pub use absent::{Absent, Held, Known, Told};
 pub use orders::{NewTransfer, OfJob, Transfers};
 
-/// What names of instances and transfers of jobs begin with.
+/// The prefix of the names of jobs' instances and transfers.
 pub const JOBS: &str = "job-";
 
-/// One commit grants the room on all of them: it compares and writes a ledger for each, and a few more keys.
+/// One commit grants the room on all nodes: it compares and writes a ledger for each, and a few more keys.
 pub const NODES_MAX: usize = 110;
 
-/// Where a user's cache shows in the directory that is closed to others.
+/// The name of a user's cache below its closed directory.
 const BELOW_CLOSED: &str = "files";
 
-/// An instance as it is asked for.
+/// A request for an instance.
 #[derive(Debug, Clone)]
 pub struct NewInstance {
     /// `None`: a name is made up, or taken from the job.
@@ -49,7 +49,7 @@ pub struct NewInstance {
     pub job: Option<JobKey>,
     pub expires: Option<u64>,
     pub nodes: Vec<String>,
-    /// `None`: the only pool there is.
+    /// `None`: the only pool that exists.
     pub pool: Option<String>,
     pub bytes: u64,
     pub mountpoint: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub struct NewInstance {
     pub space: Option<SpaceWish>,
 }
 
-/// Who asks.
+/// The user who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asker {
     pub uid: u32,
@@ -80,7 +80,7 @@ impl Asker {
 pub struct Desk {
     book: Book,
     limits: Limits,
-    /// Below which instances show, if nothing else is said.
+    /// The directory below which instances are mounted by default.
     mount_root: PathBuf,
     clock: Arc<Clock>,
 }
@@ -98,7 +98,7 @@ impl Desk {
         Desk { book, limits, mount_root, clock }
     }
 
-    /// By which is decided what is over, in seconds since 1970.
+    /// The time that decides what has expired, in seconds since 1970.
     pub fn time(&self) -> u64 {
         self.clock.time().seconds
     }
@@ -107,9 +107,9 @@ impl Desk {
         &self.mount_root
     }
 
-    /// Grants the room on all nodes and writes what is wanted, in one commit. Asking again for the same
-    /// name is answered with what is there, if it is the same. A job that has ended, or that nobody knows any
-    /// more, gets nothing: nobody would take it away.
+    /// Grants the room on all nodes and writes the wanted instance, in one commit. A repeated request for the same
+    /// name is answered with the existing instance, if that is the same. A job that has ended, or is unknown, gets
+    /// nothing: no step would take the instance away.
     pub fn create(&self, asked: &NewInstance) -> Result<Instance> {
         self.check(asked)?;
         let id = self.id_for(asked)?;
@@ -218,8 +218,8 @@ impl Desk {
         })
     }
 
-    /// The same with everything said that the pools choose, so that what is granted is what is made: the means,
-    /// and the file system that an image will hold.
+    /// Returns the request with everything filled in that the pools choose: the means, and the file system of an
+    /// image. What is granted is then what is made.
     fn settled(&self, draft: &Draft<'_>, asked: &NewInstance) -> Result<NewInstance> {
         if asked.mode != Mode::Private {
             return Ok(asked.clone());
@@ -240,7 +240,7 @@ impl Desk {
         let mut settled = asked.clone();
         let wish = settled.space.get_or_insert_default();
         wish.means = wish.means.take().or(means.pop());
-        // One node without XFS has all take ext4.
+        // One node without XFS makes all take ext4.
         let fs = systems.into_iter().min().flatten();
         wish.fs = wish.fs.take().or(fs.map(|fs| fs.name().into()));
         Ok(settled)
@@ -289,7 +289,7 @@ impl Desk {
         }
     }
 
-    /// Counts the instance among those of its owner, within the limits.
+    /// Counts the instance for its owner, within the limits.
     fn charge(&self, draft: &mut Draft<'_>, id: &str, asked: &NewInstance, all: u64) -> Result<()> {
         let uid = asked.owner.uid;
         let mut used: UserUse = draft.read(&keys::user(uid))?.unwrap_or_default();
@@ -307,14 +307,14 @@ impl Desk {
         found.ok_or_else(|| usage(format!("no instance {id}")))
     }
 
-    /// For somebody who may have mistyped the name of one of his.
+    /// The instance, or an error that helps a user who may have mistyped the name of an own one.
     pub fn instance_for(&self, id: &str, asker: Asker) -> Result<Instance> {
         check_name("instance", id)?;
         let found = self.book.read(&keys::wanted_instance(id))?;
         found.ok_or_else(|| self.no_instance(id, asker))
     }
 
-    /// Names of others are not told.
+    /// Names of other users' instances are not told.
     fn no_instance(&self, id: &str, asker: Asker) -> Error {
         let mut all = self.instances().unwrap_or_default();
         all.retain(|instance| asker.may(instance.owner));
@@ -331,12 +331,12 @@ impl Desk {
         Ok(found.into_iter().map(|(_, instance)| instance).collect())
     }
 
-    /// What the nodes have made of an instance, by node.
+    /// The state of an instance on each node, by node.
     pub fn actual(&self, id: &str) -> Result<Vec<(String, Actual)>> {
         self.book.list(&keys::actual_instance_all(id))
     }
 
-    /// Says that an instance is to go. It goes when what was asked for is home.
+    /// Orders that an instance goes. It goes when the files that were to be staged out are home.
     pub fn destroy(&self, id: &str, asker: Asker, want: Want) -> Result<Instance> {
         check_name("instance", id)?;
         self.book.change(&format!("instance {id}"), |draft| {
@@ -353,8 +353,8 @@ impl Desk {
         })
     }
 
-    /// Says that a named instance is to go whose time is over at `time`, as the registry has it by now; its owner may
-    /// have given it more meanwhile, or made another one of its name. Says whether that is so.
+    /// Orders that a named instance goes whose time is over at `time`, unless its record says otherwise by now: its
+    /// owner may have prolonged it meanwhile, or made another one of its name. Returns whether it goes.
     pub(crate) fn expire(&self, id: &str, time: u64) -> Result<bool> {
         self.book.change(&format!("instance {id}"), |draft| {
             let key = keys::wanted_instance(id);
@@ -368,7 +368,7 @@ impl Desk {
         })
     }
 
-    /// Has a named instance expire at another time, sooner or later, or never.
+    /// Sets another end for a named instance, sooner or later, or none.
     pub fn extend(&self, id: &str, asker: Asker, expires: Option<u64>) -> Result<Instance> {
         check_name("instance", id)?;
         require_to_come(expires)?;
@@ -389,7 +389,7 @@ impl Desk {
         })
     }
 
-    /// Has an instance go whose job nobody knows any more: no step of it will. Says whether that is so.
+    /// Orders that an instance goes whose job is unknown: no step of the job will do that. Returns whether it goes.
     pub fn end_orphan(&self, id: &str) -> Result<bool> {
         self.book.change(&format!("instance {id}"), |draft| {
             let key = keys::wanted_instance(id);
@@ -406,7 +406,7 @@ impl Desk {
         })
     }
 
-    /// Has a node take nothing new, or take new things again.
+    /// Stops a node from taking new things, or lets it take them again.
     pub fn drain_node(&self, node: &str, asker: Asker, drain: Option<NodeDrain>) -> Result<()> {
         check_name("node", node)?;
         if asker.uid != 0 {
@@ -419,7 +419,7 @@ impl Desk {
         }
     }
 
-    /// A node that is away may be drained, and one that was drained before may be taken back.
+    /// Refuses unknown nodes. A node that is away may be drained, and one that was drained before may be taken back.
     fn require_known(&self, node: &str) -> Result<()> {
         let mut all: BTreeSet<String> = BTreeSet::new();
         all.extend(
@@ -442,8 +442,8 @@ impl Desk {
     }
 }
 
-/// Where an instance shows if nobody has said where. A user's cache is below a directory that others cannot
-/// pass: its mount would let in whom only directories above its backing store kept out.
+/// The default mount point of an instance. A user's cache is below a directory that other users cannot pass: its
+/// mount would admit users that only directories above its backing store kept out.
 pub fn place_for(mount_root: &Path, id: &str, mode: Mode, owner: Owner) -> Option<PathBuf> {
     let place = mount_root.join(id);
     match (mode, owner.uid) {
@@ -462,7 +462,7 @@ fn require_to_come(expires: Option<u64>) -> Result<()> {
     }
 }
 
-/// What is known of a job, for something that is ordered for it.
+/// The record of a job for which something is ordered.
 fn job_of(draft: &mut Draft<'_>, key: &JobKey) -> Result<Job> {
     let unknown = || usage(format!("job {} was not set up, or is torn down", key.id));
     draft.read(&keys::job(key))?.ok_or_else(unknown)
@@ -490,10 +490,11 @@ fn answer_again(there: Instance, asked: &NewInstance) -> Result<Instance> {
 
 const EXPIRES: &str = "expiry";
 
-/// Asking takes time, and clocks are read twice.
+/// A request takes time, and the clock is read twice.
 const LIFE_SLACK: u64 = 30;
 
-/// In what an instance that is there is not what is asked for. What is not said is as it is.
+/// The settings in which an existing instance differs from the request. A setting that the request leaves out does
+/// not differ.
 fn differences(there: &Instance, asked: &NewInstance) -> Vec<&'static str> {
     fn other<T: PartialEq>(asked: Option<&T>, there: Option<&T>) -> bool {
         asked.is_some() && asked != there
@@ -523,8 +524,8 @@ fn differences(there: &Instance, asked: &NewInstance) -> Vec<&'static str> {
     all.into_iter().filter_map(|(what, differs)| differs.then_some(what)).collect()
 }
 
-/// Whether an instance ends then, or was made to last as long as one that ends then would from now on: who
-/// asks again with the same words means the same.
+/// Whether an instance ends at `asked`, or was made to last as long as one that ends at `asked` would from now on: a
+/// user who repeats the same words means the same.
 fn is_that_long(there: &Instance, expires: Option<u64>, asked: u64) -> bool {
     let Some(expires) = expires else { return false };
     let (lasts, would) = (expires.saturating_sub(there.created), asked.saturating_sub(now()));
@@ -564,7 +565,7 @@ fn grant(
     Ok(bytes)
 }
 
-/// What a pool grants for an instance, in whole grains, if it has so much.
+/// The bytes that a pool would grant for an instance, in whole grains, if it has that much.
 pub fn would_grant(
     id: &str,
     asked: &NewInstance,
@@ -578,7 +579,7 @@ pub fn would_grant(
     in_grains(room, pool.grain).ok_or_else(|| usage(format!("{room} bytes are more than there is")))
 }
 
-/// By what its capacity will hold there; `None` where a pool has nothing.
+/// The means by which the capacity will hold there; `None` where the pool has none.
 fn means_for<'a>(asked: &'a NewInstance, pool: &'a PoolRecord) -> Option<&'a String> {
     let wish = asked.space.as_ref();
     wish.and_then(|wish| wish.means.as_ref()).or(pool.means.first())
@@ -589,7 +590,7 @@ fn is_image(asked: &NewInstance, pool: &PoolRecord) -> bool {
     asked.mode == Mode::Private && means_for(asked, pool) == Some(&image)
 }
 
-/// What the image of an instance will hold there, if it is to be an image and nobody has said what.
+/// The file system of the instance's image there, if it is to be an image and the request names none.
 fn system_for(asked: &NewInstance, pool: &PoolRecord) -> Option<Fs> {
     let wish = asked.space.as_ref();
     if !is_image(asked, pool) || wish.is_some_and(|wish| wish.fs.is_some()) {
@@ -602,11 +603,11 @@ fn system_for(asked: &NewInstance, pool: &PoolRecord) -> Option<Fs> {
     known.find(of_size).or(Some(Fs::Ext4))
 }
 
-/// Also of a file system that nobody has named: a small image is one of ext4.
+/// Refuses a file system that the pool does not have, also one that was not named: a small image takes ext4.
 fn require_system(pool: &PoolRecord, name: &str, node: &str, asked: &NewInstance) -> Result<()> {
     let named = asked.space.as_ref().and_then(|wish| Fs::named(wish.fs.as_deref()?));
     match named.or(system_for(asked, pool)) {
-        // A node daemon of before does not say which it has.
+        // An older node daemon does not say which file systems it has.
         Some(fs) if is_image(asked, pool) && !pool.systems.is_empty() => {
             let has = pool.systems.iter().any(|has| has == fs.name());
             let (fs, all) = (fs.name(), pool.systems.join(", "));
@@ -619,7 +620,7 @@ fn require_system(pool: &PoolRecord, name: &str, node: &str, asked: &NewInstance
     }
 }
 
-/// What a pool has to have for an instance: a file system of its own needs some room for itself.
+/// The room that a pool needs for an instance: a file system of its own takes some room for itself.
 fn room_for(id: &str, asked: &NewInstance, pool: &PoolRecord) -> Result<u64> {
     if asked.mode != Mode::Private {
         return Ok(asked.bytes);
@@ -674,7 +675,7 @@ fn require_means(pool: &PoolRecord, name: &str, node: &str, asked: &NewInstance)
 }
 
 impl Limits {
-    /// Whether a user may have all this.
+    /// Refuses a user's use beyond the limits.
     fn allow(&self, used: &UserUse) -> Result<()> {
         let (count, bytes) = (used.instances.len() as u64, used.bytes());
         let over = |what: String| {

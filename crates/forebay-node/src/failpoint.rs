@@ -12,7 +12,7 @@ fn armed() -> &'static [String] {
     })
 }
 
-/// Dies here if the point is armed.
+/// Kills the process here if the point is armed.
 pub fn pass(name: &str) {
     if armed().iter().any(|armed| armed == name) {
         tracing::warn!(failpoint = name, "killing myself");

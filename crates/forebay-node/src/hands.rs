@@ -1,5 +1,5 @@
-//! What a node daemon has done by other processes: mounts of caches, and transfers. They are the
-//! binary's to start, and live on when the node daemon does not.
+//! The work that a node daemon leaves to other processes: mounts of caches, and transfers. The binary starts them,
+//! and they outlive the node daemon.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::records::{Direction, How, Owner, Transfer, TransferOptions, What};
 /// A mount of a cache, as it is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
-    /// Whose rights decide what may be mounted.
+    /// The owner, whose rights decide what may be mounted.
     pub owner: Owner,
     pub backing: PathBuf,
     pub mountpoint: PathBuf,
@@ -26,7 +26,7 @@ pub struct Cache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     Serving,
-    /// The mount is there and its daemon is not.
+    /// The mount exists and its daemon does not.
     Dead,
     NotMounted,
 }
@@ -34,36 +34,36 @@ pub enum Look {
 /// How a mount is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
-    /// All that is dirty is flushed first.
+    /// All dirty bytes are flushed first.
     Drain,
-    /// What is dirty waits in the tier.
+    /// Dirty bytes wait in the tier.
     KeepDirty,
-    /// The same for the next mount, which its daemon's death has made needful: if it lives after all, the mount is
-    /// left alone.
+    /// As `KeepDirty`, for the next mount, which is needed since the cache's daemon has died: if the daemon lives
+    /// after all, the mount is left alone.
     Cleared,
 }
 
-/// What is not on the backing store.
+/// A file whose newest bytes are not on the backing store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unflushed {
     pub file: String,
     pub bytes: u64,
-    /// Of its oldest byte.
+    /// The age of its oldest dirty byte.
     pub age: Duration,
     pub why: String,
 }
 
-/// What is to be fetched into a cache, or flushed out of it.
+/// An order to fetch files into a cache, or to flush files out of it.
 #[derive(Debug, Clone)]
 pub struct Order<'a> {
     pub direction: Direction,
     pub what: What,
-    /// As it shows in the mount.
+    /// The path in the mount.
     pub path: PathBuf,
     pub options: &'a TransferOptions,
 }
 
-/// What a transfer that runs is about.
+/// The stage of a running transfer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
@@ -71,11 +71,11 @@ pub enum Stage {
     #[default]
     Counting,
     Copying,
-    /// What is copied is being made durable.
+    /// The copied files are being made durable.
     Finishing,
 }
 
-/// How far a transfer is, and how it ended.
+/// The progress of a transfer, and how it ended.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Moved {
     pub stage: Stage,
@@ -85,18 +85,18 @@ pub struct Moved {
     pub bytes_total: u64,
     pub bytes_per_second: u64,
     pub files_per_second: f64,
-    /// As the one who moves them says: not while it counts, nor while nothing moves.
+    /// As the process that moves the files estimates it: not while it counts, nor while nothing moves.
     pub eta: Option<Duration>,
     pub failures: Vec<Failed>,
     pub failures_count: u64,
-    /// What was left out on purpose, or could not be taken along.
+    /// Files that were left out on purpose, or attributes that could not be taken along.
     pub notes: Vec<String>,
     pub notes_count: u64,
     pub how: How,
     pub cancelled: bool,
-    /// It was to end, and its process does not, not even killed: why.
+    /// Why the process of a transfer that was to end does not end, not even when killed.
     pub hangs: Option<String>,
-    /// Nothing of it was moved, and trying again would not help: why.
+    /// Why nothing was moved and a repetition would not help.
     pub refused: Option<String>,
 }
 
@@ -113,21 +113,21 @@ pub struct Failed {
     pub bytes: u64,
 }
 
-/// A copy between a private instance and the outside, with its owner's rights.
+/// A copy between a private instance and the outside, with the owner's rights.
 #[derive(Debug, Clone)]
 pub struct Staging<'a> {
     pub transfer: &'a Transfer,
     /// The root of the instance on this node.
     pub root: PathBuf,
-    /// Where the process writes what a restarted node daemon must know.
+    /// The directory in which the process writes what a restarted node daemon must know.
     pub kept: PathBuf,
-    /// One that is told to end has so long before it is killed.
+    /// How long a process that is told to end has before it is killed.
     pub patience: Duration,
-    /// How far it was when it stood still, if it did: nobody waits for it again before it moves.
+    /// The progress at which it stood still, if it did: it is not waited for again before it moves.
     pub still: Option<Moved>,
 }
 
-/// What a transfer is told while it runs.
+/// The signals to a running transfer.
 #[derive(Debug, Default)]
 pub struct Stop {
     wanted: AtomicBool,
@@ -135,7 +135,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// The transfer is to end where it is.
+    /// Tells the transfer to end where it is.
     pub fn now(&self) {
         self.wanted.store(true, Relaxed);
     }
@@ -144,7 +144,7 @@ impl Stop {
         self.wanted.load(Relaxed)
     }
 
-    /// The node daemon ends, and the transfer goes on.
+    /// Tells the call to return: the node daemon ends, and the transfer goes on.
     pub fn leave(&self) {
         self.leaves.store(true, Relaxed);
     }
@@ -154,35 +154,33 @@ impl Stop {
     }
 }
 
-/// Each call may be repeated, and goes on with what an earlier one began. What hangs is not waited for:
-/// the call fails with [`forebay_base::Kind::TimedOut`], and a later one hears how it ended.
+/// Each call may be repeated, and continues what an earlier one began. A hanging process is not waited for: the
+/// call fails with [`forebay_base::Kind::TimedOut`], and a later one returns how it ended.
 pub trait Hands: Send + Sync {
     fn look(&self, cache: &Cache) -> Result<Look>;
 
-    /// Mounts; what was dirty in the tier is flushed on.
+    /// Mounts the cache; dirty bytes in the tier are flushed on.
     fn serve(&self, cache: &Cache) -> Result<()>;
 
-    /// Unmounts, also a mount whose daemon died. A mount that is in use is waited for `busy`, then
-    /// taken away from who uses it; one whose daemon does not answer is taken away from that. Who that was
-    /// comes back.
+    /// Unmounts, also a mount whose daemon died. A mount in use is waited for `busy`, then taken away from its
+    /// users; one whose daemon does not answer is taken away from the daemon. Returns those users.
     fn leave(&self, cache: &Cache, leave: Leave, busy: Duration) -> Result<Vec<String>>;
 
-    /// Brings home what is dirty in a tier that is not mounted. What could not be comes back.
+    /// Flushes the dirty bytes of a tier that is not mounted. Returns what could not be flushed.
     fn bring_home(&self, cache: &Cache) -> Result<Vec<Unflushed>>;
 
-    /// What is dirty in the tier of a mount that serves, or in one that does not.
+    /// The dirty files in the tier of a mount that serves, or of one that does not.
     fn unflushed(&self, cache: &Cache) -> Result<Vec<Unflushed>>;
 
-    /// The same, for somebody who only looks: it disturbs nothing that is being done to the cache.
+    /// As `unflushed`, for a mere look: it disturbs nothing that is being done to the cache.
     fn glance(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
         self.unflushed(cache)
     }
 
-    /// Fetches or flushes, until it is done or `stop` says so.
+    /// Fetches or flushes, until that is done or `stop` says to end.
     fn carry(&self, order: &Order<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved>;
 
-    /// Copies, until it is done or `stop` says so. A process that an earlier node daemon started is
-    /// taken over.
+    /// Copies, until that is done or `stop` says to end. Takes over a process that an earlier node daemon started.
     fn stage(
         &self,
         staging: &Staging<'_>,
@@ -190,9 +188,9 @@ pub trait Hands: Send + Sync {
         told: &mut dyn FnMut(&Moved),
     ) -> Result<Moved>;
 
-    /// Bytes of a transfer's source, as its owner sees it and as far as they were counted in time.
+    /// The bytes of a transfer's source, as its owner sees it and as far as they were counted in time.
     fn size_of(&self, staging: &Staging<'_>) -> u64;
 
-    /// Removes what a transfer left of files that are not whole.
+    /// Removes partial files that a transfer left.
     fn clean(&self, staging: &Staging<'_>) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Why a node is not fit for new jobs, for a scheduler that asks.
+//! The reasons for which a node is not fit for new jobs, for a scheduler that asks.
 
 use forebay_base::Result;
 use serde::{Deserialize, Serialize};
@@ -8,15 +8,15 @@ use crate::node::Node;
 use crate::records::{Actual, Instance, Mode, Want};
 use crate::swap::SwapState;
 
-/// What is wrong, for who decides by it.
+/// The kind of trouble, for callers that decide by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ailment {
-    /// Nothing can be made in one of its pools.
+    /// Nothing can be made in one of the node's pools.
     PoolFault,
-    /// Swap could not be taken out of use: what programs of the next job allocate may be in it.
+    /// Swap could not be taken out of use: it may hold memory of programs of the next job.
     SwapLeftOn,
-    /// More than `manifest-max` is not home.
+    /// More than `manifest-max` bytes are not home.
     OverManifest,
 }
 
@@ -27,7 +27,7 @@ pub struct Trouble {
 }
 
 impl Node {
-    /// All that is wrong with this node, the drain that somebody asked for left aside.
+    /// All troubles of this node, other than a drain that an operator asked for.
     pub fn troubles(&self) -> Result<Vec<Trouble>> {
         let mut troubles = Vec::new();
         for pool in &self.config.pools {
@@ -52,14 +52,16 @@ impl Node {
         Ok(troubles)
     }
 
-    /// As far as its pool says; one that cannot be used is told of anyway.
+    /// Whether the instance's swap is on, as far as its pool knows; an unusable pool is reported
+    /// anyway.
     fn is_on(&self, instance: &Instance) -> bool {
         let state = self.pool_of(instance).and_then(|pool| pool.swap_state(instance));
         matches!(state, Ok(SwapState::On(_)))
     }
 }
 
-/// Swap that is on though its instance goes: not while it is being taken out of use for the first time.
+/// Reports swap that is still on though its instance goes: not while it is being taken out of use for
+/// the first time.
 fn left_on(instance: &Instance, told: Option<&Actual>) -> Option<Trouble> {
     let why = told?.why.as_ref()?;
     let text = format!("swap of {} is left on: {why}", instance.id);

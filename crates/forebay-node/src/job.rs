@@ -1,13 +1,13 @@
 //! Jobs of a scheduler: the plan of each, and how it becomes instances and transfers.
 //!
-//! A hook of the scheduler asks for the next step and is told whether it is done, and if not, what it
-//! waits for. Each step writes what is wanted and may be repeated, so hooks, scheduler and daemons may
-//! die at any time.
+//! A hook of the scheduler asks for the next step and is told whether the step is done, and if not,
+//! what it waits for. Each step writes *wanted* records and may be repeated: hooks, scheduler and
+//! daemons may die at any time.
 //!
-//! - J1: what is decided at setup is stored, and no later step reads the script.
-//! - J2: nothing is removed that was to be staged out and is not home, but in a hurry, and then it is
-//!   kept (T3).
-//! - J3: a run of a job has instances of its own; what an earlier run left is not touched by it.
+//! - J1: the decisions made at setup are stored, and no later step reads the script.
+//! - J2: files that were to be staged out are not removed before they are home, except in a hurry, and
+//!   then they are kept (T3).
+//! - J3: each run of a job has instances of its own; it does not touch what an earlier run left.
 //! - J4: a scheduler that does not answer ends no job.
 
 mod log;

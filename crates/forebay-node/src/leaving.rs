@@ -1,5 +1,5 @@
-//! What an instance waits for before it goes: its transfers, and what they left (T3). And who can get at
-//! the files of a space meanwhile.
+//! The transfers and leftover files for which an instance waits before it goes (T3), and the access to the files of a
+//! space meanwhile.
 
 use std::sync::Arc;
 
@@ -27,16 +27,16 @@ pub(crate) enum Before {
     Wait(String, Needs),
 }
 
-/// What is needed for an instance to go on: a transfer may have to be carried out whose files are in it.
+/// What the instance needs to go on: a transfer that still has to be carried out may need its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
     Files,
     Nobody,
-    /// No transfer goes on by itself: what failed is its owner's to take up or to give up.
+    /// No transfer goes on by itself: the owner has to take up or give up the failed one.
     Owner,
 }
 
-/// Whether what an instance's transfers left may be taken up.
+/// Whether the failed transfers of an instance may be taken up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gate {
     Open,
@@ -44,8 +44,8 @@ enum Gate {
 }
 
 impl Node {
-    /// Whether an instance may go. Once it may, nothing of it is taken up again: the gate is shut first,
-    /// and what came through before that is seen by the second look.
+    /// Whether an instance may go. Once it may, none of its transfers is taken up again: the gate is shut first, and
+    /// the second look sees a transfer that came through before that.
     pub(crate) fn may_go(&self, instance: &Instance) -> Result<Before> {
         let mut before = self.before_leaving(instance)?;
         if before == Before::Nothing {
@@ -70,7 +70,7 @@ impl Node {
         })
     }
 
-    /// T3. What of its transfers an instance waits for before it goes.
+    /// T3. The transfers for which an instance waits before it goes.
     pub(crate) fn before_leaving(&self, instance: &Instance) -> Result<Before> {
         let all = self.desk().transfers_known()?;
         let mut waits = self.jobs_that_stage_out_of(instance)?;
@@ -126,7 +126,7 @@ impl Node {
             here && job.phase < Phase::Ended && job.stages_out_of(&instance.id)
         });
         let waits = waits.map(|job| format!("job {} stages out of it when it ends", job.key.id));
-        // What a newer daemon wrote and does not name the instance does not stage out of it.
+        // A newer daemon's record that does not name the instance does not stage out of it.
         let me = &self.config.name;
         let may = |job: &Value| !is_elsewhere(job, me) && names(job, &instance.id);
         let unread = all.unread.iter().filter(|(_, job)| may(job));
@@ -135,20 +135,20 @@ impl Node {
         Ok(waits.chain(unread).collect())
     }
 
-    /// What a stage-out that ended without being done holds the instance for. Nothing if it was revoked,
-    /// or if its time is over.
+    /// The files for which a stage-out that ended without being done holds the instance. None if it was revoked, or
+    /// if its time is over.
     fn kept_for(&self, transfer: &Transfer, instance: &Instance) -> Result<Option<String>> {
         if transfer.direction == Direction::In || transfer.want == TransferWant::Revoked {
             return Ok(None);
         }
         if instance.mode == Mode::Cache {
-            // What is dirty is brought home anyway (T2).
+            // Dirty bytes are flushed anyway (T2).
             return Ok(None);
         }
         let me = &self.config.name;
         let mut lines = manifest::of(&self.book, me, &instance.id, &transfer.id)?;
         if lines.is_empty() {
-            // It was told to hurry before it began, and so has no lines yet.
+            // The transfer was told to hurry before it began, and thus has no lines yet.
             self.keep_unbegun(transfer, instance)?;
             lines = manifest::of(&self.book, me, &instance.id, &transfer.id)?;
         }
@@ -176,8 +176,8 @@ impl Node {
         )))
     }
 
-    /// Until when what was told to hurry is kept: from when it was first seen to be left, by a clock that
-    /// can be believed.
+    /// Until when the files of an instance that was told to hurry are kept: counted from when they were first seen to
+    /// be left, by a clock that can be believed.
     fn promised(
         &self,
         transfer: &Transfer,
@@ -198,7 +198,7 @@ impl Node {
     }
 
     fn keep_unbegun(&self, transfer: &Transfer, instance: &Instance) -> Result<()> {
-        // What is not mounted cannot be counted; that it is to be kept is told all the same.
+        // An unmounted space cannot be counted; that it is to be kept is recorded all the same.
         if let Err(error) = self.pool_of(instance)?.bring_back(instance) {
             tracing::warn!("transfer {}: counting what it left: {error}", transfer.id);
         }
@@ -206,8 +206,8 @@ impl Node {
         self.tell_missing(transfer, instance, &moved)
     }
 
-    /// The promise to keep what was told to hurry is over: what it was stays on record. Not if it was
-    /// taken up again in this moment.
+    /// Ends the promise to keep a transfer's files after a hurry: only their description stays on record. Not if the
+    /// transfer was taken up again in this moment.
     pub(crate) fn drop_with_record(&self, transfer: &Transfer, files: &str) -> Result<bool> {
         let why = format!("dropped after keep-after-hurry: {files} not home");
         let dropped = self.book.change(&format!("transfer {}", transfer.id), |draft| {
@@ -229,8 +229,8 @@ impl Node {
         Ok(dropped)
     }
 
-    /// A transfer begins to be carried out. A space is mounted first, since after a restart of the machine
-    /// there is only an empty mount point; and its owner can get at the files of one that is going.
+    /// Begins to carry out a transfer. A space is mounted first, since after a restart of the machine only an empty
+    /// mount point exists; and the owner gets access to the files of a space that is going.
     pub(crate) fn begin_live(&self, transfer: &Transfer, instance: &Instance) -> Result<Arc<Live>> {
         if instance.mode == Mode::Private {
             self.pool_of(instance)?.bring_back(instance)?;
@@ -244,14 +244,14 @@ impl Node {
         Ok(live.clone())
     }
 
-    /// Shuts a space that was told to hurry and is only kept: whoever had the node before cannot look in.
+    /// Shuts a space that was told to hurry and is only kept: former users of the node cannot look in.
     pub(crate) fn mind_door(&self, instance: &Instance, needs: Needs) -> Result<()> {
         let kept = instance.mode == Mode::Private && instance.want == Want::GoneInHurry;
         if !kept || needs == Needs::Files {
             return Ok(());
         }
-        // Under the lock: a transfer that begins opens it again. It is not that of the transfers, which everybody asks for
-        // who wants to know how far they are, while the registry may take long.
+        // Under the lock: a transfer that begins opens the door again. It is not the lock of the transfers, for which
+        // every request for their progress asks, while the registry may take long.
         let _doors = self.lock_doors();
         let transfers = self.desk().transfers()?;
         let all = self.lock_live();
@@ -262,7 +262,7 @@ impl Node {
         if used { Ok(()) } else { self.pool_of(instance)?.set_door(instance, Door::Shut) }
     }
 
-    /// Whether a transfer stood still when it was looked at last, and how far it was.
+    /// The progress at which a transfer stood still when it was looked at last, if it did.
     pub(crate) fn still_at(&self, id: &str) -> Option<Moved> {
         self.lock_still().get(id).cloned()
     }
@@ -272,7 +272,7 @@ impl Node {
     }
 }
 
-/// Whether a text of it is this one.
+/// Whether the value contains this text.
 fn names(value: &Value, text: &str) -> bool {
     match value {
         Value::String(found) => found == text,

@@ -1,4 +1,4 @@
-//! The capacity ledger: what a pool has granted, to which instance.
+//! The capacity ledger: the bytes that a pool has granted, by instance.
 //!
 //! Pure: a [`Ledger`] is read from the registry with its revision, changed here, and written back by a
 //! commit that presumes that revision. Two requests that read the same ledger cannot both be granted.
@@ -20,7 +20,7 @@ pub struct Ledger {
     pub grants: BTreeMap<String, u64>,
 }
 
-/// Why a pool does not grant.
+/// The reason for which a pool does not grant.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Short {
     pub wanted: u64,
@@ -67,11 +67,11 @@ pub fn in_grains(bytes: u64, grain: u64) -> Option<u64> {
     bytes.max(1).div_ceil(grain).checked_mul(grain)
 }
 
-/// `users/UID`: what a user has on all nodes together, for the limits.
+/// `users/UID`: a user's use on all nodes together, for the limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UserUse {
-    /// Bytes by instance, of all its nodes together.
+    /// Bytes by instance, summed over its nodes.
     pub instances: BTreeMap<String, u64>,
 }
 

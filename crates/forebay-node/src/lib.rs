@@ -1,8 +1,8 @@
-//! What a node does: the room that it grants on its flash, and what is made of it.
+//! The node: the room that it grants on its flash, and the instances made in it.
 //!
-//! State goes one way. Whoever asks writes what is wanted into the registry ([`desk`]); the [`Node`]
-//! makes it so with its pools ([`space`], [`swap`]) and with other processes ([`hands`]), and writes what
-//! has become of it. The [`ledger`] sees that no room is granted twice.
+//! State goes one way. A request writes *wanted* records into the registry ([`desk`]); the [`Node`] makes
+//! them real with its pools ([`space`], [`swap`]) and with other processes ([`hands`]), and writes
+//! *actual* records. The [`ledger`] prevents that room is granted twice.
 
 mod asked;
 pub mod audit;

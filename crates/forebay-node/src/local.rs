@@ -1,6 +1,6 @@
-//! What a node has begun, kept beside its flash: a copy of each instance's record, written before the
-//! first step of making it and removed after the last one of removing it. It says what a leftover is
-//! when the registry does not know it any more.
+//! The instances that a node has begun, kept beside its flash: a copy of each instance's record,
+//! written before the first step of making it and removed after the last step of removing it. The copy
+//! tells what a leftover is when the registry no longer knows it.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -24,11 +24,11 @@ const CLOCK: &str = "clock.json";
 pub struct Local {
     dir: Folder,
     instances: Folder,
-    /// The registry, as it is on record.
+    /// The registry, as recorded.
     noted: Mutex<Option<Known>>,
-    /// Copies that could not be read and were told of.
+    /// Unreadable copies that were reported.
     unread: Mutex<BTreeSet<String>>,
-    /// One node daemon for one state directory.
+    /// The lock by which one state directory has one node daemon.
     _lock: std::fs::File,
 }
 
@@ -57,8 +57,8 @@ impl Local {
         Ok(Local { dir, instances, noted, unread, _lock: lock })
     }
 
-    /// Refuses a registry that is another one, or an older state of the same: by what it says,
-    /// instances would be removed that are wanted.
+    /// Refuses a registry that is another one, or an older state of the same: on its word, wanted
+    /// instances would be removed.
     pub fn admit(&self, now: &Known) -> Result<()> {
         if let Some(seen) = self.read::<Known>("registry.json")? {
             if seen.cluster != now.cluster {
@@ -92,7 +92,7 @@ impl Local {
 
     /// Refuses as [`Local::admit`] does, also a registry that was exchanged while this daemon runs.
     pub fn note_revision(&self, now: &Known) -> Result<()> {
-        // Set once it is written.
+        // The value is set once it is written.
         let mut noted = self.noted.lock_anyway();
         if noted.as_ref() != Some(now) {
             self.admit(now)?;
@@ -102,7 +102,7 @@ impl Local {
     }
 
     /// Refuses a pool that is another one than before: where the flash is not mounted, its mount point
-    /// would be made an empty pool, and by what is not in it, instances would be gone.
+    /// would become an empty pool, and instances would count as gone since they are not in it.
     pub fn admit_pool(&self, name: &str, id: &str, dir: &Path) -> Result<()> {
         let file = format!("pool-{name}.json");
         match self.read::<String>(&file)? {
@@ -120,7 +120,7 @@ impl Local {
         }
     }
 
-    /// The time that daemons before this one have seen pass.
+    /// The time that earlier daemons have seen pass.
     pub fn time_seen(&self) -> Result<Option<Seen>> {
         self.read(CLOCK)
     }
@@ -147,7 +147,7 @@ impl Local {
         let names = names.iter().filter_map(|name| name.to_str());
         let found = names.filter(|name| name.ends_with(".json"));
         let read = |name: &str| match self.read_in(&self.instances, name) {
-            // A newer daemon has begun it, and knows what it is.
+            // A newer daemon has begun the instance, and knows what it is.
             Err(error) if error.kind() == Kind::Corrupt => {
                 self.tell_once(name, &error);
                 None
@@ -164,13 +164,13 @@ impl Local {
         }
     }
 
-    /// Removes what a transfer's processes have told.
+    /// Removes what a transfer's processes have written.
     pub fn forget_transfer(&self, id: &str) -> Result<()> {
         let (dir, name) = (self.transfers()?, format!("{id}.jsonl"));
         dir.remove_if_there(&name).map_err(|e| failed(e, &dir, &name))
     }
 
-    /// Where what is known of running transfers is kept.
+    /// The directory for the state of running transfers.
     pub fn transfers(&self) -> Result<Folder> {
         self.dir.below(TRANSFERS).map_err(|e| failed(e, &self.dir, TRANSFERS))
     }
@@ -204,7 +204,7 @@ fn failed(error: std::io::Error, dir: &Folder, name: &str) -> Error {
     Error::io(error, dir.path().join(name).display().to_string())
 }
 
-/// A directory of ours in a place that others cannot exchange; made if it is missing.
+/// A directory of the daemon's own in a place that other users cannot exchange; made if it is missing.
 pub fn own_dir(path: &Path) -> Result<Folder> {
     let end = way::walk(path, Demand::Fixed)?;
     let shown = || path.display().to_string();
@@ -256,7 +256,7 @@ mod tests {
         local.forget("a").unwrap();
         assert!(Local::open(&path).err().is_some_and(|e| e.to_string().contains("another node")));
         drop(local);
-        // A child that another test is just starting has the lock until it runs its program.
+        // A child process that another test is just starting has the lock until it runs its program.
         let began = std::time::Instant::now();
         let again = loop {
             match Local::open(&path) {
@@ -281,7 +281,7 @@ mod tests {
         local.admit_pool("other", "2", flash).unwrap();
     }
 
-    /// L3 would be broken by a registry that has forgotten what is wanted.
+    /// A registry that has forgotten wanted records would break L3.
     #[test]
     fn another_registry_or_an_older_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The manifest: what is not home, on which node, and why.
+//! The manifest: which files are not home, on which node, and why.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -18,21 +18,20 @@ use crate::records::{Instance, Missing, keys, written};
 /// Files that one record names; the rest are counted in one more line.
 pub const NAMED_MAX: usize = 1000;
 
-/// Bytes of the lines that one record names: with one more they are below what the registry takes for a
-/// value.
+/// The bytes of the lines in one record: with one more line they are below the registry's limit for a value.
 const LINES_MAX: usize = limits::VALUE_MAX - (32 << 10);
 
 /// Records that are deleted in one commit.
 const AT_ONCE: usize = 60;
 
-/// A command that tells the scheduler has so long.
+/// How long a command that tells the scheduler may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is dirty in a cache. Other records are those of transfers, whose ids begin otherwise.
+/// The record of dirty files in a cache. Other records are those of transfers, whose ids begin otherwise.
 pub const DIRTY: &str = "dirty";
 
-/// Puts `missing` in the place of what `who`, a transfer or [`DIRTY`], has left of an instance on a
-/// node. Each has one record and changes no other's, so that two that end at once do not meet.
+/// Replaces the lines that `who`, a transfer or [`DIRTY`], has left of an instance on a node. Each has one record
+/// and changes no other's: two that end at once do not collide.
 pub fn write(
     book: &Book,
     node: &str,
@@ -54,17 +53,17 @@ pub fn write(
     })
 }
 
-/// What `who` has left.
+/// The lines that `who` has left.
 pub fn of(book: &Book, node: &str, instance: &str, who: &str) -> Result<Vec<Missing>> {
     Ok(book.read(&keys::manifest(node, instance, who))?.unwrap_or_default())
 }
 
-/// Forgets all that was said of an instance on a node.
+/// Forgets all lines of an instance on a node.
 pub fn clear(book: &Book, node: &str, instance: &str) -> Result<()> {
     clear_but(book, node, instance, &[])
 }
 
-/// The same, but for what some have left.
+/// As [`clear`], except the lines of `kept`.
 pub fn clear_but(book: &Book, node: &str, instance: &str, kept: &[&str]) -> Result<()> {
     let prefix = keys::manifest_of(node, instance);
     let (mut entries, _) = book.registry().range(&prefix)?;
@@ -78,7 +77,7 @@ pub fn clear_but(book: &Book, node: &str, instance: &str, kept: &[&str]) -> Resu
     Ok(())
 }
 
-/// All lines below a prefix, each with what follows the prefix in the key of its record.
+/// All lines below a prefix, each with the rest of its record's key.
 pub fn lines(book: &Book, prefix: &str) -> Result<Vec<(String, Missing)>> {
     let records = book.list_some::<Vec<Missing>>(prefix)?.read;
     let each = |(name, lines): (String, Vec<Missing>)| {
@@ -87,8 +86,8 @@ pub fn lines(book: &Book, prefix: &str) -> Result<Vec<(String, Missing)>> {
     Ok(records.into_iter().flat_map(each).collect())
 }
 
-/// At most [`NAMED_MAX`] lines and about [`LINES_MAX`] bytes, of which the last line counts what has none of
-/// its own.
+/// At most [`NAMED_MAX`] lines and about [`LINES_MAX`] bytes; the last line counts the files that have no line of
+/// their own.
 fn bounded(missing: &[Missing]) -> Vec<Missing> {
     let mut bytes = 0;
     let fits = |line: &&Missing| {
@@ -109,7 +108,7 @@ fn bounded(missing: &[Missing]) -> Vec<Missing> {
     named.iter().cloned().chain([last]).collect()
 }
 
-/// What is dirty in a cache: it waits as long as it takes.
+/// The lines of dirty files in a cache: they wait as long as it takes.
 pub fn of_cache(instance: &Instance, found: &[Unflushed]) -> Vec<Missing> {
     let line = |unflushed: &Unflushed| Missing {
         file: unflushed.file.clone(),
@@ -123,7 +122,7 @@ pub fn of_cache(instance: &Instance, found: &[Unflushed]) -> Vec<Missing> {
     bounded(&found.iter().map(line).collect::<Vec<_>>())
 }
 
-/// What a transfer left behind.
+/// The lines of files that a transfer left behind.
 pub fn of_transfer(instance: &Instance, transfer: &str, failed: &[Failed]) -> Vec<Missing> {
     let since = now();
     let line = |failed: &Failed| Missing {
@@ -138,8 +137,8 @@ pub fn of_transfer(instance: &Instance, transfer: &str, failed: &[Failed]) -> Ve
     failed.iter().map(line).collect()
 }
 
-/// Tells the scheduler once when more than `max` bytes of a node are not home, by a command in which
-/// `%n` is the node and `%r` the reason. It is no line for a shell: words are split at blanks.
+/// Tells the scheduler once when more than `max` bytes of a node are not home, by a command in which `%n` is the
+/// node and `%r` the reason. No shell runs it: words are split at blanks.
 pub struct Over {
     told: AtomicBool,
 }
@@ -162,15 +161,15 @@ impl Over {
     }
 }
 
-/// Says so if more than `max` bytes of a node are not home.
+/// A message if more than `max` bytes of a node are not home.
 pub fn over(book: &Book, node: &str, max: u64) -> Result<Option<String>> {
     let bytes = bytes(book, node)?;
     let text = || format!("{} are not home, {} are allowed", human_size(bytes), human_size(max));
     Ok((bytes > max).then(text))
 }
 
-/// Of an instance at most what it was granted: two transfers may name the same file, and a file be longer than what
-/// is in it.
+/// The bytes of a node that are not home. Each instance counts at most with its grant: two transfers may name the
+/// same file, and a file may be longer than its bytes in the instance.
 fn bytes(book: &Book, node: &str) -> Result<u64> {
     let wanted: Listed<Instance> = book.list_some(keys::WANTED_INSTANCES)?;
     let of = |(id, instance): &(String, Instance)| (id.clone(), instance.bytes);

@@ -1,5 +1,5 @@
-//! The node daemon: it keeps the node's lease, says what the node offers, and has everything tended
-//! that is wanted of it.
+//! The node daemon: it keeps the node's lease, announces what the node offers, and has everything tended that is
+//! wanted of it.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
@@ -30,34 +30,34 @@ use crate::records::{
 };
 use crate::transfers::Step;
 
-/// How long the node counts as there after it was heard of last.
+/// How long the node counts as present after it was last heard of.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// What is wanted is looked at as often, whatever the watch says.
+/// How often *wanted* records are looked at, whatever the watch reports.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Records and files of jobs are brought in line as often.
+/// How often records and files of jobs are brought in line.
 const JOBS_LOOK: Duration = Duration::from_secs(2);
 
-/// What has not ended in its time is looked at again after this.
+/// When work that has not ended in its time is looked at again.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Transfers that have ended, and whose instance is gone, are told of for so long.
+/// How long ended transfers of a gone instance are remembered.
 const REMEMBERED: u64 = 7 * 24 * 60 * 60;
 
-/// So many transfers that are done are told of, of each user; of more, only the last.
+/// How many done transfers are remembered for each user; beyond that, only the last ones.
 const DONE_MAX: usize = 1000;
 
-/// So often a node tells what its clock says.
+/// How often a node announces the time of its clock.
 const CLOCK_EVERY: Duration = Duration::from_secs(300);
 
-/// So often it is written down how much time has passed.
+/// How often the time seen is written down.
 const TIME_EVERY: Duration = Duration::from_secs(60);
 
-/// So much clocks may be apart before one of them decides alone that something has expired.
+/// How far clocks may be apart before one of them alone no longer decides that an instance has expired.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
 
-/// The registry may be away when the daemon starts: it is asked again until then.
+/// How long the daemon keeps asking a registry that is away when it starts.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running transfer, as far as this daemon knows.
@@ -80,18 +80,18 @@ pub struct Node {
     pub(crate) hands: Arc<dyn Hands>,
     pub(crate) crew: Arc<Crew>,
     pub(crate) clock: Arc<Clock>,
-    /// When it was written down last how much time has passed, and what was doubted of the clock then.
+    /// When the time seen was last written down, and the doubt of the clock then.
     time_noted: Mutex<(Option<Instant>, Option<Doubt>)>,
     lease: Mutex<Option<Box<dyn Lease>>>,
-    /// When the others were told last what this node's clock says.
+    /// When this node's time was last announced to the others.
     clock_told: Mutex<Option<Instant>>,
-    /// Held while a space's door is opened for a transfer that begins, or shut since none is there.
+    /// Held while a space's door is opened for a transfer that begins, or shut since none uses it.
     doors: Mutex<()>,
     live: Mutex<BTreeMap<String, Arc<Live>>>,
-    /// Transfers that stood still when they were looked at last, and how far they were.
+    /// The progress of transfers that stood still when they were looked at last.
     still: Mutex<BTreeMap<String, Moved>>,
     over: Over,
-    /// Instances of which the log has said that they end soon, and when.
+    /// Instances whose approaching end is in the log, and that end.
     warned: Mutex<BTreeMap<String, u64>>,
     scheduler: Option<Scheduler>,
     since: u64,
@@ -121,7 +121,7 @@ impl Node {
         Ok(node)
     }
 
-    /// One that does nothing by itself.
+    /// Opens a node that does nothing by itself.
     pub(crate) fn open(
         config: NodeConfig,
         registry: Arc<dyn Registry>,
@@ -154,7 +154,7 @@ impl Node {
         }))
     }
 
-    /// Refused if there are pools and none of them can be used.
+    /// Opens the pools. Refused if there are pools and none of them can be used.
     pub(crate) fn open_pools(&self) -> Result<()> {
         let pools = &self.config.pools;
         let mut bad = pools.iter().filter_map(|pool| self.attend_pool(pool).err());
@@ -186,22 +186,22 @@ impl Node {
         Desk::new(self.book.clone(), limits, root, self.clock.clone())
     }
 
-    /// What this daemon is to a scheduler, if it is anything.
+    /// The state of this daemon for a scheduler, if it serves one.
     pub fn scheduler(&self) -> Option<&Scheduler> {
         self.scheduler.as_ref()
     }
 
-    /// Stops tending. What it has made stays, and is taken up by the next daemon.
+    /// Stops tending. Instances and transfers stay, and the next daemon takes them up.
     pub fn stop(&self, patience: Duration) {
         self.stopping.store(true, Relaxed);
-        // Also after a panic elsewhere: nothing is to keep the node from going.
+        // Also after a panic elsewhere: nothing is to keep the node from ending.
         self.live.lock_anyway().values().for_each(|live| live.stop.leave());
         self.crew.ring();
         let deadline = Instant::now() + patience;
         while !self.crew.is_idle() && Instant::now() < deadline {
             self.crew.wait(Duration::from_millis(50));
         }
-        // The node is not there any more: others need not wait for the lease to run out.
+        // The node is gone: others need not wait for the lease to run out.
         self.lease.lock_anyway().take();
     }
 
@@ -209,14 +209,14 @@ impl Node {
         self.stopping.load(Relaxed)
     }
 
-    /// How far a transfer is that this node carries out.
+    /// The progress of a transfer that this node carries out.
     pub fn live(&self, id: &str) -> Option<Moved> {
         let live = self.live.lock().get(id)?.clone();
         let moved = live.moved.lock().clone();
         Some(moved)
     }
 
-    /// It guards nothing but the turn, and a door that a panic left as it was is minded again.
+    /// The lock guards only the turn, and a door that a panic left as it was is minded again.
     #[track_caller]
     pub(crate) fn lock_doors(&self) -> MutexGuard<'_, ()> {
         self.doors.lock_anyway()
@@ -232,7 +232,8 @@ impl Node {
         self.still.lock()
     }
 
-    /// How far it was. It does not stand still any more, unless somebody says so.
+    /// Ends a live transfer and returns its progress. It no longer counts as standing still, unless that is noted
+    /// anew.
     pub(crate) fn end_live(&self, transfer: &Transfer) -> Moved {
         self.lock_still().remove(&transfer.id);
         let live = self.live.lock().remove(&transfer.id).unwrap_or_default();
@@ -246,14 +247,14 @@ impl Node {
         }
     }
 
-    /// Rings when something is wanted that was not.
+    /// Rings when a *wanted* record changes.
     fn listen(self: &Arc<Node>) {
         while !self.is_stopping() {
             let Ok(mut watch) = self.book.watch(keys::WANTED) else {
                 lock::sleep(LOOK);
                 continue;
             };
-            // Whatever ends the watch, a new one begins with what is there then.
+            // Whatever ends the watch, a new one begins from the state at that time.
             while let Ok(seen) = watch.next(LOOK) {
                 match seen {
                     _ if self.is_stopping() => return,
@@ -285,7 +286,7 @@ impl Node {
         }
     }
 
-    /// On the scheduler's machine alone.
+    /// Tidies jobs, on the scheduler's machine alone.
     fn tidy_jobs(self: &Arc<Node>) {
         let Some(here) = &self.scheduler else { return };
         let desk = self.desk();
@@ -314,7 +315,7 @@ impl Node {
         self.tell_clock()?;
         self.offer_pools();
         let wanted = Wanted::of(&self.book)?;
-        // After the look: what an older or another registry does not want is not removed by its word.
+        // After the look: an older or another registry must not have instances removed because it does not want them.
         self.local.note_revision(&known(&self.book)?)?;
         self.offer_instances(&wanted)?;
         let transfers = self.desk().transfers_known()?;
@@ -331,12 +332,12 @@ impl Node {
         Ok(())
     }
 
-    /// What a slow disk keeps waiting is this pool alone.
+    /// Has each pool attended in a thread of its own: a slow disk holds up only its own pool.
     fn offer_pools(self: &Arc<Node>) {
         for pool in &self.config.pools {
             let (node, config) = (self.clone(), pool.clone());
             self.crew.offer(&format!("pool {}", pool.name), 0, move || {
-                // What is wrong is told where it is found.
+                // The fault is reported where it is found.
                 let _ = node.attend_pool(&config);
                 Next::After(LOOK)
             });
@@ -362,8 +363,8 @@ impl Node {
         let here = |instance: &&Instance| instance.nodes.contains(&self.config.name);
         let mut due: Vec<Instance> = wanted.instances.values().filter(here).cloned().collect();
         let known: BTreeSet<String> = due.iter().map(|instance| instance.id.clone()).collect();
-        // What was begun here and is wanted no more, not even as something to be removed. What is not
-        // understood may be wanted.
+        // Instances that were begun here and are wanted no more, not even for removal. An instance whose record is
+        // not understood may be wanted.
         let forgotten = self.local.instances()?.into_iter();
         due.extend(
             forgotten
@@ -400,7 +401,7 @@ impl Node {
                 }
                 _ => {
                     self.stop_live(&transfer.id);
-                    // If it is not running, nobody hears that.
+                    // If the transfer is not running, the signal has no receiver.
                     Box::new(move || node.say_stopped(&transfer))
                 }
             };
@@ -412,7 +413,7 @@ impl Node {
     fn tend_and_tell(&self, instance: &Instance) -> Next {
         match self.tend(instance) {
             Ok(next) => next,
-            // It is under way, and no thread waits for it.
+            // The work is under way, and no thread waits for it.
             Err(error) if error.kind() == Kind::TimedOut => {
                 if let Err(error) = self.tell_slow(instance, &error.to_string()) {
                     tracing::warn!("instance {}: telling so: {error}", instance.id);
@@ -429,8 +430,8 @@ impl Node {
         }
     }
 
-    /// Says of named instances of this node whose time is over that they are to go. A clock that is doubted, or ahead
-    /// of all others, decides nothing.
+    /// Orders that expired named instances of this node go. A clock that is doubted, or ahead of all others, decides
+    /// nothing.
     pub(crate) fn expire(&self, wanted: &Wanted) -> Result<()> {
         let time = self.clock.time().seconds;
         for instance in wanted.instances.values() {
@@ -449,7 +450,7 @@ impl Node {
         Ok(())
     }
 
-    /// Says once of each instance of this node, and of each end that it is given, that it comes soon.
+    /// Logs once for each instance of this node, and for each end that it is given, that the end comes soon.
     pub(crate) fn warn_of_ends(&self, wanted: &Wanted) {
         let time = self.clock.time().seconds;
         let here = |instance: &&Instance| instance.nodes.contains(&self.config.name);
@@ -466,7 +467,7 @@ impl Node {
         }
     }
 
-    /// By what other nodes have told of theirs.
+    /// Whether this node's clock is ahead of those that other nodes have announced.
     pub(crate) fn clock_is_ahead(&self, time: u64) -> Result<Option<String>> {
         let newest = self.other_clocks()?.into_iter().max();
         Ok(newest.and_then(|newest| apart(time, newest)).map(|ahead| {
@@ -474,7 +475,8 @@ impl Node {
         }))
     }
 
-    /// Whether it is far from all of them, on either side: one node's clock that is wrong is no other's fault.
+    /// Whether this clock is far from all others, on either side: another node's wrong clock is not this node's
+    /// fault.
     pub(crate) fn clock_is_off(&self, time: u64) -> Result<bool> {
         let others = self.other_clocks()?;
         Ok(!others.is_empty() && !agrees_with_one(time, &others))
@@ -486,9 +488,9 @@ impl Node {
         Ok(others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).collect())
     }
 
-    /// Writes down how much time has passed, and says so when the clock is not believed any more, or again.
+    /// Writes down the time seen, and logs when the clock is no longer believed, or believed again.
     pub(crate) fn keep_time(&self) -> Result<()> {
-        // Set last, as are the next two.
+        // The value is set last, like the next two.
         let mut noted = self.time_noted.lock_anyway();
         if self.clock.time().doubt.is_some()
             && agrees_with_one(self.clock.wall(), &self.other_clocks()?)
@@ -513,7 +515,7 @@ impl Node {
         Ok(())
     }
 
-    /// Tells what this node's clock says, from time to time.
+    /// Announces this node's time, from time to time.
     fn tell_clock(&self) -> Result<()> {
         let mut told = self.clock_told.lock_anyway();
         if told.is_some_and(|told| told.elapsed() < CLOCK_EVERY) {
@@ -527,7 +529,7 @@ impl Node {
         Ok(())
     }
 
-    /// Forgets transfers that ended long ago, and of those that are done all but the last.
+    /// Forgets transfers that ended long ago, and of those that are done all but the last ones.
     pub(crate) fn forget_transfers(
         &self,
         wanted: &Wanted,
@@ -542,7 +544,7 @@ impl Node {
             let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
             let gone = !wanted.may_have(transfer);
             if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
-                // Its job may ask; not for as long as a named instance may live.
+                // Its job may ask for it; not for as long as a named instance may live.
                 let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
                 if spent && ended < old {
                     self.forget_transfer(&transfer.id)?;
@@ -587,16 +589,16 @@ impl Node {
             pid: std::process::id(),
             boot: boot_id(),
             since: self.since,
-            // One that is doubted vouches for no other (C4).
+            // A doubted clock vouches for no other (C4).
             clock: if self.clock.time().doubt.is_some() { 0 } else { self.clock.wall() },
         }
     }
 
-    /// Writes that the node is there; refused if another daemon has its name.
+    /// Writes the node's record; refused if another daemon has its name.
     fn claim_name(&self, lease: &dyn Lease) -> Result<()> {
         let (key, mine) = (keys::node(&self.config.name), self.record());
         let deadline = Instant::now() + START_PATIENCE;
-        // The record of the daemon before us stays until its lease runs out.
+        // The record of the previous daemon stays until its lease runs out.
         while let Some(other) = self.book.read::<NodeRecord>(&key)? {
             if is_ours(&other, &mine) {
                 break;
@@ -625,7 +627,7 @@ impl Node {
 /// The instances that are wanted.
 pub(crate) struct Wanted {
     pub instances: BTreeMap<String, Instance>,
-    /// What a newer node has written and this one does not understand.
+    /// Instances that a newer node has written and this one does not understand.
     pub unread: BTreeSet<String>,
 }
 
@@ -640,7 +642,7 @@ impl Wanted {
         self.instances.contains_key(id) || self.unread.contains(id)
     }
 
-    /// Whether a transfer's instance is there, as far as this version understands it.
+    /// Whether a transfer's instance exists, as far as this version understands it.
     fn may_have(&self, transfer: &Transfer) -> bool {
         let instance = self.instances.get(&transfer.instance);
         instance.is_some_and(|instance| transfer.belongs_to(instance))
@@ -653,18 +655,18 @@ impl Wanted {
     }
 }
 
-/// Whether one of `others` told the same time, as far as clocks may be apart.
+/// Whether one of `others` announced the same time, within the tolerance for clocks.
 fn agrees_with_one(time: u64, others: &[u64]) -> bool {
     others.iter().any(|told| apart(time, *told).or(apart(*told, time)).is_none())
 }
 
-/// By how much one time is later than another that was told some time ago, if by more than clocks may be.
+/// By how much one time is later than another that was announced some time ago, if that is beyond the tolerance.
 fn apart(later: u64, told: u64) -> Option<u64> {
     let may_be = (CLOCK_EVERY + CLOCKS_APART).as_secs();
     Some(later.saturating_sub(told)).filter(|apart| *apart > may_be)
 }
 
-/// The daemon before us on this machine, or ourselves with a lease that ran out.
+/// Whether the record is from the previous daemon on this machine, or from this one with a lease that ran out.
 fn is_ours(other: &NodeRecord, mine: &NodeRecord) -> bool {
     other.boot == mine.boot && (other.pid == mine.pid || !is_running(other.pid))
 }
@@ -679,7 +681,7 @@ fn known(book: &Book) -> Result<Known> {
     Ok(Known { cluster: cluster.cluster, revision: cluster.revision.0 })
 }
 
-/// Changes when what is wanted changes.
+/// A number that changes when the record changes.
 fn version(record: &impl serde::Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
     written(record).hash(&mut hasher);

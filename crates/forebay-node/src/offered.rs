@@ -1,5 +1,5 @@
-//! The pools of the node: those that can be used, and why others cannot. One that is bad costs only
-//! what is in it.
+//! The pools of the node: those that can be used, and why others cannot. A bad pool costs only its own
+//! contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::records::{PoolRecord, keys};
 #[derive(Default)]
 struct Offered {
     pool: Option<Arc<PoolHere>>,
-    /// Why it could not be used when it was looked at last.
+    /// Why the pool could not be used when it was looked at last.
     fault: Option<String>,
 }
 
@@ -58,8 +58,8 @@ impl Pools {
         }
     }
 
-    /// Opens a pool if it is not open, says what it offers, and goes on with deleting. What is wrong with
-    /// it is on record, so that nothing new is granted there.
+    /// Opens a pool if it is not open, announces what it offers, and goes on with deleting. A fault is
+    /// recorded, and nothing new is granted there.
     pub fn attend(
         &self,
         config: &PoolConfig,

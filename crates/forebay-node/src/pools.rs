@@ -1,4 +1,4 @@
-//! A pool of this node as instances see it: what it offers, and what is made of it for one of them.
+//! A pool of this node as instances see it: what it offers, and what is made in it for an instance.
 
 use std::time::Duration;
 
@@ -16,14 +16,13 @@ use crate::space::{
 };
 use crate::tend::make_mount_point;
 
-/// Below the directory of a pool, the tiers of its caches.
+/// The directory of a pool's cache tiers.
 pub const TIERS: &str = "tiers";
 
 pub struct PoolHere {
     config: PoolConfig,
     pool: Pool,
-    /// What it may grant, as first found: free space comes and goes, a capacity that is promised
-    /// does not.
+    /// The capacity, as first found: free space comes and goes, a promised capacity does not.
     capacity: Mutex<Option<u64>>,
 }
 
@@ -36,12 +35,12 @@ impl PoolHere {
         Ok(PoolHere { config: config.clone(), pool, capacity: Mutex::new(Rank::Capacity, None) })
     }
 
-    /// As its mark has it.
+    /// The id in the pool's mark.
     pub fn id(&self) -> &str {
         self.pool.id()
     }
 
-    /// What the node says of it.
+    /// The record that the node writes of the pool.
     pub fn record(&self, book: &Book, node: &str) -> Result<PoolRecord> {
         let offers = self.pool.probe();
         let has = offers.iter().filter(|offer| offer.missing.is_none());
@@ -65,7 +64,8 @@ impl PoolHere {
     }
 
     fn capacity(&self, book: &Book, node: &str) -> Result<u64> {
-        // Set once the registry has answered: a panic before that leaves nothing half done.
+        // The value is set once the registry has answered: a panic before that leaves nothing half
+        // done.
         let mut known = self.capacity.lock_anyway();
         if let Some(capacity) = *known {
             return Ok(capacity);
@@ -74,7 +74,7 @@ impl PoolHere {
         let ledger: Ledger = book.read(&key)?.unwrap_or_default();
         let told: Option<PoolRecord> = book.read(&keys::pool(node, &self.config.name))?;
         let capacity = match (self.config.capacity, told) {
-            // What an earlier daemon found stands, since it was granted from.
+            // The capacity that an earlier daemon found stands, since room was granted from it.
             (None, Some(told)) => told.capacity,
             _ => self.config.capacity_of(self.pool.free()?, ledger.granted()),
         };
@@ -94,7 +94,8 @@ impl PoolHere {
         Ok(capacity)
     }
 
-    /// Makes a private space, or confirms the one there is; says by what its capacity holds.
+    /// Makes a private space, or confirms an existing one; returns the means by which its capacity
+    /// holds.
     pub fn make_space(&self, instance: &Instance) -> Result<String> {
         let spec = space_of(instance)?;
         if let Some(parent) = spec.mount_at.parent() {
@@ -103,7 +104,7 @@ impl PoolHere {
         Ok(self.pool.make(&spec)?.means.to_string())
     }
 
-    /// Mounts a space again that is there and does not show, as after a restart of the machine.
+    /// Mounts an existing space again, as after a restart of the machine.
     pub fn bring_back(&self, instance: &Instance) -> Result<()> {
         match self.pool.adopt(&instance.id.parse()?)? {
             State::Ready(_) => Ok(()),
@@ -114,12 +115,12 @@ impl PoolHere {
         }
     }
 
-    /// Whether what a space held is gone for good.
+    /// Whether the contents of a space are gone for good.
     pub fn is_lost(&self, instance: &Instance) -> Result<bool> {
         self.pool.is_lost(&instance.id.parse()?)
     }
 
-    /// Lets the owner of a space in, or nobody.
+    /// Admits the owner of a space, or only root.
     pub fn set_door(&self, instance: &Instance, door: Door) -> Result<()> {
         self.pool.set_door(&instance.id.parse()?, door)
     }
@@ -140,12 +141,12 @@ impl PoolHere {
         self.pool.swap_state(&instance.id.parse()?)
     }
 
-    /// Turns a swap file off, if that can be done in this time.
+    /// Turns a swap file off, if that succeeds within this time.
     pub fn swap_off(&self, instance: &Instance, within: Duration) -> Result<()> {
         self.pool.swap_off(&instance.id.parse()?, within)
     }
 
-    /// Takes away what there is of an instance. A tier has nothing dirty any more (T2).
+    /// Removes everything of an instance. A tier has no dirty bytes any more by then (T2).
     pub fn remove(&self, id: &str) -> Result<()> {
         let id: Id = id.parse()?;
         let removal: Removal = self.pool.remove(&id)?;
@@ -156,7 +157,7 @@ impl PoolHere {
         Ok(())
     }
 
-    /// What of an instance still holds room, though it was removed.
+    /// The parts of a removed instance that still hold room.
     pub fn left_of(&self, id: &str) -> Result<Option<String>> {
         let left = self.pool.leftovers()?;
         let of_it = left.iter().filter(|left| left.id.as_str() == id);
@@ -172,7 +173,7 @@ impl PoolHere {
     }
 }
 
-/// The space that an instance is, as the pool makes it.
+/// The space of an instance, as the pool makes it.
 pub fn space_of(instance: &Instance) -> Result<SpaceSpec> {
     let wish = instance.space.clone().unwrap_or_default();
     let at = instance.mountpoint.clone().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! What the registry holds of instances and transfers: readable keys, JSON values.
+//! The registry's records of instances and transfers: readable keys, JSON values.
 //!
-//! State goes one way: *wanted* is written by whoever asks, *actual* by the node that makes it so.
+//! State goes one way: a request writes *wanted*, the node that makes it real writes *actual*.
 //! A record with a field that this version does not know is refused, not half understood.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ mod options;
 
 pub use options::{Attribute, Existing, Preserve, THREADS_MAX, TransferOptions};
 
-/// Whose an instance or a transfer is.
+/// The owner of an instance or a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
     pub uid: u32,
@@ -32,8 +32,7 @@ pub enum Life {
     Named { expires: Option<u64> },
 }
 
-/// A job of a scheduler. A job that is run again, and another one that has its number, is a new
-/// incarnation.
+/// A job of a scheduler. A job that runs again is a new incarnation, and so is another job with the same number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobKey {
@@ -44,8 +43,8 @@ pub struct JobKey {
 }
 
 impl JobKey {
-    /// What names of its instances begin with: one of many below the mount root, so the cluster's name
-    /// is only in the record.
+    /// The prefix of the names of the job's instances: one of many below the mount root. The cluster's name is only
+    /// in the record.
     pub fn name(&self) -> String {
         match self.incarnation {
             1 => format!("job-{}", self.id),
@@ -58,14 +57,14 @@ impl JobKey {
 #[serde(rename_all = "kebab-case")]
 pub enum Want {
     Here,
-    /// Bring home what was asked for and what is dirty, then remove.
+    /// Stage out and flush, then remove.
     Gone,
-    /// The same, but free the node at once: what is not home waits in the tier.
+    /// As `Gone`, but free the node at once: files that are not home wait in the tier.
     GoneInHurry,
 }
 
-/// The file system that holds a backing store, as the node that was asked sees it. Another node on
-/// which the path is on something else has not mounted it.
+/// The file system that holds a backing store, as the asked node sees it. If the path is on another one on some node,
+/// that node has not mounted it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSystem {
@@ -87,17 +86,17 @@ pub struct Instance {
     pub life: Life,
     pub nodes: Vec<String>,
     pub pool: String,
-    /// What its owner may fill, on each node.
+    /// The bytes that the owner may fill, on each node.
     pub capacity: u64,
-    /// What each node has granted for it: the capacity and what holds it, in whole grains.
+    /// The bytes that each node has granted: the capacity and its overhead, in whole grains.
     pub bytes: u64,
-    /// Where it shows on each node; `None` for swap.
+    /// The mount point on each node; `None` for swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mountpoint: Option<PathBuf>,
-    /// Of a cache.
+    /// Set for a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<Backing>,
-    /// Of a private space.
+    /// Set for a private space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SpaceWish>,
     /// Seconds since 1970.
@@ -105,17 +104,16 @@ pub struct Instance {
     pub want: Want,
 }
 
-/// Who has named something with an end is told in good time: so long before, or in the last quarter of
-/// what lives shorter.
+/// How long before its end the owner of a named instance is warned; for a shorter life, in its last quarter.
 const WARN_BEFORE: u64 = 24 * 60 * 60;
 
 impl Instance {
-    /// Whether it is a named one whose time is over.
+    /// Whether this is a named instance whose time is over.
     pub fn has_expired(&self, time: u64) -> bool {
         matches!(self.life, Life::Named { expires: Some(at) } if at <= time)
     }
 
-    /// What is left of its life, in seconds, if it ends by itself and soon.
+    /// The rest of its life, in seconds, if it ends by itself and soon.
     pub fn ends_soon(&self, now: u64) -> Option<u64> {
         let Life::Named { expires: Some(at) } = self.life else { return None };
         let (left, lasts) = (at.saturating_sub(now), at.saturating_sub(self.created));
@@ -137,15 +135,15 @@ pub struct Backing {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpaceWish {
-    /// By what the capacity is to hold; the pool's choice if not said.
+    /// The means by which the capacity is to hold; the pool's choice if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub means: Option<String>,
-    /// Of an image: `ext4` or `xfs`; `ext4` if not said.
+    /// For an image: `ext4` or `xfs`; `ext4` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inodes: Option<u64>,
-    /// Permissions of its root; 0700 if not said.
+    /// The permissions of the root directory; 0700 if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
 }
@@ -156,9 +154,9 @@ pub enum State {
     #[default]
     Making,
     Ready,
-    /// It goes: what is not home is brought home first.
+    /// The instance goes: files that are not home are brought home first.
     Leaving,
-    /// It could not be made or removed; `why` says what is in the way. Tried again.
+    /// The instance could not be made or removed; `why` gives the reason. Tried again.
     Failed,
 }
 
@@ -173,43 +171,43 @@ impl State {
     }
 }
 
-/// `actual/instances/ID/NODE`: what a node has made of an instance. The key goes when nothing of the
-/// instance is left there.
+/// `actual/instances/ID/NODE`: the state of an instance on a node. The key goes when nothing of the instance is left
+/// there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actual {
     pub state: State,
-    /// How the capacity holds, such as `image-ext4`.
+    /// The means by which the capacity holds, such as `image-ext4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub means: Option<String>,
-    /// What is in the way, or what is waited for.
+    /// The obstacle, or what the instance waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Seconds since 1970.
     pub since: u64,
-    /// Nothing of it is waited for any more: no transfer of it is taken up from here on.
+    /// The instance waits for nothing any more: from here on none of its transfers is taken up again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub going: bool,
-    /// It goes when its owner has said what becomes of what is not home: nothing else is waited for.
+    /// The instance waits only for its owner's decision about the files that are not home.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
 }
 
-/// `pools/NODE/POOL`: what a node offers.
+/// `pools/NODE/POOL`: the offer of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
     pub capacity: u64,
     /// Capacity is granted in multiples of this.
     pub grain: u64,
-    /// By what the capacity of private spaces can hold there, the best first.
+    /// The means by which the capacity of private spaces can hold there, the best first.
     pub means: Vec<String>,
-    /// Which file systems an image can hold there, the best first.
+    /// The file systems that an image can hold there, the best first.
     #[serde(default)]
     pub systems: Vec<String>,
-    /// Why other means cannot be had.
+    /// Why other means are not available.
     #[serde(default)]
     pub lacks: Vec<String>,
     pub swap: bool,
-    /// Held by what was removed and is not gone yet; part of what is granted.
+    /// Bytes held by instances that were removed and are not gone yet; part of the granted bytes.
     pub leftover_bytes: u64,
     /// Why nothing can be made there now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,16 +221,17 @@ pub struct NodeRecord {
     pub address: Option<String>,
     pub version: String,
     pub pid: u32,
-    /// Of the kernel that runs there.
+    /// The boot id of the running kernel.
     pub boot: String,
     /// Seconds since 1970.
     pub since: u64,
-    /// What its clock said when it told this, seconds since 1970: other nodes compare theirs. 0 if it is not known to be right.
+    /// The time of the node's clock when it wrote this, seconds since 1970: other nodes compare theirs. 0 if it is
+    /// not known to be right.
     #[serde(default)]
     pub clock: u64,
 }
 
-/// `wanted/nodes/NODE`: there while a node is to take nothing new.
+/// `wanted/nodes/NODE`: exists while a node is to take nothing new.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDrain {
     pub since: u64,
@@ -251,9 +250,9 @@ pub enum When {
 #[serde(rename_all = "lowercase")]
 pub enum TransferWant {
     Done,
-    /// Stopped where it is; what was copied stays.
+    /// Stopped where it is; copied files stay.
     Cancelled,
-    /// Not to be done at the end any more.
+    /// No longer to be carried out at the end.
     Revoked,
 }
 
@@ -263,7 +262,7 @@ pub enum What {
     File,
     Directory,
     List,
-    /// A file or a directory, whichever the source is found to be when it is carried.
+    /// A file or a directory, as found when the transfer is carried out.
     Any,
 }
 
@@ -273,13 +272,13 @@ pub enum What {
 pub struct Transfer {
     pub id: String,
     pub instance: String,
-    /// Who carries it out.
+    /// The node that carries it out.
     pub node: String,
     pub direction: Direction,
     pub what: What,
-    /// Absolute; of a stage-out as it shows in the instance.
+    /// Absolute; for a stage-out the path in the instance.
     pub source: PathBuf,
-    /// Absolute; of a stage-in as it shows in the instance.
+    /// Absolute; for a stage-in the path in the instance.
     pub destination: PathBuf,
     pub when: When,
     pub owner: Owner,
@@ -291,13 +290,13 @@ pub struct Transfer {
     /// Raised by each `resume`.
     #[serde(default)]
     pub attempt: u32,
-    /// It was taken up after its instance was told to hurry, which does not stop it then.
+    /// The transfer was taken up after its instance was told to hurry, and the hurry does not stop it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub after_hurry: bool,
 }
 
 impl Transfer {
-    /// Whether it was ordered of this instance, and not of an earlier one of the same name.
+    /// Whether the transfer was ordered for this instance, and not for an earlier one of the same name.
     pub fn belongs_to(&self, instance: &Instance) -> bool {
         self.instance == instance.id
             && self.owner == instance.owner
@@ -316,7 +315,7 @@ impl Transfer {
         self.instance == instance && node.is_none_or(|node| self.node == node)
     }
 
-    /// Whether nothing of it can be of use any more: it is done, or nobody waits for what it left.
+    /// Whether the transfer can be of no use any more: it is done, or its leftovers are not waited for.
     pub fn is_spent(&self, actual: &TransferActual) -> bool {
         let left = self.direction == Direction::Out && self.want != TransferWant::Revoked;
         actual.attempt == self.attempt
@@ -327,7 +326,7 @@ impl Transfer {
             }
     }
 
-    /// Of the names in it, which are as long as its user likes.
+    /// The length of the names in it, which its user chooses.
     pub fn names_bytes(&self) -> usize {
         let paths = self.source.as_os_str().len() + self.destination.as_os_str().len();
         paths + self.options.names_bytes()
@@ -337,7 +336,7 @@ impl Transfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransferState {
-    /// For its instance, or for its turn.
+    /// Waits for its instance, or for its turn.
     Waiting,
     Running,
     Done,
@@ -373,36 +372,36 @@ pub struct TransferActual {
     pub failures: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Of its state; seconds since 1970.
+    /// When the state began; seconds since 1970.
     pub since: u64,
-    /// The attempt that this is said of.
+    /// The attempt to which this applies.
     #[serde(default)]
     pub attempt: u32,
-    /// Files that a stage-in left, at most [`FAILED_NAMED_MAX`]; of a stage-out the manifest has them.
+    /// Files that a stage-in left, at most [`FAILED_NAMED_MAX`]; for a stage-out they are in the manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedFile>,
-    /// What was left out on purpose, or could not be taken along: how often.
+    /// How many files or attributes were left out on purpose, or could not be taken along.
     #[serde(default)]
     pub noted: u64,
-    /// The first of it, at most [`NOTES_MAX`].
+    /// The first of those notes, at most [`NOTES_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Of its end.
+    /// Set at its end.
     #[serde(default, skip_serializing_if = "How::is_nothing")]
     pub how: How,
 }
 
-/// How the files of a transfer got there, of its last attempt.
+/// How the last attempt of a transfer got its files there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct How {
-    /// Files that were there.
+    /// Files that existed already.
     pub kept_files: u64,
     /// Sizes of files that share the blocks of their source.
     pub cloned_bytes: u64,
-    /// What the kernel copied, or the file system's server.
+    /// Bytes that the kernel copied, or the file system's server.
     pub in_kernel_bytes: u64,
-    /// What was read and written.
+    /// Bytes that were read and written.
     pub copied_bytes: u64,
 }
 
@@ -412,15 +411,15 @@ impl How {
     }
 }
 
-/// They show what kind of thing it is.
+/// A few notes show the kind of obstacle.
 pub const NOTES_MAX: usize = 10;
 
-/// With names as long as may be this is a third of what etcd takes in one value.
+/// With names of the maximum length this is a third of what etcd takes in one value.
 pub const FAILED_NAMED_MAX: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedFile {
-    /// Of the source, from where the transfer begins.
+    /// The path below the source of the transfer.
     pub path: String,
     pub why: String,
 }
@@ -432,12 +431,12 @@ pub struct Missing {
     pub bytes: u64,
     pub why: String,
     pub owner: Owner,
-    /// The transfer that was to bring it home; `None` for what is dirty in a cache.
+    /// The transfer that was to bring the file home; `None` for a dirty file in a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<String>,
-    /// Since when it waits, seconds since 1970.
+    /// Since when the file waits, seconds since 1970.
     pub since: u64,
-    /// When it is dropped; never, for what is dirty in a cache.
+    /// When the file is dropped; `None` for a dirty file in a cache, which is never dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u64>,
 }
@@ -446,7 +445,7 @@ pub mod keys {
     //! The keys, below the prefix of the cluster.
 
     pub const NODES: &str = "nodes/";
-    /// When each node was heard of last, seconds since 1970: unlike `nodes/`, it outlasts the lease.
+    /// When each node was last heard of, seconds since 1970: unlike `nodes/`, it outlasts the lease.
     pub const HEARD: &str = "heard/";
     pub const POOLS: &str = "pools/";
     pub const LEDGER: &str = "ledger/";
@@ -470,7 +469,7 @@ pub mod keys {
         format!("{}{:06}", jobs_of(&key.cluster, &key.id), key.incarnation)
     }
 
-    /// Of all its nodes.
+    /// The prefix for all nodes of the job.
     pub fn released_all(key: &super::JobKey) -> String {
         format!("{ACTUAL_JOBS}{}/{}/{:06}/", key.cluster, key.id, key.incarnation)
     }
@@ -507,7 +506,7 @@ pub mod keys {
         format!("{WANTED_INSTANCES}{id}")
     }
 
-    /// Of all nodes.
+    /// The prefix for all nodes of the instance.
     pub fn actual_instance_all(id: &str) -> String {
         format!("{ACTUAL_INSTANCES}{id}/")
     }
@@ -524,12 +523,12 @@ pub mod keys {
         format!("{ACTUAL_TRANSFERS}{id}")
     }
 
-    /// Of one instance on a node.
+    /// The prefix for one instance on a node.
     pub fn manifest_of(node: &str, instance: &str) -> String {
         format!("{MANIFEST}{node}/{instance}/")
     }
 
-    /// What a transfer has left, or what is dirty.
+    /// The lines of one transfer, or of a cache's dirty files.
     pub fn manifest(node: &str, instance: &str, who: &str) -> String {
         format!("{}{who}", manifest_of(node, instance))
     }

@@ -1,12 +1,12 @@
-//! Private spaces, tiers of caches and swap files: what is made on a node's flash for an instance.
+//! Private spaces, tiers of caches and swap files: what a node makes on its flash for an instance.
 //!
-//! A [`Pool`] is a directory of the flash. It makes a [`Space`] by the best [`Means`] there is,
+//! A [`Pool`] is a directory of the flash. It makes a [`Space`] by the best available [`Means`],
 //! finds it again after a restart, and removes it; it knows no registry and no ledger.
 //!
-//! - P1: every call may be repeated. Killed between any two steps, it leaves what the next call of
-//!   [`Pool::make`], [`Pool::remove`] or [`Pool::sweep`] completes or takes away.
-//! - P2: a record is there before anything else of a space and goes after everything else of it, so
-//!   that what holds room is always known: see [`Pool::leftovers`].
+//! - P1: every call may be repeated. If killed between any two steps, it leaves what the next call
+//!   of [`Pool::make`], [`Pool::remove`] or [`Pool::sweep`] completes or removes.
+//! - P2: a record exists before anything else of a space and goes after everything else of it: it is
+//!   always known what holds room, see [`Pool::leftovers`].
 //! - P3: nothing is deleted by a path that a user controls.
 //! - P4: a space has its capacity, and no byte of its neighbors' room.
 
@@ -47,14 +47,14 @@ pub use sweep::{Leftover, Swept, Why};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Means {
-    /// A directory with a limit of its project: guards against accidents only, since its owner can
-    /// change a file's project.
+    /// A directory with a project limit: guards against accidents only, since its owner can change a
+    /// file's project.
     ProjectQuota,
-    /// A file system of its own in a file of the pool, wholly allocated.
+    /// A file system of its own in a file of the pool, fully allocated.
     Image,
     /// A file system of its own in memory.
     Tmpfs,
-    /// A directory without a limit; only where the pool says `enforce = false`.
+    /// A directory without a limit; only where the pool has `enforce = false`.
     Directory,
 }
 
@@ -80,36 +80,37 @@ pub struct Space {
     pub at: PathBuf,
     pub means: Means,
     pub capacity: u64,
-    /// What it takes of the pool (of memory, if that is its means): the capacity, and what a file
-    /// system of its own needs for itself.
+    /// The room that it takes of the pool (for a tmpfs, of memory): the capacity, and the overhead
+    /// of a file system of its own.
     pub room: u64,
 }
 
 /// How far a space is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing but its record is there.
+    /// Only its record exists.
     Recorded,
-    /// Its bytes are there: an image with a file system, a directory.
+    /// Its bytes exist: an image with a file system, or a directory.
     Made,
-    /// It is mounted, but was not yet said to be ready.
+    /// It is mounted, but not yet recorded as ready.
     Mounted,
 }
 
-/// What is there of an id.
+/// The state of an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Absent,
-    /// The next [`Pool::make`] completes it, [`Pool::remove`] takes it away.
+    /// The next [`Pool::make`] completes it, [`Pool::remove`] removes it.
     HalfMade(Step),
     Ready(Space),
-    /// It was ready, and what it held was memory and is gone: [`Pool::remove`] takes the rest away.
+    /// It was ready, and its contents were in memory and are gone: [`Pool::remove`] removes the
+    /// rest.
     Lost,
-    /// [`Pool::remove`] and [`Pool::sweep`] go on with it.
+    /// [`Pool::remove`] and [`Pool::sweep`] go on with the removal.
     Removing,
 }
 
-/// `None` where nobody counts.
+/// The use of a space; `None` where nothing counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     pub bytes: u64,
@@ -122,13 +123,13 @@ pub(crate) fn usage_error(message: impl Into<String>) -> Error {
     Error::new(Kind::Usage, message)
 }
 
-/// An error of the system with what was being done.
+/// An error of the system, with the action that failed.
 pub(crate) fn failed<E: Into<std::io::Error>>(what: impl fmt::Display) -> impl FnOnce(E) -> Error {
     move |e| Error::io(e.into(), what.to_string())
 }
 
-/// Runs `work` in a thread of its own; `None` if it goes on for longer than `limit`. It is then left
-/// to itself.
+/// Runs `work` in a thread of its own; `None` if it takes longer than `limit`. The thread then runs
+/// on by itself.
 pub(crate) fn within<T: Send + 'static>(
     limit: std::time::Duration,
     name: &str,

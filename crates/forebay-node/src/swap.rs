@@ -1,9 +1,9 @@
 //! Swap files of a pool, on while an instance needs them.
 //!
-//! - W1: swap is never left on unnoticed: what is on has a record, and keeps its grant until the
-//!   kernel says that it is off.
+//! - W1: swap is never left on unnoticed: swap that is on has a record, and keeps its grant until the kernel
+//!   says that it is off.
 //! - W2: whether a file is in use is asked of the file, not of the names in `/proc/swaps`: the kernel
-//!   refuses to allocate in a file it swaps to.
+//!   refuses to allocate in a file to which it swaps.
 //! - W3: a swap file has no holes, is 0600, and lies on ext4 or XFS itself: not in an image, whose
 //!   loop device needs memory to write, and not in memory.
 
@@ -27,14 +27,14 @@ use rustix::io::Errno;
 use crate::failpoint;
 use crate::space::{Ground, Id, Pool, Record, Stage, What, failed, open_file, usage_error};
 
-/// Below this a header and a few pages are all there is.
+/// A smaller file holds little but a header and a few pages.
 const BYTES_MIN: u64 = 1 << 20;
 
 /// linux/swap.h
 const PREFER: i32 = 0x8000;
 const PRIORITY_MAX: u16 = 0x7fff;
 
-/// `union swap_header`: behind 1024 bytes for a boot loader.
+/// `union swap_header`: follows 1024 bytes for a boot loader.
 const AT_VERSION: usize = 1024;
 const AT_LAST_PAGE: usize = 1028;
 const AT_UUID: usize = 1036;
@@ -48,16 +48,16 @@ pub struct Swap {
     pub bytes: u64,
 }
 
-/// What is there of an id's swap.
+/// The state of an id's swap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SwapState {
     Absent,
-    /// A file that is not in use: [`Pool::swap_on`] puts it in use, [`Pool::remove`] takes it away.
+    /// A file that is not in use: [`Pool::swap_on`] puts it in use, [`Pool::remove`] removes it.
     Off,
     On(Swap),
 }
 
-/// Calls of swapoff that are under way, by the file: a second call would only fail.
+/// Calls of swapoff that are under way, by file: a second call would only fail.
 type Calls = HashMap<PathBuf, Receiver<io::Result<()>>>;
 
 fn calls() -> &'static Mutex<Calls> {
@@ -66,10 +66,10 @@ fn calls() -> &'static Mutex<Calls> {
 }
 
 impl Pool {
-    /// Makes a swap file and puts it in use, or confirms the one there is.
+    /// Makes a swap file and puts it in use, or confirms an existing one.
     ///
-    /// `priority`, up to 32767: the higher is used first; without one the kernel chooses, below all
-    /// that were given. The kernel is never told to discard what it frees.
+    /// `priority`, up to 32767: higher ones are used first; without one the kernel chooses one below all
+    /// that were given. The kernel is never told to discard freed pages.
     pub fn swap_on(&self, id: &Id, bytes: u64, priority: Option<u16>) -> Result<Swap> {
         self.require_ground(id)?;
         let page = rustix::param::page_size() as u64;
@@ -116,13 +116,12 @@ impl Pool {
         }
     }
 
-    /// Takes a swap file out of use; what is in it comes back into memory. The file is left: see
-    /// [`Pool::remove`].
+    /// Takes a swap file out of use; its contents return to memory. The file is left: see [`Pool::remove`].
     ///
     /// # Errors
     ///
-    /// The swap is still on then, and keeps its grant. [`Kind::TimedOut`]: the kernel is at it, and
-    /// the next call waits for the same; ENOMEM: there is no memory to take back what is in it.
+    /// The swap is still on then, and keeps its grant. [`Kind::TimedOut`]: the kernel's call goes on, and
+    /// the next call here waits for it; ENOMEM: memory is too short to take back the contents.
     pub fn swap_off(&self, id: &Id, limit: Duration) -> Result<()> {
         let _turn = self.turn(id);
         let Some(file) = open_file(&self.inner.swap, id.as_str())? else { return Ok(()) };
@@ -189,7 +188,7 @@ impl Pool {
     }
 
     /// W3.
-    /// Why nothing can swap in this pool, if so.
+    /// Why swap is not possible in this pool, if it is not.
     pub fn swap_missing(&self) -> Result<Option<&'static str>> {
         Ok(match self.ground()? {
             Ground::Memory => Some("it is in memory itself"),
@@ -211,7 +210,7 @@ impl Pool {
 
     fn is_in_image(&self) -> Result<bool> {
         let stat = fs::fstat(&self.inner.root).map_err(failed(self.path().display()))?;
-        // The number of loop devices.
+        // The major number of loop devices.
         Ok(fs::major(stat.st_dev) == 7)
     }
 }
@@ -244,7 +243,7 @@ pub(crate) fn require_off(pool: &Pool, record: &Record) -> Result<()> {
     }
 }
 
-/// W2. To allocate what is allocated changes nothing in a file that is not in use.
+/// W2. Allocating an allocated range changes nothing in a file that is not in use.
 fn is_on(file: &File) -> io::Result<bool> {
     match file.metadata()?.len() {
         0 => Ok(false),
@@ -255,7 +254,7 @@ fn is_on(file: &File) -> io::Result<bool> {
     }
 }
 
-/// What `mkswap` writes.
+/// Writes the header as `mkswap` does.
 fn write_header(file: &File, bytes: u64) -> io::Result<()> {
     let size = rustix::param::page_size();
     let pages = u32::try_from(bytes / size as u64 - 1);
@@ -280,8 +279,8 @@ fn turn_on(path: &std::path::Path, priority: Option<u16>) -> io::Result<()> {
     check(unsafe { libc::swapon(path.as_ptr(), flags) })
 }
 
-/// In a process of its own: where memory is short, the kernel kills whoever takes swap out of use before all
-/// others, and that must not be the daemon.
+/// Runs swapoff in a process of its own: where memory is short, the kernel first kills the process that
+/// takes swap out of use, and that must not be the daemon.
 fn turn_off(path: &std::path::Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: the child makes system calls only, and ends.
@@ -299,7 +298,7 @@ fn turn_off(path: &std::path::Path) -> io::Result<()> {
     }
 }
 
-/// What the process that ended says of swapoff.
+/// The result of swapoff, from the process that ended.
 fn ended(child: libc::pid_t) -> io::Result<()> {
     let mut status = 0;
     // SAFETY: the kernel writes one integer.
@@ -312,7 +311,7 @@ fn ended(child: libc::pid_t) -> io::Result<()> {
     match libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)) {
         Some(0) => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(error)),
-        // The kernel has killed it, for want of memory.
+        // The kernel has killed the process, for want of memory.
         None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
     }
 }
@@ -321,7 +320,7 @@ fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the call under way, or a new one, comes to; `None` if it goes on.
+/// The result of the call under way, or of a new one; `None` if it goes on.
 fn bounded_off(path: &std::path::Path, limit: Duration) -> Option<io::Result<()>> {
     let under_way = calls().lock().remove(path);
     let wait = match under_way {
@@ -357,7 +356,7 @@ fn still_on_words(file: &File, at: &std::path::Display<'_>) -> String {
     )
 }
 
-/// Said in the log, too: it must not depend on a caller that looks at the answer (W1).
+/// Also logged: the report must not depend on a caller that looks at the answer (W1).
 fn still_on(id: &Id, error: Error) -> Error {
     tracing::error!(%id, %error, "swap is still on");
     error

@@ -1,11 +1,12 @@
-//! One instance on this node: made if it is wanted, and gone, with all that it holds, if it is not.
+//! Tends one instance on this node: makes it if it is wanted, and removes it with all its contents if it
+//! is not.
 //!
-//! Each call does what is still to be done and may be repeated: a daemon that dies between any two steps
-//! leaves what the next one takes up.
+//! Each call does what is still to be done and may be repeated: the next daemon takes up what one that
+//! dies between any two steps leaves.
 //!
 //! - T1: room is used only under a grant, and the grant ends when nothing is left (L3).
 //! - T2: dirty bytes of a cache are never dropped: its tier goes when nothing in it is dirty.
-//! - T3: what was to be staged out is home, revoked, or kept as long as was promised, before a space goes.
+//! - T3: before a space goes, its stage-outs are home, revoked, or kept as long as was promised.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -28,13 +29,13 @@ use crate::node::Node;
 use crate::pools::PoolHere;
 use crate::records::{Actual, Instance, Mode, State, Want, keys};
 
-/// An instance that is ready is looked at as often: its mount may have died.
+/// How often a ready instance is looked at: its mount may have died.
 const CHECK: Duration = Duration::from_secs(10);
 
-/// What an instance waits for before it goes is looked at as often.
+/// How often the obstacle of an instance that is to go is looked at.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Programs that swap have so long to come back to memory.
+/// How long programs that swap have to come back to memory.
 const SWAP_OFF: Duration = Duration::from_secs(300);
 
 impl Node {
@@ -89,7 +90,7 @@ impl Node {
         let cache = self.cache(instance, pool)?;
         match self.hands.look(&cache)? {
             Look::Serving => return Ok(None),
-            // What is dirty is in the tier; the next mount goes on with it.
+            // Dirty bytes are in the tier; the next mount goes on with them.
             Look::Dead => {
                 let why = "its daemon has died, and it is mounted again";
                 tracing::warn!("instance {}: {why}", instance.id);
@@ -107,8 +108,9 @@ impl Node {
         Ok(None)
     }
 
-    /// The mount of a cache lets everybody in whom the modes below let in. Other directories above the
-    /// backing store may have kept them out: so the one above the mount does, but for the owner.
+    /// Makes the mount point. The mount of a cache admits every user that the modes below admit. Other
+    /// directories above the backing store may have kept users out: therefore the directory above the
+    /// mount admits only the owner.
     fn make_place(&self, instance: &Instance, at: &Path) -> Result<()> {
         let (root, owner) = (&self.config.mount_root, instance.owner);
         let given = place_for(root, &instance.id, instance.mode, owner);
@@ -178,7 +180,8 @@ impl Node {
         Ok(Next::After(CHECK))
     }
 
-    /// A cache whose mount is gone carries no transfer out: all that is dirty goes home by T2.
+    /// Whether transfers can be carried out. A cache whose mount is gone carries none out: all dirty bytes
+    /// are flushed by T2.
     fn can_be_staged(&self, instance: &Instance) -> Result<bool> {
         if instance.mode != Mode::Cache {
             return Ok(true);
@@ -187,7 +190,7 @@ impl Node {
         Ok(self.hands.look(&cache)? == Look::Serving)
     }
 
-    /// T2. What is in the way, if it cannot go yet.
+    /// T2. Ends a cache; returns the obstacle, if it cannot go yet.
     fn leave_cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Option<String>> {
         let cache = self.cache(instance, pool)?;
         let hurry = instance.want == Want::GoneInHurry;
@@ -213,7 +216,7 @@ impl Node {
             && manifest::of(&self.book, &self.config.name, &instance.id, manifest::DIRTY)?
                 .is_empty()
         {
-            // Before a slow store is waited for.
+            // This is recorded before a slow store is waited for.
             self.tell_unflushed(instance, &self.hands.unflushed(&cache)?)?;
         }
         let found = self.hands.bring_home(&cache)?;
@@ -224,7 +227,7 @@ impl Node {
     fn tell_unflushed(&self, instance: &Instance, found: &[Unflushed]) -> Result<()> {
         let (missing, dirty) = (manifest::of_cache(instance, found), manifest::DIRTY);
         manifest::write(&self.book, &self.config.name, &instance.id, dirty, &missing)?;
-        // What its flushes left is among that, and counts once.
+        // Lines of its flushes are among these, and count once.
         manifest::clear_but(&self.book, &self.config.name, &instance.id, &[dirty])
     }
 
@@ -235,7 +238,8 @@ impl Node {
         self.book.change(&format!("instance {id}"), |draft| {
             let wanted: Option<Instance> = draft.read(&keys::wanted_instance(id))?;
             if let Some(other) = wanted.filter(|wanted| !is_same(wanted, instance)) {
-                // The last one's record and grants went with it; another has its name by now.
+                // The last node's release removed the old record and grants; another instance has the name
+                // by now.
                 if !other.nodes.contains(me) {
                     draft.delete(&keys::actual_instance(id, me));
                 }
@@ -279,7 +283,7 @@ impl Node {
         self.tell(instance, state, None, Some(why.into()))
     }
 
-    /// Something that was begun has not ended in its time.
+    /// Records that work has not ended in its time.
     pub(crate) fn tell_slow(&self, instance: &Instance, why: &str) -> Result<()> {
         let state = match instance.want {
             Want::Here => State::Making,
@@ -288,7 +292,7 @@ impl Node {
         self.tell(instance, state, None, Some(why.into()))
     }
 
-    /// Writes what has become of an instance here, if it is news.
+    /// Writes the state of an instance here, if it has changed.
     fn tell(
         &self,
         instance: &Instance,
@@ -299,7 +303,7 @@ impl Node {
         self.tell_all(instance, Actual { state, means, why, ..Actual::default() })
     }
 
-    /// It waits for its transfers.
+    /// Records that the instance waits for its transfers.
     fn tell_held(&self, instance: &Instance, why: String, needs: Needs) -> Result<()> {
         let (why, undecided) = (Some(why), needs == Needs::Owner);
         self.tell_all(
@@ -308,7 +312,7 @@ impl Node {
         )
     }
 
-    /// What is said of its means and its gate stays, and so does the time of a state.
+    /// Keeps the recorded means and gate, and the time of an unchanged state.
     fn tell_all(&self, instance: &Instance, news: Actual) -> Result<()> {
         let key = keys::actual_instance(&instance.id, &self.config.name);
         let told: Option<Actual> = self.book.read(&key)?;
@@ -321,7 +325,7 @@ impl Node {
     }
 }
 
-/// Whether two records are of one instance, whatever is wanted of it and however long.
+/// Whether two records are of one instance, whatever its `want` and its end.
 fn is_same(one: &Instance, other: &Instance) -> bool {
     Instance { want: other.want, life: other.life.clone(), ..one.clone() } == *other
 }
@@ -333,11 +337,11 @@ fn not_home(found: &[Unflushed]) -> String {
     format!("{} in {files} are not on the backing store yet: {why}", human_size(bytes))
 }
 
-/// Makes the directory that a mount will show at, which nobody but root can exchange.
+/// Makes the directory for a mount, which only root can exchange.
 pub(crate) fn make_mount_point(at: &Path) -> Result<()> {
     let failed = |e| Error::io(e, format!("mount point {}", at.display()));
     match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(at) {
-        // A dead mount is there; who mounts says so.
+        // A dead mount is there; the step that mounts reports it.
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
         done => done.map_err(failed),
     }

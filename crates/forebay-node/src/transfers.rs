@@ -1,4 +1,4 @@
-//! Transfers on this node: which one is to be carried out now, and how it ended.
+//! Transfers on this node: which ones are to be carried out now, and how they ended.
 
 use forebay_base::units::counted;
 use forebay_base::{Error, Kind, Result};
@@ -16,19 +16,19 @@ use crate::records::{
 use crate::space::LOST;
 use std::time::Duration;
 
-/// A transfer that stands still is looked at as often.
+/// How often a transfer that stands still is looked at.
 const STILL: Duration = Duration::from_secs(5);
 
-/// What is to be done about a transfer.
+/// The step for a transfer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Nothing,
-    /// It is to end where it is.
+    /// The transfer is to end where it is.
     Stop,
     Carry,
 }
 
-/// Pure: what the records of a transfer and of its instance say.
+/// Pure: decides from the records of a transfer and of its instance.
 pub(crate) fn decide(
     transfer: &Transfer,
     actual: Option<&TransferActual>,
@@ -41,14 +41,14 @@ pub(crate) fn decide(
     let Some(instance) = instance.filter(|instance| transfer.belongs_to(instance)) else {
         return Step::Stop;
     };
-    // What was to be done in a hurry stays where it is, until somebody takes it up again.
+    // After a hurry a transfer stays where it is, until its owner takes it up again.
     let hurried = instance.want == Want::GoneInHurry && !transfer.after_hurry;
     if transfer.want != TransferWant::Done || hurried {
         return Step::Stop;
     }
     match (transfer.when, transfer.direction, instance.want) {
         (When::AtEnd, _, Want::Here) => Step::Nothing,
-        // It would fill what is about to go.
+        // A stage-in would fill an instance that is about to go.
         (_, Direction::In, Want::Gone | Want::GoneInHurry) => Step::Stop,
         _ => Step::Carry,
     }
@@ -62,7 +62,7 @@ impl Node {
                 tracing::warn!("transfer {}: {error}", transfer.id);
                 let waits = self.moved_so_far(transfer, TransferState::Waiting);
                 let actual = TransferActual { why: Some(error.to_string()), ..waits };
-                // If not even that can be told, the next turn will.
+                // If not even that can be recorded, the next turn tries again.
                 let _ = self.tell_transfer(transfer, actual);
                 Next::BackOff
             }
@@ -98,7 +98,7 @@ impl Node {
         let moved = self.move_bytes(transfer, instance, &live);
         let last = self.end_live(transfer);
         let moved = match moved {
-            // It goes on, and the next daemon hears how it ended.
+            // The transfer goes on, and the next daemon hears how it ended.
             Err(error) if error.kind() == Kind::Interrupted => return Ok(Next::BackOff),
             Err(error) if error.kind() == Kind::TimedOut => {
                 self.note_still(&transfer.id, last);
@@ -106,7 +106,8 @@ impl Node {
                 self.tell_transfer(transfer, TransferActual { why, ..running })?;
                 return Ok(Next::After(STILL));
             }
-            // Its mount goes without it, and what is dirty goes home (T2).
+            // The mount of the cache goes without the transfer, and its dirty bytes are flushed
+            // (T2).
             Err(error) if error.kind() == Kind::Unreachable && leaves_cache(instance) => {
                 Moved::refused(error.to_string())
             }
@@ -116,7 +117,7 @@ impl Node {
         Ok(Next::After(Duration::from_secs(3600)))
     }
 
-    /// What was left of a transfer when the space that it was to bring home was lost.
+    /// The rest of a transfer whose space was lost before it was staged out.
     fn lost(&self, transfer: &Transfer, instance: &Instance) -> Result<Moved> {
         let told: Option<TransferActual> = self.book.read(&keys::actual_transfer(&transfer.id))?;
         let bytes = told.map_or(0, |told| told.bytes_total.saturating_sub(told.bytes));
@@ -175,7 +176,7 @@ impl Node {
         }
         let private = instance.mode == Mode::Private;
         if state == TransferState::Cancelled && private && moved.hangs.is_none() {
-            // What could not be removed stays there; nobody waits for it.
+            // Files that could not be removed stay; no caller waits for that.
             if let Err(error) = self.hands.clean(&self.staging(transfer, instance)?) {
                 tracing::warn!("transfer {}: removing what it left: {error}", transfer.id);
             }
@@ -188,7 +189,8 @@ impl Node {
         self.tell_transfer(transfer, told)
     }
 
-    /// Puts what a stage-out left behind into the manifest, in place of what an earlier attempt did.
+    /// Replaces a stage-out's lines in the manifest, those of an earlier attempt, by the files left
+    /// behind now.
     pub(crate) fn tell_missing(
         &self,
         transfer: &Transfer,
@@ -219,15 +221,15 @@ impl Node {
         }
     }
 
-    /// Of a transfer that has not even counted what there is.
+    /// The line of a transfer that has not even counted its files.
     fn all_of(&self, transfer: &Transfer, instance: &Instance, why: &str) -> Failed {
         let staging = (instance.mode == Mode::Private).then(|| self.staging(transfer, instance));
-        // What is dirty in a cache is listed by the cache.
+        // A cache lists its dirty files itself.
         let bytes = staging.and_then(Result::ok).map_or(0, |staging| self.hands.size_of(&staging));
         Failed { path: transfer.source.display().to_string(), why: why.into(), bytes }
     }
 
-    /// A transfer that is to end and does not run.
+    /// Records that a transfer that is to end does not run.
     pub(crate) fn say_stopped(&self, transfer: &Transfer) -> Next {
         let key = keys::actual_transfer(&transfer.id);
         let told = self.book.read::<TransferActual>(&key);
@@ -238,8 +240,8 @@ impl Node {
         if let (true, Some(instance)) = (running, &instance)
             && let Ok(staging) = self.staging(transfer, instance)
         {
-            // An earlier daemon began it, or it stood still: its process may still be at work.
-            // No file is asked for, so the space need not be mounted.
+            // An earlier daemon began it, or it stood still: its process may still be at work. This
+            // needs no file, and the space need not be mounted.
             let live = self.lock_live().entry(transfer.id.clone()).or_default().clone();
             let moved = match instance.mode {
                 Mode::Private => {
@@ -270,7 +272,7 @@ impl Node {
         }
     }
 
-    /// How far it is, as far as this daemon knows.
+    /// The progress of a transfer, as far as this daemon knows.
     fn moved_so_far(&self, transfer: &Transfer, state: TransferState) -> TransferActual {
         told_of(transfer, &self.still_at(&transfer.id).unwrap_or_default(), state)
     }
@@ -288,7 +290,7 @@ fn leaves_cache(instance: &Instance) -> bool {
     instance.mode == Mode::Cache && instance.want != Want::Here
 }
 
-/// What a stage-in left; what a stage-out did is in the manifest.
+/// The files that a stage-in left; those of a stage-out are in the manifest.
 fn failed_in(transfer: &Transfer, moved: &Moved) -> Vec<FailedFile> {
     let named = match transfer.direction {
         Direction::In => FAILED_NAMED_MAX,

@@ -1,5 +1,5 @@
-//! Nodes that do nothing by themselves and whose hands only play, for tests of single steps: what several
-//! daemons and users do at one moment is done here in the order that matters.
+//! Nodes that do nothing by themselves and have fake hands, for tests of single steps: what several daemons
+//! and users do at one moment is done here in the order that matters.
 
 mod jobs;
 mod life;
@@ -33,7 +33,7 @@ use crate::transfers::nothing_moved;
 const ROOT: Asker = Asker { uid: 0, gid: 0 };
 const USER: Asker = Asker { uid: 4711, gid: 4711 };
 
-/// Bytes of whatever is to be staged.
+/// The size of any source that is to be staged.
 const HELD: u64 = 4321;
 
 /// Hands that mount nothing.
@@ -89,7 +89,7 @@ struct Bed {
     hands: Arc<Playing>,
 }
 
-/// A trial that failed may have left what it mounted.
+/// A failed trial may have left mounts.
 impl Drop for Bed {
     fn drop(&mut self) {
         let mounts = forebay_base::mounts::read().unwrap_or_default();
@@ -212,7 +212,7 @@ fn a_late_removal_leaves_the_records_of_a_newer_instance_of_its_name() {
     let old = Instance { want: Want::Gone, ..old };
     n1.book.put(&keys::wanted_instance("w"), &old).unwrap();
     n1.release(&old).unwrap();
-    // n1 dies before it forgets; meanwhile the name is taken on another node.
+    // n1 dies before it forgets; meanwhile an instance on another node takes the name.
     std::thread::sleep(Duration::from_millis(1100));
     let new = n2.desk().create(&wish("w", Mode::Private, &["n2"])).unwrap();
     assert_ne!(new.created, old.created);
@@ -238,7 +238,7 @@ fn a_cache_whose_mount_died_waits_for_none_of_its_stage_outs() {
     assert_eq!(node.wanted("c"), None, "all that was dirty is home, and nothing else can be");
 }
 
-/// The cap of a node is one of bytes.
+/// The cap of a node is a number of bytes.
 #[test]
 fn what_was_not_even_begun_counts_with_its_bytes() {
     let bed = Bed::new();
@@ -282,7 +282,7 @@ fn an_instance_has_no_more_that_is_not_home_than_it_was_granted() {
     assert!(over.is_some_and(|why| why.contains("are not home")));
 }
 
-/// A node that is not there says nothing, and that does not make everything home.
+/// A node that is away reports nothing, and that does not make its files home.
 #[test]
 fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
     let bed = Bed::new();
@@ -304,7 +304,7 @@ fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
         let of = |held: Held| (held.node, held.instance, held.missing.transfer);
         held.into_iter().map(of).collect::<Vec<_>>()
     };
-    // What is ordered is not home either where the daemon is there.
+    // An ordered stage-out is not home either where the daemon is present.
     let mine = ("n1".to_string(), "w".to_string(), Some(here.id.clone()));
     let theirs = ("n2".to_string(), "w".to_string(), Some(out.id.clone()));
     let cache = ("n2".to_string(), "c".to_string(), None);
@@ -321,7 +321,7 @@ fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
     };
     assert_eq!(held(&[told("w", Some(&out))]), [line("c", None)], "it is told once");
     assert_eq!(desk.absent().unwrap().heard("n2"), None);
-    // What it had said itself is there anyway.
+    // Lines that the node had written itself exist anyway.
     assert_eq!(held(&[told("c", None)]), [line("w", Some(&out))]);
     desk.destroy("idle", USER, Want::Gone).unwrap();
     desk.call_off(&out.id, USER, TransferWant::Revoked).unwrap();
@@ -330,7 +330,7 @@ fn what_is_on_a_node_that_is_away_is_not_taken_for_home() {
     assert_eq!(held(&[]), [line("c", None)], "nothing is left of it there");
 }
 
-/// What a newer node may have written: a field that this version does not know.
+/// Writes a record as a newer node may: with a field that this version does not know.
 fn put_newer(node: &Node, key: &str) {
     let (entry, _) = node.book.registry().get(key).unwrap();
     let mut record: serde_json::Value = serde_json::from_slice(&entry.unwrap().value).unwrap();
@@ -352,14 +352,14 @@ fn a_record_of_a_newer_version_costs_only_itself() {
     node.turn().unwrap();
     let listed = node.desk().instances().unwrap();
     assert!(listed.len() == 1 && listed[0] == other, "{listed:?}");
-    // It is not taken for one that nobody wants.
+    // The instance is not taken for an unwanted one.
     while !node.crew.is_idle() {
         node.crew.wait(Duration::from_millis(10));
     }
     assert_eq!(node.local.instances().unwrap().len(), 2);
     assert_eq!(node.told(&begun).unwrap(), None, "nothing is said or done about it");
     assert_eq!(node.told(&other).unwrap().map(|told| told.state), Some(State::Ready));
-    // What it orders is not understood, and not lost.
+    // The transfer is not understood, and not lost.
     let Before::Wait(why, _) = node.before_leaving(&other).unwrap() else { panic!("it goes") };
     assert!(why.contains("newer version"), "{why}");
     let gone = Instance { want: Want::Gone, ..other };
@@ -380,7 +380,7 @@ fn what_is_taken_up_in_the_last_moment_is_neither_dropped_nor_lost() {
     let here = Actual { state: State::Leaving, ..Actual::default() };
     node.book.put(&keys::actual_instance("w", "n1"), &here).unwrap();
     node.failed(&first, &hurried);
-    // Taken up while the node decides: what it has read is older.
+    // The transfer is taken up while the node decides: the node has read an older record.
     let again = node.desk().resume(&first.id, USER).unwrap();
     assert!(again.after_hurry && again.attempt == 1, "{again:?}");
     assert!(!node.drop_with_record(&first, "1 file").unwrap(), "it is wanted again");
@@ -395,7 +395,7 @@ fn what_is_taken_up_in_the_last_moment_is_neither_dropped_nor_lost() {
     assert!(told.1.unwrap().why.unwrap().contains("dropped"));
 }
 
-/// A clock that is wrong after a restart neither begins the time that is promised nor ends it.
+/// A clock that is wrong after a restart neither begins nor ends the promised time.
 #[test]
 fn a_clock_far_from_the_others_drops_nothing_and_promises_nothing() {
     let bed = Bed::new();
@@ -423,7 +423,7 @@ fn a_clock_far_from_the_others_drops_nothing_and_promises_nothing() {
     assert_eq!(node.before_leaving(&hurried).unwrap(), Before::Nothing);
 }
 
-/// A removal that failed is not at an end: until it goes on, files can be brought home.
+/// A removal that failed has not ended: until it goes on, files can be brought home.
 #[test]
 fn the_gate_opens_again_if_something_is_waited_for() {
     let bed = Bed::new();
@@ -436,7 +436,7 @@ fn the_gate_opens_again_if_something_is_waited_for() {
     node.failed(&transfer, &gone);
     assert!(node.desk().resume(&transfer.id, USER).is_err());
     assert!(matches!(node.may_go(&gone).unwrap(), Before::Wait(_, Needs::Owner)));
-    // Who asks for it to go is told that it waits for him.
+    // A user who asks for the instance to go is told that it waits for that user's decision.
     node.tend(&gone).unwrap();
     assert!(node.told(&gone).unwrap().unwrap().undecided);
     node.desk().resume(&transfer.id, USER).unwrap();
@@ -514,7 +514,7 @@ fn a_space_is_mounted_before_a_transfer_of_it_is_carried() {
     node.begin_live(&transfer, &made).unwrap();
     assert_eq!(std::fs::read_to_string(at.join("r")).unwrap(), "results");
     node.end_live(&transfer);
-    // What is not there is not carried; it can still be called off.
+    // A missing space is not staged; the transfer can still be called off.
     node.pool_of(&made).unwrap().remove("w").unwrap();
     assert_eq!(node.carry_and_tell(&transfer, &made), Next::BackOff);
     let told = |node: &Node| node.desk().transfer_of(&transfer.id).unwrap().1.unwrap();
@@ -528,7 +528,7 @@ fn a_space_is_mounted_before_a_transfer_of_it_is_carried() {
     assert!(told(&node).state.has_ended());
 }
 
-/// Method: a restart of the machine is played by unmounting.
+/// Method: unmounting stands for a restart of the machine.
 #[test]
 fn what_was_in_memory_is_not_brought_home_as_nothing() {
     if !rustix::process::geteuid().is_root() {
@@ -564,7 +564,7 @@ fn what_was_in_memory_is_not_brought_home_as_nothing() {
     assert_eq!(node.wanted("w"), None, "nothing is left");
 }
 
-/// Results that went to an empty mount point would be hidden when it is mounted.
+/// Results written into an empty mount point would be hidden when it is mounted.
 #[test]
 fn a_transfer_waits_for_what_is_to_be_mounted_outside() {
     let bed = Bed::new();
@@ -604,7 +604,8 @@ fn a_job_of_a_newer_version_stops_no_other_one_and_nothing_that_it_does_not_name
     };
     assert_eq!(release("9").kind(), Kind::Unavailable);
     assert_eq!(release("8").kind(), Kind::Usage, "it has nothing there");
-    // One whose very key is written otherwise by now may be his; another cluster's, on other nodes, is not.
+    // A record whose very key has another form by now may be this job's; one of another cluster, on other
+    // nodes, is not.
     for (record, kind) in [
         (serde_json::json!({ "run": "7" }), Kind::Unavailable),
         (serde_json::json!({ "key": { "id": "7" }, "tomorrow": 1, "nodes": ["n2"] }), Kind::Usage),

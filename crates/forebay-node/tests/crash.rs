@@ -1,4 +1,5 @@
-//! Killed at each failpoint, then called again: what was begun is completed, or gone without a trace.
+//! A process is killed at each failpoint, and the call repeated: what was begun is completed, or gone
+//! without a trace.
 
 mod support;
 
@@ -63,7 +64,7 @@ fn dies_here() {
         }
         _ => {
             pool.remove(&id("a")).unwrap();
-            // What goes on in the background ends here at the latest.
+            // Work in the background ends here at the latest.
             while !pool.sweep().unwrap().left.is_empty() {}
         }
     }
@@ -74,7 +75,7 @@ fn dies(place: &Place, point: &str, how: &str) {
     die_at(point, "dies_here", place.dir.path(), how);
 }
 
-/// Hands the words of a space to the process that dies.
+/// Hands the specification of a space to the process that dies.
 fn hand_over(place: &Place, kind: Kind) {
     let spec = serde_json::to_vec(&place.spec("a", kind, kind.mib())).unwrap();
     fs::write(place.at(&format!("{kind:?}")), spec).unwrap();
@@ -177,7 +178,7 @@ fn a_tier_is_completed_or_removed() {
     }
 }
 
-/// Once more, and removed without being completed.
+/// The process dies once more, and the space is removed without being completed.
 fn dies_after(pool: forebay_node::space::Pool, place: &Place, point: &str, how: &str) {
     drop(pool);
     drop(place.pool());

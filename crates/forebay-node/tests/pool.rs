@@ -1,4 +1,4 @@
-//! Pools: what may be one, what it lies on, and what happens when it is full.
+//! Pools: which directories may be pools, what they lie on, and what happens when they are full.
 
 mod support;
 
@@ -106,7 +106,7 @@ fn a_full_pool_says_so_and_nothing_is_left() {
     inner.make(&image(&place, "one", 128 * MIB)).unwrap();
     let error = inner.make(&image(&place, "two", 1024 * MIB)).unwrap_err();
     assert!(error.is(libc::ENOSPC) && error.to_string().contains("ask for less"), "{error}");
-    // What looks as if it would just fit, until the tier's file system needs blocks for itself.
+    // This image seems to just fit, until the tier's file system needs blocks for itself.
     let free = inner.free().unwrap();
     let mut spec = image(&place, "three", free / 2);
     while inner.room(&spec).unwrap() <= free - 2 * MIB {
@@ -140,7 +140,7 @@ fn a_full_pool_says_so_and_nothing_is_left() {
     place.assert_empty(&outer);
 }
 
-/// An image that fills up while it is allocated: the check of the free room came too early.
+/// An image is allocated while the tier fills up: the check of the free room came too early.
 #[test]
 fn a_tier_that_fills_up_meanwhile_leaves_nothing() {
     let place = Place::new();

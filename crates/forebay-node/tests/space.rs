@@ -12,10 +12,10 @@ use forebay_base::mounts;
 use forebay_node::space::{Means, Offer, Pool, Settings, SpaceSpec, State, Why};
 use support::{ALICE, BOB, Kind, MIB, Place, id, is_ready, mode_and_owner, run_as};
 
-/// Puts something strange into a pool.
+/// Puts something foreign into a pool.
 type Put = fn(&Place);
 
-/// Ends a process also when the test fails.
+/// Ends a process, also when the test fails.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -78,7 +78,7 @@ fn a_space_is_made_used_found_again_and_removed() {
     }
 }
 
-/// A restart of the machine takes mounts and devices away: played by unmounting.
+/// A restart of the machine takes mounts and devices away: unmounting stands for it.
 #[test]
 fn an_image_is_mounted_again_after_a_restart_with_what_was_in_it() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Directory] {
@@ -145,7 +145,7 @@ fn a_space_is_full_at_its_capacity_and_its_neighbor_is_not() {
     }
 }
 
-/// What is written to an image, deleted, trimmed and allocated inside changes nothing outside.
+/// Writes, deletions, trims and allocations inside an image change nothing outside.
 #[test]
 fn an_image_has_all_its_blocks_from_first_to_last() {
     for kind in [Kind::Ext4, Kind::Xfs] {
@@ -177,7 +177,7 @@ fn an_image_has_all_its_blocks_from_first_to_last() {
         let trimmed = Command::new("fstrim").arg(&spec.mount_at).output().unwrap();
         assert!(!trimmed.status.success(), "{kind:?}: trimmed");
         assert!(whole(), "{kind:?}: afterwards");
-        // Somebody punches a hole all the same: the sweep closes it.
+        // A hole that is punched all the same is closed by the sweep.
         let file = fs::File::options().write(true).open(&image).unwrap();
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, punch, space.room / 2, MIB).unwrap();
@@ -186,10 +186,10 @@ fn an_image_has_all_its_blocks_from_first_to_last() {
         assert!(whole(), "{kind:?}: after a sweep");
         pool.remove(&id("a")).unwrap();
         place.assert_empty(&pool);
-        // The kernel would keep "never discard" for whoever gets the device next.
+        // The kernel would keep "never discard" for the next user of the device.
         pool.sweep().unwrap();
         let left = std::path::Path::new("/sys/block").join(&device);
-        // Its number may be another space's by now, or about to be.
+        // The number may be another space's by now, or about to be.
         let anew = || fs::read_to_string(left.join("loop/backing_file")).is_ok();
         let began = Instant::now();
         while left.exists() && !anew() {
@@ -269,7 +269,7 @@ fn a_busy_space_is_taken_away_and_its_holder_named() {
         assert!(!spec.mount_at.exists(), "{kind:?}: its place is free");
         let mut left = removal.left.expect("it still holds its room");
         if kind == Kind::Directory {
-            // Names go while somebody has a file open, which still takes its room.
+            // Names go while a process has a file open, which still takes its room.
             waited("it is deleted", || place.names("trash").len() == 1);
             left = pool.sweep().unwrap().left.pop().expect("it still holds its room");
         }
@@ -283,7 +283,7 @@ fn a_busy_space_is_taken_away_and_its_holder_named() {
     }
 }
 
-/// The number of a mount that has ended is given to the next one, whose users hold nothing of the first.
+/// The next mount gets the number of a mount that has ended; its users hold nothing of the first one.
 #[test]
 fn a_directory_that_was_held_is_gone_though_others_are_used() {
     let place = Place::new();
@@ -310,8 +310,8 @@ fn a_directory_that_was_held_is_gone_though_others_are_used() {
     place.assert_empty(&pool);
 }
 
-/// A copy of the mount in another namespace goes with the mount point, which the kernel takes away
-/// everywhere. A mount point that was there before stays, and so does the copy.
+/// A copy of the mount in another namespace goes with the mount point, which the kernel removes
+/// everywhere. A mount point that existed before stays, and so does the copy.
 #[test]
 fn a_mount_namespace_that_still_has_it_is_a_holder() {
     for (kind, made) in [(Kind::Ext4, true), (Kind::Ext4, false), (Kind::Tmpfs, false)] {

@@ -1,4 +1,4 @@
-//! Swap files, put in use for real where the kernel lets us.
+//! Swap files, really put in use where the kernel allows it.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn listed(place: &Place) -> usize {
     table.lines().filter(|line| line.contains(dir)).count()
 }
 
-/// Whether this kernel lets us swap at all; else everything up to the system call is run.
+/// Whether this kernel allows swap at all; otherwise everything up to the system call is run.
 fn swap_works(place: &Place, pool: &Pool) -> bool {
     match pool.swap_on(&id("try"), MIB, None) {
         Ok(_) => {
@@ -70,7 +70,7 @@ fn swap_goes_on_and_off_and_is_found_again() {
     place.assert_empty(&pool);
 }
 
-/// A limit of nothing is always too short: the caller is told, and the next call ends it.
+/// A limit of zero is always too short: the caller is told, and the next call completes it.
 #[test]
 fn swap_that_is_not_off_in_time_is_told_and_keeps_its_record() {
     let place = Place::new();

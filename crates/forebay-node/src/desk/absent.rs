@@ -1,5 +1,5 @@
-//! What only records say is not home: stage-outs that were ordered and are not done, and what is on nodes
-//! whose daemon is not there, or is not the one that is asked.
+//! Bytes that are not home by the records alone: stage-outs that are ordered and not done, and instances on
+//! nodes that have no daemon, or are not the node that is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use crate::records::{
     Actual, Direction, Instance, Missing, Mode, Transfer, TransferActual, TransferWant, Want, keys,
 };
 
-/// How it is known that something is not home.
+/// How it is known that bytes are not home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Known {
-    /// The node has said so when something ended without bringing it home.
+    /// The node has reported them when a transfer or a cache ended without bringing them home.
     Left,
     /// A stage-out is ordered, or under way.
     Ordered,
-    /// The cache was asked.
+    /// The cache was asked and has reported them.
     Dirty,
-    /// Nobody could be asked.
+    /// No daemon could be asked.
     Unknown,
 }
 
@@ -35,7 +35,7 @@ pub struct Held {
     pub missing: Missing,
 }
 
-/// A line that a node has written: what of it decides whether others say the same.
+/// A line that a node has written: the part of it that decides whether another line says the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     pub node: String,
@@ -55,7 +55,7 @@ impl Absent {
         !self.there.contains(node)
     }
 
-    /// When its daemon was heard of last, as far as it has told.
+    /// When the node's daemon was last heard of, as far as it has reported.
     pub fn heard(&self, node: &str) -> Option<u64> {
         self.heard.get(node).copied()
     }
@@ -69,8 +69,9 @@ impl Desk {
         Ok(Absent { there, heard: heard.into_iter().collect() })
     }
 
-    /// Stage-outs that are still to be done, and instances on nodes that cannot be asked here that leave or may
-    /// hold dirty bytes. What has lines of its own in the manifest is not in it; caches of `me` are asked.
+    /// Stage-outs that are still to be done, and instances that leave or may hold dirty bytes on nodes that
+    /// cannot be asked here. Those with lines of their own in the manifest are left out; caches of `me` are
+    /// asked.
     pub fn held_by(&self, me: &str, absent: &Absent, lines: &[Told]) -> Result<Vec<Held>> {
         let transfers = self.transfers()?;
         let actual = self.book.list_some::<Actual>(keys::ACTUAL_INSTANCES)?.read;
@@ -79,7 +80,7 @@ impl Desk {
         for instance in self.instances()? {
             for node in &instance.nodes {
                 let there = actual.get(&format!("{}/{node}", instance.id));
-                // Where nothing is left of it, nothing is told.
+                // Where nothing is left of the instance, there is nothing to report.
                 if there.is_none() && absent.is(node) {
                     continue;
                 }
@@ -107,7 +108,7 @@ impl Desk {
     }
 }
 
-/// Of a cache, what is dirty goes home with or without a transfer.
+/// For a cache, dirty bytes are flushed with or without a transfer.
 fn outs(
     instance: &Instance,
     node: &str,
@@ -156,7 +157,7 @@ fn itself(instance: &Instance, since: u64) -> Option<(Known, Missing)> {
     Some(unknown(instance, why, since))
 }
 
-/// A cache of a node that is there and is not the one that is asked.
+/// A cache on a present node that is not the node that is asked.
 fn elsewhere(instance: &Instance, node: &str, since: u64) -> Option<(Known, Missing)> {
     let id = &instance.id;
     let why = format!(
@@ -165,7 +166,7 @@ fn elsewhere(instance: &Instance, node: &str, since: u64) -> Option<(Known, Miss
     (instance.mode == Mode::Cache).then(|| unknown(instance, &why, since))
 }
 
-/// The line of an instance of which nobody says what it holds.
+/// The line of an instance whose contents are unknown.
 pub(crate) fn unknown(instance: &Instance, why: &str, since: u64) -> (Known, Missing) {
     let missing = Missing {
         file: format!("what {} {} holds", instance.mode.name(), instance.id),

@@ -1,4 +1,4 @@
-//! Transfers as they are asked for: ordered, called off, taken up again.
+//! Requests for transfers: ordered, called off, taken up again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,13 +18,14 @@ use crate::records::{
     check_name, keys,
 };
 
-/// No path of the kernel's is as long (`PATH_MAX`), and no more is taken of all patterns of a transfer.
+/// No path of the kernel's is as long (`PATH_MAX`), and all patterns of a transfer together may not be
+/// longer.
 const NAME_MAX: usize = 4096;
 
-/// Of the names in a user's transfers, all together: ten thousand with ordinary names fit.
+/// The length of all names in a user's transfers together: ten thousand with ordinary names fit.
 const NAMES_MAX: usize = 8 << 20;
 
-/// A transfer as it is asked for.
+/// A request for a transfer.
 #[derive(Debug, Clone)]
 pub struct NewTransfer {
     /// `None`: an id is made up.
@@ -39,20 +40,20 @@ pub struct NewTransfer {
     pub options: TransferOptions,
 }
 
-/// What a transfer of a job is called. Ordering the same id again orders nothing new.
+/// The id of a job's transfer. Ordering the same id again orders nothing new.
 #[derive(Debug, Clone)]
 pub struct OfJob {
     pub job: JobKey,
     pub id: String,
 }
 
-/// A transfer, and what has become of it.
+/// A transfer, and its state.
 type Known = (Transfer, Option<TransferActual>);
 
-/// The transfers that there are.
+/// The existing transfers.
 pub struct Transfers {
     pub read: Vec<Known>,
-    /// By id, what this version does not understand: a newer node has written it.
+    /// Transfers that this version does not understand, by id: a newer node has written them.
     pub unread: Vec<(String, Value)>,
 }
 
@@ -89,7 +90,7 @@ impl Desk {
         check_outside(outside, root)?;
         self.check_cache(&instance, inside, outside)?;
         check_options(&instance, asked)?;
-        // A named instance that leaves waits for jobs that stage out of it.
+        // A leaving named instance waits for jobs that stage out of it.
         let waited_for = asked.of_job.is_some() && asked.direction == Direction::Out;
         let takes = |instance: &Instance| match instance.want {
             Want::Here => true,
@@ -114,13 +115,13 @@ impl Desk {
             owner: instance.owner,
             options: asked.options.clone(),
             want: TransferWant::Done,
-            // By whichever clock its instance was made: it comes after that.
+            // Not before the instance was made, whichever node's clock counted that.
             created: now().max(instance.created),
             attempt: 0,
             after_hurry: false,
         };
         self.book.change(&format!("a transfer of {}", transfer.instance), |draft| {
-            // An instance that has gone meanwhile would never carry it out.
+            // An instance that has gone meanwhile would never carry the transfer out.
             let key = keys::wanted_instance(&transfer.instance);
             let there: Option<Instance> = draft.read(&key)?;
             if !there.is_some_and(|there| takes(&there)) {
@@ -128,7 +129,7 @@ impl Desk {
             }
             if let Some(of) = &asked.of_job {
                 let job = job_of(draft, &of.job)?;
-                // Only what has no time of its own to wait for is ordered when the job has ended.
+                // After the end of the job only stage-outs without a time of their own are ordered.
                 if (asked.direction, asked.when) != (Direction::Out, When::Now) {
                     job.require_open()?;
                 }
@@ -144,7 +145,7 @@ impl Desk {
         })
     }
 
-    /// All that a user has ordered. What he has is written again as it is: of two orders at one time,
+    /// All transfers of a user. The user's record is written again unchanged: of two orders at one time,
     /// one is decided anew, and sees the other.
     fn transfers_of(&self, draft: &mut Draft<'_>, uid: u32) -> Result<Vec<Known>> {
         let used: UserUse = draft.read(&keys::user(uid))?.unwrap_or_default();
@@ -154,7 +155,8 @@ impl Desk {
         Ok(all)
     }
 
-    /// Whether a user may order one more. What has ended counts until nobody can take it up again.
+    /// Whether a user may order one more. A transfer that has ended counts until it can no longer be
+    /// taken up again.
     fn allow_transfer(&self, theirs: &[Known], next: &Transfer) -> Result<()> {
         if next.owner.uid == 0 {
             return Ok(());
@@ -190,7 +192,7 @@ impl Desk {
                 nodes.join(", ")
             ))),
             (None, [only]) => Ok(only.clone()),
-            // Any of them serves the same files.
+            // Any of the nodes serves the same files.
             (None, nodes) if instance.mode == Mode::Cache => Ok(nodes[0].clone()),
             (None, nodes) => Err(usage(format!(
                 "instance {} is on several nodes, each with files of its own: give --on {}",
@@ -200,7 +202,7 @@ impl Desk {
         }
     }
 
-    /// Of a cache the other side is the same file in its backing store.
+    /// For a cache the other side is the same file in its backing store.
     fn check_cache(&self, instance: &Instance, inside: &Path, outside: &Path) -> Result<()> {
         let (Some(backing), Some(root)) = (&instance.backing, &instance.mountpoint) else {
             return Ok(());
@@ -223,7 +225,7 @@ impl Desk {
         Ok(self.transfers_known()?.read)
     }
 
-    /// All of them, also those that this version does not understand.
+    /// All transfers, also those that this version does not understand.
     pub fn transfers_known(&self) -> Result<Transfers> {
         let wanted: Listed<Transfer> = self.book.list_some(keys::WANTED_TRANSFERS)?;
         let actual: Listed<TransferActual> = self.book.list_some(keys::ACTUAL_TRANSFERS)?;
@@ -232,7 +234,7 @@ impl Desk {
         let (mut read, mut unread) = (Vec::new(), wanted.unread);
         for (id, transfer) in wanted.read {
             match strange.contains(&id) {
-                // What has become of it is not known.
+                // The state of the transfer is unknown.
                 true => unread.push((id, serde_json::to_value(transfer).unwrap_or_default())),
                 false => read.push((transfer, known.get(&id).cloned())),
             }
@@ -251,7 +253,7 @@ impl Desk {
     pub fn call_off(&self, id: &str, asker: Asker, want: TransferWant) -> Result<Transfer> {
         self.alter(id, asker, |_, transfer, actual| {
             let state = actual.map_or(TransferState::Waiting, |actual| actual.state);
-            // What a transfer left behind may be given up.
+            // The files that a transfer left behind may be given up.
             let given_up = want == TransferWant::Revoked && state != TransferState::Done;
             if state.has_ended() && !given_up {
                 return Err(usage(format!("transfer {id} has ended: it is {}", state.name())));
@@ -324,7 +326,7 @@ fn no_transfer(id: &str) -> Error {
     usage(format!("no transfer {id}; `forebay stage list` shows those there are"))
 }
 
-/// The instance of a transfer that is to be taken up, if its files are still there and stay so.
+/// The instance of a transfer that is to be taken up again, if its files still exist and stay.
 fn there_for(draft: &mut Draft<'_>, transfer: &Transfer) -> Result<Instance> {
     let (id, of) = (&transfer.id, &transfer.instance);
     let instance: Option<Instance> = draft.read(&keys::wanted_instance(of))?;
@@ -337,8 +339,8 @@ fn there_for(draft: &mut Draft<'_>, transfer: &Transfer) -> Result<Instance> {
     }
 }
 
-/// What no transfer can do is refused when it is ordered: nobody is there to be told when it is carried
-/// out.
+/// Refuses options that no transfer can satisfy already at the order: when the transfer is carried out,
+/// no user is there to be told.
 fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     let options = &asked.options;
     if let Some(threads) = options.threads.filter(|threads| !(1..=THREADS_MAX).contains(threads)) {
@@ -361,7 +363,7 @@ fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     check_for_cache(instance, asked)
 }
 
-/// What is replaced is a directory with a name.
+/// `replace` needs a directory with a name.
 fn check_replaced(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     let to = &asked.destination;
     let root =
@@ -376,8 +378,7 @@ fn check_replaced(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     Err(usage(format!("--existing replace: {why}")))
 }
 
-/// What a transfer of a cache is told is refused if its engine, which fetches and flushes, takes no such
-/// order.
+/// Refuses options that a cache's engine, which fetches and flushes, cannot follow.
 fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     if instance.mode != Mode::Cache {
         return Ok(());
@@ -410,7 +411,7 @@ fn check_for_cache(instance: &Instance, asked: &NewTransfer) -> Result<()> {
     }
 }
 
-/// What is remembered, and read by every node, is no longer than it can be of use.
+/// Refuses names that are longer than is of use: they are stored, and read by every node.
 fn check_lengths(asked: &NewTransfer) -> Result<()> {
     for (path, what) in [(&asked.source, "source"), (&asked.destination, "destination")] {
         if path.as_os_str().len() >= NAME_MAX {
@@ -438,8 +439,8 @@ fn check_outside(outside: &Path, root: &Path) -> Result<()> {
     }
 }
 
-/// Above all that were made up for the same user, whatever the clocks of nodes say, and different for
-/// different processes and calls.
+/// A new id, higher than all that were made up for the same user, whatever the clocks of nodes say, and
+/// different between processes and calls.
 fn transfer_id<'t>(theirs: impl Iterator<Item = &'t str>) -> String {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -456,7 +457,7 @@ const TIME_DIGITS: usize = 8;
 const TIME_MAX: u64 = (1 << (5 * TIME_DIGITS)) - 1;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The time in a name that was made up.
+/// The time in a generated name.
 fn time_in(id: &str) -> Option<u64> {
     let digits = id.strip_prefix('t').filter(|rest| rest.len() == TIME_DIGITS + 6)?.bytes();
     digits.take(TIME_DIGITS).try_fold(0, |time, digit| {

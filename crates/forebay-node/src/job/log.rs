@@ -1,5 +1,5 @@
-//! A file for each job that says what was done for it and what was in the way. Its owner can read it, and
-//! nobody but root write it.
+//! A file for each job that says what was done for it and what was in the way. The job's owner can read
+//! it, and only root can write it.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,12 +12,12 @@ use forebay_base::{Error, Result};
 use super::record::Job;
 use crate::closed;
 
-/// A file of a job is at most as long; what comes later is not written.
+/// The maximum length of a job's file; later lines are not written.
 const BYTES_MAX: u64 = 1 << 20;
 
 pub struct Log {
     dir: PathBuf,
-    /// The last line of each job, which is not written again while it stays the same.
+    /// The last line of each job; the same line is not written twice in a row.
     last: Mutex<HashMap<String, String>>,
 }
 
@@ -32,7 +32,7 @@ impl Log {
         self.dir.join(format!("{}-{}.log", job.key.cluster, job.key.id))
     }
 
-    /// Says something of a job, if it is news. A log that cannot be written stops nothing.
+    /// Writes a line about a job, if it is new. A log that cannot be written stops nothing.
     pub fn say(&self, job: &Job, what: &str) {
         let name = job.key.name();
         let mut last = self.last.lock();
@@ -60,7 +60,7 @@ impl Log {
     }
 }
 
-/// Such as `2026-11-24 18:40:02Z`.
+/// The present time, such as `2026-11-24 18:40:02Z`.
 fn stamp() -> String {
     let seconds = i64::try_from(crate::desk::now()).unwrap_or(i64::MAX);
     // SAFETY: a structure of integers and a pointer, for which zeros are valid.
@@ -96,7 +96,7 @@ mod tests {
         assert!(log.path(&job).ends_with("c-17.log"));
     }
 
-    /// A number comes again, and a job of another user's had it before.
+    /// A job's number is used again: a job of another user had it before.
     #[test]
     fn a_job_s_log_is_read_by_its_owner_and_written_by_the_daemon_alone() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};

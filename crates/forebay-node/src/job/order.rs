@@ -1,5 +1,5 @@
-//! What the plan of a job comes to: instances and transfers, ordered at the desk. Ids are made of the
-//! job's, so that ordering again orders nothing new.
+//! Turns the plan of a job into instances and transfers, ordered at the desk. Their ids are made from
+//! the job's: ordering again orders nothing new.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,9 @@ use crate::records::{
 };
 use crate::{Book, ledger::Ledger};
 
-/// What only the daemon can find out: it looks with the rights of a job's owner.
+/// The checks that only the daemon can make, with the rights of a job's owner.
 pub trait Eyes {
-    /// Whether something can be staged from a path on this machine.
+    /// Whether files can be staged from a path on this machine.
     fn source(&self, owner: Owner, path: &Path) -> std::io::Result<()>;
     /// The backing store of a cache, as its owner reaches it.
     fn backing(
@@ -89,7 +89,7 @@ impl Orders<'_> {
         })
     }
 
-    /// Each node checks that it sees the same there.
+    /// The backing store of a cache. Each node checks that it sees the same file system there.
     fn backing(
         &self,
         owner: Owner,
@@ -130,7 +130,8 @@ impl Orders<'_> {
         Ok(there.is_some() && drained.is_none())
     }
 
-    /// What a transfer of the plan is on each node that carries it; nowhere, if its instance is gone.
+    /// The transfers of one staging of the plan, one for each node that carries it; none if its
+    /// instance is gone.
     pub fn legs<'j>(
         &self,
         job: &'j Job,
@@ -144,7 +145,7 @@ impl Orders<'_> {
                 (name.clone(), there.map_or(Vec::new(), |there| there.nodes))
             }
         };
-        // What goes out is looked for where the job ran, its first node first.
+        // Files are staged out where the job ran, its first node first.
         if let (Of::Persistent(_), Direction::Out) = (&staging.of, staging.direction) {
             let there = std::mem::replace(&mut nodes, job.nodes.clone());
             nodes.retain(|node| there.contains(node));
@@ -197,16 +198,16 @@ impl Orders<'_> {
             .map_err(|e| e.context(format!("line {}", staging.line)))
     }
 
-    /// What has become of it, if it was ordered.
+    /// A transfer and its state, if it was ordered.
     pub fn found(&self, leg: &Leg<'_>) -> Result<Option<(Transfer, Option<TransferActual>)>> {
         let wanted: Option<Transfer> = self.book.read(&keys::wanted_transfer(&leg.id))?;
-        // Another cluster's job may have the number, too.
+        // A job of another cluster may have the same number.
         let ours = wanted.filter(|wanted| wanted.is_of(&leg.instance, Some(&leg.node)));
         let Some(wanted) = ours else { return Ok(None) };
         Ok(Some((wanted, self.book.read(&keys::actual_transfer(&leg.id))?)))
     }
 
-    /// Instances that are there for a job, whether its plan names them or not.
+    /// The instances that exist for a job, whether its plan names them or not.
     pub fn instances_of(&self, job: &Job) -> Result<Vec<Instance>> {
         let mut all = self.desk.instances()?;
         all.retain(|instance| matches!(&instance.life, Life::Job(key) if *key == job.key));

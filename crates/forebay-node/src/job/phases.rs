@@ -1,5 +1,5 @@
-//! The steps of a job, one for each hook of a scheduler. Each does what is still to be done, and says
-//! what it waits for.
+//! The steps of a job, one for each hook of a scheduler. Each does what is still to be done, and says what it
+//! waits for.
 
 use std::collections::BTreeSet;
 
@@ -19,11 +19,11 @@ use crate::records::{
     check_name, keys,
 };
 
-/// How a step went. What cannot be done is an error, whose text is for the job's owner.
+/// The result of a step. A step that cannot be done returns an error, whose text is for the job's owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Done(String),
-    /// For this; the same step is asked for again.
+    /// The step waits for this; the hook asks for the same step again.
     Wait(String),
 }
 
@@ -33,7 +33,7 @@ pub struct NewJob {
     pub id: String,
     pub owner: Owner,
     pub plan: Plan,
-    /// That the scheduler has counted for it.
+    /// The pool that the scheduler has counted for the job.
     pub pool: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Jobs<'a> {
     pub eyes: &'a dyn Eyes,
 }
 
-/// The scheduler's role: what a job has may be ended by it, whoever owns the job.
+/// The scheduler's role: it may end a job's instances and transfers, whoever owns the job.
 const SCHEDULER: Asker = Asker { uid: 0, gid: 0 };
 
 fn usage(why: String) -> Error {
@@ -61,7 +61,7 @@ impl Jobs<'_> {
         Orders { book: self.book, desk: self.desk, eyes: self.eyes }
     }
 
-    /// All jobs of the cluster, each incarnation for itself.
+    /// All jobs of the cluster, each incarnation separately.
     pub fn all(&self) -> Result<Vec<Job>> {
         let prefix = format!("{}{}/", keys::JOBS, self.scheduler.cluster);
         let found: Listed<Job> = self.book.list_some(&prefix)?;
@@ -111,8 +111,8 @@ impl Jobs<'_> {
         })
     }
 
-    /// Has an instance go that was there before the job: asked for again, what the job has made in its
-    /// place is not meant.
+    /// Orders that an instance goes which existed before the job: on repetition an instance that the job has
+    /// made in its place is not meant.
     fn destroy(&self, job: &Job, destroy: &Destroy) -> Result<()> {
         let there: Option<Instance> = self.book.read(&keys::wanted_instance(&destroy.name))?;
         let made_again = job.plan.creates.iter().any(|create| create.name == destroy.name);
@@ -159,9 +159,8 @@ impl Jobs<'_> {
         })
     }
 
-    /// The next incarnation that no transfer is called after, and no job of another cluster: what an
-    /// earlier run brought home is remembered longer than its job, and must not pass for what this run is
-    /// to bring.
+    /// The next incarnation whose name no transfer has, and no job of another cluster: the transfers of an
+    /// earlier run are remembered longer than their job, and must not pass for those of this run.
     fn unused(&self, id: &str, after: u32) -> Result<JobKey> {
         let transfers = self.desk.transfers()?;
         let jobs: Listed<Job> = self.book.list_some(keys::JOBS)?;
@@ -180,7 +179,7 @@ impl Jobs<'_> {
         Ok(free.next().expect("there are fewer transfers than numbers"))
     }
 
-    /// Has every instance of the plan name a pool that can hold it on some node.
+    /// Makes every instance of the plan name a pool that can hold it on some node.
     fn choose_pools(&self, plan: &mut Plan, counted: Option<&str>) -> Result<()> {
         let pools: Vec<(String, PoolRecord)> = self.book.list(keys::POOLS)?;
         let name_of = |key: &str| key.split_once('/').map(|(_, name)| name.to_string());
@@ -207,7 +206,7 @@ impl Jobs<'_> {
         Ok(())
     }
 
-    /// What needs no nodes: named instances are filled, and sources that will be needed are looked at.
+    /// Does what needs no nodes: fills named instances, and checks sources that will be needed.
     pub fn data_in(&self, id: &str) -> Result<Answer> {
         let job = self.require(id)?;
         for used in &job.plan.uses {
@@ -229,7 +228,8 @@ impl Jobs<'_> {
         self.carried(&legs)
     }
 
-    /// Who stages into a named instance, or out of it, must own it: told before the job runs.
+    /// Refuses, before the job runs, to stage into or out of a named instance that the job's owner does not
+    /// own.
     fn require_own(&self, job: &Job, staging: &Staging) -> Result<()> {
         let Of::Persistent(name) = &staging.of else { return Ok(()) };
         let at = |e: Error| e.context(format!("line {}", staging.line));
@@ -243,7 +243,7 @@ impl Jobs<'_> {
         }
     }
 
-    /// Instances on the job's nodes, made and filled; stage-outs at the end, ordered.
+    /// Makes and fills instances on the job's nodes, and orders the stage-outs at the end.
     pub fn pre_run(&self, id: &str, nodes: &[String]) -> Result<Answer> {
         let job = self.on_nodes(&self.require(id)?, nodes)?;
         if job.phase != Phase::SetUp {
@@ -269,7 +269,7 @@ impl Jobs<'_> {
         if let Answer::Wait(why) = self.carried(&ins)? {
             return Ok(Answer::Wait(why));
         }
-        // Last: nothing is published for a job that never ran.
+        // This comes last: nothing is published for a job that never ran.
         let outs = self.legs(&job, stagings(&job, Direction::Out).filter(own))?;
         outs.iter()
             .try_for_each(|leg| self.orders().transfer(&job, leg, When::AtEnd).map(|_| ()))?;
@@ -321,7 +321,7 @@ impl Jobs<'_> {
         Ok(())
     }
 
-    /// The job has ended: when its processes are gone, what it asked for goes home.
+    /// The job has ended: once its processes are gone, its stage-outs are carried out.
     pub fn post_run(&self, id: &str, ended: Ended) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
         if job.phase >= Phase::Ended {
@@ -339,26 +339,26 @@ impl Jobs<'_> {
         done("its data go home")
     }
 
-    /// What is left of a job's run, whoever says that it is over.
+    /// Ends a job's run, whichever caller says that it is over.
     pub(super) fn end(&self, job: &Job, ended: Ended) -> Result<()> {
         let on_success = |staging: &Staging| staging.on == On::Success;
         match ended {
             Ended::Success => {}
             Ended::Failure => self.call_off(job, TransferWant::Revoked, on_success)?,
-            // Publishing and dropping could both be wrong: it is held, and listed (J2).
+            // To publish the files and to drop them could both be wrong: they are held, and listed (J2).
             Ended::Unknown => self.call_off(job, TransferWant::Cancelled, on_success)?,
         }
         let ordered = match job.phase {
             Phase::Ready => self.order_shared(job, ended),
             _ => Ok(()),
         };
-        // What may pass is tried again, before the instance knows that the job has ended.
+        // An order whose obstacle may pass is tried again, before the instance knows that the job has ended.
         if let Err(error) = &ordered
             && waits(error)
         {
             return ordered;
         }
-        // What cannot be ordered keeps nothing else from going home.
+        // An order that cannot be made keeps nothing else from going home.
         let job = self.alter(job, |job| {
             job.enter(Phase::Ended);
             job.ended = job.ended.or(Some(ended));
@@ -368,8 +368,8 @@ impl Jobs<'_> {
         ordered
     }
 
-    /// What was held because nobody knew how the job had ended is published or given up, once somebody
-    /// does.
+    /// Publishes or gives up the files that were held because it was unknown how the job had ended, once that
+    /// is known.
     fn settle(&self, job: &Job, ended: Ended) -> Result<Option<String>> {
         if job.ended != Some(Ended::Unknown) || ended == Ended::Unknown {
             return Ok(None);
@@ -392,7 +392,7 @@ impl Jobs<'_> {
         self.alter(job, |job| job.ended = Some(ended)).map(|_| None)
     }
 
-    /// Orders what is staged out of named instances.
+    /// Orders the stage-outs of named instances.
     fn order_shared(&self, job: &Job, ended: Ended) -> Result<()> {
         let shared = stagings(job, Direction::Out).filter(|(_, staging)| {
             let wanted = staging.on == On::Always || ended == Ended::Success;
@@ -417,11 +417,11 @@ impl Jobs<'_> {
         Ok(missing.map(|node| format!("for the epilog of node {node}")))
     }
 
-    /// Whether all that was asked for is home.
+    /// Whether all stage-outs are done.
     pub fn data_out(&self, id: &str) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
         if job.phase == Phase::Ended {
-            // What could not be ordered when the job ended is told again.
+            // Stage-outs that could not be ordered when the job ended are reported again.
             self.order_shared(&job, job.ended.unwrap_or(Ended::Unknown))?;
         }
         let legs = self.legs(&job, stagings(&job, Direction::Out))?;
@@ -434,18 +434,18 @@ impl Jobs<'_> {
         }
     }
 
-    /// The scheduler forgets the job: what is not home yet goes on by itself, or is kept (J2).
+    /// The scheduler forgets the job: files that are not home yet go on by themselves, or are kept (J2).
     pub fn tear_down(&self, id: &str, hurry: Hurry) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
         self.leave(&job, hurry)?;
         done("torn down")
     }
 
-    /// One run of it.
+    /// Tears down one run of a job.
     pub(super) fn leave(&self, job: &Job, hurry: Hurry) -> Result<()> {
         let job = &self.close(job)?;
         match (job.phase, hurry) {
-            // It never ran.
+            // The job never ran.
             (Phase::SetUp, _) => self.call_off(job, TransferWant::Revoked, |_| true)?,
             (Phase::Ready, Hurry::No) => self.end(job, Ended::Unknown)?,
             _ => {}
@@ -456,13 +456,13 @@ impl Jobs<'_> {
         self.enter(job, Phase::TornDown).map(|_| ())
     }
 
-    /// From here on nothing is ordered for its run, not even by a step that is under way: what is there now is
-    /// all there will be.
+    /// From here on nothing is ordered for the job's run, not even by a step that is under way: no instance or
+    /// transfer is added any more.
     fn close(&self, job: &Job) -> Result<Job> {
         self.alter(job, |job| job.ending = job.ending.or(Some(self.desk.time())))
     }
 
-    /// Has stage-outs of a job not be carried out that have not begun.
+    /// Calls off stage-outs of a job that have not begun.
     fn call_off(
         &self,
         job: &Job,
@@ -482,13 +482,13 @@ impl Jobs<'_> {
     pub(super) fn give_up(&self, job: &Job, want: Want) -> Result<()> {
         let all = self.orders().instances_of(job)?;
         all.iter().try_for_each(|instance| {
-            // What was told to go need not be told again, and may be gone by now.
+            // An instance that was told to go need not be told again, and may be gone by now.
             let told = instance.want == want || instance.want == Want::GoneInHurry;
             if told { Ok(()) } else { self.desk.destroy(&instance.id, SCHEDULER, want).map(|_| ()) }
         })
     }
 
-    /// What an instance that is to go waits for.
+    /// The reason for which an instance that is to go still waits.
     fn going(&self, instance: &Instance) -> Result<String> {
         let actual = self.desk.actual(&instance.id)?;
         let told = actual.into_iter().find_map(|(node, actual)| Some((node, actual.why?)));
@@ -498,7 +498,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// What an instance that is to be there still lacks.
+    /// The reason for which an instance that is to be there is not ready.
     fn not_ready(&self, instance: &Instance) -> Result<Option<String>> {
         let actual: Vec<(String, Actual)> = self.desk.actual(&instance.id)?;
         for node in &instance.nodes {
@@ -526,7 +526,7 @@ impl Jobs<'_> {
         Ok(all)
     }
 
-    /// Whether transfers that were ordered are done. One that was never ordered, or taken back, is.
+    /// Whether the ordered transfers are done. One that was never ordered, or was taken back, counts as done.
     fn carried(&self, legs: &[Leg<'_>]) -> Result<Answer> {
         let mut waits = None;
         let (mut files, mut bytes) = (0, 0);
@@ -563,7 +563,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// What is to be said of transfers that are done: nothing, or what did not come along.
+    /// The notes of transfers that are done: empty, or what did not come along.
     fn noted(&self, legs: &[Leg<'_>]) -> Result<String> {
         let mut said = String::new();
         for leg in legs {
@@ -595,7 +595,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Makes or ends a named instance for `dw_wlm_cli`, apart from any job's plan.
+    /// Makes a named instance for `dw_wlm_cli`, apart from any job's plan.
     pub fn persistent(&self, owner: Owner, create: &forebay_job::plan::Create) -> Result<Answer> {
         refuse_root(owner)?;
         let made = self.orders().persistent(owner, create)?;
@@ -622,19 +622,19 @@ impl Jobs<'_> {
     }
 }
 
-/// Whether what is not home may be left behind for now.
+/// Whether files that are not home may be left behind for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hurry {
     Yes,
     No,
 }
 
-/// With their numbers in the plan.
+/// The stagings of a direction, with their numbers in the plan.
 fn stagings(job: &Job, direction: Direction) -> impl Iterator<Item = (usize, &Staging)> {
     job.plan.transfers.iter().enumerate().filter(move |(_, staging)| staging.direction == direction)
 }
 
-/// The scheduler acts for users. What is root's is an operator's to make.
+/// The scheduler acts for users. Only an operator makes instances for root.
 fn refuse_root(owner: Owner) -> Result<()> {
     match owner.uid {
         0 => Err(Error::os(libc::EPERM, "root has no jobs and no named instances of a scheduler")),
@@ -642,12 +642,12 @@ fn refuse_root(owner: Owner) -> Result<()> {
     }
 }
 
-/// Room and nodes come and go.
+/// Whether the obstacle may pass: room and nodes come and go.
 fn waits(error: &Error) -> bool {
     error.is(libc::ENOSPC) || matches!(error.kind(), Kind::Unavailable | Kind::TimedOut)
 }
 
-/// The pool that is asked for, or the only one there is; else what to write.
+/// The pool that is asked for, or the only one; otherwise an error that says what to write.
 pub fn choose_pool<'n>(
     there: impl Iterator<Item = &'n str>,
     asked: Option<&str>,

@@ -1,6 +1,6 @@
-//! What is done about jobs without anybody asking: files of the spool follow the registry, records of
-//! jobs that left nothing go, and jobs that the scheduler does not know any more are ended. The scheduler
-//! may take its time to answer, so who asks it does nothing else.
+//! Upkeep of jobs without a request: files of the spool follow the registry, records of jobs that left
+//! nothing go, and jobs that the scheduler no longer knows are ended. The scheduler may be slow to
+//! answer: the thread that asks it does nothing else.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +23,19 @@ use crate::desk::Desk;
 use crate::ledger::Ledger;
 use crate::records::{Backing, JobKey, Life, Owner, PoolRecord, Want, keys};
 
-/// The scheduler is asked as often which jobs there are.
+/// How often the scheduler is asked which jobs exist.
 const ASK: Duration = Duration::from_secs(30);
 
-/// A scheduler that has not answered by then has not answered.
+/// How long the scheduler has to answer.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Slurm's words for a number that no job has.
+/// Slurm's message for a number that no job has.
 const NO_SUCH_JOB: &str = "Invalid job id";
 
-/// What this daemon is to a scheduler.
+/// The state of this daemon for a scheduler.
 pub struct Scheduler {
     pub config: SchedulerConfig,
-    /// Of the hooks.
+    /// The user of the hooks.
     pub uid: u32,
     pub log: Log,
     pub spool: Spool,
@@ -59,7 +59,7 @@ impl Scheduler {
     }
 }
 
-/// Looks at nothing: what the reaper orders was looked at before.
+/// Checks nothing: the orders of the reaper were checked before.
 struct NoEyes;
 
 impl Eyes for NoEyes {
@@ -81,8 +81,8 @@ pub fn refresh_spool(jobs: &Jobs<'_>, here: &Scheduler) -> Result<Listed> {
     here.spool.refresh(jobs.desk.mount_root(), list)
 }
 
-/// Brings the spool in line with the registry, forgets jobs that left nothing, and ends what they left if
-/// they are forgotten.
+/// Brings the spool in line with the registry, forgets jobs that left nothing, and ends what forgotten
+/// jobs left.
 pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
     let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
     let Listed { jobs: all, instances, .. } = refresh_spool(&jobs, here)?;
@@ -90,7 +90,7 @@ pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
         let unknown = |key: &JobKey| {
             key.cluster == here.config.cluster && all.iter().all(|job| job.key != *key)
         };
-        // Its job may have been set up since jobs were listed.
+        // The job may have been set up since jobs were listed.
         if matches!(&instance.life, Life::Job(key) if unknown(key))
             && desk.end_orphan(&instance.id)?
         {
@@ -100,7 +100,7 @@ pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
     for job in all.iter().filter(|job| job.phase == Phase::TornDown) {
         let of_it = |life: &Life| matches!(life, Life::Job(key) if *key == job.key);
         if instances.iter().any(|instance| of_it(&instance.life)) {
-            // A daemon of an earlier version may have made one after the teardown.
+            // A daemon of an earlier version may have made an instance after the teardown.
             jobs.give_up(job, Want::Gone)?;
         } else {
             here.log.say(job, "nothing is left of it");
@@ -111,7 +111,7 @@ pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
     Ok(())
 }
 
-/// Ends jobs that the scheduler does not know any more.
+/// Ends jobs that the scheduler no longer knows.
 #[derive(Default)]
 pub struct Reaper {
     /// Jobs that the scheduler did not know when it last answered, and since when.
@@ -177,7 +177,7 @@ fn forget(book: &Book, job: &Job) -> Result<()> {
     })
 }
 
-/// A list may leave a job out: before one is ended, it is asked for alone.
+/// A list may leave a job out: before a job is ended, it is asked for alone.
 fn may_be_known(config: &SchedulerConfig, job: &Job) -> bool {
     let id = &job.key.id;
     match squeue(config, &["--jobs", id]) {
@@ -190,9 +190,9 @@ fn may_be_known(config: &SchedulerConfig, job: &Job) -> bool {
     }
 }
 
-/// Numbers of all jobs that Slurm knows, ended ones for as long as it remembers them.
+/// The numbers of all jobs that Slurm knows, ended ones for as long as it remembers them.
 fn known_jobs(config: &SchedulerConfig) -> Result<Vec<String>> {
-    // Waiting tasks of an array are told under the array's number, unless all are asked for.
+    // Without this option waiting tasks of an array are listed under the array's number.
     squeue(config, &["--array"])
 }
 

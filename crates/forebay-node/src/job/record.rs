@@ -1,4 +1,4 @@
-//! What the registry holds of a job.
+//! The registry's records of a job.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use crate::desk::now;
 use crate::desk::place_for;
 use crate::records::{Instance, JobKey, Mode, Owner};
 
-/// How far a job is. Steps are taken in this order, and one may be skipped only towards the end.
+/// The phase of a job. Phases come in this order, and may be skipped only towards the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     SetUp,
-    /// Its instances are ready and filled, or become so; from here on the job may have run.
+    /// The job's instances are ready and filled, or become so; from here on the job may have run.
     Ready,
-    /// The job has ended; what it asked for goes home.
+    /// The job has ended; its stage-outs are carried out.
     Ended,
-    /// The scheduler has forgotten it. The record goes when its instances are gone.
+    /// The scheduler has forgotten the job. The record goes when the job's instances are gone.
     TornDown,
 }
 
@@ -51,33 +51,33 @@ pub struct Job {
     pub owner: Owner,
     pub plan: Plan,
     pub phase: Phase,
-    /// That it runs on; known when it is about to run.
+    /// The nodes on which the job runs; known when it is about to run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// When the scheduler first said that it has ended, or is to be torn down; seconds since 1970.
+    /// When the scheduler first said that the job has ended, or is to be torn down; seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<u64>,
-    /// How it ended, once it has.
+    /// How the job ended, once it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
-    /// Seconds since 1970; of its phase.
+    /// When the phase began, seconds since 1970.
     pub since: u64,
     /// Seconds since 1970.
     pub created: u64,
 }
 
-/// `actual/jobs/CLUSTER/ID/INCARNATION/NODE`: no process of the job is at work in its instances there.
+/// `actual/jobs/CLUSTER/ID/INCARNATION/NODE`: no process of the job uses its instances on that node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released {
     /// Seconds since 1970.
     pub at: u64,
-    /// Processes that were still there when the time was over.
+    /// Processes that still used them when the time was over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
 }
 
 impl Job {
-    /// The id of one of its instances.
+    /// The id of one of the job's instances.
     pub fn instance(&self, space: &Space) -> String {
         format!("{}-{}", self.key.name(), space.name)
     }
@@ -95,7 +95,7 @@ impl Job {
         values.collect()
     }
 
-    /// Goes on to a phase; never back.
+    /// Enters a phase; never goes back.
     pub fn enter(&mut self, phase: Phase) {
         if self.phase < phase {
             self.phase = phase;
@@ -103,7 +103,8 @@ impl Job {
         }
     }
 
-    /// Refuses what is ordered for its run: that is over, and what is ordered now is not seen by who ends it.
+    /// Refuses an order for the job's run: the run is over, and the step that ends it would not see the
+    /// order.
     pub fn require_open(&self) -> Result<()> {
         match self.ending.is_none() && self.phase < Phase::Ended {
             true => Ok(()),
@@ -114,7 +115,7 @@ impl Job {
         }
     }
 
-    /// Whether its plan brings files of a named instance home.
+    /// Whether the job's plan stages files out of a named instance.
     pub fn stages_out_of(&self, name: &str) -> bool {
         self.plan.transfers.iter().any(|staging| {
             staging.direction == Direction::Out
@@ -128,20 +129,20 @@ impl Job {
     }
 }
 
-/// Where instances show.
+/// The mount points of instances.
 pub struct Places<'a> {
     pub mount_root: &'a Path,
-    /// Those there are.
+    /// The existing instances.
     pub instances: &'a [Instance],
 }
 
 impl Places<'_> {
-    /// Of one that may still have to be made.
+    /// The mount point of an instance that may still have to be made.
     fn of_new(&self, id: &str, mode: Mode, owner: Owner) -> PathBuf {
         place_for(self.mount_root, id, mode, owner).unwrap_or_else(|| self.mount_root.join(id))
     }
 
-    /// Of one that was made before.
+    /// The mount point of an instance that was made before.
     fn of(&self, id: &str) -> PathBuf {
         let found = self.instances.iter().find(|instance| instance.id == id);
         let shows = found.and_then(|instance| instance.mountpoint.clone());

@@ -1,4 +1,4 @@
-//! The end of a job on one of its nodes: its processes are gone, so what it wrote is whole.
+//! The end of a job on one of its nodes: its processes are gone, and its files are complete.
 
 use std::path::Path;
 
@@ -12,16 +12,16 @@ use crate::book::Listed;
 use crate::desk::now;
 use crate::records::{Instance, Life, check_name, keys};
 
-/// What is done about processes of a job that are still there.
+/// What to do about processes of a job that still exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     Wait,
-    /// It is over: they are named in the record.
+    /// The wait is over: the record names the processes.
     Over,
 }
 
-/// Writes that the job has left this node, once nobody uses its instances here. `users` names who uses
-/// a mount.
+/// Records that the job has left this node, once no process uses its instances here. `users` returns the users of a
+/// mount.
 pub fn release(
     book: &Book,
     node: &str,
@@ -61,13 +61,14 @@ pub fn release(
     }
 }
 
-/// Whether a record that a newer forebay wrote may be one of this job's: its key is `CLUSTER/ID/INCARNATION`, whatever
-/// the record itself has, and of which cluster the job is that has ended here nobody says.
+/// Whether a record that a newer forebay wrote may be this job's: its key is `CLUSTER/ID/INCARNATION`, whatever the
+/// record itself has; which cluster the ended job belongs to is unknown here.
 fn may_be_of(at: &str, id: &str) -> bool {
     at.split('/').nth(1).is_none_or(|of| of == id)
 }
 
-/// Of what a newer forebay wrote this much is sure: where its nodes can be read it is on these alone.
+/// Whether a newer forebay's record is certainly of other nodes: where its nodes can be read, the job is on these
+/// alone.
 pub fn is_elsewhere(job: &Value, node: &str) -> bool {
     let nodes = job["nodes"].as_array().filter(|nodes| nodes.iter().all(Value::is_string));
     nodes.is_some_and(|nodes| nodes.iter().all(|other| *other != *node))

@@ -1,6 +1,6 @@
-//! What a scheduler's hooks read that run inside the scheduler and may not wait: small files, written
-//! by the daemon whenever they change. They are caches: all of it is in the registry. They tell of the jobs and
-//! instances of all users, so that only the hooks' user can read them.
+//! Files for a scheduler's hooks that run inside the scheduler and may not wait: small files, which the daemon
+//! writes whenever they change. They are caches: all of it is in the registry. They tell of the jobs and
+//! instances of all users, and therefore only the hooks' user can read them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,13 +16,13 @@ use super::record::{Job, Places};
 use crate::closed;
 use crate::records::{Instance, Life, Owner, PoolRecord};
 
-/// Pools as Slurm reads them.
+/// The file of the pools, as Slurm reads it.
 pub const POOLS_FILE: &str = "pools.json";
 
 const PERSISTENT_FILE: &str = "persistent.json";
 const JOBS: &str = "jobs";
 
-/// Where the variables of a job are, one `NAME=value` a line.
+/// The file of a job's variables, one `NAME=value` a line.
 pub fn variables_file(spool: &Path, job: &str) -> PathBuf {
     spool.join(JOBS).join(job)
 }
@@ -32,10 +32,10 @@ pub struct Spool {
     writing: Mutex<()>,
 }
 
-/// What the files are made of.
+/// The contents from which the files are made.
 pub struct Listed {
     pub jobs: Vec<Job>,
-    /// With what each has granted.
+    /// Pools with the bytes that each has granted.
     pub pools: Vec<(String, PoolRecord, u64)>,
     pub instances: Vec<Instance>,
 }
@@ -49,20 +49,20 @@ impl Spool {
         Ok(Spool { dir: dir.into(), writing: Mutex::new(Rank::Spool, ()) })
     }
 
-    /// Brings the files in line with what there is. `list` is asked while nobody else writes: a list from
-    /// before a setup must not undo what that setup wrote.
+    /// Brings the files in line with the registry. `list` is called under the lock: a list from before a setup
+    /// must not undo what that setup wrote.
     pub fn refresh(
         &self,
         mount_root: &Path,
         list: impl FnOnce() -> Result<Listed>,
     ) -> Result<Listed> {
-        // It guards nothing but the turn: what a panic left in the files is written anew.
+        // The lock guards only the turn: files that a panic left behind are written anew.
         let _alone = self.writing.lock_anyway();
         let listed = list()?;
         let Listed { jobs, pools, instances } = &listed;
         self.put(&self.dir.join(POOLS_FILE), &pools_json(pools).to_string())?;
         self.put(&self.dir.join(PERSISTENT_FILE), &persistent_json(instances).to_string())?;
-        // Hooks read what is of the last incarnation.
+        // Hooks read the file of the last incarnation.
         let mut last: BTreeMap<&str, &Job> = BTreeMap::new();
         for job in jobs {
             let held = last.entry(&job.key.id).or_insert(job);
@@ -76,7 +76,7 @@ impl Spool {
         Ok(listed)
     }
 
-    /// The variables of a job, for its environment.
+    /// Writes the variables of a job, for its environment.
     fn put_job(&self, job: &Job, places: &Places<'_>) -> Result<()> {
         let lines = job.variables(places).into_iter().map(|(name, value)| {
             debug_assert!(!value.contains('\n'), "mount points have no newlines");
@@ -97,7 +97,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Whole or not at all, and only if it is news.
+    /// Writes a file completely or not at all, and only if its text has changed.
     fn put(&self, path: &Path, text: &str) -> Result<()> {
         if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
             return Ok(());
@@ -113,8 +113,8 @@ impl Spool {
     }
 }
 
-/// Pools of one name on all nodes are one of Slurm's. The grain is that of the first node; what other
-/// nodes have is counted in it, downwards.
+/// Pools of the same name on all nodes are one pool of Slurm's. The grain is that of the first node; the
+/// capacity of other nodes is counted in that grain, rounded down.
 fn pools_json(pools: &[(String, PoolRecord, u64)]) -> Value {
     let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     for (key, record, granted) in pools {
@@ -218,7 +218,7 @@ mod tests {
         assert!(!file.exists());
     }
 
-    /// Whoever lists while a setup writes would undo what the setup wrote.
+    /// A list that was made while a setup writes would undo what the setup wrote.
     #[test]
     fn nobody_lists_while_another_writes() {
         let dir = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ mod tests {
         std::thread::scope(|scope| {
             let tidy = || {
                 let seen = known.lock().unwrap().clone();
-                // A setup commits and writes meanwhile.
+                // Meanwhile a setup commits and writes.
                 known.lock().unwrap().push(job(1));
                 let setup = scope.spawn(|| {
                     spool.refresh(root, || Ok(listed(known.lock().unwrap().clone()))).unwrap();

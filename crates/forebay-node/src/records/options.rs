@@ -1,7 +1,7 @@
-//! How a transfer is to be carried out.
+//! The options of a transfer.
 //!
-//! What has its default is not written: a node of an earlier version refuses only orders that it could
-//! not carry out.
+//! Options at their defaults are not written: a node of an earlier version refuses only orders that it
+//! could not carry out.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,10 +15,10 @@ pub const THREADS_MAX: u32 = 256;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransferOptions {
-    /// Compare what was copied by content.
+    /// Compare the copied files by content.
     #[serde(default)]
     pub checksum: bool,
-    /// Bytes a second.
+    /// The maximum bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_max: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,7 +26,7 @@ pub struct TransferOptions {
     /// Files that match appear after all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last: Vec<String>,
-    /// Everything, if not said.
+    /// `None`: everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preserve: Option<Preserve>,
     #[serde(default, skip_serializing_if = "Existing::is_default")]
@@ -34,26 +34,26 @@ pub struct TransferOptions {
 }
 
 impl TransferOptions {
-    /// Of the patterns in it, an empty one not for nothing.
+    /// The length of its patterns; an empty one counts, too.
     pub fn names_bytes(&self) -> usize {
         self.last.iter().map(|pattern| pattern.len() + 1).sum()
     }
 }
 
-/// What becomes of what is there already and differs.
+/// What happens to existing files that differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Existing {
     /// A file is replaced; others in its directory stay.
     #[default]
     Overwrite,
-    /// A file is replaced if the source's was changed later.
+    /// A file is replaced if the source file was changed later.
     Newer,
     /// A file stays.
     Keep,
-    /// A file stays, and the source's has failed.
+    /// A file stays, and the source file counts as failed.
     Fail,
-    /// A directory goes with all that is in it, and the new one takes its place.
+    /// A directory goes with all its contents, and the new one takes its place.
     Replace,
 }
 
@@ -73,7 +73,7 @@ impl Existing {
     }
 }
 
-/// What a file has beside its bytes and its name.
+/// An attribute of a file beside its bytes and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attribute {
@@ -82,7 +82,7 @@ pub enum Attribute {
     Owner,
     Xattr,
     Acl,
-    /// Its other names.
+    /// The file's other names.
     Links,
 }
 
@@ -107,7 +107,7 @@ impl Attribute {
         }
     }
 
-    /// By its name, or the one that `cp --preserve` has for it.
+    /// By its own name, or by that of `cp --preserve`.
     fn named(word: &str) -> Option<Attribute> {
         match word {
             "timestamps" => Some(Attribute::Times),
@@ -117,7 +117,7 @@ impl Attribute {
     }
 }
 
-/// What comes along.
+/// The attributes that are preserved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Preserve(BTreeSet<Attribute>);
@@ -151,7 +151,7 @@ impl FromStr for Preserve {
     }
 }
 
-/// As it is read.
+/// The form that is parsed.
 impl fmt::Display for Preserve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.len() {
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Of a cluster in which nodes are replaced one after the other.
+    /// In a cluster whose nodes are replaced one after the other, versions mix.
     #[test]
     fn an_order_of_an_earlier_version_has_the_defaults_and_one_with_defaults_is_such_an_order() {
         let earlier = br#"{"checksum":false,"threads":4}"#;

@@ -1,7 +1,7 @@
 //! Deleting a tree by descriptors (P3).
 //!
 //! Each name is removed from a directory that is open, and a directory is opened without following
-//! a link, so that whoever still has a hand in the tree can only change what is deleted anyway.
+//! a link: a process that still works in the tree can only change what is deleted anyway.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -13,15 +13,15 @@ use rustix::fs;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-/// A tree deeper than this is taken apart: what lies deeper is moved up first. So a tree of any
-/// depth needs this many descriptors.
+/// A tree deeper than this is taken apart: deeper directories are moved up first. A tree of any
+/// depth thus needs this many descriptors.
 const DEPTH_MAX: usize = 64;
 
-/// Whoever still works in a directory may put files there while it is emptied. After so many rounds
-/// it is left for a later call.
+/// A process that still works in a directory may put files there while it is emptied. After this
+/// many rounds the directory is left for a later call.
 const ROUNDS: usize = 20;
 
-/// Deletes `name` of `folder`, and all below; what is not there counts as deleted.
+/// Deletes `name` of `folder`, and everything below; a missing name counts as deleted.
 pub(super) fn tree(folder: &Folder, name: &str) -> io::Result<()> {
     let mut todo = VecDeque::from([name.to_string()]);
     let mut moved = 0;
@@ -67,13 +67,13 @@ impl Walk<'_> {
         }
         self.empty(&below, depth + 1)?;
         match fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-            // It was filled again, or moved: the next round sees to it.
+            // The directory was filled again, or moved: the next round handles it.
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// The new name begins as the old one does, so that a sweep after a crash knows whose it is.
+    /// The new name begins like the old one: a sweep after a crash then knows its record.
     fn move_up(&mut self, dir: &OwnedFd, name: &CString) -> io::Result<()> {
         loop {
             *self.moved += 1;
@@ -94,7 +94,7 @@ impl Walk<'_> {
     }
 }
 
-/// Removes what is no directory; a directory is opened.
+/// Removes a name that is no directory; opens a directory.
 fn unlink_or_open(dir: BorrowedFd<'_>, name: &CString) -> io::Result<Option<OwnedFd>> {
     match fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(None),
@@ -152,7 +152,7 @@ mod tests {
         tree(&folder(&dir), "never there").unwrap();
     }
 
-    /// Deeper than descriptors and paths reach.
+    /// The tree is deeper than descriptors and paths reach.
     #[test]
     fn a_tree_may_be_as_deep_as_it_likes() {
         let dir = tempfile::tempdir().unwrap();

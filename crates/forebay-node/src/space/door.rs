@@ -1,4 +1,4 @@
-//! Who gets at the files of a space that is only kept.
+//! Access to the files of a space that is only kept.
 
 use rustix::fs::{self, Mode, OFlags};
 
@@ -11,14 +11,14 @@ use super::{Id, Owner, Record, failed};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
-    /// Its owner, and whom he lets in.
+    /// The owner, and users that the owner admits.
     Open,
-    /// Root alone; files that are open stay so.
+    /// Only root; files that are open stay so.
     Shut,
 }
 
 impl Pool {
-    /// Opens or shuts a space that is mounted; does nothing if it is so, or if it is not mounted.
+    /// Opens or shuts a space that is mounted; does nothing if it is so already, or not mounted.
     pub fn set_door(&self, id: &Id, door: Door) -> Result<()> {
         let _turn = self.turn(id);
         let Some(record) = Record::load(&self.inner.state, id)? else { return Ok(()) };

@@ -1,9 +1,9 @@
-//! Who still uses a mount, from `/proc` alone.
+//! The processes that still use a mount, from `/proc` alone.
 //!
-//! No file of a strange file system is asked for anything: links are looked at with what the kernel
-//! has cached (`AT_STATX_DONT_SYNC`). The search still ends at a deadline, and says so.
+//! No request goes to a file of a foreign file system: links are looked at with what the kernel has
+//! cached (`AT_STATX_DONT_SYNC`). The search still ends at a deadline, and reports that.
 //!
-//! Not seen: a descriptor that is on its way through a socket, and one that io_uring has registered.
+//! Not seen: a descriptor in transit through a socket, and one that io_uring has registered.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::loopdev::show_device;
 use super::record::Held;
 use super::removal::Shown;
 
-/// A node with tens of thousands of open files is done far sooner.
+/// The search on a node with tens of thousands of open files takes far less.
 const LIMIT: Duration = Duration::from_millis(200);
 
 /// As many as a message can name.
@@ -36,7 +36,7 @@ pub enum How {
     Directory,
     File,
     Mapping,
-    /// It has mounts of its own, the space among them.
+    /// The process has mounts of its own, the space among them.
     Namespace,
 }
 
@@ -52,12 +52,12 @@ impl fmt::Display for Holder {
     }
 }
 
-/// What is looked for.
+/// What the search looks for.
 pub(super) struct Target<'h> {
     pub held: &'h Held,
     /// Whether the device is the space's alone, so that each of its mounts counts.
     pub device: Device,
-    /// Of a tmpfs: its number may be another's by now.
+    /// The source of a tmpfs, whose device number may be another file system's by now.
     pub source: Option<&'h str>,
 }
 
@@ -118,7 +118,7 @@ impl Target<'_> {
     fn is_at(&self, link: &Path) -> bool {
         let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let Ok(found) = fs::statx(CWD, link, flags, StatxFlags::MNT_ID) else {
-            // XFS that was shut down does not tell anything.
+            // XFS that was shut down answers nothing.
             return mount_of(link) == Some(self.held.mount);
         };
         let device = fs::makedev(found.stx_dev_major, found.stx_dev_minor);
@@ -155,8 +155,8 @@ impl Target<'_> {
         mount.device == self.held.device && self.source.is_none_or(|source| mount.source == *source)
     }
 
-    /// Whether the number of a tmpfs that is gone, or of a mount of a device that others share, was given
-    /// to another one.
+    /// Whether the number of a gone tmpfs, or of a gone mount on a shared device, was given to another
+    /// one.
     pub fn is_another_by_now(&self, shown: Shown) -> bool {
         let mounts = mounts::read().unwrap_or_default();
         let mut same = mounts.iter().filter(|mount| mount.device == self.held.device);
@@ -170,10 +170,10 @@ impl Target<'_> {
     }
 }
 
-/// The mount that a link leads into; name_to_handle_at(2) asks no file for anything.
+/// The mount that a link leads into; name_to_handle_at(2) sends no request to the file.
 fn mount_of(link: &Path) -> Option<u64> {
     let link = std::ffi::CString::new(link.as_os_str().as_encoded_bytes()).ok()?;
-    // No room for a handle: the kernel answers EOVERFLOW, and with the mount.
+    // With no room for a handle the kernel answers EOVERFLOW, and still gives the mount.
     let mut handle = [0u32; 2];
     let mut mount: libc::c_int = -1;
     // SAFETY: a path that ends in NUL, and room for the head of a handle and an integer.
@@ -204,7 +204,7 @@ fn name(process: &Path) -> String {
     name.trim_end().to_string()
 }
 
-/// For messages.
+/// The holders' names, for messages.
 pub(super) fn list(holders: &[Holder]) -> String {
     holders.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,7 @@
 //! Images: files that hold a file system of their own.
 //!
-//! - I1: an image that has its final name is whole: every byte allocated, and a file system on it.
-//! - I2: its file system gives its owner the capacity that was asked for, or more.
+//! - I1: an image that has its final name is complete: every byte allocated, and a file system on it.
+//! - I2: its file system gives its owner the requested capacity, or more.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,23 +21,23 @@ use crate::failpoint;
 
 const MIB: u64 = 1 << 20;
 
-/// Of both file systems: the kernel's page, and what the loop device works in.
+/// The block size of both file systems: the kernel's page, and the unit of the loop device.
 const BLOCK: u64 = 4096;
 
-/// `mkfs` writes some megabytes. A tier that takes longer than this for them is broken.
+/// `mkfs` writes some megabytes. If that takes longer than this, the tier is broken.
 const MKFS_LIMIT: Duration = Duration::from_secs(60);
 
-/// ext4 writes a bitmap's worth of blocks a group.
+/// The blocks of an ext4 group, as many as one bitmap holds.
 const GROUP: u64 = 128 * MIB;
 
 const INODE_EXT4: u64 = 256;
 
 const INODE_XFS: u64 = 512;
 
-/// ext4's first inodes are its own: the journal, the directory on top, `lost+found`.
+/// The first inodes are ext4's own: the journal, the root directory, `lost+found`.
 const OWN_INODES: u64 = 11;
 
-/// How large an image is in which `spec.capacity` bytes can be had: the ledger counts this (I2).
+/// The size of an image that offers `spec.capacity` bytes: the ledger counts this (I2).
 ///
 /// The sum is an upper bound; a test compares it to what file systems of many sizes have.
 pub(super) fn size(spec: &SpaceSpec) -> u64 {
@@ -55,14 +55,14 @@ fn ext4_overhead(spec: &SpaceSpec) -> u64 {
     let groups = (capacity + tables + journal(capacity)).div_ceil(GROUP) + 2;
     // Two bitmaps, inodes rounded up to whole blocks, descriptors and their copies.
     let of_groups = groups * 4 * BLOCK;
-    // What the kernel keeps for splitting extents: 2 %, at most 4096 blocks.
+    // The kernel's reserve for splitting extents: 2 %, at most 4096 blocks.
     let kept = ((capacity + tables) / 50 + BLOCK).min(16 * MIB);
     // A last group that is too small for its table is left out.
     let last = tables / groups + MIB;
     tables + journal(capacity) + of_groups + kept + last + MIB
 }
 
-/// Large enough that creating many files never waits for it, small enough beside the capacity.
+/// Large enough that the creation of many files never waits for it, small beside the capacity.
 fn journal(capacity: u64) -> u64 {
     match capacity / MIB {
         0..128 => 4 * MIB,
@@ -73,12 +73,12 @@ fn journal(capacity: u64) -> u64 {
 }
 
 fn xfs_overhead(spec: &SpaceSpec) -> u64 {
-    // The log; what the kernel keeps for itself (8192 blocks); headers and free lists of groups.
+    // The log; the kernel's own reserve (8192 blocks); headers and free lists of groups.
     let fixed = 64 * MIB + 32 * MIB + 16 * MIB;
     fixed + spec.capacity / 200 + spec.inodes() * INODE_XFS * 5 / 4
 }
 
-/// The image of a space: found whole, or made so.
+/// The image of a space: an existing complete one, or a new one.
 pub(super) fn make(folder: &Folder, name: &str, spec: &SpaceSpec, room: u64) -> Result<File> {
     let at = folder.path().join(name);
     if let Some(image) = super::record::open_file(folder, name)? {
@@ -115,7 +115,7 @@ fn require_size(image: File, room: u64, at: &Path) -> Result<File> {
     }
 }
 
-/// Gives every byte of the image a block, and holes in it one again (I1).
+/// Allocates every byte of the image, and the holes in it again (I1).
 pub(super) fn fill(image: &File, room: u64, at: &Path) -> Result<()> {
     loop {
         match fs::fallocate(image, FallocateFlags::empty(), 0, room) {
@@ -171,7 +171,7 @@ fn format(image: &Path, spec: &SpaceSpec) -> Result<()> {
     }
 }
 
-/// Features are named one by one, so that no `mke2fs.conf` changes what the overhead is (I2).
+/// Features are named one by one: no `mke2fs.conf` can change the overhead (I2).
 fn arguments(spec: &SpaceSpec) -> Vec<String> {
     let owned = |args: &[&str]| args.iter().map(ToString::to_string).collect::<Vec<_>>();
     match spec.fs {
@@ -180,16 +180,16 @@ fn arguments(spec: &SpaceSpec) -> Vec<String> {
             let features = "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,\
                             sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
             let journal = format!("size={}", journal(spec.capacity) / MIB);
-            // Fresh blocks of the tier read as zeros: there is nothing to clear, now or later.
+            // Fresh blocks of the tier read as zeros: nothing has to be cleared, now or later.
             args.extend(owned(&["-O", features, "-E", "nodiscard,lazy_itable_init=1"]));
             args.extend(owned(&["-J", &journal, "-N", &(spec.inodes() + OWN_INODES).to_string()]));
             args
         }
         Fs::Xfs => {
             let percent = (spec.inodes() * INODE_XFS * 100).div_ceil(size(spec)).clamp(1, 100);
-            // What would keep blocks back for itself is off.
+            // Features that would reserve blocks for themselves are off.
             let mut args = owned(&["-q", "-f", "-K", "-b", "size=4096", "-l", "size=64m"]);
-            // Loop devices have the sectors of the disk that the tier lies on, at most so large ones.
+            // Loop devices have the sector size of the tier's disk, which is at most this large.
             args.extend(owned(&["-s", "size=4096"]));
             args.extend(owned(&["-m", "crc=1,finobt=0,rmapbt=0,reflink=0"]));
             args.extend(owned(&["-i", &format!("size={INODE_XFS},maxpct={percent}")]));
@@ -198,7 +198,7 @@ fn arguments(spec: &SpaceSpec) -> Vec<String> {
     }
 }
 
-/// Waits for a program, and ends it when it takes too long; its last words are kept, up to a page.
+/// Waits for a program, and kills it if it takes too long; its last output is kept, up to a page.
 fn wait(child: &mut Child, program: &Path) -> Result<(std::process::ExitStatus, String)> {
     let end = Instant::now() + MKFS_LIMIT;
     loop {
@@ -227,8 +227,8 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    /// I2, by file systems of many sizes and numbers of inodes, as the kernel counts them. Images
-    /// are sparse here: what is compared does not depend on it.
+    /// I2, checked by file systems of many sizes and numbers of inodes, as the kernel counts them. Images are
+    /// sparse here: the comparison does not depend on that.
     #[test]
     fn an_image_holds_what_was_asked_for_and_little_more() {
         if !rustix::process::geteuid().is_root() || program(Fs::Xfs).is_none() {
@@ -256,7 +256,8 @@ mod tests {
         format(&path, spec).unwrap();
         let image = File::options().read(true).write(true).open(&path).unwrap();
         if spec.fs == Fs::Xfs {
-            // `sb_sectsize` (xfs_format.h): less is not mounted where the tier's disk has sectors of 4096 bytes.
+            // `sb_sectsize` (xfs_format.h): a smaller one cannot be mounted where the tier's disk has sectors of
+            // 4096 bytes.
             let mut sector = [0; 2];
             std::os::unix::fs::FileExt::read_exact_at(&image, &mut sector, 102).unwrap();
             assert_eq!(u16::from_be_bytes(sector), 4096);
@@ -272,7 +273,7 @@ mod tests {
         let more = free as i64 - spec.capacity as i64;
         let what =
             format!("{:?} of {} MiB, {:?} inodes", spec.fs, spec.capacity / MIB, spec.inodes);
-        // XFS gives inodes room of the same free space when they come.
+        // XFS takes the room of new inodes from the same free space.
         let for_inodes = if spec.fs == Fs::Xfs { spec.inodes() * INODE_XFS } else { 0 };
         let least = for_inodes as i64;
         assert!(more >= least, "{what}: {more} bytes more than asked for, {least} needed");

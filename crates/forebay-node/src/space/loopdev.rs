@@ -1,13 +1,13 @@
 //! Loop devices: an image as a block device.
 //!
-//! - L1: a device is found by the file behind it (device and inode), never by its number, which may
-//!   be another's a moment later.
-//! - L2: the last user's leaving frees it (autoclear), be that a mount, a process, or a daemon that
+//! - L1: a device is found by the file behind it (device and inode), never by its number, which may be
+//!   another device's a moment later.
+//! - L2: a device is freed when its last user leaves (autoclear): a mount, a process, or a daemon that
 //!   was killed before it could mount.
-//! - L3: it reads and writes past the page cache, and never gives room of the image back: see
+//! - L3: a device reads and writes past the page cache, and never gives room of the image back: see
 //!   `decisions/space.md`.
-//! - L4: devices are made by us, with high numbers, and taken away again: the kernel keeps the limits
-//!   of a device (L3) beyond its use, and others must not get a device with ours.
+//! - L4: forebay makes its own devices, with high numbers, and removes them again: the kernel keeps the
+//!   limits of a device (L3) beyond its use, and other programs must not get a device with these limits.
 
 use std::fs::File;
 use std::io;
@@ -33,11 +33,11 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// L4: far above those that the kernel hands out, which are the lowest that are free.
+/// L4: far above the numbers that the kernel hands out, which are the lowest free ones.
 const OURS: std::ops::Range<u32> = 4096..8192;
 
-/// A device that was made may be taken by another program before it is used. Each round waits longer
-/// than the last one: 32 of them take about half a second.
+/// How often a device is tried: another program may take a new device before it is used. Each round
+/// waits longer than the last one: 32 of them take about half a second.
 const ROUNDS: u32 = 32;
 
 #[repr(C)]
@@ -66,7 +66,7 @@ struct Config {
     reserved: [u64; 8],
 }
 
-/// An open device: it stays for as long as this is held, or something is mounted from it.
+/// An open device: it stays as long as this is held, or a file system of it is mounted.
 #[derive(Debug)]
 pub(super) struct Loop {
     file: File,
@@ -74,12 +74,12 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// The device behind which an image is.
+    /// The device of an image.
     pub fn find(image: &File) -> Result<Option<Loop>> {
         let stat = fs::fstat(image).map_err(failed("cannot look at an image"))?;
         for number in configured()? {
             let Ok(device) = open(number, OFlags::RDONLY) else { continue };
-            // Freed meanwhile.
+            // The device was freed meanwhile.
             let Ok(info) = device.info() else { continue };
             if info.inode == stat.st_ino && same_device(info.device, stat.st_dev) {
                 return Ok(Some(device));
@@ -104,7 +104,7 @@ impl Loop {
         Err(failed(format_args!("{}: no loop device could be had", path.display()))(last))
     }
 
-    /// L3, verified.
+    /// Applies L3, and verifies it.
     fn settled(self, path: &Path) -> Result<Loop> {
         self.require_direct().map_err(|e| e.context(path.display()))?;
         self.forbid_discard().map_err(|e| e.context(path.display()))?;
@@ -117,7 +117,7 @@ impl Loop {
         if is_direct(&self.info().map_err(failed(&name))?) {
             return Ok(());
         }
-        // Found as somebody else left it.
+        // The device was found as another program left it.
         let _ = self.control(LOOP_SET_DIRECT_IO, 1);
         match is_direct(&self.info().map_err(failed(&name))?) {
             true => Ok(()),
@@ -128,8 +128,8 @@ impl Loop {
         }
     }
 
-    /// What the space frees stays allocated in the image: a hole in it could not be filled again on
-    /// a full tier, and a write would fail with EIO.
+    /// Room that the space frees stays allocated in the image: a hole in the image could not be filled
+    /// again on a full tier, and a write would fail with EIO.
     fn forbid_discard(&self) -> Result<()> {
         let queue = format!("/sys/block/loop{}/queue", self.number);
         let at = format!("{queue}/discard_max_bytes");
@@ -172,7 +172,7 @@ pub(super) fn show_device(device: u64) -> String {
     format!("{}:{}", fs::major(device), fs::minor(device))
 }
 
-/// Why there are no loop devices, if so.
+/// Why there are no loop devices, if there are none.
 pub(super) fn missing() -> Option<String> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match fs::open(CONTROL, flags, Mode::empty()) {
@@ -181,12 +181,12 @@ pub(super) fn missing() -> Option<String> {
     }
 }
 
-/// By somebody who asked for a free one, or who cleared away.
+/// Whether another program took the device: one that asked for a free one, or one that cleared away.
 fn was_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENXIO | libc::ENODEV | libc::ENOENT))
 }
 
-/// L4: one that was not there before.
+/// L4: makes a device that did not exist before.
 fn add(control: &OwnedFd) -> io::Result<u32> {
     for number in OURS {
         match change(control, LOOP_CTL_ADD, number) {
@@ -202,7 +202,7 @@ fn change(control: &OwnedFd, request: u32, number: u32) -> io::Result<()> {
     check(unsafe { libc::ioctl(control.as_raw_fd(), request.into(), number) }).map(drop)
 }
 
-/// Takes devices of ours away that nothing is behind any more (L4). What is in use, the kernel keeps.
+/// Removes forebay's devices that have no file behind them any more (L4). The kernel keeps those in use.
 pub(super) fn clear_away() {
     let Ok(control) = fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
         return;
@@ -232,7 +232,8 @@ fn attach_once(control: &OwnedFd, image: &File, path: &Path) -> io::Result<Loop>
     check(done).map(|_| device)
 }
 
-/// The tier's: direct-io in smaller blocks is refused, and programs may not expect larger ones.
+/// The tier's block size: direct-io in smaller blocks is refused, and programs may not expect larger
+/// ones.
 fn block_size(image: &File) -> io::Result<u32> {
     let device = format!("/sys/dev/block/{}", show_device(fs::fstat(image)?.st_dev));
     // A partition has its queue one directory above.
@@ -240,11 +241,11 @@ fn block_size(image: &File) -> io::Result<u32> {
         let size = std::fs::read_to_string(format!("{device}/{queue}/logical_block_size")).ok()?;
         size.trim().parse().ok()
     });
-    // All devices do these.
+    // All devices support these.
     Ok(sizes.unwrap_or(4096))
 }
 
-/// For `losetup`; cut to what fits, with a NUL behind it.
+/// Sets the name that `losetup` shows; cut to what fits, with a NUL behind it.
 fn put_name(to: &mut [u8; 64], path: &Path) {
     let bytes = path.as_os_str().as_encoded_bytes();
     let len = bytes.len().min(to.len() - 1);
@@ -268,14 +269,15 @@ fn open(number: u32, flags: OFlags) -> io::Result<Loop> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let fd = fs::open(&path, flags, Mode::empty())?;
     let stat = fs::fstat(&fd)?;
-    // 7 is the major number of loop devices; the minor one depends on how many partitions each may have.
+    // 7 is the major number of loop devices; the minor number depends on the number of partitions that
+    // each may have.
     match fs::major(stat.st_rdev) == 7 {
         true => Ok(Loop { file: fd.into(), number }),
         false => Err(io::Error::other(format!("{path} is no loop device"))),
     }
 }
 
-/// The kernel writes its own, older form of the numbers into `Info`: 12 bits of minor around 12 of
+/// The kernel writes its own, older form of the numbers into `Info`: 12 bits of minor around 12 bits of
 /// major.
 fn same_device(kernels: u64, stats: u64) -> bool {
     let major = (kernels >> 8) & 0xfff;

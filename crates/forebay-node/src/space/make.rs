@@ -19,15 +19,15 @@ use super::{
 };
 use crate::failpoint;
 
-/// What became of what was in memory.
+/// The reason for contents in memory that are gone.
 pub const LOST: &str = "went with a restart of the machine";
 
 impl Pool {
-    /// Makes a space, or completes or confirms one that was made with the same words.
+    /// Makes a space, or completes or confirms one that was made with the same specification.
     ///
     /// # Errors
     ///
-    /// A new one that cannot be made leaves nothing behind.
+    /// A new space that cannot be made leaves nothing behind.
     pub fn make(&self, spec: &SpaceSpec) -> Result<Space> {
         spec.check()?;
         let _turn = self.turn(&spec.id);
@@ -45,7 +45,7 @@ impl Pool {
         })
     }
 
-    /// Looks what is there of `id`, and mounts again what was ready before a restart.
+    /// Looks up the state of `id`, and mounts a space again that was ready before a restart.
     ///
     pub fn adopt(&self, id: &Id) -> Result<State> {
         let _turn = self.turn(id);
@@ -65,13 +65,13 @@ impl Pool {
         }
     }
 
-    /// Whether what a space held is gone for good, as with memory after a restart of the machine.
+    /// Whether the contents of a space are gone for good, as with memory after a restart of the machine.
     pub fn is_lost(&self, id: &Id) -> Result<bool> {
         let _turn = self.turn(id);
         Record::load(&self.inner.state, id)?.as_ref().map_or(Ok(false), lost)
     }
 
-    /// What a space would take of the pool: the ledger grants this before it is made.
+    /// The room that a space would take of the pool: the ledger grants this before the space is made.
     pub fn room(&self, spec: &SpaceSpec) -> Result<u64> {
         spec.check()?;
         let means = probe::resolve(self, spec)?;
@@ -121,7 +121,7 @@ impl Pool {
         }
         let point_made = !mount::point_is_there(&spec.mount_at)?;
         let source = format!("forebay-{}-{}", spec.id, new_id()?);
-        // It guards nothing but the turn: what is chosen is in the records.
+        // The lock guards only the turn: the choice is in the records.
         let _choosing = self.inner.choosing.lock_anyway();
         let project = match means {
             Means::ProjectQuota => Some(self.free_project()?),
@@ -134,8 +134,8 @@ impl Pool {
         Ok(record)
     }
 
-    /// A number of a project that no record has, nothing was written under, and nobody has limited. Pools
-    /// of one file system do not know each other, so each begins elsewhere.
+    /// A project number that no record has, that owns no files, and that has no limit. Pools of one file
+    /// system do not know each other: each begins at another number.
     fn free_project(&self) -> Result<u32> {
         let mut taken = Vec::new();
         for folder in [&self.inner.state, &self.inner.trash] {
@@ -173,7 +173,7 @@ impl Pool {
         Ok(Space { id, at, means: space.means, capacity, room: record.room })
     }
 
-    /// Nobody is shown a space whose capacity nothing holds any more.
+    /// Refuses to show a space whose capacity is no longer held.
     fn require_limits(&self, record: &Record) -> Result<()> {
         let is_quota = record.space().is_some_and(|space| space.means == Means::ProjectQuota);
         match is_quota.then(|| self.missing(Means::ProjectQuota)).flatten() {
@@ -186,7 +186,7 @@ impl Pool {
         }
     }
 
-    /// What was ready once and is gone is not replaced by an empty one.
+    /// A space that was ready once and whose bytes are gone is not replaced by an empty one.
     fn require_bytes(&self, record: &Record) -> Result<()> {
         if lost(record)? {
             let id = &record.id;
@@ -236,7 +236,7 @@ impl Pool {
         mount::show(&mount, at)
     }
 
-    /// A full tier is told as one.
+    /// Reports a full tier as such.
     fn explain(&self, record: &Record, error: Error) -> Error {
         match error.is(libc::ENOSPC) {
             true => self.no_room(&record.id, record.room),
@@ -248,7 +248,7 @@ impl Pool {
         let (folder, name) = record.place().expect("a directory has one");
         let folder = self.folder(folder);
         let spec = &space.spec;
-        // What is ready may have been given to another by root.
+        // Root may have given a ready directory to another owner.
         let dir = match record.stage {
             Stage::Making => made_dir(folder, &name, spec.owner)?,
             _ => opened(folder, &name)?,
@@ -258,7 +258,7 @@ impl Pool {
             if let Some(project) = space.project {
                 quota::put_into(dir.as_fd(), project)?;
                 failpoint::pass("space-project");
-                // The directory on top is one of its inodes.
+                // The root directory is one of its inodes.
                 quota::limit(dir.as_fd(), project, record.room, spec.inodes() + 1)?;
                 failpoint::pass("space-limited");
             }
@@ -286,7 +286,7 @@ impl Pool {
         Ok(if made { Step::Made } else { Step::Recorded })
     }
 
-    /// What tells the space's mount; `None` if there is nothing that could be mounted.
+    /// The sign by which the space's mount is known; `None` if there is nothing that could be mounted.
     pub(super) fn sign(&self, record: &Record, space: &SpaceRecord) -> Result<Option<Sign>> {
         let Some((folder, name)) = record.place() else {
             return Ok(Some(Sign::Source(space.source.clone())));
@@ -318,7 +318,7 @@ fn sign_of(dir: &OwnedFd, folder: &Folder, name: &str) -> Result<Sign> {
     Ok(Sign::Directory { device: show_device(stat.st_dev), tail: format!("{above}/{name}") })
 }
 
-/// What a space takes of its pool by this means.
+/// The room that a space takes of its pool by this means.
 pub fn room(spec: &SpaceSpec, means: Means) -> u64 {
     match means {
         Means::Image => image::size(spec),
@@ -327,7 +327,7 @@ pub fn room(spec: &SpaceSpec, means: Means) -> u64 {
     }
 }
 
-/// A record of the same words, which may be gone on with.
+/// A record of the same specification, which may be continued.
 fn resumed(record: Record, spec: &SpaceSpec) -> Result<Record> {
     let id = &spec.id;
     if record.is_removing() {
@@ -343,7 +343,7 @@ fn resumed(record: Record, spec: &SpaceSpec) -> Result<Record> {
     }
 }
 
-/// Memory is gone with its mount.
+/// Whether the contents are lost: memory is gone with its mount.
 fn lost(record: &Record) -> Result<bool> {
     let Some(space) = record.space() else { return Ok(false) };
     if record.stage != Stage::Ready || space.means != Means::Tmpfs {
@@ -364,7 +364,7 @@ fn bring_up_tmpfs(space: &SpaceRecord) -> Result<()> {
     }
     let settings = [
         Setting::Value("size", spec.capacity.to_string()),
-        // The directory on top is one.
+        // The root directory is one of them.
         Setting::Value("nr_inodes", (spec.inodes() + 1).to_string()),
         Setting::Value("mode", format!("{:o}", spec.mode)),
         Setting::Value("uid", spec.owner.uid.to_string()),
@@ -374,10 +374,10 @@ fn bring_up_tmpfs(space: &SpaceRecord) -> Result<()> {
     mount::show(&mount, &spec.mount_at)
 }
 
-/// Of an image's file system.
+/// The mount settings of an image's file system.
 fn settings(fs: Fs) -> Vec<Setting> {
     match fs {
-        // The tables of inodes are zeros already; to clear them would punch holes into the image.
+        // The tables of inodes are zeros already; clearing them would punch holes into the image.
         Fs::Ext4 => vec![
             Setting::Flag("noinit_itable"),
             Setting::Flag("nodiscard"),
@@ -404,7 +404,7 @@ fn opened(folder: &Folder, name: &str) -> Result<OwnedFd> {
     find_dir(folder, name)?.ok_or_else(|| missing(folder, name))
 }
 
-/// Whosever it is; `None` if nothing has the name.
+/// A directory of any owner; `None` if nothing has the name.
 fn find_dir(folder: &Folder, name: &str) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match fs::openat(folder, name, flags, Mode::empty()) {
@@ -413,7 +413,7 @@ fn find_dir(folder: &Folder, name: &str) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// A directory that is its owner's, or still root's; `None` if nothing has the name.
+/// A directory that belongs to its owner, or still to root; `None` if nothing has the name.
 pub(super) fn open_dir(folder: &Folder, name: &str, owner: Owner) -> Result<Option<OwnedFd>> {
     let at = folder.path().join(name);
     let Some(dir) = find_dir(folder, name)? else { return Ok(None) };

@@ -1,7 +1,9 @@
-//! Mounting: a file system is made ready where nobody sees it, and shows at its place in one step.
+//! Mounting: a file system is prepared where no process sees it, and appears at its place in one
+//! step.
 //!
-//! - M1: what shows at a place is `nosuid` and `nodev` from the first moment.
-//! - M2: a mount is ours by its device, or by a source that no other has; not by its path.
+//! - M1: a mount at a place is `nosuid` and `nodev` from the first moment.
+//! - M2: a mount is known as forebay's by its device, or by a source that no other mount has; not
+//!   by its path.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,13 +22,14 @@ use rustix::mount::{
 
 use super::{Owner, failed, usage_error};
 
-/// Of a file system, for the kernel.
+/// A setting of a file system, for the kernel.
 pub(super) enum Setting {
     Flag(&'static str),
     Value(&'static str, String),
 }
 
-/// A file system that shows nowhere yet; it is gone when this is dropped before it shows.
+/// A file system that is mounted nowhere yet; if this is dropped before it is shown, the file
+/// system is gone.
 pub(super) fn system(kind: &str, source: &str, settings: &[Setting]) -> Result<OwnedFd> {
     let what = format!("mounting {source} ({kind})");
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed(&what))?;
@@ -47,7 +50,7 @@ pub(super) fn system(kind: &str, source: &str, settings: &[Setting]) -> Result<O
     configure().map_err(|e: Errno| failed(format!("{what}{}", said(&context)))(e))
 }
 
-/// What the kernel has to say about a mount that failed.
+/// The kernel's messages about a mount that failed.
 fn said(context: &OwnedFd) -> String {
     let Ok(context) = context.try_clone() else { return String::new() };
     let mut context = std::fs::File::from(context);
@@ -66,7 +69,7 @@ fn said(context: &OwnedFd) -> String {
     text
 }
 
-/// A second view of a directory, that shows nowhere yet.
+/// A second view of a directory, that is mounted nowhere yet.
 pub(super) fn view_of(dir: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -95,7 +98,7 @@ fn restrict(view: &OwnedFd) -> std::io::Result<()> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// The directory on top of what was mounted.
+/// The root directory of a mount.
 pub(super) fn top(mount: &OwnedFd) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     fs::openat(mount, ".", flags, Mode::empty()).map_err(failed("the top of a new file system"))
@@ -110,7 +113,7 @@ pub(super) fn hand_over(top: &OwnedFd, owner: Owner, mode: u32) -> Result<()> {
     fs::fchown(top, Some(uid), Some(gid)).map_err(failed(what))
 }
 
-/// Only `e2fsck` needs it, and makes it where it is missing.
+/// Only `e2fsck` needs `lost+found`, and makes it where it is missing.
 pub(super) fn remove_lost_and_found(top: &OwnedFd) -> Result<()> {
     match fs::unlinkat(top, "lost+found", AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -118,7 +121,7 @@ pub(super) fn remove_lost_and_found(top: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Shows `mount` at a place, whose last name is made if it is missing.
+/// Mounts `mount` at a place, whose last name is made if it is missing.
 pub(super) fn show(mount: &OwnedFd, at: &Path) -> Result<()> {
     let point = point(at)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -137,22 +140,22 @@ fn point(at: &Path) -> Result<OwnedFd> {
     opened.map_err(failed(format_args!("{}: cannot be mounted at", at.display())))
 }
 
-/// Whether anything has the name of a mount point.
+/// Whether the name of a mount point exists.
 pub(super) fn point_is_there(at: &Path) -> Result<bool> {
     Ok(way::walk(at, Demand::Fixed)?.found.is_some())
 }
 
-/// Takes a mount point away that is empty; one that is not was used for something else since.
+/// Removes a mount point that is empty; one that is not was used for something else since.
 pub(super) fn remove_point(at: &Path) {
     if let Ok(end) = way::walk(at, Demand::Fixed) {
         let _ = fs::unlinkat(&end.dir, &end.name, AtFlags::REMOVEDIR);
     }
 }
 
-/// What tells our mount (M2).
+/// The sign by which forebay's mount is known (M2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// `major:minor` of a device that is ours alone.
+    /// `major:minor` of a device that only this mount uses.
     Device(String),
     /// A tmpfs with this source.
     Source(String),
@@ -160,13 +163,13 @@ pub(super) enum Sign {
     Directory { device: String, tail: String },
 }
 
-/// What is mounted at a place.
+/// The mount that is found at a place.
 pub(super) enum Seen {
     Nothing,
     Ours(Mount),
-    /// Something with this source is mounted over ours.
+    /// Another mount, with this source, covers forebay's.
     Covered(String),
-    /// Something with this source.
+    /// Another mount, with this source.
     Other(String),
 }
 
@@ -195,7 +198,7 @@ impl Sign {
     }
 }
 
-/// For what is mounted where a space should be.
+/// The error for another mount where a space should be.
 pub(super) fn occupied(at: &Path, source: &str) -> Error {
     usage_error(format!(
         "{}: {source} is mounted there: choose another place, or unmount it",

@@ -1,4 +1,4 @@
-//! A pool: one directory of the flash, ours alone, and what is in it.
+//! A pool: one directory of the flash, which only forebay uses, and its contents.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -23,10 +23,10 @@ const MARK: &str = "forebay-pool.json";
 
 const LOCK: &str = "lock";
 
-/// The first of them is made first, and is how a pool is known whose mark a crash left out.
+/// The first folder is made first, and identifies a pool whose mark is missing after a crash.
 const FOLDERS: [&str; 5] = ["state", "tiers", "spaces", "swap", "trash"];
 
-/// Whether a space may be had whose capacity nothing holds.
+/// Whether spaces are allowed whose capacity nothing holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforce {
     Yes,
@@ -36,7 +36,7 @@ pub enum Enforce {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub enforce: Enforce,
-    /// Numbers of projects that nobody else of this file system uses.
+    /// Project numbers that no other program on this file system uses.
     pub projects: Range<u32>,
 }
 
@@ -46,14 +46,14 @@ impl Default for Settings {
     }
 }
 
-/// What marks a directory as a pool.
+/// The mark of a pool's directory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     format: u32,
     id: String,
 }
 
-/// Cheap to clone; all clones are one pool. Another process cannot open it while one is left.
+/// All clones are one pool. Another process cannot open the pool while a clone exists.
 #[derive(Debug, Clone)]
 pub struct Pool {
     pub(crate) inner: Arc<Inner>,
@@ -74,12 +74,12 @@ pub(crate) struct Inner {
     turns: Turns,
     /// Records in the trash that a thread is deleting.
     pub deleting: Mutex<HashSet<String>>,
-    /// One number of a project is chosen at a time.
+    /// Project numbers are chosen one at a time.
     pub choosing: Mutex<()>,
 }
 
 impl Inner {
-    /// A number that another pool hardly has.
+    /// A number that another pool is unlikely to have.
     pub fn project_seed(&self) -> u32 {
         u64::from_str_radix(&self.id, 16).map_or(0, |id| (id % u64::from(u32::MAX)) as u32)
     }
@@ -99,7 +99,7 @@ pub(crate) struct Turn<'p> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Also while unwinding.
+        // This also runs while unwinding.
         self.turns.taken.lock_anyway().remove(&self.id);
         self.turns.freed.notify_all();
     }
@@ -110,8 +110,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] where others could change what is in it, or where it holds something else;
-    /// [`Kind::WrongTier`] while another process has it open, or a newer forebay made it.
+    /// [`Kind::Usage`] where other users could change its contents, or where it holds something
+    /// else; [`Kind::WrongTier`] while another process has it open, or if a newer forebay made it.
     pub fn open(dir: &Path, settings: Settings) -> Result<Pool> {
         if rustix::process::geteuid().as_raw() != 0 {
             let at = dir.display();
@@ -142,7 +142,7 @@ impl Pool {
         Ok(Pool { inner: Arc::new(inner) })
     }
 
-    /// Stable for as long as the directory is there.
+    /// The id, which is stable as long as the directory exists.
     pub fn id(&self) -> &str {
         &self.inner.id
     }
@@ -151,21 +151,21 @@ impl Pool {
         &self.inner.path
     }
 
-    /// What the pool's file system can still give.
+    /// The free bytes of the pool's file system.
     pub fn free(&self) -> Result<u64> {
         let at = self.path().display();
         let stat = fs::fstatvfs(self.inner.root.as_fd()).map_err(failed(&at))?;
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
-    /// What the pool's file system holds in all.
+    /// The size of the pool's file system.
     pub fn size(&self) -> Result<u64> {
         let at = self.path().display();
         let stat = fs::fstatvfs(self.inner.root.as_fd()).map_err(failed(&at))?;
         Ok(stat.f_blocks * stat.f_frsize)
     }
 
-    /// All ids of which something is there, but for leftovers.
+    /// All ids that have anything here, except leftovers.
     pub fn ids(&self) -> Result<Vec<Id>> {
         let mut ids = Vec::new();
         for name in Record::names(&self.inner.state)? {
@@ -185,7 +185,8 @@ impl Pool {
         Turn { turns, id: id.clone() }
     }
 
-    /// Nothing is begun that does not fit: the tier's other users would see it full meanwhile.
+    /// Refuses to begin a space that does not fit: the tier's other users would see it full
+    /// meanwhile.
     pub(crate) fn require_room(&self, id: &Id, room: u64) -> Result<()> {
         match self.free()? {
             free if free < room => Err(self.no_room(id, room)),
@@ -235,7 +236,7 @@ fn open_root(dir: &Path) -> Result<Folder> {
     Ok(folder)
 }
 
-/// A directory of something else is not made a pool.
+/// Refuses to make a pool of a directory with other contents.
 fn refuse_other_contents(folder: &Folder) -> Result<()> {
     let at = folder.path().display();
     let names = folder.list("").map_err(failed(&at))?;

@@ -1,4 +1,4 @@
-//! Which means a pool has, and why it has not the others.
+//! The means that a pool has, and why it lacks the others.
 
 use std::os::fd::AsFd;
 
@@ -14,16 +14,16 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 const EXT4_MAGIC: i64 = 0xEF53;
 const XFS_MAGIC: i64 = 0x5846_5342;
 
-/// One of the means, and why it cannot be had, if so.
+/// One of the means, and why it is not available, if it is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     pub means: Means,
-    /// For an image: which file systems it may hold, the best first.
+    /// For an image: the file systems that it may hold, the best first.
     pub systems: Vec<Fs>,
     pub missing: Option<String>,
 }
 
-/// What a pool lies on.
+/// The file system below a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ground {
     Ext4,
@@ -33,7 +33,7 @@ pub(crate) enum Ground {
 }
 
 impl Pool {
-    /// All means, each with why it cannot be had here.
+    /// All means, each with the reason if it is not available here.
     pub fn probe(&self) -> Vec<Offer> {
         let offer = |means| {
             let systems = match means {
@@ -75,7 +75,8 @@ impl Pool {
     }
 }
 
-/// XFS comes first: what is synced piece by piece reaches twice as much there (docs/PERFORMANCE.md).
+/// XFS comes first: files that are synced piece by piece are written twice as fast there
+/// (docs/PERFORMANCE.md).
 fn systems() -> Vec<Fs> {
     let is_there =
         |fs: &Fs| image::program(*fs).is_some() && (*fs == Fs::Ext4 || kernel_knows(fs.name()));
@@ -104,7 +105,7 @@ fn missing_for_images(ground: Ground) -> Option<String> {
     }
 }
 
-/// What a choice comes to.
+/// Resolves a choice of means.
 pub(super) fn resolve(pool: &Pool, spec: &SpaceSpec) -> Result<Means> {
     let means = match spec.means {
         Choice::Exactly(means) => means,
@@ -135,11 +136,11 @@ fn best(pool: &Pool) -> Result<Means> {
     }
     let wanted = [Means::ProjectQuota, Means::Image, Means::Directory];
     let found = wanted.into_iter().find(|means| pool.missing(*means).is_none());
-    // The refusal of an image says most about what to do.
+    // The refusal of an image is the most helpful one.
     Ok(found.unwrap_or(Means::Image))
 }
 
-/// Memory is not set aside for a tmpfs: what is not there now is not promised.
+/// Memory is not reserved for a tmpfs: memory that is not free now is not promised.
 pub(super) fn require_memory(id: &Id, bytes: u64) -> Result<()> {
     let at = "/proc/meminfo";
     let table = std::fs::read_to_string(at).map_err(failed(at))?;

@@ -1,8 +1,8 @@
-//! Limits of projects, as ext4 and XFS keep them: quotactl(2), with the requests of XFS, which the
-//! kernel answers for both.
+//! Project limits, as ext4 and XFS keep them: quotactl(2), with the requests of XFS, which the kernel
+//! answers for both.
 //!
-//! A project's limit guards against accidents only: the owner of a file can give it another project,
-//! and so another limit.
+//! A project limit guards against accidents only: the owner of a file can give it another project, and
+//! thus another limit.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -25,7 +25,7 @@ const INODES_HARD: u16 = 1 << 1;
 const BLOCKS_SOFT: u16 = 1 << 2;
 const BLOCKS_HARD: u16 = 1 << 3;
 
-/// `fs_disk_quota` counts in these, whatever the blocks are.
+/// The unit of `fs_disk_quota`, whatever the block size is.
 const UNIT: u64 = 512;
 
 /// linux/fs.h
@@ -33,7 +33,7 @@ const FS_IOC_FSGETXATTR: u32 = 0x801C_581F;
 const FS_IOC_FSSETXATTR: u32 = 0x401C_5820;
 const INHERIT_PROJECT: u32 = 0x200;
 
-/// For a few directories in the smallest space.
+/// Room for a few directories in the smallest space.
 const NAMES_MIN: u64 = 64 << 10;
 
 const fn xfs_request(number: u32) -> u32 {
@@ -68,7 +68,7 @@ struct Limits {
     padding4: [i8; 8],
 }
 
-/// `struct fs_quota_stat`: two files of 24 bytes are in it.
+/// `struct fs_quota_stat`: it contains two files of 24 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Status {
@@ -93,7 +93,7 @@ struct Attributes {
     padding: [u8; 8],
 }
 
-/// Why limits of projects cannot be had here, if so.
+/// Why project limits are not available here, if they are not.
 pub(super) fn missing(dir: BorrowedFd<'_>) -> Option<String> {
     // SAFETY: integers and arrays of them, for which zeros are values.
     let mut status: Status = unsafe { std::mem::zeroed() };
@@ -102,7 +102,7 @@ pub(super) fn missing(dir: BorrowedFd<'_>) -> Option<String> {
         Ok(()) if status.flags & wanted == wanted => None,
         Ok(()) => Some("not enforced here: mount the tier with the option prjquota".into()),
         Err(e) => Some(match e.raw_os_error() {
-            // Where no quota of any kind is on, both file systems say ENOSYS, too.
+            // Where no quota of any kind is on, both file systems answer ENOSYS, too.
             Some(libc::ENOSYS | libc::ENOTTY | libc::ESRCH) => {
                 "not switched on: mount the tier with the option prjquota (XFS, or ext4 with the \
                  features project,quota; Linux 5.14 or newer)"
@@ -113,7 +113,7 @@ pub(super) fn missing(dir: BorrowedFd<'_>) -> Option<String> {
     }
 }
 
-/// What a project has used, and whether it may have no more than a limit.
+/// A project's use, and whether it has a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Used {
     pub bytes: u64,
@@ -126,19 +126,19 @@ impl Used {
         self.bytes + self.inodes == 0
     }
 
-    /// Whether somebody has it: with a limit it may be set aside for what is still to come.
+    /// Whether the project is in use: one with a limit may be reserved for files still to come.
     pub fn is_taken(&self) -> bool {
         self.limited || !self.is_nothing()
     }
 }
 
-/// What a limit counts that is no byte of a file: names of files, their directories, maps of extents. With
-/// this beside it the owner can fill the capacity with bytes of files.
+/// The room for a limit: it also counts bytes that are not in files (names of files, their directories,
+/// maps of extents). With this addition the owner can fill the capacity with bytes of files.
 pub(super) fn size(capacity: u64) -> u64 {
     (capacity + capacity / 256 + NAMES_MIN).next_multiple_of(4096)
 }
 
-/// `None` for a project that nothing is known of.
+/// A project's use; `None` for a project without any record.
 pub(super) fn used(dir: BorrowedFd<'_>, project: u32) -> Result<Option<Used>> {
     // SAFETY: integers and arrays of them, for which zeros are values.
     let mut limits: Limits = unsafe { std::mem::zeroed() };
@@ -153,7 +153,7 @@ pub(super) fn used(dir: BorrowedFd<'_>, project: u32) -> Result<Option<Used>> {
     }
 }
 
-/// Zeros take the limit away.
+/// Sets a project's limit; zeros remove it.
 pub(super) fn limit(dir: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> Result<()> {
     // SAFETY: integers and arrays of them, for which zeros are values.
     let mut limits: Limits = unsafe { std::mem::zeroed() };
@@ -166,7 +166,7 @@ pub(super) fn limit(dir: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) 
         .map_err(failed(format_args!("project {project}: cannot set its limit")))
 }
 
-/// Puts a directory, and all that is made in it, into a project.
+/// Puts a directory, and everything that is made in it, into a project.
 pub(super) fn put_into(dir: BorrowedFd<'_>, project: u32) -> Result<()> {
     let what = format!("cannot put a directory into project {project}");
     // SAFETY: integers and arrays of them, for which zeros are values.
@@ -183,7 +183,7 @@ pub(super) fn put_into(dir: BorrowedFd<'_>, project: u32) -> Result<()> {
     check(set.into()).map_err(failed(&what))
 }
 
-/// quotactl_fd(2), since Linux 5.14: no path of a device is needed, nor true.
+/// quotactl_fd(2), since Linux 5.14: needs no path of a device.
 fn ask<T: Copy>(dir: BorrowedFd<'_>, request: u32, id: u32, answer: &mut T) -> io::Result<()> {
     let request = (request << 8) | PROJECTS;
     // SAFETY: `answer` is the structure of the request, which the kernel reads or writes once.
@@ -206,7 +206,7 @@ fn check(result: libc::c_long) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The sizes that linux/dqblk_xfs.h and linux/fs.h give their structures on 64 bits.
+    /// The sizes of the structures in linux/dqblk_xfs.h and linux/fs.h on 64 bits.
     #[test]
     fn structures_are_as_large_as_the_kernels() {
         assert_eq!(size_of::<Limits>(), 112);

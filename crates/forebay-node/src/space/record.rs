@@ -1,4 +1,4 @@
-//! What the pool remembers of each id: a file in `state/`, and in `trash/` once it is removed (P2).
+//! The pool's record of each id: a file in `state/`, and in `trash/` once the id is removed (P2).
 
 use forebay_base::folder::{Durable, Folder, Wanted};
 use forebay_base::{Error, Kind, Result};
@@ -12,7 +12,7 @@ pub(super) const FORMAT: u32 = 1;
 pub(crate) struct Record {
     format: u32,
     pub id: Id,
-    /// What it takes of the pool, and what a leftover of it still holds.
+    /// The room that it takes of the pool, and that a leftover of it still holds.
     pub room: u64,
     pub what: What,
     pub stage: Stage,
@@ -29,13 +29,13 @@ pub(crate) enum What {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpaceRecord {
     pub spec: SpaceSpec,
-    /// What `spec.means` came to.
+    /// The means to which `spec.means` was resolved.
     pub means: Means,
-    /// Whether the mount point was made for it, and goes with it.
+    /// Whether the mount point was made for the space, and goes with it.
     pub point_made: bool,
-    /// Of a project quota.
+    /// For a project quota.
     pub project: Option<u32>,
-    /// Of a tmpfs, as the table of mounts shows it; no two are alike.
+    /// For a tmpfs, its unique source in the table of mounts.
     pub source: String,
 }
 
@@ -44,17 +44,17 @@ pub(crate) struct SpaceRecord {
 pub(crate) enum Stage {
     Making,
     Ready,
-    /// The number that its name in the trash ends in; what was mounted when it began.
+    /// The number at the end of its name in the trash; the mount at the beginning of the removal.
     Removing {
         number: u32,
         held: Option<Held>,
     },
 }
 
-/// A mount, by what can still be found of it when it is in no table of mounts any more.
+/// A mount, by what can still be found of it when it is no longer in the table of mounts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Held {
-    /// The numbers below are of this run of the kernel.
+    /// The numbers below are valid for this boot of the kernel.
     pub boot: String,
     /// `major:minor`
     pub device: String,
@@ -77,7 +77,7 @@ impl Record {
         }
     }
 
-    /// Its bytes: the folder of the pool, and the name there.
+    /// The place of its bytes: the folder of the pool, and the name there.
     pub fn place(&self) -> Option<(&'static str, String)> {
         let id = &self.id;
         match &self.what {
@@ -95,7 +95,7 @@ impl Record {
         let name = format!("{}.json", self.id);
         let bytes = serde_json::to_vec_pretty(self).expect("names are UTF-8, and keys are strings");
         folder.replace(&name, &bytes, Durable::Yes).map_err(|e| {
-            // On a full tier it has no bytes.
+            // On a full tier the unfinished file has no bytes.
             let _ = folder.remove_if_there(&unfinished(&name));
             failed(folder.path().join(&name).display())(e)
         })
@@ -149,17 +149,17 @@ impl Record {
     }
 }
 
-/// The name under which a record is written, before it takes its own.
+/// The name under which a record is written, before it gets its own.
 fn unfinished(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// What a record's bytes, and the record itself, are called in the trash.
+/// The name of a record, or of its bytes, in the trash.
 pub(super) fn trash_name(id: &Id, number: u32, end: &str) -> String {
     format!("{id}.{number}.{end}")
 }
 
-/// The lowest number that nothing in the trash has with this id.
+/// The lowest number that is free in the trash for this id.
 pub(super) fn free_number(trash: &Folder, id: &Id) -> Result<u32> {
     let taken = |number: u32| {
         ["json", "data"].iter().any(|end| is_there(trash, &trash_name(id, number, end)))
@@ -175,7 +175,7 @@ pub(super) fn is_there(folder: &Folder, name: &str) -> bool {
     rustix::fs::statat(folder, name, flags).is_ok()
 }
 
-/// A file of ours, to read and write; `None` if nothing has the name.
+/// A file of forebay's, to read and write; `None` if nothing has the name.
 pub(crate) fn open_file(folder: &Folder, name: &str) -> Result<Option<std::fs::File>> {
     match folder.open(name, rustix::fs::OFlags::RDWR, Wanted::File) {
         Ok(fd) => Ok(Some(fd.into())),
@@ -184,7 +184,7 @@ pub(crate) fn open_file(folder: &Folder, name: &str) -> Result<Option<std::fs::F
     }
 }
 
-/// This run of the kernel.
+/// The boot id of the running kernel.
 pub(super) fn boot_id() -> Result<String> {
     let at = "/proc/sys/kernel/random/boot_id";
     std::fs::read_to_string(at).map(|text| text.trim().into()).map_err(failed(at))

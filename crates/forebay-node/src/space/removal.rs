@@ -1,9 +1,9 @@
-//! Removing: a mount is ended, what it held goes into the trash under one name, and the sweep
-//! deletes it behind the caller's back.
+//! Removing: a mount is ended, its bytes go into the trash under one name, and the sweep deletes
+//! them in the background.
 //!
 //! The order, each step of which may be the last one before a crash: the record says `removing`; the
-//! mount goes; the bytes are renamed into the trash; the record follows them. [`super::sweep`] goes
-//! on from there.
+//! mount goes; the bytes are renamed into the trash; the record follows them. [`super::sweep`]
+//! continues from there.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -27,34 +27,34 @@ use crate::{failpoint, swap};
 /// An unmount that takes longer goes on by itself; the space is a leftover meanwhile.
 const UNMOUNT_LIMIT: Duration = Duration::from_millis(200);
 
-/// How long a removal waits for the bytes to be gone, before it says that they are not.
+/// How long a removal waits for the bytes to be gone, before it reports a leftover.
 const SWEEP_LIMIT: Duration = Duration::from_millis(150);
 
-/// Tries in the background, 20 ms apart. What is still there then waits for the next call of
+/// The tries in the background, 20 ms apart. A leftover after that waits for the next call of
 /// [`Pool::sweep`].
 const SWEEPS: usize = 100;
 
-/// `_IOR('X', 125, u32)`, of ext4 and XFS, and its wish that nothing be written any more.
+/// `_IOR('X', 125, u32)`, of ext4 and XFS, and its flag that nothing be written any more.
 const SHUT_DOWN: u32 = 0x8004_587D;
 const WITHOUT_LOG: u32 = 2;
 
-/// What a removal came to. Its name and its mount point are free in any case.
+/// The result of a removal. The name and the mount point are free in any case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// Who used the mount when it was taken away. Their files answer with errors from now on, or
+    /// The users of the mount when it was taken away. Their files answer with errors from now on, or
     /// live on in memory.
     pub holders: Vec<Holder>,
-    /// What still holds room.
+    /// The leftover that still holds room.
     pub left: Option<Leftover>,
 }
 
 impl Pool {
-    /// Takes away whatever is there of `id`: a space, a tier, a swap file that is off. Answers
-    /// within a second, whatever is in it.
+    /// Removes everything of `id`: a space, a tier, a swap file that is off. Answers within a
+    /// second, whatever it contains.
     ///
     /// # Errors
     ///
-    /// EBUSY while its swap is on, or something else is mounted over it.
+    /// EBUSY while its swap is on, or another mount covers it.
     pub fn remove(&self, id: &Id) -> Result<Removal> {
         let mut holders = Vec::new();
         {
@@ -70,7 +70,8 @@ impl Pool {
         Ok(Removal { holders, left: self.leftovers_of(Some(id))?.pop() })
     }
 
-    /// A device is let go a moment after its last mount; what somebody uses is not waited for.
+    /// Sweeps until the id's leftovers are gone. A device is free a moment after its last mount; a
+    /// space that is in use is not waited for.
     fn sweep_soon(&self, id: &Id) -> Result<()> {
         for _ in 0..SWEEPS {
             self.sweep_trash(Some(id))?;
@@ -91,7 +92,7 @@ impl Pool {
         self.sweep_trash(Some(&id)).map(drop)
     }
 
-    /// Brings everything of a record into the trash. The caller has the id's turn.
+    /// Moves everything of a record into the trash. The caller has the id's turn.
     pub(super) fn take_away(&self, mut record: Record) -> Result<Vec<Holder>> {
         if let What::Swap { .. } = record.what {
             swap::require_off(self, &record)?;
@@ -130,8 +131,8 @@ impl Pool {
         };
         record.stage = Stage::Removing { number, held };
         match record.save(&self.inner.state) {
-            // What is removed may be what fills the tier. Without the mark a crash would bring it
-            // back as it was, for the next call to remove.
+            // The space to be removed may be what fills the tier. Without the mark a crash would
+            // bring the space back as it was, for the next call to remove.
             Err(e) if e.is(libc::ENOSPC) => {
                 tracing::warn!(id = %record.id, error = %e, "removed without a mark");
             }
@@ -171,7 +172,7 @@ impl Pool {
         let folder = self.folder(folder);
         let at = folder.path().join(&name);
         let to = trash_name(&record.id, number, "data");
-        // An image that was not completed has its first name still.
+        // An image that was not completed still has its first name.
         let names = [name.clone(), format!("{name}.new")];
         for from in names.iter().filter(|name| is_there(folder, name)) {
             if is_there(&self.inner.trash, &to) {
@@ -184,14 +185,14 @@ impl Pool {
     }
 }
 
-/// What somebody mounted over ours is not ours to end.
+/// A mount that was put over forebay's is not forebay's to end.
 fn covered(record: &Record, at: &Path, by: &str) -> Error {
     let context = format!("{}: {by} is mounted over {}: unmount it first", record.id, at.display());
     Error::os(libc::EBUSY, context)
 }
 
-/// Unmounts. A mount that is in use is detached: it is gone for all who look for it, and ends with
-/// the last process that is in it.
+/// Unmounts. A mount in use is detached: it disappears from the name space, and ends with the last
+/// process that uses it.
 fn end_mount(record: &Record, space: &SpaceRecord, sign: Option<&Sign>) -> Result<Vec<Holder>> {
     let at = &space.spec.mount_at;
     if let Some(Sign::Device(device)) = sign {
@@ -199,7 +200,7 @@ fn end_mount(record: &Record, space: &SpaceRecord, sign: Option<&Sign>) -> Resul
     }
     match bounded_unmount(at, UnmountFlags::NOFOLLOW)? {
         Some(Err(Errno::BUSY)) => {}
-        // Ended, ending by itself, or not there any more.
+        // The mount has ended, is ending by itself, or did not exist any more.
         Some(Ok(()) | Err(Errno::INVAL)) | None => return Ok(Vec::new()),
         Some(Err(e)) => return Err(failed(at.display())(e)),
     }
@@ -217,15 +218,15 @@ fn bounded_unmount(at: &Path, flags: UnmountFlags) -> Result<Option<rustix::io::
     within(UNMOUNT_LIMIT, "unmount", move || unmount(&at, flags))
 }
 
-/// Whether what a record had mounted may still be in the table of mounts.
+/// Whether a record's mount may still be in the table of mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Perhaps,
-    /// It was taken out of it: who has its number there is another one.
+    /// The mount was taken out of the table: a mount with its number is another one.
     No,
 }
 
-/// Who uses what a record that is being removed had mounted.
+/// The users of the mount of a record that is being removed.
 pub(super) fn holders_of(record: &Record, shown: Shown) -> holders::Found {
     let nobody = holders::Found { holders: Vec::new(), complete: true };
     let Stage::Removing { held: Some(held), .. } = &record.stage else { return nobody };
@@ -242,11 +243,11 @@ pub(super) fn holders_of(record: &Record, shown: Shown) -> holders::Found {
     if target.is_another_by_now(shown) { nobody } else { holders::find(&target) }
 }
 
-/// Tells the file system of an image that nothing of it need be written any more: an unmount would
-/// else wait until all that was cached is on the flash. Files that are open answer with EIO then.
+/// Tells the file system of an image that nothing of it need be written any more: otherwise an
+/// unmount would wait until everything cached is on the flash. Open files answer with EIO then.
 ///
-/// Only a device that is the image's alone is told so. An older kernel that knows no such request
-/// unmounts more slowly.
+/// Only a device that holds nothing but the image gets this request. An older kernel that does not
+/// know the request unmounts more slowly.
 fn shut_down(at: &Path, device: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(top) = fs::open(at, flags, Mode::empty()) else { return };

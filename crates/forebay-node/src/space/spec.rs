@@ -1,4 +1,4 @@
-//! What is asked for.
+//! The specification of a space.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,28 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use super::{Means, usage_error};
 
-/// File names made of it end in a number and a word, and stay far below 255 bytes.
+/// File names made from it end in a number and a word, and stay far below 255 bytes.
 const ID_MAX: usize = 100;
 
-/// A file system with a journal needs some room to be one.
+/// A file system with a journal needs some room for itself.
 const CAPACITY_MIN: u64 = 4 << 20;
 
-/// What `mkfs.xfs` insists on, with some room for its log.
+/// The minimum of `mkfs.xfs`, with some room for its log.
 const XFS_CAPACITY_MIN: u64 = 300 << 20;
 
-/// 8 PiB: what is asked for beyond is a mistake, and sums cannot overflow.
+/// 8 PiB: a larger request is a mistake, and sums cannot overflow.
 const CAPACITY_MAX: u64 = 8 << 50;
 
-/// An inode number of ext4 has 32 bits.
-/// The file system's own are among them.
+/// An inode number of ext4 has 32 bits. The file system's own inodes are among them.
 const INODES_MAX: u64 = u32::MAX as u64 - 4096;
 
-/// A file for each so many bytes, as `mkfs.ext4` has it.
+/// One file for this many bytes, as `mkfs.ext4` has it.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
 const INODES_MIN: u64 = 1024;
 
-/// The name of an instance: what is made for it is named after it.
+/// The name of an instance, after which everything is named that is made for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Id(String);
@@ -78,7 +77,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// The file system of an image; the greater is taken where there is a choice.
+/// The file system of an image; the greater one is taken where there is a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fs {
@@ -112,8 +111,8 @@ impl Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// The first that is available of: tmpfs in a pool in memory, project quota, image, and a
-    /// directory where the pool does not enforce.
+    /// The first available of: tmpfs in a pool in memory, project quota, image, and a directory
+    /// where the pool does not enforce.
     Auto,
     Exactly(Means),
 }
@@ -121,16 +120,16 @@ pub enum Choice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceSpec {
     pub id: Id,
-    /// What the owner can fill with bytes of files.
+    /// The bytes that the owner can fill with contents of files.
     pub capacity: u64,
-    /// How many files there may be; by default one for each 16 KiB. XFS holds it by the hundredth
-    /// part of the space that files' inodes may take, rounded up.
+    /// The maximum number of files; by default one for each 16 KiB. XFS limits it in hundredths of
+    /// the space, rounded up, that files' inodes may take.
     pub inodes: Option<u64>,
     pub owner: Owner,
-    /// Of the directory on top; 0700 unless others are to look in.
+    /// The mode of the root directory; 0700 unless other users are to look in.
     pub mode: u32,
     pub means: Choice,
-    /// Of an image; else it does not matter.
+    /// For an image; otherwise without effect.
     pub fs: Fs,
     /// An absolute path; its last name is made if it is missing.
     pub mount_at: PathBuf,
@@ -176,12 +175,12 @@ impl SpaceSpec {
         Ok(())
     }
 
-    /// Whether an image of so much can hold XFS.
+    /// Whether an image of this capacity can hold XFS.
     pub fn suits_xfs(capacity: u64) -> bool {
         capacity >= XFS_CAPACITY_MIN
     }
 
-    /// What only an image of XFS demands.
+    /// Checks the demands that only an XFS image has.
     pub(super) fn check_image(&self) -> Result<()> {
         match self.fs {
             Fs::Xfs if !SpaceSpec::suits_xfs(self.capacity) => Err(usage_error(format!(

@@ -1,4 +1,4 @@
-//! What is in the trash: deleted when nothing uses it any more, and told until then.
+//! The trash: deleted when nothing uses it any more, and reported until then.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,13 +17,13 @@ use super::removal::{Shown, holders_of};
 use super::{Id, Means, Record, What, delete, failed, image, quota};
 use crate::failpoint;
 
-/// Something that was removed and still holds room: the ledger keeps its grant.
+/// A removed space that still holds room: the ledger keeps its grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     pub id: Id,
     pub room: u64,
     pub why: Why,
-    /// Who keeps it, as far as `/proc` tells.
+    /// The processes that keep it, as far as `/proc` tells.
     pub holders: Vec<Holder>,
 }
 
@@ -33,7 +33,7 @@ pub enum Why {
     HalfRemoved,
     /// It waits to be deleted, or is being deleted.
     Deleting,
-    /// Its device or its memory is in use, or files of it that have no name any more are open.
+    /// Its device or its memory is in use, or files of it without a name are open.
     Held,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Gone for good.
@@ -57,8 +57,8 @@ pub struct Swept {
 }
 
 impl Pool {
-    /// Goes on with removals that were interrupted, deletes what nothing uses any more, and gives
-    /// images back the blocks that they may have lost. To be called at the start and now and then.
+    /// Goes on with removals that were interrupted, deletes what nothing uses any more, and restores blocks
+    /// that images may have lost. To be called at the start and now and then.
     pub fn sweep(&self) -> Result<Swept> {
         for id in Record::unfinished(&self.inner.state)? {
             let _turn = self.turn(&id);
@@ -67,7 +67,7 @@ impl Pool {
         for name in Record::names(&self.inner.state)? {
             let Some(record) = Record::read(&self.inner.state, &name)? else { continue };
             let _turn = self.turn(&record.id);
-            // Another call may have been at it.
+            // Another call may have worked on it.
             match Record::load(&self.inner.state, &record.id)? {
                 Some(record) if record.is_removing() => {
                     self.take_away(record)?;
@@ -110,7 +110,7 @@ impl Pool {
         Ok(left)
     }
 
-    /// All of the trash, or what there is of one id.
+    /// Sweeps the trash, or the part of one id.
     pub(super) fn sweep_trash(&self, only: Option<&Id>) -> Result<Vec<Id>> {
         let mut gone = Vec::new();
         for name in Record::names(&self.inner.trash)? {
@@ -122,14 +122,14 @@ impl Pool {
             match self.delete(&record, &name) {
                 Ok(Deleted::Gone) => gone.push(record.id),
                 Ok(Deleted::Open) => {}
-                // The rest need not wait for it.
+                // The other records need not wait for this one.
                 Err(e) => tracing::warn!(id = %record.id, error = %e, "not deleted yet"),
             }
         }
         Ok(gone)
     }
 
-    /// An image behind whose device something still is; a tmpfs that somebody is in.
+    /// Whether the space is in use: an image with a device, or a tmpfs with a user.
     fn is_held(&self, record: &Record, name: &str) -> Result<bool> {
         match &record.what {
             What::Space(SpaceRecord { means: Means::Image, .. }) => {
@@ -141,12 +141,12 @@ impl Pool {
         }
     }
 
-    /// Whether files take room that have no name any more: those of a directory are deleted while they
-    /// may be open, and are there until they are closed.
+    /// Whether files without a name take room: the files of a directory are deleted while they may be open,
+    /// and exist until they are closed.
     fn is_open(&self, record: &Record) -> Result<bool> {
         match record.space() {
             Some(SpaceRecord { means: Means::ProjectQuota, project: Some(project), .. }) => {
-                // Where quotas are off there is no limit to be kept; one record must not keep the others.
+                // Where quotas are off there is no limit to be kept; one record must not block the others.
                 let used = quota::used(self.inner.spaces.as_fd(), *project).unwrap_or_else(|error| {
                     tracing::warn!(id = %record.id, %error, "what its project takes cannot be asked");
                     None
@@ -158,13 +158,14 @@ impl Pool {
         }
     }
 
-    /// The bytes; when nothing takes room any more, the limit of their project, then the record (P2).
+    /// Deletes the bytes; when nothing takes room any more, removes the limit of their project, then the
+    /// record (P2).
     fn delete(&self, record: &Record, name: &str) -> Result<Deleted> {
         let trash = &self.inner.trash;
         let data = data_name(name);
         let at = trash.path().join(&data);
         for name in trash.list("").map_err(failed(trash.path().display()))? {
-            // A deep tree is taken apart under names that begin so.
+            // A deep tree is taken apart under names with this prefix.
             let Some(part) = name.to_str().filter(|name| is_part(name, &data)) else { continue };
             delete::tree(trash, part).map_err(failed(at.display()))?;
         }
@@ -179,8 +180,8 @@ impl Pool {
         Ok(Deleted::Gone)
     }
 
-    /// A limit that cannot be taken away, since quotas are off, keeps nothing that is gone: it stays with its
-    /// project, which is given to nobody again.
+    /// Removes the project's limit. A limit that cannot be removed, since quotas are off, does not keep the
+    /// record: it stays with its project, whose number is not given again.
     fn unlimit(&self, record: &Record) {
         let Some(project) = record.space().and_then(|space| space.project) else { return };
         if let Err(error) = quota::limit(self.inner.spaces.as_fd(), project, 0, 0) {
@@ -188,7 +189,8 @@ impl Pool {
         }
     }
 
-    /// See `image::fill`: holes can only come from a device that was made to discard.
+    /// Fills holes of an image again, see `image::fill`: they can only come from a device that was made to
+    /// discard.
     fn refill(&self, record: &Record) -> Result<()> {
         let is_image = record.space().is_some_and(|space| space.means == Means::Image);
         let Some((folder, name)) = record.place().filter(|_| is_image) else { return Ok(()) };
@@ -202,14 +204,14 @@ impl Pool {
     }
 }
 
-/// What a deletion came to.
+/// The result of a deletion.
 enum Deleted {
     Gone,
     /// It has no names any more, and still takes room.
     Open,
 }
 
-/// One thread at a time deletes what a record names.
+/// One thread at a time deletes the bytes of a record.
 struct Claim<'c> {
     claimed: &'c Mutex<HashSet<String>>,
     name: &'c str,
@@ -218,14 +220,14 @@ struct Claim<'c> {
 impl<'c> Claim<'c> {
     fn take(claimed: &'c Mutex<HashSet<String>>, name: &'c str) -> Option<Claim<'c>> {
         let is_first = claimed.lock().insert(name.into());
-        // Only the first one's claim may exist: each ends with its own.
+        // Only the first caller gets a claim: dropping a claim ends it.
         is_first.then(|| Claim { claimed, name })
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // Also while unwinding.
+        // This also runs while unwinding.
         self.claimed.lock_anyway().remove(self.name);
     }
 }
@@ -234,13 +236,14 @@ fn leftover(record: Record, why: Why, holders: Vec<Holder>) -> Leftover {
     Leftover { id: record.id, room: record.room, why, holders }
 }
 
-/// Whether somebody is in what a record in the trash had mounted. So it is if not all were looked at.
+/// Whether a process uses the mount of a record in the trash. Counts as used if not all processes were looked
+/// at.
 fn is_used(record: &Record) -> bool {
     let found = holders_of(record, Shown::No);
     !found.complete || !found.holders.is_empty()
 }
 
-/// What cannot be found out counts as in use.
+/// An image whose device cannot be determined counts as in use.
 fn may_be_attached(image: &File) -> bool {
     !matches!(Loop::find(image), Ok(None))
 }

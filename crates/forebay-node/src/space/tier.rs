@@ -1,4 +1,4 @@
-//! The directory that a cache instance has as its tier.
+//! The directory that is the tier of a cache instance.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use super::{Id, Owner, Record, Stage, What, usage_error};
 use crate::failpoint;
 
 impl Pool {
-    /// Makes the directory of a tier, or confirms the one there is. `bytes` is what the instance was
-    /// granted; its daemon keeps to it.
+    /// Makes the directory of a tier, or confirms an existing one. `bytes` is the grant of the
+    /// instance; its daemon keeps to it.
     ///
-    /// [`Pool::remove`] takes it away: the caller knows first that it holds no dirty bytes.
+    /// [`Pool::remove`] removes it: the caller makes sure first that it holds no dirty bytes.
     pub fn tier_dir(&self, id: &Id, owner: Owner, bytes: u64) -> Result<PathBuf> {
         let _turn = self.turn(id);
         let mut record = match Record::load(&self.inner.state, id)? {

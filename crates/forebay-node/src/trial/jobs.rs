@@ -7,7 +7,7 @@ use forebay_job::plan::{Plan, Space};
 use super::*;
 use crate::job::{Eyes, Jobs, NewJob};
 
-/// Somebody does something while a backing store is looked at.
+/// Runs an action while a backing store is looked at.
 struct Meanwhile<'a>(RefCell<Option<Box<dyn FnOnce() + 'a>>>);
 
 impl<'a> Meanwhile<'a> {
@@ -31,7 +31,7 @@ impl Eyes for Meanwhile<'_> {
 }
 
 impl Bed {
-    /// A node that hooks of a scheduler ask.
+    /// A node that a scheduler's hooks ask.
     fn scheduling(&self) -> Arc<Node> {
         let at = |what: &str| self.dir.path().join(what).display().to_string();
         let table = format!(
@@ -110,7 +110,7 @@ fn a_job_that_is_being_ended_is_ordered_nothing_for_its_run() {
     };
     let record = keys::job(&key("17"));
     let open: Job = node.book().read(&record).unwrap().unwrap();
-    // As a teardown does first, which then calls off what was ordered.
+    // As the first step of a teardown, which then calls off the orders.
     node.book().put(&record, &Job { ending: Some(now()), ..open }).unwrap();
     desk.destroy(&made.id, ROOT, Want::Gone).unwrap();
     let refused = desk.transfer(&out(When::AtEnd), USER).unwrap_err().to_string();
@@ -145,7 +145,7 @@ fn an_instance_of_a_job_that_nobody_knows_goes_and_no_other() {
     assert_eq!(all, [Want::Gone, Want::Here, Want::Here]);
 }
 
-/// A job's epilog is waited for as long as was said, whatever the clock does meanwhile.
+/// A job's epilog is waited for as long as configured, whatever the clock does meanwhile.
 #[test]
 fn no_job_is_taken_for_released_by_a_clock_that_has_jumped() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! How an instance of a name is asked for again, prolonged, and ends.
+//! Named instances: asked for again, prolonged, ended.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn only_nodes_of_an_instance_expire_it_and_not_by_a_clock_that_is_ahead() {
     assert_eq!(expire(&n2), Want::Gone);
 }
 
-/// Method: its owner prolongs it while a node that has read its old end is on the way.
+/// Method: the owner prolongs the instance while a node that has read its old end is about to expire it.
 #[test]
 fn what_was_prolonged_or_made_anew_meanwhile_stays() {
     let bed = Bed::new();
@@ -63,7 +63,7 @@ fn a_name_that_is_taken_is_not_given_to_who_asks_for_something_else() {
     let again = |asked: NewInstance| desk.create(&asked).map(|there| assert_eq!(there, made));
     again(asked.clone()).unwrap();
     again(wish("w", Mode::Private, &["n1"])).unwrap();
-    // The same words, said a moment later.
+    // The same request, a moment later.
     again(NewInstance { expires: Some(now() + 1003), ..asked.clone() }).unwrap();
     let refused = |asked: NewInstance, words: &str| {
         let error = again(asked).unwrap_err();
@@ -100,12 +100,12 @@ fn an_end_is_put_off_by_its_owner_and_warned_of_in_time() {
     assert_eq!((never.life.clone(), never.ends_soon(now())), (Life::Named { expires: None }, None));
     desk.destroy("w", USER, Want::Gone).unwrap();
     assert!(desk.extend("w", USER, None).unwrap_err().to_string().contains("is leaving"));
-    // What was begun before its end was changed is the same instance.
+    // An instance that was begun before its end was changed is the same instance.
     node.release(&Instance { life: Life::Named { expires: Some(1) }, ..never }).unwrap();
     assert_eq!(node.wanted("w"), None);
 }
 
-/// Its name may be given to an instance of somebody else, or of the same user.
+/// The name may be given to another user's instance, or to another one of the same user.
 #[test]
 fn what_an_instance_left_holds_none_that_has_its_name_later() {
     let bed = Bed::new();
@@ -178,18 +178,19 @@ fn a_node_alone_gives_nothing_up_by_a_clock_that_has_jumped() {
         let gone = Wanted { instances: BTreeMap::new(), ..wanted };
         node.forget_transfers(&gone, &desk.transfers().unwrap()).unwrap();
         assert!(desk.transfer_of(&past.id).is_ok(), "by {by} s");
-        // What it has seen is on record, and the next daemon goes on with that.
+        // The time seen is on record, and the next daemon goes on with it.
         node.keep_time().unwrap();
         let seen = node.local.time_seen().unwrap().unwrap();
         assert!(seen.time.abs_diff(now()) < 60 && seen.doubt.is_some(), "{seen:?}");
     }
-    // It is set right.
+    // The clock is set right.
     jump(&node, 0);
     assert!(matches!(node.before_leaving(&hurried).unwrap(), Before::Wait(..)));
     assert!(lines(&late)[0].expires.is_some());
 }
 
-/// C4. Method: the clock of one node jumps, and the other says the same time, first while it is doubted itself.
+/// C4. Method: the clock of one node jumps, and the other node announces the same time, first while its own
+/// clock is doubted.
 #[test]
 fn a_clock_is_right_with_which_another_agrees_that_is_not_doubted() {
     let bed = Bed::new();
@@ -210,7 +211,7 @@ fn a_clock_is_right_with_which_another_agrees_that_is_not_doubted() {
     assert!(time.doubt.is_none() && time.seconds >= now() + YEAR as u64, "{time:?}");
 }
 
-/// Method: what is on record was written a year ago, as the clock has it, and the machine has come up since.
+/// Method: the record was written a year ago, as the clock has it, and the machine has come up since.
 #[test]
 fn the_time_that_was_seen_outlives_the_daemon() {
     let bed = Bed::new();

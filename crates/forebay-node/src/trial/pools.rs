@@ -1,4 +1,4 @@
-//! What pools offer, and what is granted of them.
+//! The offers of pools, and their grants.
 
 use super::*;
 
@@ -30,10 +30,10 @@ fn an_image_holds_xfs_where_all_its_nodes_have_it() {
     let (fs, ext4) = made("b", &["n1", "n2"], 1 << 30);
     assert_eq!(fs, "ext4", "n2 has no XFS");
     assert_ne!(xfs, ext4, "the room is that of the file system");
-    // A node daemon of before says nothing of it.
+    // An older node daemon does not announce file systems.
     offers("n2", &[]);
     assert_eq!(made("c", &["n2"], 1 << 30).0, "ext4");
-    // ext4 alone has an exact number of inodes.
+    // Only ext4 has an exact number of inodes.
     let counted = Some(SpaceWish { inodes: Some(1000), ..SpaceWish::default() });
     let asked = NewInstance { space: counted, bytes: 1 << 30, ..wish("e", Mode::Private, &["n1"]) };
     assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().fs.unwrap(), "ext4");
@@ -44,7 +44,7 @@ fn an_image_holds_xfs_where_all_its_nodes_have_it() {
     let named = Some(SpaceWish { fs: Some("ext4".into()), ..SpaceWish::default() });
     let asked = NewInstance { space: named, bytes: 1 << 30, ..wish("d", Mode::Private, &["n1"]) };
     assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().fs.unwrap(), "ext4");
-    // What the pool has chosen is written down: a node that could hold it by other means later does not.
+    // The pool's choice is written down: a node that could use other means later does not.
     let asked = NewInstance { bytes: 1 << 30, ..wish("g", Mode::Private, &["n1"]) };
     assert_eq!(one.desk().create(&asked).unwrap().space.unwrap().means.unwrap(), "image");
     let key = keys::pool("n2", "p");
@@ -89,7 +89,7 @@ fn a_bad_pool_costs_only_itself_and_is_told() {
     node.desk().create(&asked).unwrap();
     let error = node.pools.get("bad").err().unwrap().to_string();
     assert!(error.contains("/not"), "{error}");
-    // Once it is there it is used; gone again, nothing is granted from it.
+    // Once the directory exists the pool is used; when it is gone again, nothing is granted from it.
     std::fs::create_dir_all(bad.parent().unwrap()).unwrap();
     node.open_pools().unwrap();
     let named =

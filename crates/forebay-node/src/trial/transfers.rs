@@ -1,8 +1,8 @@
-//! How transfers are ordered, told of, and forgotten.
+//! Transfers: ordered, reported, and forgotten.
 
 use super::*;
 
-/// Who makes an instance and who orders a transfer may have clocks that differ.
+/// The nodes that make an instance and order a transfer may have clocks that differ.
 #[test]
 fn a_transfer_that_a_slow_clock_ordered_is_waited_for() {
     let bed = Bed::new();
@@ -130,7 +130,7 @@ fn transfers_that_end_at_once_do_not_take_each_other_s_lines() {
     }
 }
 
-/// What the hands of a node find can never be ends there, and does not wait.
+/// A transfer that the hands of a node refuse ends there, and does not wait.
 #[test]
 fn what_is_refused_has_failed_and_is_in_the_manifest_with_its_bytes() {
     let bed = Bed::new();
@@ -148,7 +148,7 @@ fn what_is_refused_has_failed_and_is_in_the_manifest_with_its_bytes() {
     assert_eq!((lines.len(), lines[0].bytes), (1, HELD), "{lines:?}");
     let Before::Wait(why, _) = node.before_leaving(&gone).unwrap() else { panic!("it goes") };
     assert!(why.contains("forebay stage resume"), "{why}");
-    // Resumed when it is mended.
+    // The transfer is resumed when the obstacle is gone.
     *bed.hands.refuses.lock().unwrap() = None;
     let again = node.desk().resume(&out.id, USER).unwrap();
     node.carry_and_tell(&again, &gone);
@@ -156,7 +156,7 @@ fn what_is_refused_has_failed_and_is_in_the_manifest_with_its_bytes() {
     node.tend(&gone).unwrap();
 }
 
-/// Method: the node forgets a transfer while it is being called off, or taken up again.
+/// Method: the node forgets a transfer while a user calls it off, or takes it up again.
 #[test]
 fn a_transfer_that_is_forgotten_meanwhile_stays_forgotten() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! A pool in a directory of its own, and what the tests look at.
+//! A pool in a directory of its own, and the state that the tests look at.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::fs;
@@ -19,7 +19,7 @@ pub const MIB: u64 = 1 << 20;
 pub const ALICE: Owner = Owner { uid: 61_001, gid: 61_001 };
 pub const BOB: Owner = Owner { uid: 61_002, gid: 61_002 };
 
-/// A directory with a pool and mount points; ended with all that is mounted below.
+/// A directory with a pool and mount points; dropping it unmounts everything below.
 pub struct Place {
     pub dir: tempfile::TempDir,
 }
@@ -45,7 +45,7 @@ impl Place {
         self.try_pool().unwrap()
     }
 
-    /// A sweep in the background may have it open for a moment.
+    /// A sweep in the background may have the pool open for a moment.
     pub fn try_pool(&self) -> forebay_base::Result<Pool> {
         let settings = Settings { enforce: Enforce::No, ..Settings::default() };
         let mut last = Pool::open(&self.at("pool"), settings.clone());
@@ -70,7 +70,7 @@ impl Place {
         mounts.into_iter().filter(|mount| mount.path.starts_with(self.dir.path())).collect()
     }
 
-    /// Loop devices with a file below as their back.
+    /// Loop devices with a backing file below this directory.
     pub fn loops(&self) -> Vec<String> {
         let dir = self.dir.path().to_str().unwrap();
         let devices = fs::read_dir("/sys/block").unwrap().flatten();
@@ -86,7 +86,7 @@ impl Place {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Nothing is left of anything.
+    /// Asserts that nothing is left.
     pub fn assert_empty(&self, pool: &Pool) {
         let end = Instant::now() + Duration::from_secs(10);
         let mut swept = pool.sweep().unwrap();
@@ -145,7 +145,7 @@ pub fn id(text: &str) -> Id {
     text.parse().unwrap()
 }
 
-/// Runs a line of shell as somebody.
+/// Runs a line of shell as a user.
 pub fn run_as(owner: Owner, line: &str) -> Output {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).uid(owner.uid).gid(owner.gid);
