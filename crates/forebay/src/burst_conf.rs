@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::{Error, Result};
 
-/// Slurm takes no more for its Lua plug-in.
+/// The largest limit that Slurm's Lua plug-in accepts, in seconds.
 const SECONDS_MAX: u64 = 2_073_600;
 
-/// As Slurm has them without a word in the file.
+/// Slurm's defaults, for limits that the file does not set.
 const STAGE_SECONDS: u64 = 86_400;
 const OTHER_SECONDS: u64 = 300;
 
@@ -17,7 +17,7 @@ pub struct BurstConf {
     pub file: Option<PathBuf>,
     pub stage_in_secs: u64,
     pub stage_out_secs: u64,
-    /// Of all other hooks, pre-run and teardown among them.
+    /// For all other hooks, pre-run and teardown among them.
     pub other_secs: u64,
     /// `Directive=`, with its default.
     pub directive: String,
@@ -52,13 +52,13 @@ impl BurstConf {
         }
     }
 
-    /// Slurm judges the file when it starts, so what it would refuse is passed over here.
+    /// Reads the limits. Slurm checks the file when it starts, so lines that Slurm would refuse are skipped here.
     fn read(text: &str) -> BurstConf {
         let mut conf = BurstConf::default();
         let joined = text.replace("\\\n", " ");
         for line in joined.lines() {
             let line = line.split('#').next().unwrap_or_default();
-            // Slurm takes blanks around the sign of equality.
+            // Slurm accepts blanks around the equals sign.
             let line = line.replace(" =", "=").replace("= ", "=");
             for (key, value) in line.split_whitespace().filter_map(|word| word.split_once('=')) {
                 conf.set(&key.to_ascii_lowercase(), value.trim_matches('"'));

@@ -30,8 +30,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The command line as it is shown: texts laid out for the terminal, and of settings only those that
-/// matter to a command.
+/// The command line as help shows it: texts laid out for the terminal, and per command only the settings
+/// that matter to it.
 pub fn shown(columns: usize) -> clap::Command {
     let root = Cli::command().term_width(columns);
     laid_out(root, columns).mut_subcommand("recover", cmd::recover::without_what_mounts_alone_need)
@@ -118,7 +118,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does what was asked and returns the exit code.
+    /// Runs the command and returns the exit code.
     pub fn run(self) -> forebay_backing::Result<u8> {
         match self {
             Command::Mount(args) => cmd::mount::run(args),
@@ -201,7 +201,7 @@ mod tests {
         parsed.count()
     }
 
-    /// A terminal of eighty columns shows every line of every help text as it was meant.
+    /// On a terminal of eighty columns no line of a help text is broken.
     #[test]
     fn help_texts_fit_eighty_columns_without_orphans() {
         let mut texts = 0;
@@ -241,7 +241,7 @@ mod tests {
         Cli::try_parse_from(["forebay", "recover", "t", "--entry-ttl", "1s"]).unwrap();
     }
 
-    /// A word as the shell hands it over. What it would expand must stand in quotes.
+    /// A word as the shell passes it on. A word that the shell would expand must be quoted.
     fn as_typed(word: &str) -> &str {
         let quoted = word.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
         assert!(quoted.is_some() || !word.contains(['*', '?']), "{word} is not quoted");

@@ -1,9 +1,9 @@
 //! Cray's commands `dw_wlm_cli` and `dwstat`, as Slurm's burst_buffer/datawarp calls them: links of these
-//! names lead here.
+//! names lead to this program.
 //!
-//! - C1: what is done for a job is done by `forebay job ...`, run as a program, so that its status line
-//!   decides here as it does for burst_buffer/lua.
-//! - C2: standard output holds what Slurm reads, and nothing else: JSON, or the text that becomes the
+//! - C1: the work for a job is done by `forebay job ...`, run as a program: its status line decides
+//!   here as it does for burst_buffer/lua.
+//! - C2: standard output holds only the text that Slurm reads: JSON, or the text that becomes the
 //!   job's reason.
 
 mod call;
@@ -42,9 +42,9 @@ pub fn run(args: &[OsString]) -> Option<u8> {
     })
 }
 
-/// What a `forebay job ...` that went well has printed.
+/// The output of a `forebay job ...` that succeeded.
 struct Told {
-    /// Behind `forebay: ok`.
+    /// The text behind `forebay: ok`.
     text: String,
     lines: Vec<String>,
 }
@@ -61,7 +61,7 @@ fn job(words: &[&str]) -> Result<Told> {
         .unwrap_or_else(|| Err(failed(format!("forebay job {}: {}", words[0], out.status))))
 }
 
-/// `None` without a status line: whoever was to print it was killed.
+/// The result in the output of a hook; `None` without a status line: the hook was killed.
 fn judged(printed: &str) -> Option<Result<Told>> {
     let mut lines: Vec<String> = printed.strip_suffix('\n')?.lines().map(String::from).collect();
     let last = lines.pop()?;
@@ -72,7 +72,7 @@ fn judged(printed: &str) -> Option<Result<Told>> {
     match word.as_str() {
         "ok" | "busy" => Some(Ok(Told { text, lines })),
         "error" => {
-            // What `process` has for people says more than its summary.
+            // The lines that `process` prints for people say more than its summary.
             let told: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("| ")).collect();
             let why = if told.is_empty() { text } else { told.join("\n") };
             Some(Err(Error::new(Kind::Usage, why)))

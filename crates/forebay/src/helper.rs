@@ -1,9 +1,9 @@
-//! `mount -t fuse.forebay`, `/etc/fstab` and `umount`: the calls of mount(8), put into the words of
+//! `mount -t fuse.forebay`, `/etc/fstab` and `umount`: the calls of mount(8), translated to
 //! `forebay mount` and `forebay umount`.
 //!
-//! mount(8) looks for a program named after the type, so a link of that name leads here
-//! (`mount.fuse.forebay`, `umount.fuse.forebay`); without one it asks fuse3's helper, which runs
-//! `forebay DEVICE DIR -o OPTIONS`.
+//! mount(8) looks for a program named after the type, so links of such names lead to this program
+//! (`mount.fuse.forebay`, `umount.fuse.forebay`). Without a link, mount(8) calls fuse3's helper, which
+//! runs `forebay DEVICE DIR -o OPTIONS`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,7 +20,7 @@ use crate::nearest::nearest;
 const USAGE: u8 = 1;
 const FAILED: u8 = 32;
 
-/// What mount(8) and systemd mean for themselves, and what a mount of ours is anyway.
+/// Options that are dropped: mount(8) and systemd use them, or a forebay mount has them anyway.
 const TAKEN: &[&str] = &[
     "defaults",
     "auto",
@@ -50,18 +50,18 @@ const TAKEN: &[&str] = &[
     "default_permissions",
 ];
 
-/// The same with a value.
+/// The same for options with a value; also prefixes.
 const TAKEN_WITH_VALUE: &[&str] =
     &["x-", "X-", "comment=", "user=", "uhelper=", "helper=", "subtype="];
 
-/// A call by mount(8), which wants exit codes of its own.
+/// A call by mount(8), which expects its own exit codes.
 pub struct Call {
-    /// As typed behind `forebay`; `None` if there is nothing to do.
+    /// The words behind `forebay`; `None` if there is nothing to do.
     pub words: Result<Option<Vec<OsString>>>,
 }
 
 impl Call {
-    /// What the process was called as, if mount(8) called it.
+    /// The call, if mount(8) started the process, which its name shows.
     pub fn of(args: &[OsString]) -> Option<Call> {
         let (name, rest) = args.split_first()?;
         let name = Path::new(name).file_name()?.to_str()?;
@@ -75,7 +75,7 @@ impl Call {
     }
 }
 
-/// The exit code of mount(8) for one of ours.
+/// The exit code of mount(8) for an exit code of forebay.
 pub fn exit_code(code: u8) -> ExitCode {
     ExitCode::from(match code {
         0 => 0,
@@ -84,7 +84,7 @@ pub fn exit_code(code: u8) -> ExitCode {
     })
 }
 
-/// fuse3's helper gives no subcommand: the device and the directory stand first.
+/// Whether fuse3's helper called: without a subcommand, the device and the directory come first.
 fn is_of_fuse3(args: &[OsString]) -> bool {
     let absolute = |arg: Option<&OsString>| arg.is_some_and(|arg| Path::new(arg).is_absolute());
     let is_command = args.first().and_then(|arg| arg.to_str()).is_some_and(cli::has_command);
@@ -148,7 +148,7 @@ fn usage(why: impl Into<String>) -> Error {
     Error::new(Kind::Usage, why)
 }
 
-/// The options of `-o`, in their order; a comma in a value has a backslash before it.
+/// The options of `-o`, in their order. A comma in a value has a backslash before it.
 #[derive(Default)]
 struct Options(Vec<Vec<u8>>);
 
@@ -167,7 +167,7 @@ impl Options {
         self.0.retain(|option| !option.is_empty());
     }
 
-    /// Takes an option out that has a value; the last of several holds.
+    /// Removes the options of this name and returns the value of the last one.
     fn value(&mut self, name: &str) -> Result<Option<OsString>> {
         let start = [name.as_bytes(), b"="].concat();
         let (own, rest) = std::mem::take(&mut self.0)
@@ -182,7 +182,7 @@ impl Options {
         }
     }
 
-    /// The rest as flags of `forebay mount`.
+    /// The remaining options as flags of `forebay mount`.
     fn flags(mut self, sloppy: bool) -> Result<Vec<OsString>> {
         let mut flags: Vec<OsString> = Vec::new();
         if let Some(file) = self.value("config")? {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(called(line).unwrap().unwrap(), words);
     }
 
-    /// What mount(8) makes of the option `user`.
+    /// mount(8) passes these options on for the option `user`.
     #[test]
     fn a_mount_by_a_user_starts_no_programs() {
         let line = "mount.forebay /s /m -o rw,nosuid,nodev,noexec,user=bob,tier=/t";

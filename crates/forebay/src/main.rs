@@ -1,7 +1,7 @@
 //! The `forebay` command: configuration, assembly of the daemon, and one file per subcommand in
-//! `cmd/`. The bytes are the engine's business.
+//! `cmd/`. The engine (forebay-engine) moves the bytes.
 
-// Names are in what is printed, and names can command a terminal: `ui` escapes them.
+// Printed text contains file names, and a name can hold terminal commands: `ui` escapes them.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod burst_conf;

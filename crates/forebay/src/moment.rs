@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(parse_at("10min", now).unwrap(), now + 600.0);
         for ahead in [1.0, 3600.0, DAY_SECS - 1.0] {
             let found = parse_at(&show(now + ahead), now).unwrap();
-            // An hour is missing or double twice a year.
+            // Twice a year the clock skips an hour or repeats one.
             assert!((found - now - ahead).abs() <= 3600.0, "{ahead}");
         }
         for bad in ["10", "25:00", "1:2:3:4", "x:y", ""] {

@@ -1,5 +1,5 @@
-//! Which forebay mounts there are, and which one a path is in. A mount whose daemon died or hangs
-//! is never touched.
+//! The forebay mounts of this machine, and the mount that a path is in. A mount whose daemon died or
+//! hangs is never touched.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,19 +12,19 @@ use forebay_base::mounts::{self, Mount};
 
 use crate::http::Client;
 
-/// The second where whoever mounted for us could not set a subtype.
+/// The types of a forebay mount. `fuse` is that of a mount whose helper could not set a subtype.
 const FS_TYPES: [&str; 2] = ["fuse.forebay", "fuse"];
 const SOURCE_PREFIX: &[u8] = b"forebay#";
 
 /// As many links as the kernel follows before it says ELOOP.
 const LINKS_MAX: usize = 40;
 
-/// The mount's source as the daemon announces it, from which the tier is found again.
+/// The mount's source as the daemon announces it. Commands find the tier by it.
 pub fn source(tier: &Path) -> String {
     format!("forebay#{}", tier.display())
 }
 
-/// A path inside a mount of ours.
+/// A path inside a forebay mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub mountpoint: PathBuf,
@@ -43,12 +43,12 @@ impl Mounts {
         Ok(Mounts(seen))
     }
 
-    /// All mounts of ours.
+    /// All forebay mounts: their mount points and tiers.
     pub fn ours(&self) -> impl Iterator<Item = (&Path, &Path)> {
         self.0.iter().filter_map(|mount| Some((mount.path.as_path(), tier_of(mount)?)))
     }
 
-    /// The mounts of a user's, each once, the newest first: one may be in another.
+    /// The mounts of a user, each once, the newest first: one mount may be inside another.
     pub fn of_user(&self, uid: u32) -> Vec<Place> {
         let theirs = |mount: &&Mount| mount.owner() == Some(uid) && mount.root == Path::new("/");
         let place = |mount: &Mount| {
@@ -58,7 +58,7 @@ impl Mounts {
         self.0.iter().rev().filter(theirs).filter_map(place).collect()
     }
 
-    /// The place inside a mount of ours that an absolute path without links names.
+    /// The place inside a forebay mount that an absolute path without links names.
     pub fn place(&self, path: &Path) -> Option<Place> {
         let mount = mounts::holding(&self.0, path)?;
         let below = path.strip_prefix(&mount.path).ok()?;
@@ -70,8 +70,8 @@ impl Mounts {
         })
     }
 
-    /// Makes a path absolute and free of links, without entering a mount of ours: links outside
-    /// are followed, `..` inside is taken by the text.
+    /// Makes a path absolute and free of links, without entering a forebay mount: links outside are
+    /// followed, `..` inside is resolved by the text alone.
     pub fn absolute(&self, path: &Path) -> Result<PathBuf> {
         let cwd = std::env::current_dir().map_err(|e| Error::io(e, "current directory"))?;
         let mut links = 0;
@@ -106,15 +106,15 @@ impl Mounts {
         self.walk(&dir.join(target), links)
     }
 
-    /// The place a path as typed is at. Where no mount of ours is, no daemon can be reached; the
-    /// error names what is mounted.
+    /// The place that a typed path names. Outside of forebay mounts no daemon can be reached: then the
+    /// error lists the mounts.
     pub fn find(&self, typed: &Path) -> Result<Place> {
         let path = self.absolute(typed)?;
         self.place(&path)
             .ok_or_else(|| self.not_ours(Kind::Unreachable, &typed.display().to_string()))
     }
 
-    /// The mount of the current directory, or the only one there is.
+    /// The mount of the current directory, or the only mount.
     pub fn implied(&self) -> Result<Place> {
         if let Ok(place) = self.find(Path::new(".")) {
             return Ok(Place { path: PathBuf::new(), ..place });
@@ -128,7 +128,7 @@ impl Mounts {
         }
     }
 
-    /// The mount a path is in, or the daemon of a tier named by its directory.
+    /// The mount that a path is in, or the daemon of the tier whose directory the path is.
     pub fn daemon_of(&self, path: &Path) -> Result<Place> {
         self.find(path).or_else(|error| {
             let tier = self.absolute(path)?;
@@ -139,7 +139,7 @@ impl Mounts {
         })
     }
 
-    /// That of `path`, or the implied one.
+    /// The mount of `path`, or the implied one.
     pub fn daemon_or_implied(&self, path: Option<&Path>) -> Result<Place> {
         path.map_or_else(|| self.implied(), |path| self.daemon_of(path))
     }
@@ -155,14 +155,14 @@ impl Mounts {
     }
 }
 
-/// The fast tier, if this is a mount of ours.
+/// The fast tier of a forebay mount; `None` for other mounts.
 fn tier_of(mount: &Mount) -> Option<&Path> {
     let ours = FS_TYPES.contains(&mount.file_system.as_str());
     let tier = mount.source.as_bytes().strip_prefix(SOURCE_PREFIX).filter(|_| ours)?;
     Some(Path::new(OsStr::from_bytes(tier)))
 }
 
-/// How many other tiers that are mounted are on the file system that `tier` is on.
+/// The number of other mounted tiers on the file system that `tier` is on.
 pub fn sharing(tier: &Path) -> u64 {
     let device = |path: &Path| Some(path.metadata().ok()?.dev());
     let (Some(own), Ok(mounts)) = (device(tier), Mounts::read()) else { return 0 };
@@ -170,7 +170,7 @@ pub fn sharing(tier: &Path) -> u64 {
     others.map(|(_, other)| other).collect::<BTreeSet<_>>().len() as u64
 }
 
-/// What is wanted of a tier that turns out to be in use.
+/// The purpose for which a command opens a tier that turns out to be in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     Mount,
@@ -179,7 +179,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// What to do instead; `at` is the mount that uses the tier, where it is seen.
+    /// The advice; `at` is the mount that uses the tier, if this process sees that mount.
     fn instead(self, at: Option<&str>) -> String {
         let place = at.unwrap_or("MOUNTPOINT");
         match (self, at) {
@@ -203,8 +203,8 @@ impl Wish {
     }
 }
 
-/// Names the mount that a tier is in use by, where `error` says that it is and the mount is seen,
-/// and what to do.
+/// Adds to an error that says that a tier is in use the mount that uses the tier, if this process sees
+/// the mount, and what to do.
 pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
     if error.kind() != Kind::WrongTier || !error.to_string().contains("is in use") {
         return error;

@@ -1,4 +1,4 @@
-//! Whether the daemon of a mount lives, as the kernel knows it: the tier may be unreadable and the
+//! Whether the daemon of a mount is alive, according to the kernel: the tier may be unreadable and the
 //! control socket gone, or full, while the daemon serves.
 
 use std::ffi::CString;
@@ -13,24 +13,24 @@ use forebay_base::lock::sleep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
-/// The kernel answers for a dead daemon at once. One that lives may be busy, and one that hangs is
-/// no dead one.
+/// For a dead daemon the kernel answers at once. A daemon that is busy or hangs does not answer in this
+/// time, and is not dead.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process that was killed lives on until its memory and files are given back.
+/// A killed process stays until its memory and files are released.
 const DYING: Duration = Duration::from_secs(3);
 
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pulse {
-    /// The kernel has ended the connection: whoever served it has gone.
+    /// The kernel has ended the connection: the daemon is gone.
     Dead,
-    /// Somebody serves it, or it cannot be told.
+    /// A daemon serves the mount, or the kernel does not tell.
     Alive,
 }
 
-/// Whether nobody serves a mount any more; waits a little for one who is dying.
+/// Whether the daemon of a mount is dead. Waits a little for a daemon that is dying.
 pub fn is_dead(mountpoint: &Path) -> Result<bool> {
     let deadline = Instant::now() + DYING;
     loop {
@@ -42,8 +42,8 @@ pub fn is_dead(mountpoint: &Path) -> Result<bool> {
     }
 }
 
-/// Asks the mount for its figures, in a process of its own: who asks a daemon that hangs may not
-/// come back.
+/// Calls statfs on the mount, in a process of its own: the call may never return if the daemon
+/// hangs.
 fn pulse(mountpoint: &Path) -> Result<Pulse> {
     let failed = |e: io::Error| Error::io(e, "asking the mount whether it lives");
     let path = CString::new(mountpoint.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
@@ -59,13 +59,13 @@ fn pulse(mountpoint: &Path) -> Result<Pulse> {
         pid => Pid::from_raw(pid).expect("a child has a number"),
     };
     match exit_code(child).map_err(|e| failed(e.into()))? {
-        // Aborted: it was asked while the connection ended.
+        // ECONNABORTED: the connection ended during the call.
         Some(libc::ENOTCONN | libc::ECONNABORTED) => Ok(Pulse::Dead),
         _ => Ok(Pulse::Alive),
     }
 }
 
-/// That of a child, or none if it does not end in time: then it is killed and left to itself.
+/// The exit code of a child; `None` if the child does not end in time. Then it is killed and not waited for.
 fn exit_code(child: Pid) -> rustix::io::Result<Option<i32>> {
     let ended = pidfd_open(child, PidfdFlags::empty())?;
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };

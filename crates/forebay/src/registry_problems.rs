@@ -1,12 +1,12 @@
-//! What is wrong with a registry, and what to do about it: for whoever checks it, and for members that stand on it.
+//! The problems of a registry, and what to do about them: for `registry check`, and for members that use it.
 
 use forebay_base::{Error, Kind};
 use forebay_registry::{Alarm, Health};
 
-/// From here on a quota is a problem: one that is used up stops everything.
+/// A quota that is used beyond this is a problem: a full quota stops every write.
 const QUOTA_PERCENT_MAX: u64 = 60;
 
-/// How much of a quota is used.
+/// The use of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     pub quota: u64,
@@ -20,7 +20,7 @@ impl Usage {
     }
 }
 
-/// What is wrong with a registry, each with what to do about it.
+/// The problems of a registry, each with its remedy.
 pub fn problems_of(health: &Health) -> Vec<String> {
     let mut problems: Vec<String> =
         health.alarms.iter().map(|alarm| remedy(*alarm).into()).collect();
@@ -34,7 +34,7 @@ pub fn problems_of(health: &Health) -> Vec<String> {
     problems
 }
 
-/// With what to do about a registry that does not answer.
+/// Adds to the error of a registry that does not answer what to do about it.
 pub fn with_way_out(error: Error) -> Error {
     match error.kind() {
         Kind::TimedOut => error.with_source(
@@ -45,7 +45,7 @@ pub fn with_way_out(error: Error) -> Error {
     }
 }
 
-/// What is wrong now that was not before.
+/// The problems that are new since `before`.
 pub fn news_of(before: Option<&Health>, now: &Health) -> Vec<String> {
     let mut news = now.clone();
     if let Some(before) = before {

@@ -1,5 +1,5 @@
-//! Root at work on somebody else's tier has no more rights than that somebody: whoever could write
-//! to a tier says in it what is to be written where.
+//! Root gives up its rights for those of a tier's owner before it works on the tier: everyone who can
+//! write to a tier decides, by its contents, what is written where.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::ui::note;
 
-/// What a tier holds that no backing store has.
+/// The dirty files and bytes of a tier, which the backing store does not have.
 pub struct Dirty {
     pub files: u64,
     pub bytes: u64,
 }
 
-/// Becomes the owner of a tier, for good, if this is root and the tier is not root's. Comes before
-/// anything of the tier is read, and before the process has a second thread.
+/// Makes the process run as the owner of a tier, for good, if it is root and the tier is not root's.
+/// Must be called before the tier is read, and before the process has a second thread.
 pub fn act_as_owner_of(tier: &Path) -> Result<()> {
     let Some(uid) = other_owner(tier) else { return Ok(()) };
     let usage =
@@ -35,7 +35,7 @@ pub fn act_as_owner_of(tier: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is dirty in a tier that nobody uses, found with its owner's rights.
+/// The dirty files and bytes of a tier that no process uses, read with the rights of its owner.
 pub fn dirty_in(tier: &Path) -> Result<Dirty> {
     if other_owner(tier).is_some() {
         return ask_child(tier);
@@ -44,14 +44,14 @@ pub fn dirty_in(tier: &Path) -> Result<Dirty> {
     Ok(Dirty { files: found.dirty_files, bytes: found.dirty_bytes })
 }
 
-/// If this is root and the tier is not root's.
+/// The owner of the tier, if this process is root and the tier is not root's.
 fn other_owner(tier: &Path) -> Option<u32> {
-    // A tier that cannot be looked at is refused by whoever opens it.
+    // An error of metadata is left to the code that opens the tier: it refuses the tier.
     let owner = std::fs::metadata(tier).ok()?.uid();
     (rustix::process::geteuid().is_root() && owner != 0).then_some(owner)
 }
 
-/// This process goes on as root: another one gives its rights up.
+/// Asks a child process, which gives up its rights; this process stays root.
 fn ask_child(tier: &Path) -> Result<Dirty> {
     let mut check = Command::new("/proc/self/exe");
     check.args(["check", "--json"]).arg(tier).stdin(Stdio::null());

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use libc::{SIGHUP, SIGINT, SIGTERM, c_int, c_void, siginfo_t};
 
-/// The last signal not yet taken; negative if the terminal sent it, 0 if there is none.
+/// The last signal that was not taken yet; negative if the terminal sent it, 0 if there is none.
 static LAST: AtomicI32 = AtomicI32::new(0);
 
-/// An interrupt that came.
+/// A signal that interrupts a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupt {
     pub signal: c_int,
@@ -17,7 +17,7 @@ pub struct Interrupt {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// A key press: everything in the foreground of the terminal has got it too.
+    /// A key press: all processes in the foreground of the terminal got the signal too.
     Terminal,
     Process,
 }
@@ -28,7 +28,7 @@ extern "C" fn note(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     LAST.store(if terminal { -signal } else { signal }, Relaxed);
 }
 
-/// Makes SIGINT and SIGTERM set a mark instead of ending the process.
+/// Makes SIGINT and SIGTERM set `LAST` instead of ending the process.
 pub fn catch_interrupts() {
     for signal in [SIGINT, SIGTERM] {
         // SAFETY: the handler stores to an atomic, which is async-signal-safe; the action is
@@ -42,7 +42,7 @@ pub fn catch_interrupts() {
     }
 }
 
-/// The interrupt that came since the last call, if any.
+/// The last interrupt since the previous call, if any.
 pub fn take_interrupt() -> Option<Interrupt> {
     match LAST.swap(0, Relaxed) {
         0 => None,
@@ -51,7 +51,7 @@ pub fn take_interrupt() -> Option<Interrupt> {
     }
 }
 
-/// Makes a write beyond the limit of file sizes an error.
+/// Makes a write beyond the file size limit (RLIMIT_FSIZE) fail with an error.
 pub fn ignore_file_size() {
     // SAFETY: no handler is involved.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -75,7 +75,7 @@ impl Blocked {
         }
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next of these signals.
     pub fn wait(&self) -> c_int {
         let mut signal = 0;
         // SAFETY: both pointers are to live values.

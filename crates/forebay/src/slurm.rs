@@ -1,5 +1,5 @@
-//! What Slurm knows of a job, asked by its own commands: without a shell, bounded, and field by field,
-//! since a job's name may look like any other field.
+//! Slurm's facts about a job, read by Slurm's own commands: without a shell, within a time limit, and
+//! field by field, since a job's name may look like any other field.
 
 use std::process::Command;
 use std::str::SplitWhitespace;
@@ -9,25 +9,25 @@ use forebay_base::command::told_within;
 use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
 
-/// A command of Slurm that has not answered by then: slurmctld is away, or busy.
+/// The time limit of one Slurm command. Without an answer by then slurmctld is away, or busy.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How often a job that is ending is looked at.
+/// The pause between two looks at a job that is ending.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// What a plan needs to know beside the script.
+/// The facts that a plan needs beside the script.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Before it has its nodes that is what it surely gets; it may get more.
+    /// Before the job has its nodes, the number that it gets at least.
     pub nodes_least: Option<u32>,
     pub user: Option<String>,
     pub name: Option<String>,
     pub work_dir: Option<String>,
-    /// Number of the array, and index in it.
+    /// The number of the array, and the index in it.
     pub array: Option<(String, String)>,
 }
 
-/// Nothing is known of a job that Slurm does not show; an error only if it cannot be asked.
+/// The facts about a job; none for a job that Slurm does not show. An error only if Slurm cannot be asked.
 pub fn facts(id: &str) -> Result<Facts> {
     let Some(plain) = squeue(id, "%D|%F|%K|%u")? else { return Ok(Facts::default()) };
     let facts = facts_in(&plain);
@@ -39,7 +39,7 @@ fn facts_in(line: &str) -> Facts {
     let mut next = || fields.next().filter(|field| !field.is_empty() && *field != "N/A");
     let (nodes, master, index, user) = (next(), next(), next(), next());
     Facts {
-        // It may be a range.
+        // The count may be a range.
         nodes_least: nodes.and_then(|nodes| nodes.split('-').next()?.parse().ok()),
         array: master.zip(index).map(|(master, index)| (master.into(), index.into())),
         user: user.map(String::from),
@@ -54,9 +54,9 @@ pub fn nodes(id: &str) -> Result<Vec<String>> {
     Ok(names.split_whitespace().map(String::from).collect())
 }
 
-/// The script of a batch job. What Slurm hands to hooks in its place, if a directive has a `%`, lacks all
-/// lines but its own directives, and symbols that it does not know; a job of salloc has none but that,
-/// which is `None`. Only Slurm can say so: until it has, it is asked again.
+/// The script of a batch job. If a directive has a `%`, Slurm hands hooks another file in its place, which
+/// has only Slurm's own directives, without the symbols that Slurm does not know. A job of salloc has only
+/// that file: `None`. Slurm alone can tell the two cases apart, so it is asked again until it answers.
 pub fn script(id: &str, patience: Duration) -> Result<Option<String>> {
     let deadline = Instant::now() + patience;
     loop {
@@ -79,14 +79,14 @@ fn batch_script(id: &str) -> Result<Option<String>> {
     }
 }
 
-/// How a job has ended, as soon as all its nodes have said so: its exit code is not known before. `None`
-/// if it is not known by then; not 0 for one that is run again.
+/// The exit code of a job, as soon as all its nodes have reported its end: before, the code is not known.
+/// `None` if it is not known within `patience`; never 0 for a job that is run again.
 pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
     let deadline = Instant::now() + patience;
     loop {
         let said = match ask(id, "--Format=jobid:16,exit_code:16,statecompact:16,timeleft:24") {
             Ok(told) => judged(words_of(id, &told)?, || accounted(id))?,
-            // A scheduler that does not answer has not said that nobody knows.
+            // No answer from the scheduler does not mean that the job is unknown.
             Err(_) => Said::Later,
         };
         match said {
@@ -97,19 +97,19 @@ pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
     }
 }
 
-/// What Slurm says of a job's end.
+/// Slurm's answer about a job's end.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Code(i32),
-    /// It will say more.
+    /// Slurm will know more later.
     Later,
-    /// Nor will it.
+    /// Slurm knows nothing, and will not later.
     Nothing,
 }
 
-/// Exit code, state and time left; `None` if they are not there. A program may end with 0 because it was
-/// told to end: only a job that has completed has succeeded. While data go home the state shows that alone
-/// (`SO`), so accounting is asked; without it only the time tells.
+/// Judges by exit code, state and time left; `None` if these are missing. A program may end with 0 because
+/// it was told to end: only a completed job has succeeded. During the stage-out the state shows only `SO`,
+/// so accounting is asked; without accounting only the time left tells.
 fn judged<'t>(
     mut words: impl Iterator<Item = &'t str>,
     accounted: impl FnOnce() -> Result<Option<String>>,
@@ -126,7 +126,7 @@ fn judged<'t>(
                 Said::Later
             }
             Ok(Some(_)) => Said::Code(FAILED),
-            // It may have ended by itself in the last moment.
+            // The job may have ended by itself in its last moment.
             Ok(None) if matches!(left, Some("0:00" | "INVALID")) => Said::Nothing,
             Ok(None) => Said::Code(0),
             Err(_) => Said::Later,
@@ -135,10 +135,10 @@ fn judged<'t>(
     })
 }
 
-/// Of a job that Slurm has ended, whatever its program said.
+/// The exit code for a job that Slurm has ended, whatever code its program gave.
 const FAILED: i32 = 1;
 
-/// The state that accounting has; `None` where there is none.
+/// The job's state in accounting; `None` if there is no accounting.
 fn accounted(id: &str) -> Result<Option<String>> {
     let fields = "--format=JobIDRaw,State";
     match output("sacct", &["--noheader", "--allocations", "--parsable2", fields, "--jobs", id]) {
@@ -155,19 +155,19 @@ fn state_in<'t>(id: &str, told: &'t str) -> &'t str {
     state.unwrap_or_default().trim()
 }
 
-/// Whether there is no accounting, rather than one that does not answer.
+/// Whether there is no accounting, as opposed to accounting that does not answer.
 fn is_nowhere(error: &Error) -> bool {
     let said = error.to_string();
     error.is(libc::ENOENT) || said.contains("accounting storage is disabled")
 }
 
-/// What stands behind a job's number.
+/// The words behind a job's number.
 fn words_of<'t>(id: &str, told: &'t str) -> Option<SplitWhitespace<'t>> {
     let mut lines = told.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next() == Some(id)).then_some(words))
 }
 
-/// Slurm keeps what wait(2) says.
+/// The exit code in a status of wait(2), which Slurm keeps.
 fn code_of(status: i32) -> i32 {
     match status & 0x7f {
         0 => (status >> 8) & 0xff,
@@ -175,7 +175,7 @@ fn code_of(status: i32) -> i32 {
     }
 }
 
-/// Fields of the job itself: the number of an array stands for all its tasks. `None` if they are empty.
+/// Fields of the job itself: the number of an array would stand for all its tasks. `None` if they are empty.
 fn squeue(id: &str, fields: &str) -> Result<Option<String>> {
     let told = ask(id, &format!("--format=%A|{fields}"))?;
     Ok(line_of(id, &told))
@@ -184,7 +184,7 @@ fn squeue(id: &str, fields: &str) -> Result<Option<String>> {
 fn line_of(id: &str, told: &str) -> Option<String> {
     let mut lines = told.lines();
     let line = lines.find_map(|line| line.strip_prefix(id)?.strip_prefix('|'))?;
-    // A name or a directory with a newline in it stands for nothing.
+    // A name or a directory with a newline in it counts as empty.
     let is_whole = lines.next().is_none_or(|next| next.starts_with(|c: char| c.is_ascii_digit()));
     (is_whole && !line.is_empty()).then(|| line.to_string())
 }

@@ -1,4 +1,4 @@
-//! Values as they cross the control socket. A path is a string; one that is not UTF-8, which JSON
+//! Values of the control socket's JSON. A path is a string; a path that is not UTF-8, which JSON
 //! cannot hold, is the array of its bytes.
 
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ impl From<WirePath> for PathBuf {
     }
 }
 
-/// For people: what would command a terminal, and what is no text, is escaped.
+/// For people: control characters, and bytes that are no text, are escaped.
 impl std::fmt::Display for WirePath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let bytes = match self {
@@ -64,7 +64,7 @@ pub enum JobKind {
     Drain,
     Umount,
     Detach,
-    /// Another member is taken out.
+    /// A drain of another member, which leaves the store.
     MemberDrain,
 }
 
@@ -88,12 +88,12 @@ impl JobKind {
 }
 
 impl JobKind {
-    /// Whether it brings dirty bytes to the backing store.
+    /// Whether the job brings dirty bytes to the backing store.
     pub fn flushes(self) -> bool {
         matches!(self, JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain)
     }
 
-    /// What asks for it, below `/v1/`, if not `POST /v1/jobs`.
+    /// The request that starts the job, below `/v1/`, if it is not `POST /v1/jobs`.
     pub fn request(self) -> Option<&'static str> {
         match self {
             JobKind::Umount => Some("umount"),
@@ -103,7 +103,7 @@ impl JobKind {
         }
     }
 
-    /// Whether a daemon that finds it unfinished goes on with it: doing it twice does no harm.
+    /// Whether a new daemon goes on with the job if it finds it unfinished: doing it twice does no harm.
     pub fn survives(self) -> bool {
         let flushes = self.flushes() && self != JobKind::Drain;
         flushes || matches!(self, JobKind::Prefetch | JobKind::Pin)
@@ -120,13 +120,13 @@ pub struct NewJob {
     /// A flush: files that match come last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
-    /// A flush: leave it to the drain until then, in seconds since the epoch.
+    /// A flush: leave the bytes to the drain until this time, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_by_unix_secs: Option<f64>,
     /// A prefetch: on all members of the store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_nodes: bool,
-    /// Taking a member out: which one. Nobody can ask for that as a job.
+    /// A drain of a member: its name. `POST /v1/jobs` does not accept it.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
 }
@@ -143,7 +143,7 @@ impl NewJob {
 pub struct Leave {
     pub keep_dirty: bool,
     pub timeout_secs: Option<f64>,
-    /// An unmount: also while it is in use, of which its users learn by errors.
+    /// An unmount: unmount even a mount that is in use; programs that use it then get errors.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lazy: bool,
 }
@@ -166,12 +166,12 @@ pub struct Job {
     pub last: Option<String>,
     #[serde(default)]
     pub drain_by_unix_secs: Option<f64>,
-    /// The member that is taken out.
+    /// The member that is drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
     pub state: JobState,
     pub started_unix_secs: f64,
-    /// Begun by an earlier daemon of this tier; the figures are since the restart.
+    /// Begun by an earlier daemon of this tier; the figures count from the restart.
     pub resumed: bool,
     pub total_bytes: u64,
     pub done_bytes: u64,
@@ -179,28 +179,28 @@ pub struct Job {
     pub done_files: u64,
     pub failed_files: u64,
     pub elapsed_secs: f64,
-    /// Over the later half of the time so far.
+    /// The rate of the later half of the job's time so far.
     pub rate_bytes_per_sec: u64,
-    /// Seconds left at that rate; absent until there is one.
+    /// Seconds left at that rate; absent as long as there is no rate.
     pub eta_secs: Option<f64>,
-    /// While it runs: the files that failed so far. Afterwards the report has them.
+    /// The files that failed so far, while the job runs. Afterwards they are in the report.
     pub failures: Vec<JobFailure>,
     pub report: Option<JobReport>,
     /// Why the job as a whole did not do what was asked.
     pub error: Option<String>,
-    /// What the command that waits for the job exits with.
+    /// The exit code of the command that waits for the job.
     pub exit_code: Option<u8>,
 }
 
 impl Job {
-    /// All that came to where it should, also parts of files that did not as a whole, and what somebody
-    /// else moved meanwhile.
+    /// All bytes that the job has moved, with parts of files that failed, and bytes that another task
+    /// moved meanwhile.
     pub fn moved_bytes(&self) -> u64 {
         let reported = self.report.as_ref().map_or(0, |report| report.bytes);
         reported.max(self.done_bytes)
     }
 
-    /// Whether the mount that was to leave is gone: also if bytes stayed dirty and the exit code says so.
+    /// Whether the mount is gone after its unmount: also if bytes stayed dirty and the exit code says so.
     pub fn is_gone(&self) -> bool {
         let ended = self.error.as_ref().is_none_or(|error| error.starts_with("unmounted"));
         ended && !self.report.as_ref().is_some_and(|report| report.cancelled)
@@ -213,7 +213,7 @@ pub struct JobReport {
     pub bytes: u64,
     pub cancelled: bool,
     pub failures: Vec<JobFailure>,
-    /// After an unmount or a detach: what stayed dirty in the tier.
+    /// After an unmount or a detach: the files that stayed dirty in the tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_dirty_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -262,12 +262,12 @@ pub struct File {
     pub error: Option<String>,
     /// The file that holds its bytes, in the tier's directory.
     pub shadow: String,
-    /// Absent if nothing of it is to have copies.
+    /// Absent if no bytes of the file are to have copies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<Copies>,
 }
 
-/// Of a dirty file: how many other members have its newest acknowledged bytes.
+/// How many other members have the newest acknowledged bytes of a dirty file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
     /// So many for certain.
@@ -280,10 +280,10 @@ pub struct Copies {
 pub struct MissingFile {
     #[serde(flatten)]
     pub file: forebay_cluster::member::Missing,
-    /// What of it is not on the store, and since when, as far as somebody who has it could be asked.
+    /// Its bytes that are not on the store, and their age, as far as a member with these bytes could be asked.
     pub bytes: Option<u64>,
     pub age_secs: Option<f64>,
-    /// The member that says so: its own, or one that has copies.
+    /// The member that reports this: the file's own, or one that has copies.
     pub said_by: Option<String>,
 }
 
@@ -304,7 +304,7 @@ impl From<FileInfo> for File {
     }
 }
 
-/// What `GET /v1/cluster` tells of the daemon of a member that is alive.
+/// The part of `GET /v1/cluster` about the daemon of a live member.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberView {
@@ -313,22 +313,22 @@ pub struct MemberView {
     pub dirty_files: u64,
     pub oldest_dirty_age_secs: f64,
     pub conflicted_files: u64,
-    /// Files whose newest acknowledged bytes fewer members have than are to.
+    /// Files whose newest acknowledged bytes are on fewer members than wanted.
     pub uncopied_files: u64,
-    /// How far it has followed the registry.
+    /// The registry's revision up to which the member has followed it.
     pub revision: Option<u64>,
-    /// Why it does not say.
+    /// Why the daemon does not answer.
     pub error: Option<String>,
 }
 
 impl MemberView {
-    /// Of the answer of `GET /v1/status`.
+    /// Reads the answer of `GET /v1/status`.
     pub fn of(status: &serde_json::Value) -> MemberView {
         let revision = status["cluster"]["revision"].as_u64();
         MemberView { revision, ..MemberView::deserialize(status).unwrap_or_default() }
     }
 
-    /// Changes of the registry, up to `newest`, that it has not heard of.
+    /// The number of changes of the registry, up to `newest`, that the member has not seen.
     pub fn lag(&self, newest: u64) -> Option<u64> {
         self.revision.map(|revision| newest.saturating_sub(revision))
     }
@@ -338,7 +338,7 @@ impl MemberView {
     }
 }
 
-/// What the commands read of `GET /v1/status`; the answer has more.
+/// The fields of `GET /v1/status` that commands read; the answer has more.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct StatusView {
@@ -349,7 +349,7 @@ pub struct StatusView {
     /// Absent in the moment before the mount serves.
     pub transport: Option<String>,
     pub uptime_secs: f64,
-    /// Other tiers on its file system.
+    /// The number of other tiers on the tier's file system.
     pub tier_shared_with: u64,
     #[serde(flatten)]
     pub gauges: Gauges,
