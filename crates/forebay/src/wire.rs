@@ -270,7 +270,7 @@ pub struct File {
 /// How many other members have the newest acknowledged bytes of a dirty file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
-    /// So many for certain.
+    /// The number of members that certainly have them.
     pub members: u64,
     pub wanted: u64,
 }

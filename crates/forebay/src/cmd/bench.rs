@@ -1,5 +1,5 @@
 //! `forebay bench`: hands its arguments to the benchmark, which knows nothing of this binary, and
-//! tells it where the bytes of our mounts are.
+//! tells it where the bytes of forebay mounts are.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -27,14 +27,14 @@ pub struct Args {
     args: Vec<OsString>,
 }
 
-/// The exit code of the benchmark, which has told its errors itself.
+/// The exit code of the benchmark, which has printed its errors itself.
 pub fn run(args: Args) -> u8 {
     beneath::name(&OurMounts);
     forebay_bench::run(args.args)
 }
 
-/// The bytes of a mount of ours are in shadow files of its fast tier, and, as far as these do not
-/// hold them, in the backing store.
+/// Finds the bytes of files in forebay mounts: in the shadow files of the fast tier, and in the backing
+/// store where these are absent.
 struct OurMounts;
 
 const POLL: Duration = Duration::from_millis(5);
@@ -73,7 +73,7 @@ fn place(path: &Path) -> Option<Place> {
     mounts.place(&mounts.absolute(path).ok()?)
 }
 
-/// What the fast tier holds of some files of one mount.
+/// The bytes of some files of one mount that the fast tier holds.
 struct Held {
     tier: PathBuf,
     backing: PathBuf,
@@ -114,7 +114,7 @@ impl Held {
     }
 }
 
-/// The directory that all of the files are below.
+/// The directory that holds all of the files.
 fn common(places: &[Option<Place>]) -> PathBuf {
     let mut paths = places.iter().flatten().map(|place| place.path.as_path());
     let Some(first) = paths.next() else { return PathBuf::new() };
@@ -125,7 +125,7 @@ fn common(places: &[Option<Place>]) -> PathBuf {
     paths.fold(first.to_path_buf(), |all, path| shared(&all, path))
 }
 
-/// Waits until what is dirty below a directory is on the backing store; Ctrl-C gives up.
+/// Waits until all dirty bytes below a directory are on the backing store; Ctrl-C gives up.
 fn fence(directory: &Path) -> Result<forebay_bench::Result<()>> {
     let scope = Scope::of(&[directory.to_path_buf()])?;
     let client = scope.client();

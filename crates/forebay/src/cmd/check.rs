@@ -41,7 +41,7 @@ pub struct Args {
     /// The directory of the tier.
     tier: PathBuf,
 
-    /// Read all that is in it, too, and compare clean bytes with what the backing store held.
+    /// Also read all data in it, and compare clean bytes with what the backing store held.
     #[arg(long)]
     read_data: bool,
 
@@ -50,7 +50,7 @@ pub struct Args {
     json: bool,
 }
 
-/// How often the line of progress is looked at.
+/// The pause between two updates of the progress line.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -116,7 +116,7 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(exit_code)
 }
 
-/// What it comes to, and what to do.
+/// The result in a few words, and what to do.
 fn verdict(report: &CheckReport, tier: &Path) -> String {
     let damaged = report.scrubbed.is_some_and(|data| data.damaged_bytes > 0);
     let verdict = match report.problems.len() as u64 {
@@ -139,9 +139,9 @@ fn verdict(report: &CheckReport, tier: &Path) -> String {
     verdict.into()
 }
 
-/// Reads the tier in a thread of its own, and says how far it is.
+/// Reads the tier in a thread of its own, and shows the progress.
 fn read_data(tier: &Path) -> Result<CheckReport> {
-    // Programs on the same device go first. What fails leaves it as it was.
+    // Programs on the same device go first. If `nice` fails, the priority stays as it was.
     let _ = rustix::process::nice(10);
     let progress = Progress::default();
     let mut line = Line::new("check");

@@ -23,7 +23,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    // The generator panics when it cannot write, as into a pipe whose reader has seen enough.
+    // The generator panics when it cannot write, as into a pipe that its reader has closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut completed(), "forebay", &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();
@@ -34,8 +34,8 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(0)
 }
 
-/// The command line with the words that it takes as mere text: settings, and the benchmark's
-/// commands.
+/// The command line with completions for the words that it takes as plain text: settings, and the
+/// benchmark's commands.
 fn completed() -> Command {
     let bench = |command: Command| {
         let subs = forebay_bench::names().map(|(name, about)| Command::new(name).about(about));
@@ -55,7 +55,7 @@ fn names() -> impl Iterator<Item = String> {
     KEYS.iter().map(|key| key.name.to_string())
 }
 
-/// What can be set: `max-age=`, or the whole of it where there are few choices.
+/// Completions for `set`: `max-age=`, or the whole assignment where there are few choices.
 fn assignments() -> impl Iterator<Item = String> {
     let live = KEYS.iter().filter(|key| key.change == Change::Live);
     live.flat_map(|key| match key.kind {
@@ -64,7 +64,7 @@ fn assignments() -> impl Iterator<Item = String> {
     })
 }
 
-/// The generator for fish knows no words of arguments that are not options.
+/// The generator for fish completes no arguments that are not options; these lines do.
 fn for_fish() -> String {
     let line = |command: &str, words: Vec<String>| {
         let seen = format!("__fish_forebay_using_subcommand {command}");

@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "wait")]
     background: bool,
 
-    /// Be done by then, at an even rate.
+    /// Be done by this time, at an even rate.
     #[arg(long, value_name = "T", value_parser = moment::parse)]
     drain_by: Option<f64>,
 
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if args.wait {
         return watch::run_new(&scope.place, &asked, args.json.into());
     }
-    // Nobody sees how the job ends: what it would say of a name that is not there is said now.
+    // The command does not see how the job ends: a missing name is reported now.
     let missing = missing(args, &scope);
     let exit_code = u8::from(!missing.is_empty());
     if !args.json {
@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(exit_code)
 }
 
-/// Names that are not in the mount, and of nothing.
+/// Paths that do not exist in the mount.
 fn missing(args: &Args, scope: &Scope) -> Vec<JobFailure> {
     use ErrorKind::{NotADirectory, NotFound};
     let is_there = |typed: &PathBuf| match typed.symlink_metadata() {
@@ -108,7 +108,7 @@ fn missing(args: &Args, scope: &Scope) -> Vec<JobFailure> {
     };
     let named = args.paths.iter().zip(&scope.paths).filter(|(typed, _)| !is_there(typed));
     let failure = |(typed, path): (&PathBuf, &WirePath)| JobFailure {
-        // Scripts are told of it as of all files of jobs, by its path in the mount.
+        // JSON has the path in the mount, as for all failed files of jobs.
         path: if args.json { path.clone() } else { typed.as_path().into() },
         state: "missing".into(),
         error: "there is no such file".into(),

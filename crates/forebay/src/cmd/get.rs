@@ -27,7 +27,7 @@ pub struct Args {
     /// A mount point, or any path in the mount.
     mountpoint: PathBuf,
 
-    /// What to print [default: everything].
+    /// The settings to print [default: everything].
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
 

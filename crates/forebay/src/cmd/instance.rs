@@ -19,10 +19,10 @@ use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration, parse_size};
 
-/// A node looks every second what holds an instance: what it says for so long is so.
+/// A node looks at its instances every second: a state that it reports for this long is settled.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Who waits for an instance to go hears as often what it waits for.
+/// The pause between two messages about an instance that a command waits for.
 const AGAIN: Duration = Duration::from_secs(30);
 
 const CREATE: &str = "\
@@ -80,13 +80,13 @@ enum Verb {
     /// List your instances; root sees all.
     #[command(after_help = "Examples:\n  forebay instance list\n  forebay instance list --json")]
     List(List),
-    /// Show one instance, and what each node has made of it.
+    /// Show one instance, and its state on each node.
     #[command(after_help = "Examples:\n  forebay instance show scratch")]
     Show(Show),
     /// Have a named instance expire at another time.
     #[command(after_help = EXTEND)]
     Extend(ExtendArgs),
-    /// Bring home what is to be kept, then remove.
+    /// Flush and stage out the data that is to be kept, then remove.
     #[command(after_help = DESTROY)]
     Destroy(DestroyArgs),
 }
@@ -103,15 +103,15 @@ struct Create {
     /// A mount before a backing store, scratch space, or a swap file.
     mode: ModeArg,
 
-    /// Its name; of an instance of a job, what follows the job's number.
+    /// Its name; for an instance of a job, the part after the job's number.
     #[arg(required_unless_present = "job")]
     name: Option<String>,
 
-    /// On each node.
+    /// The room on each node.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: u64,
 
-    /// What a cache shows: an absolute path.
+    /// The backing store of a cache: an absolute path.
     #[arg(long, value_name = "DIR")]
     backing: Option<PathBuf>,
 
@@ -123,11 +123,11 @@ struct Create {
     #[arg(long)]
     pool: Option<String>,
 
-    /// A node it is to be on; the one that is asked, if not said.
+    /// A node for the instance; the node that is asked, if none is given.
     #[arg(long = "node", value_name = "NODE")]
     nodes: Vec<String>,
 
-    /// How the capacity is to hold; see `forebay pools`.
+    /// How the capacity is enforced; see `forebay pools`.
     #[arg(long)]
     means: Option<String>,
 
@@ -139,19 +139,19 @@ struct Create {
     #[arg(long, value_name = "COUNT")]
     inodes: Option<u64>,
 
-    /// Permissions of its root, such as 0750.
+    /// Permissions of its root directory, such as 0750.
     #[arg(long, value_name = "MODE", value_parser = octal)]
     permissions: Option<u32>,
 
-    /// Goes by itself after this time.
+    /// The instance expires after this time.
     #[arg(long, value_name = "TIME", value_parser = parse_long_duration)]
     expires: Option<Duration>,
 
-    /// Where it is to show; for root.
+    /// The mount point; for root.
     #[arg(long, value_name = "DIR")]
     mountpoint: Option<PathBuf>,
 
-    /// The scheduler's job that it is for, which is set up and has not ended; for root.
+    /// The scheduler's job to make it for, set up and not ended; for root.
     #[arg(long, value_name = "ID")]
     job: Option<String>,
 
@@ -163,7 +163,7 @@ struct Create {
     #[arg(long, value_name = "N", requires = "job", default_value_t = 1)]
     incarnation: u32,
 
-    /// Whose it is to be; for root.
+    /// The instance's owner; for root.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
@@ -209,7 +209,7 @@ struct Show {
 struct ExtendArgs {
     id: String,
 
-    /// When it goes by itself, from now on; or `never`.
+    /// When the instance expires, from now on; or `never`.
     #[arg(long, value_name = "TIME", value_parser = parse_end)]
     expires: End,
 
@@ -221,7 +221,7 @@ struct ExtendArgs {
     node: NodeArgs,
 }
 
-/// When something ends by itself.
+/// The time at which an instance expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     After(Duration),
@@ -232,7 +232,7 @@ enum End {
 struct DestroyArgs {
     id: String,
 
-    /// Free the node at once; what is not home waits in the tier.
+    /// Free the node at once; bytes not yet home wait in the tier.
     #[arg(long)]
     hurry: bool,
 
@@ -240,7 +240,7 @@ struct DestroyArgs {
     #[arg(long)]
     no_wait: bool,
 
-    /// Give up waiting after this time; it goes on by itself.
+    /// Give up waiting after this time; the removal goes on by itself.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10min")]
     timeout: Duration,
 
@@ -326,7 +326,7 @@ fn wait_ready(client: &NodeClient, wanted: &Instance, limit: Duration) -> Result
             );
             return Err(Error::new(Kind::TimedOut, why));
         }
-        // What cannot be made is told at once; the node goes on trying.
+        // A failure is reported at once; the node goes on trying.
         if let Some(why) = failed(&view) {
             note!("{why}");
             let why = format!("instance {id} could not be made; it is tried again until destroyed");
@@ -345,7 +345,7 @@ fn failed(view: &InstanceView) -> Option<String> {
     failed.map(|(node, actual)| format!("{node}: {}", actual.why.as_deref().unwrap_or("failed")))
 }
 
-/// By node: what it waits for.
+/// For each node, what its part of the instance waits for.
 fn waits_for(view: &InstanceView) -> String {
     let of = |node: &String| match view.actual.get(node) {
         None => format!("{node}: has not begun"),
@@ -406,7 +406,7 @@ pub fn name_of(uid: u32) -> String {
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// The worst of its nodes.
+/// The worst of the instance's states on its nodes.
 fn state(view: &InstanceView) -> String {
     if view.wanted.want != Want::Here {
         return "leaving".into();
@@ -544,7 +544,7 @@ fn destroy(args: &DestroyArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Whether it goes on no node before its owner decides.
+/// Whether the instance is to be removed, and every node waits for its owner's decision.
 fn is_undecided(view: &InstanceView) -> bool {
     let mut there = view.actual.values().peekable();
     let gone = view.wanted.want == Want::Gone && there.peek().is_some();
@@ -575,7 +575,7 @@ fn parse_end(text: &str) -> std::result::Result<End, String> {
     }
 }
 
-/// As `parse_duration`, and days.
+/// Like `parse_duration`, and accepts days.
 fn parse_long_duration(text: &str) -> std::result::Result<Duration, String> {
     match text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok()) {
         Some(days) => Ok(Duration::from_secs(days.saturating_mul(24 * 60 * 60))),

@@ -23,7 +23,7 @@ A script asks for space and files with #DW (as for DataWarp and NNF), #BB and #F
 docs/DIRECTIVES.md has them all. The other commands are a scheduler's hooks: each may be repeated, is
 bounded in time, and ends with a line 'forebay: ok', 'forebay: busy' or 'forebay: error', and a text.";
 
-/// What a scheduler's jobs ask for.
+/// Check job scripts, and run a scheduler's hooks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

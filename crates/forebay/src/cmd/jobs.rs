@@ -1,4 +1,4 @@
-//! `forebay jobs`: what the daemon does on request, listed, waited for, cancelled.
+//! `forebay jobs`: lists the daemon's jobs, waits for one, cancels one.
 
 use std::path::PathBuf;
 

@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(0)
 }
 
-/// Fails if nothing has the name, and where it is only a link to what is meant.
+/// Fails if the name does not exist, or is a symbolic link: the user must name its target.
 fn must_exist(path: &Path) -> Result<()> {
     let attr = std::fs::symlink_metadata(path);
     let attr = attr.map_err(|e| Error::io(e, path.display().to_string()))?;
@@ -70,7 +70,7 @@ fn must_exist(path: &Path) -> Result<()> {
     if attr.is_symlink() { Err(Error::new(Kind::Usage, link)) } else { Ok(()) }
 }
 
-/// Asks the daemon what it holds of a path.
+/// Asks the daemon for the files that it holds at or below a path.
 pub fn fetch(client: &Client, path: &Path) -> Result<Vec<File>> {
     let answer = client.get(&format!("/v1/files?prefix={}", encode(path)))?;
     serde_json::from_value(answer)

@@ -1,7 +1,7 @@
-//! `forebay man`: the man pages, for whoever packages.
+//! `forebay man`: the man pages, for packages.
 //!
-//! A page is the generator's but for what follows the options: there, paragraphs are filled, and
-//! commands stay on their line, unhyphenated, as they are to be typed.
+//! The generator (clap_mangen) makes each page except the text behind the options: there, paragraphs are
+//! filled, and commands stay on one line, without hyphens added, as they are to be typed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn write_all(command: &Command, dir: &Path) -> std::io::Result<usize> {
 
 fn render(man: &Man, command: &Command, after: &str, out: &mut impl Write) -> std::io::Result<()> {
     man.render_title(out)?;
-    // Ragged lines, and no word broken: what is copied from a page must be what was meant.
+    // Ragged lines, and no word broken: text copied from a page must be exactly as written.
     out.write_all(b".nh\n.ad l\n")?;
     man.render_name_section(out)?;
     man.render_synopsis_section(out)?;
@@ -70,7 +70,7 @@ fn render(man: &Man, command: &Command, after: &str, out: &mut impl Write) -> st
     out.write_all(notes(after).as_bytes())
 }
 
-/// What follows the options: examples, then paragraphs.
+/// The text behind the options: examples, then paragraphs.
 fn notes(text: &str) -> String {
     let mut roff = String::new();
     let mut as_it_is = false;
@@ -89,7 +89,7 @@ fn notes(text: &str) -> String {
     roff + if as_it_is { ".RE\n.fi\n" } else { "" }
 }
 
-/// A line that roff prints as it is: no control line, no escape, hyphens that are minus signs.
+/// Escapes a line so that roff prints it verbatim: no control line, no escape, hyphens as minus signs.
 fn escaped(line: &str) -> String {
     let text = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if text.starts_with(['.', '\\']) { format!("\\&{text}") } else { text }

@@ -31,11 +31,11 @@ nodes' caches have is left out then, so that 0 is the answer of each when everyt
 `forebay stage resume TRANSFER` takes up what a transfer left; what is dirty in a cache goes home by itself when
 it is due and its backing store can be reached, and at the latest by `forebay instance destroy`.";
 
-/// List what is not home: files, bytes, why, and until when they are kept.
+/// List bytes that are not home: files, sizes, why, and until when they are kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Of this instance alone.
+    /// Only this instance.
     #[arg(long, value_name = "ID")]
     instance: Option<String>,
 
@@ -51,7 +51,7 @@ pub struct Args {
     node: NodeArgs,
 }
 
-/// What is known is home, and something could not be asked: as where no daemon is reached.
+/// The exit code if all known bytes are home and a daemon could not be asked: that of an unreachable daemon.
 const UNASKED: u8 = 3;
 
 pub fn run(args: &Args) -> Result<u8> {

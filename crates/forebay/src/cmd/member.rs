@@ -89,7 +89,7 @@ struct Missings {
     /// A mount point, or any path in the mount.
     #[arg(value_name = "MOUNT")]
     mountpoint: PathBuf,
-    /// Of this member alone.
+    /// Only this member.
     #[arg(long, value_name = "NAME")]
     member: Option<String>,
     /// Print the files as JSON.
@@ -104,7 +104,7 @@ struct Of {
     mountpoint: PathBuf,
     /// The member's name.
     name: String,
-    /// The name once more: this cannot be undone. With `give-up` also of each partner that is away.
+    /// The name once more: this cannot be undone. With `give-up` also each partner that is away.
     #[arg(long, value_name = "N", required = true)]
     confirm: Vec<String>,
     /// Print the result as JSON.
@@ -116,7 +116,7 @@ struct Of {
 struct GiveUp {
     #[command(flatten)]
     of: Of,
-    /// Files or directories, below the store's root [default: all that it has].
+    /// Files or directories, below the store's root [default: all its files].
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
 }
@@ -168,7 +168,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
 }
 
-/// The others that were named, too.
+/// The other names given with `--confirm`; an error if the member's own name is not among them.
 fn confirmed(of: &Of) -> Result<Vec<&String>> {
     match of.confirm.contains(&of.name) {
         true => Ok(of.confirm.iter().filter(|name| **name != of.name).collect()),
@@ -232,7 +232,7 @@ fn tell_drained(name: &str, job: &Job, at: &Path) {
     }
 }
 
-/// 1 if bytes of a dead member are among them.
+/// Lists the missing files; exit code 1 if some are a dead member's.
 fn missing(args: &Missings) -> Result<u8> {
     let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
     let answer = Client::new(&place.tier).get("/v1/cluster/missing")?;
@@ -270,7 +270,7 @@ fn missing(args: &Missings) -> Result<u8> {
     Ok(exit_code)
 }
 
-/// A line for each member.
+/// A line of totals for each member.
 fn totals(files: &[MissingFile]) -> Vec<String> {
     let mut by_member: BTreeMap<&str, Vec<&MissingFile>> = BTreeMap::new();
     for file in files {

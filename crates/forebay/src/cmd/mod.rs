@@ -1,5 +1,5 @@
-//! One file per subcommand; what several share is in `watch` (a job of the daemon, watched) and
-//! `trial` (flags for trials).
+//! One file per subcommand. Shared code is in `watch` (watching a job of the daemon) and `trial`
+//! (flags for trials).
 
 pub mod attach;
 pub mod bench;

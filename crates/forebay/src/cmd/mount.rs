@@ -58,16 +58,16 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "mountpoint")]
     tier: Option<PathBuf>,
 
-    /// Where fstab wants a mount with a name: the place the configuration file says.
+    /// The mount point that fstab has for a named mount: it must be that of the configuration file.
     #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["mountpoint", "all"])]
     at: Option<PathBuf>,
 
-    /// Mount all that the configuration file describes and that is not mounted.
+    /// Mount everything that the configuration file describes and that is not mounted.
     #[arg(long, conflicts_with_all = ["backing", "foreground"])]
     all: bool,
 
-    /// Refuse a backing store that is not this one: between the look of who asks and the mount, its
-    /// name may have changed hands.
+    /// Refuse a backing store that is not this one: between the caller's look and the mount, its name may
+    /// have come to lead elsewhere.
     #[arg(long, value_name = "ID", hide = true, requires = "mountpoint")]
     backing_identity: Option<String>,
 
@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<u8> {
     }
 }
 
-/// Mounts one after the other; the exit code is the worst.
+/// Mounts all sections one after the other; the exit code is the worst of theirs.
 fn all(args: &Args) -> Result<u8> {
     let file = args.config.read_file()?;
     if file.sections.is_empty() {
@@ -138,7 +138,7 @@ fn all(args: &Args) -> Result<u8> {
     Ok(worst)
 }
 
-/// Whether the tier of a section serves at its place.
+/// Whether the tier of a section is mounted at the section's mount point.
 fn is_mounted(section: &Section) -> Result<bool> {
     let tier = std::fs::canonicalize(&section.tier).unwrap_or_else(|_| section.tier.clone());
     let place = Mounts::read()?.find(&section.at);
@@ -156,7 +156,7 @@ fn serve(plan: Plan, args: &Args) -> Result<u8> {
     }
     let Places { backing, mountpoint, tier } = plan.places.clone();
     match daemon::fork()? {
-        // It must not come back to whoever goes on with the next mount.
+        // The child process must not return to the loop that makes the next mount.
         Side::Daemon(ready) => {
             std::process::exit(daemon::run(plan, ready).unwrap_or_else(|e| e.exit_code()).into())
         }
@@ -178,7 +178,7 @@ pub fn plan(
     tier: &Path,
     trial: &TrialArgs,
 ) -> Result<Plan> {
-    // The daemon changes its directory.
+    // The daemon changes its working directory, so the path becomes absolute.
     if let Some(file) = &mut settings.log.file {
         *file = std::path::absolute(&*file).map_err(|e| Error::io(e, "--log-file"))?;
     }

@@ -1,4 +1,4 @@
-//! `forebay node`: the node daemon, and what is asked of one.
+//! `forebay node`: the node daemon, and commands for it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,10 +110,10 @@ struct Named {
     node: NodeArgs,
 }
 
-/// What `health` exits with if something is wrong with the node.
+/// The exit code of `health` if something is wrong with the node.
 const AILING: u8 = 4;
 
-/// Of a daemon in the background, in its `state`.
+/// The log of a daemon in the background, in its `state`.
 const LOG: &str = "node.log";
 
 const CONFIG: &str = "/etc/forebay/node.toml";

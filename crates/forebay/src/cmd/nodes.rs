@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(0)
 }
 
-/// A line for each mount of a drained node that has yet to leave.
+/// A line for each mount of a drained node that has not left yet.
 pub fn staying(node: &NodeView) -> impl Iterator<Item = String> {
     node.mounts.iter().map(|mount| format!("{}: {}: {}", node.name, mount.mountpoint, mount.why))
 }

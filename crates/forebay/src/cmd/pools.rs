@@ -19,7 +19,7 @@ yet (LEFTOVER). MEANS is by what the capacity of a private instance holds: quota
 the file system, image a file system of its own in a file, tmpfs one in memory, dir a plain directory,
 whose capacity nothing enforces.";
 
-/// List what the nodes offer.
+/// List the nodes' pools: the room that they offer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Lost files named one by one before the question.
+/// Files whose bytes will be lost that are named one by one before the question.
 const NAMED_MAX: usize = 20;
 
 pub fn run(args: &Args) -> Result<u8> {

@@ -1,4 +1,4 @@
-//! `forebay recover`: brings the dirty bytes of a tier home without serving a mount.
+//! `forebay recover`: flushes the dirty bytes of a tier without serving a mount.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ pub struct Args {
 const SETTINGS: [&str; 6] =
     ["config", "tier-size", "flush-depth", "rate-max", "ops-max", "backing-timeout"];
 
-/// Hides the settings that say how a mount serves. They are taken all the same, as a configuration
-/// file has them.
+/// Hides the settings that say how a mount serves. They are still accepted, as a configuration file
+/// may have them.
 pub fn without_what_mounts_alone_need(command: clap::Command) -> clap::Command {
     command.mut_args(|arg| {
         let setting = arg.get_id() == "config" || keys::find(arg.get_id().as_str()).is_ok();
@@ -85,7 +85,7 @@ struct Recovered {
 }
 
 impl Recovered {
-    /// Of a tier that was only read: what is dirty in it is as it was.
+    /// The result for a tier that was only read: its dirty bytes are still dirty.
     fn salvaged(salvaged: Salvaged, tier: &Path) -> Result<Recovered> {
         let left = forebay_engine::check(tier)?;
         Ok(Recovered {
@@ -143,7 +143,7 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
         Engine::start_holding(tier, store, settings.engine, settings.tunables, &held)?;
     let progress = Arc::new(Progress::default());
     let mut report = watched(&progress, || engine.drain.flush(&[], &progress));
-    // What could not be flushed above is not tried again: the report would be told twice.
+    // The shutdown does not try failed files again: the report would list them twice.
     let ended = engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
     report.failures.extend(ended.failures);
     let left = engine.ops.status();
@@ -155,8 +155,8 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
     })
 }
 
-/// Saves to `target` what the tier has; the rest of those files is read from the backing store,
-/// if it can be had. Neither is changed: no engine runs.
+/// Saves the tier's dirty files to `target`; their remaining bytes are read from the backing store, if it
+/// can be opened. Tier and store stay unchanged: no engine runs.
 fn rescue(args: &Args, target: &DirStore, backing: Result<PathBuf>) -> Result<Recovered> {
     let ours = |backing: PathBuf| {
         let store = open_backing(&backing, args, Access::Read)?;
@@ -181,7 +181,7 @@ fn identified(store: &dyn BackingStore, backing: &Path) -> Result<TierOwner> {
 }
 
 fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn BackingStore>> {
-    // Through a mount over it, live or dead, it is not the backing store.
+    // A path inside a forebay mount, live or dead, is not the backing store itself.
     if let Ok(place) = Mounts::read()?.find(path) {
         let message = format!(
             "the backing store {} is covered by the forebay mount {}: `forebay umount` that first",
@@ -200,11 +200,11 @@ fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn Back
     }
 }
 
-/// Makes the directory, which must be apart from `spared`, if it is not there.
+/// Opens the target directory, which is made if it does not exist, and must be apart from `spared`.
 fn open_target<'a>(dir: &Path, mut spared: impl Iterator<Item = &'a PathBuf>) -> Result<DirStore> {
     let usage = |why: &str| Error::new(Kind::Usage, format!("--to {}: {why}", dir.display()));
     let typed = std::path::absolute(dir).map_err(|e| usage(&e.to_string()))?;
-    // What is there of it, without links, tells where it will be made.
+    // The part of the path that exists, without links, tells where the directory will be made.
     let above = typed.ancestors().find_map(|above| above.canonicalize().ok());
     let within = |inner: &Path, outer: &Path| inner.starts_with(outer);
     let overlaps = |spared: &PathBuf| {

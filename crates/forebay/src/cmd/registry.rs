@@ -58,7 +58,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 struct Check {
-    /// Where it is.
+    /// The registry's address.
     address: String,
 
     /// Print everything as JSON.
@@ -70,10 +70,10 @@ struct Check {
 #[derive(Debug, clap::Args)]
 #[command(after_help = DUMP_EXAMPLES)]
 struct Dump {
-    /// Where it is.
+    /// The registry's address.
     address: String,
 
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
 
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<u8> {
     done.map_err(with_way_out)
 }
 
-/// Looking must not make one.
+/// Opens a registry that exists: looking must not make one.
 fn open(address: &str) -> Result<Arc<dyn Registry>> {
     let address: Address = address.parse()?;
     match &address {
@@ -182,7 +182,7 @@ fn dump(args: &Dump) -> Result<u8> {
     Ok(0)
 }
 
-/// Key, revision, lease, value.
+/// The columns: key, revision, lease, value.
 fn row(entry: &Entry) -> Vec<String> {
     let lease = entry.lease.map_or_else(|| "-".into(), |lease| lease.to_string());
     let value = String::from_utf8_lossy(&entry.value).into_owned();

@@ -40,7 +40,7 @@ enum Side {
     Ours,
     /// The bytes in the backing store; those written through the mount are dropped.
     Theirs,
-    /// The backing store's under the name, ours in a new file beside it.
+    /// The backing store's bytes under the name, ours in a new file beside it.
     Both,
 }
 

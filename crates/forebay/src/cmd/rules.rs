@@ -187,7 +187,7 @@ fn add(args: &Add) -> Result<()> {
     Ok(())
 }
 
-/// What is left of a pattern that begins with the mount point, which no path in the mount does.
+/// The rest of a pattern that begins with the mount point: no path in the mount begins so.
 fn below_mount<'a>(pattern: &'a str, mountpoint: &Path) -> Option<&'a str> {
     let rest = pattern.strip_prefix(mountpoint.to_str()?)?;
     rest.strip_prefix('/').or_else(|| rest.is_empty().then_some("**"))
@@ -251,7 +251,7 @@ fn row(rule: &Value) -> Vec<String> {
     row
 }
 
-/// Prints; a file that a person wrote, with his comments, is his to change.
+/// Prints the rules. The configuration file has a person's comments, so this command does not change it.
 fn save(args: &Save) -> Result<()> {
     let rules = client(&args.mountpoint)?.0.get("/v1/rules")?;
     let head = match &args.mount {
@@ -259,7 +259,7 @@ fn save(args: &Save) -> Result<()> {
         None => "[[rule]]".into(),
     };
     let rules: Vec<&Value> = rules.as_array().into_iter().flatten().collect();
-    // A process has ended long before the next mount.
+    // A rule for a process is not saved: the process ends before the next mount.
     let (lasting, passing): (Vec<&Value>, Vec<&Value>) =
         rules.into_iter().partition(|rule| rule["pid"].is_null());
     for rule in &lasting {
@@ -287,7 +287,7 @@ fn toml_of(rule: &Value) -> String {
     name.into_iter().map(line).chain(action).chain(rest.into_iter().map(line)).collect()
 }
 
-/// What is told of a rule and was not written in it, or has a column of its own.
+/// Fields of a rule that are measured, not written in it, or have a column of their own.
 const FIGURES: [&str; 6] =
     ["name", "action", "used_bytes", "dirty_bytes", "quota_bytes", "requests"];
 

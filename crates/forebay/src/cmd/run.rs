@@ -64,13 +64,13 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// How often the users of a mount that is in use are looked for.
+/// The pause between two looks for the users of a mount that is in use.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// After so long the unmount is tried again, whoever is seen.
+/// After this time the unmount is tried again, even if users are seen.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Users that are named.
+/// Users of the mount that are named.
 const USERS_SHOWN: usize = 5;
 
 /// The exit code of a shell for a command that could not be started.
@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Result<u8> {
     let places = plan.places.clone();
     match daemon::fork()? {
         Side::Daemon(ready) => {
-            // The directory is the parent's to remove.
+            // The parent process removes the directory.
             std::mem::forget(spot);
             Ok(daemon::run(plan, ready).unwrap_or_else(|e| e.exit_code()))
         }
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<u8> {
     }
 }
 
-/// The mount point, removed again if it is ours.
+/// The mount point; removed at the end if this command made it.
 struct Spot {
     path: PathBuf,
     ours: bool,
@@ -123,7 +123,7 @@ impl Spot {
     }
 }
 
-/// A new directory of our own that nobody else can exchange.
+/// A new directory that no other user can replace.
 fn temporary(parent: &Path) -> Result<PathBuf> {
     let template = parent.join("forebay-run-XXXXXX");
     let unfit = |e: Error| {
@@ -147,7 +147,7 @@ fn temporary(parent: &Path) -> Result<PathBuf> {
 impl Drop for Spot {
     fn drop(&mut self) {
         if self.ours {
-            // Still mounted if the drain failed; then it must stay.
+            // If the drain failed the mount is still there, and the directory must stay.
             let _ = std::fs::remove_dir(&self.path);
         }
     }
@@ -166,13 +166,13 @@ fn run_command(command: &[OsString], dir: &Path, mountpoint: &Path) -> u8 {
     }
 }
 
-/// Waits for the command. A signal to us goes to it as well, except what came from the terminal:
-/// that it has already.
+/// Waits for the command, and passes on signals that this process gets. A signal from the terminal is
+/// not passed on: the command has got it, too.
 fn wait(child: &mut Child) -> u8 {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => {
-                // What ended the command at this moment is not meant for the drain.
+                // A signal that came as the command ended is not meant for the drain.
                 signals::take_interrupt();
                 return code_of(status);
             }
@@ -188,7 +188,7 @@ fn wait(child: &mut Child) -> u8 {
     }
 }
 
-/// As a shell tells it: 128 and the signal for a command that was killed.
+/// The exit code as a shell gives it: 128 and the signal for a command that was killed.
 fn code_of(status: ExitStatus) -> u8 {
     let signal = || 128 + status.signal().unwrap_or(0);
     u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(u8::MAX)
@@ -207,7 +207,7 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
     if job.exit_code.unwrap_or(0) == 0 {
         return Ok(code);
     }
-    // Whoever runs a job does not come back to unmount; the tier keeps what is dirty.
+    // A person who runs a job does not come back to unmount, so unmount and keep dirty bytes in the tier.
     let keep = match (job.is_gone(), late.cancelled) {
         (true, _) => Some(job),
         (false, true) => Some(leave_now(client, KeepDirty::Yes)?),
@@ -215,13 +215,13 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
             leave_when_unused(client, places, code, KeepDirty::Yes)?.map(|(_, job)| job)
         }
     };
-    // What the first job said of the mount is not so any more.
+    // The report of the first unmount is outdated.
     tell_left(keep.as_ref());
     say_how_to_go_on(places, code, keep.is_none_or(|job| job.is_gone()));
     Ok(4)
 }
 
-/// What stays dirty, after the last try.
+/// Reports the bytes that stay dirty after the last try.
 fn tell_left(last: Option<&Job>) {
     let Some(job) = last else { return };
     let left = job.report.clone().unwrap_or_default();
@@ -236,9 +236,9 @@ fn tell_left(last: Option<&Job>) {
     }
 }
 
-/// Unmounts once nothing that the command left behind uses the mount any more, or when the user will
-/// not wait for that. `None` if somebody else has unmounted meanwhile; otherwise with what had been
-/// flushed before.
+/// Unmounts once no process that the command left behind uses the mount, or when the user interrupts the
+/// wait. `None` if another process has unmounted meanwhile; otherwise the job, and what was flushed
+/// before it.
 fn leave_when_unused(
     client: &Client,
     places: &Places,
@@ -266,7 +266,7 @@ fn leave_when_unused(
     }
 }
 
-/// Unmounts, and takes the mount away from whoever uses it.
+/// Unmounts even a mount that is in use: programs that use it get errors.
 fn leave_now(client: &Client, keep: KeepDirty) -> Result<Job> {
     let keep_dirty = keep == KeepDirty::Yes;
     umount::leave(client, &Leave { keep_dirty, lazy: true, ..Leave::default() })
@@ -290,7 +290,7 @@ enum Waited {
     Interrupted,
 }
 
-/// Waits until nobody is seen to use the mount, or for a while: not everybody can be seen.
+/// Waits until no process is seen to use the mount, or for a while: not every process can be seen.
 fn wait_for_users(mountpoint: &Path) -> Waited {
     let began = Instant::now();
     let mut looked = began;
@@ -308,7 +308,7 @@ fn wait_for_users(mountpoint: &Path) -> Waited {
     }
 }
 
-/// How it is with what the command wrote, when somebody else has unmounted.
+/// The exit code when another process has unmounted: 4 if the command's bytes are still dirty.
 fn ended_by_another(places: &Places, code: u8) -> u8 {
     let found = forebay_engine::check(&places.tier);
     if found.is_ok_and(|found| found.dirty_bytes + found.dirty_files == 0) {
@@ -330,7 +330,7 @@ fn say_how_to_go_on(places: &Places, code: u8, is_gone: bool) {
     );
 }
 
-/// What the mount has flushed so far.
+/// The files and bytes that the mount has flushed so far.
 #[derive(Default)]
 struct Flushed {
     bytes: u64,

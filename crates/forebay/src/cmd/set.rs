@@ -32,11 +32,11 @@ pub struct Args {
     /// A mount point, or any path in the mount.
     mountpoint: PathBuf,
 
-    /// What to change.
+    /// The settings to change.
     #[arg(required = true, value_name = "KEY=VALUE")]
     pairs: Vec<String>,
 
-    /// Do not wait for what a change has to wait for.
+    /// Do not wait until the change has taken full effect.
     #[arg(long)]
     background: bool,
 

@@ -1,4 +1,4 @@
-//! `forebay stage`: bytes into an instance and out of it.
+//! `forebay stage`: copies files into an instance and out of it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,7 +102,7 @@ enum ExistingArg {
     Keep,
     /// A file stays, and the source's counts as failed.
     Fail,
-    /// A directory goes with all that is in it, and the new one takes its place.
+    /// A directory is removed with all its files, and the new one takes its place.
     Replace,
 }
 
@@ -120,17 +120,17 @@ impl From<ExistingArg> for Existing {
 
 #[derive(Debug, clap::Args)]
 struct Copy {
-    /// What to copy; a slash at its end says that it will be a directory.
+    /// The file or directory to copy; a slash at its end says that it will be a directory.
     source: PathBuf,
 
     /// Its new name; a file that is copied to a directory keeps its own.
     destination: PathBuf,
 
-    /// What the source is; looked at, if not said.
+    /// What the source is; looked up, if not given.
     #[arg(long = "type", value_name = "TYPE")]
     what: Option<TypeArg>,
 
-    /// When the instance goes, not now.
+    /// Copy when the instance goes, not now.
     #[arg(long)]
     at_end: bool,
 
@@ -138,7 +138,7 @@ struct Copy {
     #[arg(long, value_name = "ID")]
     instance: Option<String>,
 
-    /// The node, of an instance that has files of its own on each.
+    /// The node, if the instance has files of its own on each.
     #[arg(long = "on", value_name = "NODE")]
     on: Option<String>,
 
@@ -146,7 +146,7 @@ struct Copy {
     #[arg(long)]
     checksum: bool,
 
-    /// No faster than this.
+    /// Copy no faster than this.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_max: Option<u64>,
 
@@ -158,16 +158,16 @@ struct Copy {
     #[arg(long, value_name = "PATTERN")]
     last: Vec<String>,
 
-    /// What comes along beside bytes and names: all (the default), none, or some of mode, times, owner,
+    /// Attributes to copy beside bytes and names: all (the default), none, or some of mode, times, owner,
     /// xattr, acl, links.
     ///
-    /// The words of `cp --preserve` for them hold, too. Links are the further names of a file. An owner is
-    /// given by root only; for others all is what they may give. Without mode a file has its source's
-    /// permissions, and group and others may not write.
+    /// The words of `cp --preserve` for them work, too. Links are the further names of a file. Only root
+    /// can give an owner; for other users all leaves out what they may not give. Without mode a file has its
+    /// source's permissions, and group and others may not write.
     #[arg(long, value_name = "LIST")]
     preserve: Option<Preserve>,
 
-    /// What becomes of what is there already and differs; overwrite, if not said.
+    /// What to do with files that exist and differ; if not given, overwrite.
     #[arg(long, value_name = "WHAT", value_enum)]
     existing: Option<ExistingArg>,
 
@@ -280,7 +280,7 @@ fn fetch(client: &NodeClient, id: &str) -> Result<TransferView> {
     client.get(&format!("/v1/transfers/{id}"))
 }
 
-/// The state of the attempt that is wanted now.
+/// The state of the transfer's latest attempt.
 fn current(view: &TransferView) -> Option<&TransferActual> {
     view.actual.as_ref().filter(|actual| actual.attempt == view.wanted.attempt)
 }
@@ -379,7 +379,7 @@ fn tell(view: &TransferView, json: bool) {
     }
 }
 
-/// The options that were given, as they are given.
+/// The options of the transfer, as the command line has them.
 fn asked(options: &TransferOptions) -> Option<String> {
     let TransferOptions { checksum, rate_max, threads, last, preserve, existing } = options;
     let mut all = Vec::new();

@@ -1,5 +1,5 @@
-//! `forebay stage-worker`: the process that carries one transfer out, started by the node daemon with
-//! the rights of the transfer's owner. Its order comes on standard input.
+//! `forebay stage-worker`: the process that carries out one transfer. The node daemon starts it with
+//! the rights of the transfer's owner, and writes its order to standard input.
 
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]

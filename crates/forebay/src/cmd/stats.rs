@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(0)
 }
 
-/// How requests were served, and why those past the tier went there.
+/// Prints how requests were served, and for bypasses of the tier the reasons.
 fn tell_requests(requests: &Value) {
     let fields = ["total", "hits", "partial_hits", "misses", "new", "bypasses"];
     let head = ["requests", "all", "hits", "partial", "misses", "new", "bypasses", "because of"];
@@ -115,7 +115,7 @@ fn tell_counters(counters: &Value) {
     lay_out(&[Align::Left, Align::Right, Align::Right], &rows).iter().for_each(say);
 }
 
-/// What the figures above cannot hold.
+/// Prints the requests that the figures above do not count.
 fn tell_unseen(counters: &Value) {
     let passed = |name: &str| counters[name].as_u64().unwrap_or(0);
     let (reads, writes) = (passed("passthrough_reads"), passed("passthrough_writes"));

@@ -134,7 +134,7 @@ fn state(member: &Seen) -> String {
     }
 }
 
-/// Who holds no file has no dirty bytes.
+/// The dirty bytes of a member that does not answer: none if it has left.
 fn unsaid_dirty(member: &Seen) -> String {
     if member.has_left() { human_size(0) } else { "?".into() }
 }
@@ -150,7 +150,7 @@ fn dirty_there(said: &MemberView) -> String {
     }
 }
 
-/// How much of what the registry has a member has not heard of.
+/// How many changes of the registry a member has not seen.
 fn behind(said: &MemberView, newest: u64) -> String {
     match said.lag(newest) {
         None => "?".into(),
@@ -159,7 +159,7 @@ fn behind(said: &MemberView, newest: u64) -> String {
     }
 }
 
-/// Who has what it has acknowledged; how many are missing.
+/// The partners that have all of a member's acknowledged bytes; how many partners are missing.
 fn copies_at(member: &Seen, said: Option<&MemberView>) -> String {
     if member.copies == 0 {
         return "-".into();
@@ -176,7 +176,7 @@ fn copies_at(member: &Seen, said: Option<&MemberView>) -> String {
     }
 }
 
-/// The daemon's answer, and what its tier's file system holds besides.
+/// The daemon's status, with the number of other tiers on the tier's file system.
 fn asked(tier: &Path) -> Result<Value> {
     let mut status = Client::new(tier).get("/v1/status")?;
     status["tier_shared_with"] = sharing(tier).into();
@@ -319,10 +319,10 @@ fn dirty(s: &Gauges) -> String {
     )
 }
 
-/// A forecast beyond this says nothing: it goes on with rates that are means of seconds.
+/// The longest forecast that is shown: beyond, rates that are means of seconds tell nothing.
 const OUTLOOK_MAX_SECS: f64 = 3_600.0;
 
-/// Leaves out what has nothing to say: rates at rest, a forecast beyond an hour, no term.
+/// Rates, forecast and term of the drain; without rates at rest, and without a forecast beyond an hour.
 fn drain(s: &Gauges) -> String {
     let mut parts = Vec::new();
     if s.drain_bytes_per_sec + s.arrival_bytes_per_sec > 0 {

@@ -1,5 +1,5 @@
-//! `forebay top`: takes the daemon's figures every second and draws them until told to stop. The
-//! terminal is left as it was found, whatever ends it.
+//! `forebay top`: reads the daemon's figures every second and draws them until it is told to stop. The
+//! terminal is restored, however the command ends.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -47,12 +47,12 @@ pub struct Args {
     #[arg(long, conflicts_with = "once")]
     json: bool,
 
-    /// A line for each member of the store, on whatever node.
+    /// Show a line for each member of the store, on all nodes.
     #[arg(long)]
     cluster: bool,
 }
 
-/// What is drawn, and where its figures come from.
+/// The screen, and where its figures come from.
 enum Shown {
     One(Box<Screen>),
     All(Members),
@@ -121,7 +121,7 @@ fn watch(terminal: &mut DefaultTerminal, client: &Client, screen: &mut Shown) ->
     let mut next = Instant::now() + REFRESH;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
-        // Signals do not end the wait for a key.
+        // Signals do not end the wait for a key, so the wait is short.
         let patience = next.saturating_duration_since(Instant::now());
         if event::poll(patience.min(Duration::from_millis(200)))? && wants_to_quit(&event::read()?)
         {

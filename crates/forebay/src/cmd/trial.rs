@@ -23,7 +23,7 @@ pub struct TrialArgs {
 }
 
 impl TrialArgs {
-    /// The daemon changes its directory, so paths become absolute here.
+    /// The flags, with absolute paths: the daemon changes its directory.
     pub fn trial(&self) -> Result<Trial> {
         let fault = self.fault.as_deref().map(std::path::absolute).transpose();
         let fault = fault.map_err(|e| Error::io(e, "--fault"))?;

@@ -64,10 +64,10 @@ pub struct Args {
     json: bool,
 }
 
-/// On top of --timeout: a copy in flight may take this long to reach a safe point.
+/// Added to --timeout: a copy in flight may take this long to reach a safe point.
 pub const GRACE: Duration = Duration::from_secs(45);
 
-/// From the answer "unmounted" to the end of the process there is only closing of files.
+/// After the answer "unmounted" the daemon only closes files before its process ends.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<u8> {
     one(place, args)
 }
 
-/// What is mounted elsewhere is no remedy where a mount has left by itself.
+/// The error for a path that is not in a mount: on a drained node its reason, else the existing mounts.
 fn not_mounted(typed: &Path, mounts: &Mounts) -> Error {
     let typed = typed.display();
     let others: Vec<_> = mounts.ours().map(|(at, _)| at.display().to_string()).collect();
@@ -106,14 +106,14 @@ fn not_mounted(typed: &Path, mounts: &Mounts) -> Error {
     Error::new(Kind::Unreachable, message)
 }
 
-/// This machine's node, if it has a daemon that is told to have its members leave.
+/// This machine's node, if its daemon is told to drain it.
 fn drained_node() -> Option<String> {
     let node: Value = NodeClient::of_environment().get("/v1/node").ok()?;
     let name = node["name"].as_str().filter(|_| node["draining"] == true);
     name.map(str::to_string)
 }
 
-/// One after the other; the exit code is the worst.
+/// Unmounts all mounts one after the other; the exit code is the worst of theirs.
 fn all(mounts: &Mounts, args: &Args) -> Result<u8> {
     let own = mounts.of_user(rustix::process::getuid().as_raw());
     if own.is_empty() && !args.json {
@@ -148,14 +148,14 @@ fn one(place: Place, args: &Args) -> Result<u8> {
     Ok(job.exit_code.unwrap_or(0))
 }
 
-/// Names the mount in a document about it.
+/// Adds the mount to a document about its unmount.
 fn of_place(place: &Place, mut document: Value) -> Value {
     document["mountpoint"] = place.mountpoint.to_string_lossy().into();
     document["tier"] = place.tier.to_string_lossy().into();
     document
 }
 
-/// The daemon does not answer: it has unmounted and ended meanwhile, or it has died and left the mount, or it hangs.
+/// Handles a daemon that does not answer: it has unmounted and ended, has died and left the mount, or hangs.
 /// The kernel says which, since a socket may be full, gone or unreadable.
 fn unanswered(place: &Place, args: &Args, error: Error) -> Result<u8> {
     if is_mounted(place)? && pulse::is_dead(&place.mountpoint)? {
@@ -189,7 +189,7 @@ pub fn leave(client: &Client, ask: &Leave) -> Result<Job> {
     left(client, ask, limit)
 }
 
-/// The same, with no more patience than this.
+/// Like [`leave`], with this time limit.
 pub fn leave_within(client: &Client, ask: &Leave, limit: Duration) -> Result<Job> {
     left(client, ask, Some(limit))
 }
@@ -205,15 +205,15 @@ fn left(client: &Client, ask: &Leave, limit: Option<Duration>) -> Result<Job> {
     Ok(job)
 }
 
-/// Whether all is flushed and programs still use the mount.
+/// Whether everything is flushed and programs still use the mount.
 pub fn is_in_use(job: &Job) -> bool {
     job.exit_code == Some(1) && job.error.as_ref().is_some_and(|error| error.contains("is in use"))
 }
 
-/// The tier is free for the next mount only when the process that locked it has ended.
+/// Waits until the daemon's process has ended: until then it holds the tier's lock.
 fn wait_end(process: &OwnedFd) {
     let limit = Timespec { tv_sec: END_PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    // Whatever poll says, the mount is gone; a later mount says what holds the tier.
+    // An error of poll does not matter: the mount is gone, and a later mount reports a held tier.
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
 }
 
@@ -246,7 +246,8 @@ fn tell(job: &Job, place: &Place, args: &Args) {
     }
 }
 
-/// The daemon has seen them. Who asks may see more: processes of others, where the daemon is not root's.
+/// Whether the daemon has named the users. If not, the caller may see more: processes of other users, if the
+/// daemon is not root's.
 fn names_users(job: &Job) -> bool {
     job.error.as_ref().is_some_and(|error| error.contains("in use by"))
 }
@@ -269,13 +270,13 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
     }
 }
 
-/// Tells what became of a mount whose daemon is gone, and what its tier still holds. Returns the exit code.
+/// Prints what became of a mount whose daemon is gone, and what its tier still holds. Returns the exit code.
 fn tell_left(place: &Place, args: &Args, daemon: &str, told: String) -> u8 {
     let left = Left::look(&place.tier);
     let text = left.text();
     let exit_code = left.exit_code(args.keep_dirty);
     match args.json {
-        // Fields that a job has as well have its names and places.
+        // Fields that a job has as well have the same names and places here.
         true => say_json(&of_place(
             place,
             json!({
@@ -301,14 +302,14 @@ fn tell_left(place: &Place, args: &Args, daemon: &str, told: String) -> u8 {
     exit_code
 }
 
-/// What a daemon that died left in its tier.
+/// The dirty bytes that a dead daemon left in its tier.
 enum Left {
     Nothing,
     Dirty {
         files: u64,
         bytes: u64,
     },
-    /// The tier does not say.
+    /// The tier cannot be read.
     Unknown(Error),
 }
 
@@ -319,7 +320,7 @@ impl Left {
             match rights::dirty_in(tier) {
                 Ok(found) if found.bytes + found.files == 0 => return Left::Nothing,
                 Ok(found) => return Left::Dirty { files: found.files, bytes: found.bytes },
-                // The dying daemon's hold on it is the last that goes.
+                // A dying daemon releases the tier's lock last.
                 Err(error) if is_held(&error) && Instant::now() < deadline => {
                     sleep(LOOK_AGAIN);
                 }
@@ -365,7 +366,7 @@ impl Left {
         }
     }
 
-    /// To keep what is dirty was asked for; that it can be read again was not promised.
+    /// 0 if the user asked to keep dirty bytes; 4 for a tier that cannot be read in any case.
     fn exit_code(&self, keep_dirty: bool) -> u8 {
         match self {
             Left::Nothing => 0,
@@ -389,7 +390,7 @@ fn detach(mountpoint: &Path) -> Result<()> {
     }
 }
 
-/// An ordinary user's mounts are fusermount3's to take away.
+/// Only fusermount3 can unmount an ordinary user's mounts.
 fn detach_by_helper(mountpoint: &Path) -> Result<()> {
     let mut helper = Command::new("fusermount3");
     let status = helper.arg("-uz").arg(mountpoint).stdin(Stdio::null()).status();

@@ -19,7 +19,7 @@ backing store and synced there. They are flushed now, whatever the drain is doin
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to wait for: on the backing store, and synced there.
+    /// Wait until the bytes are on the backing store, and synced there.
     #[arg(long, required = true)]
     durable: bool,
 

@@ -1,4 +1,4 @@
-//! Starting a job in the daemon, watching it with progress, and telling how it ended.
+//! Starting a job in the daemon, watching its progress, and reporting how it ended.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,21 +15,21 @@ use crate::ui::{Output, note, say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
 
-/// A job is polled after each fiftieth of its time, so that who waits for it loses no more.
+/// A job is polled after each fiftieth of its time, so a waiting caller loses no more than that.
 const POLLS: u32 = 50;
 const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_LAST: Duration = Duration::from_millis(200);
 
-/// How long a cancelled job may take to reach a safe point before we leave it to itself.
+/// The time that a cancelled job gets to reach a safe point; then the command stops watching it.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long to wait for a turn when the daemon runs as many jobs as it may.
+/// The time to wait for a turn when the daemon runs as many jobs as it may.
 const TURN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Failures listed one by one; the rest are counted.
 const FAILURES_SHOWN: usize = 20;
 
-/// What commands that start a job on files take.
+/// The arguments of commands that start a job on files.
 #[derive(Debug, clap::Args)]
 pub struct Asked {
     /// Files or directories in a mount.
@@ -45,7 +45,7 @@ pub fn ask(kind: JobKind, asked: &Asked) -> Result<u8> {
     ask_with(kind, asked, |_| ())
 }
 
-/// As [`ask`], with more to say of the job.
+/// Like [`ask`], after `more` has completed the job's order.
 pub fn ask_with(kind: JobKind, asked: &Asked, more: impl FnOnce(&mut NewJob)) -> Result<u8> {
     let scope = Scope::of(&asked.paths)?;
     let mut job = scope.job(kind);
@@ -60,7 +60,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// All paths must be in one mount; none means all of the mount we are in.
+    /// All paths must be in one mount; without paths, the scope is all of the current directory's mount.
     pub fn of(typed: &[PathBuf]) -> Result<Scope> {
         let mounts = Mounts::read()?;
         let Some(first) = typed.first() else {
@@ -183,14 +183,14 @@ pub fn read_job(client: &Client, url: &str) -> Result<Job> {
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
 }
 
-/// Who watched has gone; the job goes on.
+/// The result when the user stops watching: the job goes on.
 fn left_alone(mut job: Job) -> Job {
     job.error = Some("interrupted; the job goes on".into());
     job.exit_code = Some(130);
     job
 }
 
-/// A job that did not stop in time goes on in the daemon.
+/// The result of a job that did not stop in time: it goes on in the daemon.
 fn abandoned(mut job: Job, timed_out: bool) -> Job {
     job.error =
         Some("the daemon is still waiting for the backing store; `forebay status` tells".into());
@@ -200,7 +200,7 @@ fn abandoned(mut job: Job, timed_out: bool) -> Job {
     job
 }
 
-/// Says what a job did on the mount at `at`, and lists what it could not do.
+/// Prints what a job did on the mount at `at`, and lists its failures.
 pub fn tell(job: &Job, at: &Path) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures, Some(at));
@@ -229,7 +229,7 @@ pub fn tell(job: &Job, at: &Path) {
     }
 }
 
-/// `at` is where they are mounted, if they are.
+/// Lists failures. `at` is the mount point, if the files are mounted.
 pub fn tell_failures(failures: &[JobFailure], at: Option<&Path>) {
     for failure in failures.iter().take(FAILURES_SHOWN) {
         note!("{}: {}: {}", failure.path, failure.state, failure.error);
@@ -253,7 +253,7 @@ pub fn how_to_settle(path: &WirePath, at: Option<&Path>) -> String {
     }
 }
 
-/// As a shell takes it.
+/// The path, quoted for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -275,7 +275,7 @@ fn past(kind: JobKind) -> &'static str {
     }
 }
 
-/// The state an interrupted job leaves behind.
+/// What remains of an interrupted job.
 fn rest(kind: JobKind) -> &'static str {
     match kind {
         JobKind::Flush

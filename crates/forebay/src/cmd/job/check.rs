@@ -1,4 +1,4 @@
-//! `forebay job check`: what a script would get, before it is submitted. Changes nothing.
+//! `forebay job check`: what a script would get, checked before it is submitted. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,15 +39,15 @@ pub struct Args {
     #[arg(value_name = "SCRIPT")]
     script: PathBuf,
 
-    /// How many nodes the job gets; what #SBATCH lines say, if not given.
+    /// How many nodes the job gets; if not given, what #SBATCH lines say.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
 
-    /// For %u; you, if not given.
+    /// The user for %u; if not given, you.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// How fast one node stages; as your last transfers did, if not given, or 500MB/s.
+    /// How fast one node stages; if not given, as your last transfers did, or 500MB/s.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: Option<u64>,
 
@@ -64,7 +64,7 @@ pub struct Args {
     node: NodeArgs,
 }
 
-/// All that is told about a script.
+/// The report about a script.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub script: PathBuf,
@@ -72,7 +72,7 @@ pub struct Report {
     pub nodes: u32,
     pub nodes_known: bool,
     pub plan: Plan,
-    /// Of the plan's instances, in its order; absent where no node daemon answered.
+    /// The pools' answer for each of the plan's instances, in its order; absent if no node daemon answered.
     pub granted: Vec<Option<Granted>>,
     /// Why no node daemon answered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct Report {
     pub transfers: Vec<Transfer>,
     pub hooks: Vec<Load>,
     pub rates: Rates,
-    /// burst_buffer.conf; absent if Slurm's defaults were taken.
+    /// The path of burst_buffer.conf; absent if Slurm's defaults were taken.
     pub limits_of: Option<PathBuf>,
     pub variables: BTreeMap<String, String>,
     pub problems: Vec<Problem>,
@@ -93,7 +93,7 @@ pub struct Transfer {
     pub hook: Hook,
     pub from: String,
     pub to: String,
-    /// Of a stage-in that could be looked at.
+    /// The size of a stage-in whose source could be read.
     pub counted: Option<Counted>,
     pub secs: Option<f64>,
 }
@@ -209,7 +209,7 @@ impl Look<'_> {
         plan.instances.iter().map(&mut each).collect()
     }
 
-    /// Named instances that are used must be there when the job begins.
+    /// Reports used instances that do not exist now: they must exist when the job begins.
     fn require_named(&self, plan: &Plan, problems: &mut Vec<Problem>) {
         if self.nodes.silent.is_some() {
             return;
@@ -265,7 +265,7 @@ impl Look<'_> {
         }
     }
 
-    /// Sources that are more than their space holds.
+    /// Reports sources that are larger than the space that they are staged into.
     fn require_room(&self, plan: &Plan, counted: &[Option<Counted>], problems: &mut Vec<Problem>) {
         for space in plan.instances.iter().filter(|space| space.mode == Mode::Private) {
             let into = |staging: &Staging| staging.of == Of::Job(space.name.clone());
@@ -323,7 +323,7 @@ impl Look<'_> {
     }
 }
 
-/// As a script writes it.
+/// The place inside an instance, as a script writes it.
 fn inside_of(plan: &Plan, staging: &Staging) -> String {
     let variables = match &staging.of {
         Of::Job(name) => {

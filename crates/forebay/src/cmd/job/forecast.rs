@@ -1,4 +1,4 @@
-//! How long a plan's transfers take at given rates, and what does not end within Slurm's limits.
+//! How long a plan's transfers take at given rates, and which hooks exceed Slurm's limits.
 
 use forebay_job::plan::{Direction, Of, Plan, Space, Staging};
 use serde::Serialize;
@@ -26,9 +26,9 @@ pub struct Load {
     pub setting: &'static str,
     pub limit_secs: u64,
     pub secs: f64,
-    /// Sizes of stage-outs are not known before the job has run: these are those of the spaces.
+    /// The time is an upper bound: the size of a stage-out is not known before the job, so the space's size counts.
     pub at_most: bool,
-    /// Of the first directive.
+    /// The line of the first directive that runs in the hook.
     pub line: u32,
 }
 
@@ -58,7 +58,7 @@ impl Hook {
     }
 }
 
-/// What each hook has to carry on one node, one transfer after the other.
+/// The load of each hook on one node, with its transfers one after the other.
 pub fn loads(
     plan: &Plan,
     counted: &[Option<Counted>],
@@ -73,7 +73,7 @@ pub fn loads(
             (Direction::In, _) => {
                 counted.as_ref().map_or(0.0, |counted| rates.secs(&rates.stage_in, counted))
             }
-            // No space gives more than it holds, however many lines empty it.
+            // A space gives no more than it holds, however many lines stage out of it.
             (Direction::Out, Of::Job(name)) if !emptied.contains(&name.as_str()) => {
                 emptied.push(name);
                 let all = whole(plan, name).map(all_of);
@@ -104,7 +104,7 @@ fn all_of(space: &Space) -> Counted {
 }
 
 impl Load {
-    /// What is told if the limit is too short, and what to change.
+    /// If the limit is too short: the problem, and what to change.
     pub fn complaint(&self, rates: &Rates) -> Option<(String, String)> {
         if self.secs <= self.limit_secs as f64 {
             return None;
@@ -124,7 +124,7 @@ impl Load {
                 format!("filling takes {takes} at {rate}, and Slurm gives {hook} {limit} s")
             }
         };
-        // Twice what is expected: rates are no promise.
+        // Twice the expected time, since rates are no promise.
         let wanted = ((self.secs * 2.0 / 60.0).ceil() * 60.0) as u64;
         let other = match self.hook {
             Hook::PreRun => {

@@ -1,4 +1,4 @@
-//! What the hooks of a scheduler take on their command lines.
+//! The command-line arguments of a scheduler's hooks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub enum Hook {
         after_help = "Examples:\n  forebay job setup --job 17 --uid 1000 --gid 1000 --script job.sh --nodes 2"
     )]
     Setup(Setup),
-    /// Fill named instances, and look at the sources that will be needed.
+    /// Fill named instances, and check the sources that the job will need.
     #[command(name = "data-in", after_help = "Examples:\n  forebay job data-in --job 17")]
     DataIn(Step),
     /// Say whether data-in is done.
@@ -31,7 +31,7 @@ pub enum Hook {
         after_help = "Examples:\n  forebay job pre-run --job 17 --nodes n1,n2"
     )]
     PreRun(PreRun),
-    /// Let what the job asked for go home, once its processes are gone.
+    /// Start the stage-outs that the job asked for, once its processes are gone.
     #[command(
         name = "post-run",
         after_help = "Examples:\n  forebay job post-run --job 17 --exit-code 0"
@@ -105,7 +105,7 @@ pub struct Setup {
     #[arg(long)]
     pub uid: u32,
 
-    /// His group.
+    /// The owner's group.
     #[arg(long)]
     pub gid: u32,
 
@@ -113,7 +113,7 @@ pub struct Setup {
     #[arg(long, value_name = "FILE")]
     pub script: PathBuf,
 
-    /// How many nodes the job gets; asks squeue, if not said.
+    /// How many nodes the job gets; asks squeue, if not given.
     #[arg(long, value_name = "COUNT")]
     pub nodes: Option<u32>,
 
@@ -121,7 +121,7 @@ pub struct Setup {
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
 
-    /// How much of it.
+    /// The room in that pool.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub bytes: Option<u64>,
 
@@ -141,7 +141,7 @@ pub struct RealSize {
 
 #[derive(Debug, clap::Args)]
 pub struct Spool {
-    /// Where the node daemon puts what hooks may not wait for [default: $FOREBAY_SPOOL or
+    /// Where the node daemon keeps the files for hooks that must not wait [default: $FOREBAY_SPOOL or
     /// /run/forebay/slurm].
     #[arg(long, value_name = "DIR")]
     pub spool: Option<PathBuf>,
@@ -172,7 +172,7 @@ pub struct PreRun {
     #[command(flatten)]
     pub which: Which,
 
-    /// The job's nodes; asks squeue, if neither is said.
+    /// The job's nodes; asks squeue, if neither is given.
     #[arg(long, value_name = "NAMES", conflicts_with = "nodes_file")]
     pub nodes: Option<String>,
 
@@ -189,7 +189,7 @@ pub struct PostRun {
     #[command(flatten)]
     pub which: Which,
 
-    /// Of the job; asks squeue, if not said.
+    /// The job's exit code; asks squeue, if not given.
     #[arg(long, value_name = "CODE")]
     pub exit_code: Option<i32>,
 
@@ -202,7 +202,7 @@ pub struct Teardown {
     #[command(flatten)]
     pub which: Which,
 
-    /// Do not wait for what is not home: it is kept, and listed in the manifest.
+    /// Do not wait for bytes that are not home: they are kept, and listed in the manifest.
     #[arg(long)]
     pub hurry: bool,
 
@@ -212,7 +212,7 @@ pub struct Teardown {
 
 #[derive(Debug, clap::Args)]
 pub struct Status {
-    /// One job.
+    /// Only this job.
     #[arg(long, value_name = "ID", value_parser = job_id)]
     pub job: Option<String>,
 
@@ -226,13 +226,13 @@ pub struct Status {
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Persistent {
-    /// Make one.
+    /// Make an instance.
     #[command(
         after_help = "Examples:\n  forebay job persistent create --name set --uid 1000 --gid 1000 \
         --bytes 10GiB"
     )]
     Create(CreatePersistent),
-    /// Have one go, when what was to be staged out of it is home.
+    /// Remove an instance, once its stage-outs are done.
     #[command(after_help = "Examples:\n  forebay job persistent destroy --name set")]
     Destroy(DestroyPersistent),
 }
@@ -242,7 +242,7 @@ pub struct CreatePersistent {
     #[arg(long)]
     pub name: String,
 
-    /// Whose it is to be.
+    /// The owner.
     #[arg(long)]
     pub uid: u32,
 
@@ -274,12 +274,12 @@ pub struct DestroyPersistent {
     pub node: NodeArgs,
 }
 
-/// A scheduler writes bytes as a number alone.
+/// Reads a size. A scheduler writes bytes as a number alone.
 fn bytes(text: &str) -> std::result::Result<u64, String> {
     text.parse().or_else(|_| parse_size(text))
 }
 
-/// Digits, and what Slurm puts into numbers of array tasks: it becomes part of names of files.
+/// Reads a job's number: digits, and Slurm's `_` for array tasks. It becomes part of file names.
 fn job_id(text: &str) -> std::result::Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_digit() || byte == b'_';
     match text.bytes().next().is_some_and(|byte| byte.is_ascii_digit())

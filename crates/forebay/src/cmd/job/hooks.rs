@@ -1,5 +1,5 @@
-//! The hooks of a scheduler: one command for each, which can be repeated, is bounded in time, and ends
-//! with one line that says how it went (H1).
+//! The hooks of a scheduler: one command for each. A hook can be repeated, is bounded in time, and ends
+//! with one status line (H1).
 //!
 //! - H1: the last line on stdout is `forebay: ok`, `forebay: busy` or `forebay: error`, with a text. A
 //!   hook that was killed prints none.
@@ -29,14 +29,14 @@ use crate::node::wire::{JobView, NewJob, NewPersistent, StepOfJob, StepState, St
 use crate::slurm::{self, Facts};
 use crate::ui::{say, say_json};
 
-/// A step is asked for again after this, then less often.
+/// The pauses between two requests for the same step: they grow from the first to the last.
 const POLL_FIRST: Duration = Duration::from_millis(50);
 const POLL_LAST: Duration = Duration::from_secs(1);
 
-/// Slurm ends a hook at its time limit without a word: ours is so much earlier.
+/// Slurm ends a hook at its time limit without a word, so a hook ends by itself this much earlier.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Which of Slurm's time limits is a hook's.
+/// The time limit of Slurm's that a hook has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timeout {
     Other,
@@ -44,7 +44,7 @@ enum Timeout {
     StageOut,
 }
 
-/// An epilog that does not end drains the node.
+/// The time limit of an epilog: Slurm drains a node whose epilog does not end.
 const EPILOG: Duration = Duration::from_secs(30);
 
 pub fn run(hook: &Hook) -> u8 {
@@ -67,13 +67,13 @@ pub fn run(hook: &Hook) -> u8 {
     }
 }
 
-/// How a hook went.
+/// The result of a hook.
 pub enum Went {
     Ok(String),
     Busy(String),
 }
 
-/// H1.
+/// Prints the status line (H1) and returns the exit code.
 pub fn told(went: Result<Went>) -> u8 {
     let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     match went {
@@ -87,7 +87,7 @@ pub fn told(went: Result<Went>) -> u8 {
         }
         Err(error) => {
             let text = error.to_string();
-            // The job's owner asked no daemon.
+            // The prefix "daemon: " would puzzle the job's owner, who has called no daemon.
             let text = text.strip_prefix("daemon: ").unwrap_or(&text);
             say(format!("forebay: error {}", line(text)));
             error.exit_code()
@@ -121,13 +121,13 @@ fn setup(args: &Setup) -> Result<Went> {
     until_done(&args.which.node.client(), "/v1/jobs", &body, left)
 }
 
-/// The plan that the script comes to; a mistake in it is the error.
+/// The plan in the script; a mistake in the script is the error.
 fn plan_of(args: &Setup, patience: Duration) -> Result<Plan> {
     let id = &args.which.job;
     let script = script_of(id, &args.script, patience)?;
     let facts = match args.nodes {
         None => slurm::facts(id)?,
-        // Who knows the nodes may be no Slurm; a symbol that nobody knows is refused with the script.
+        // A caller that gives the nodes may not be Slurm. The script's reader refuses unknown symbols.
         Some(_) if script.contains('%') => slurm::facts(id).unwrap_or_default(),
         Some(_) => Facts::default(),
     };
@@ -152,7 +152,8 @@ fn plan_of(args: &Setup, patience: Duration) -> Result<Plan> {
     }
 }
 
-/// If a directive has a `%`, Slurm hands over a file of its own making, which lacks what it does not know.
+/// The script's text. If a directive has a `%`, Slurm hands over a changed file, so Slurm is asked for the
+/// real script.
 fn script_of(id: &str, given: &Path, patience: Duration) -> Result<String> {
     let own = given.starts_with("/proc").then(|| slurm::script(id, patience)).transpose()?;
     own.flatten().map_or_else(|| script_at(given), Ok)
@@ -176,7 +177,7 @@ fn test(args: &Step, name: &str) -> Result<Went> {
     })
 }
 
-/// Asks until the step is done, what is asked cannot be done, or the time is over.
+/// Asks for the step until it is done, is refused, or the time is over.
 fn until_done(
     client: &NodeClient,
     path: &str,
@@ -190,7 +191,7 @@ fn until_done(
         let waits = match client.post::<StepView>(path, &body) {
             Ok(StepView { state: StepState::Done, text }) => return Ok(Went::Ok(text)),
             Ok(StepView { state: StepState::Wait, text }) => text,
-            // The daemon is exchanged, or the registry away.
+            // The daemon may be restarting, or the registry unreachable.
             Err(error) if may_pass(&error) => error.to_string(),
             Err(error) => return Err(error),
         };
@@ -203,14 +204,14 @@ fn until_done(
     }
 }
 
-/// Nobody has said no.
+/// Whether the step may still succeed: it was not refused.
 fn may_pass(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unreachable | Kind::Unavailable | Kind::TimedOut)
 }
 
 impl Limit {
     fn or(&self, usual: Timeout) -> Duration {
-        // A file that cannot be read is Slurm's to tell; its defaults hold then.
+        // Slurm reports a burst_buffer.conf that cannot be read; until then its defaults are used.
         let conf = BurstConf::load().unwrap_or_default();
         let seconds = match usual {
             Timeout::Other => conf.other_secs,
@@ -222,7 +223,7 @@ impl Limit {
     }
 }
 
-/// What the job has on all nodes, once it is known how many these are.
+/// Prints the job's room on all its nodes, if their number is known.
 fn real_size(args: &RealSize) -> Result<Went> {
     let view: JobView = args.which.node.client().get(&format!("/v1/jobs/{}", args.which.job))?;
     let nodes = view.job.nodes.len();
@@ -241,7 +242,7 @@ impl Spool {
     }
 }
 
-/// H2.
+/// Reads local files only (H2).
 fn paths(args: &Paths) -> Result<Went> {
     let file = variables_file(&args.spool.dir(), &args.job);
     let text = std::fs::read(&file).map_err(|e| {
@@ -255,7 +256,7 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
     std::fs::write(path, text).map_err(|e| Error::io(e, path.display().to_string()))
 }
 
-/// H2. Always answers: without pools Slurm would refuse to start.
+/// Reads local files only (H2). Always prints pools: without an answer Slurm would refuse to start.
 fn pools(args: &Pools) -> Result<Went> {
     let file = args.spool.dir().join(POOLS_FILE);
     let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -267,7 +268,7 @@ fn pools(args: &Pools) -> Result<Went> {
     Ok(Went::Ok(String::new()))
 }
 
-/// Slurm takes one line.
+/// Prints the value in one line, as Slurm expects it.
 fn say_line(value: &Value) {
     say(value.to_string());
 }
@@ -304,7 +305,7 @@ fn teardown(args: &Teardown) -> Result<Went> {
     take(&args.which, "teardown", &asked, limit)
 }
 
-/// Bounded, and no failure of it drains the node.
+/// Ends within its limit, always with code 0: a failure would drain the node.
 fn epilog(args: &Step) -> u8 {
     let deadline = Instant::now() + args.limit.limit.unwrap_or(EPILOG);
     let client = args.which.node.client();

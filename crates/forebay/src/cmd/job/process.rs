@@ -1,5 +1,5 @@
-//! `forebay job process`: what slurmctld asks while a job is submitted. It holds its locks meanwhile and
-//! cannot end us, so nothing is looked at but the script's text.
+//! `forebay job process`: slurmctld calls it while a job is submitted. slurmctld holds its locks meanwhile
+//! and cannot end the command, so nothing but the script's text is read.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::ui::say;
 /// Slurm's own limit (`max_script_size`) is 4 MiB.
 const SCRIPT_MAX: u64 = 16 << 20;
 
-/// Problems that are shown: who has more sees the rest when these are mended.
+/// Problems that are shown; the user sees the rest once these are fixed.
 const SHOWN_MAX: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -36,11 +36,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     script: PathBuf,
 
-    /// How many nodes the job gets; what #SBATCH lines say, if not given.
+    /// How many nodes the job gets; if not given, what #SBATCH lines say.
     #[arg(long, value_name = "COUNT", conflicts_with = "nodes_least")]
     nodes: Option<u32>,
 
-    /// How many it gets at least, if it may get more.
+    /// How many nodes it gets at least, if it may get more.
     #[arg(long, value_name = "COUNT")]
     nodes_least: Option<u32>,
 
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> u8 {
     }
 }
 
-/// The text of a script; what is no UTF-8 is in no directive that could be obeyed.
+/// The text of a script. Bytes that are not UTF-8 cannot be part of a valid directive.
 pub fn script_at(path: &Path) -> Result<String> {
     let told = |e| Error::io(e, path.display().to_string());
     let mut bytes = Vec::new();
@@ -99,7 +99,7 @@ fn cannot_open(path: &Path, error: &std::io::Error) -> Error {
     Error::new(Kind::Usage, why)
 }
 
-/// All lines that tell what is wrong.
+/// The lines that report the problems.
 pub fn shown(problems: &[Problem], left_out: usize, file: &str, script: &str) -> Vec<String> {
     let first = problems.iter().take(SHOWN_MAX).map(|problem| problem.shown(file, script));
     let mut lines: Vec<String> =
@@ -140,7 +140,7 @@ fn facts(found: &Read) {
     }
 }
 
-/// Who reads it hands it to a shell, so nothing else goes there.
+/// Prints `KEY=VALUE`, if the value is plain: the reader passes it to a shell.
 fn fact(key: &str, value: impl Display) {
     let value = value.to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,@%-".contains(c);

@@ -1,4 +1,4 @@
-//! How fast a node stages: as said, as the last transfers were, or assumed.
+//! How fast a node stages: as given, as measured from the last transfers, or assumed.
 
 use forebay_node::records::{Direction, TransferState, When};
 use serde::Serialize;
@@ -10,10 +10,10 @@ use crate::units::{counted, human_rate};
 /// Half of what one good NVMe disk writes, and a tenth of a fast network.
 const ASSUMED: u64 = 500_000_000;
 
-/// Of smaller or shorter transfers the times, in whole seconds, say little.
+/// Smaller or shorter transfers do not count: their times, in whole seconds, are too coarse.
 const BYTES_MIN: u64 = 64 << 20;
 const SECS_MIN: u64 = 2;
-/// The latest ones count.
+/// Only the latest transfers count.
 const TRANSFERS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,11 +27,11 @@ pub struct Rate {
 pub enum Basis {
     Assumed,
     Given,
-    /// The median of so many transfers that who asks may see, from their order to their end.
+    /// The median of this many transfers of the caller, from their order to their end.
     Measured(usize),
 }
 
-/// Of one node.
+/// The rates of one node.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Rates {
     pub stage_in: Rate,
@@ -83,7 +83,7 @@ fn measured(direction: Direction, done: &[TransferView]) -> Option<Rate> {
     Some(Rate { bytes_per_second, basis: Basis::Measured(rates.len()) })
 }
 
-/// When it was ordered, and how fast it was.
+/// When the transfer was ordered, and how fast it was.
 fn speed(view: &TransferView) -> Option<(u64, u64)> {
     let (wanted, actual) = (&view.wanted, view.actual.as_ref()?);
     let once = wanted.attempt == 0 && wanted.when == When::Now;

@@ -1,4 +1,4 @@
-//! What the nodes' pools would grant for a job's instances, if a node daemon answers.
+//! How much room the nodes' pools would grant for a job's instances, if a node daemon answers.
 
 use forebay_base::Result;
 use forebay_job::plan::Space;
@@ -13,18 +13,18 @@ use crate::node::client::NodeClient;
 use crate::node::wire::{InstanceView, PoolView, TransferView};
 use crate::units::human_size;
 
-/// Where instances show if no node daemon says otherwise.
+/// The directory of instances' mount points, if no node daemon names another.
 const MOUNT_ROOT: &str = "/run/forebay/mnt";
 
-/// What the node daemon said.
+/// The node daemon's answer.
 pub struct Nodes {
     pub mount_root: PathBuf,
     pub pools: Vec<PoolView>,
-    /// Named instances that who asks may see.
+    /// Named instances that the caller may see.
     pub named: Vec<String>,
-    /// Where they show.
+    /// The mount points of instances.
     pub shown: BTreeMap<String, PathBuf>,
-    /// Transfers that who asks may see.
+    /// Transfers that the caller may see.
     pub transfers: Vec<TransferView>,
     /// Why there was no answer.
     pub silent: Option<String>,
@@ -33,9 +33,9 @@ pub struct Nodes {
 #[derive(Debug, Clone, Serialize)]
 pub struct Granted {
     pub pool: String,
-    /// On each node.
+    /// The room on each node.
     pub bytes: u64,
-    /// Nodes that have so much free now, and that could have it.
+    /// The number of nodes that have this room free now, and of nodes large enough for it.
     pub free_on: usize,
     pub could_on: usize,
 }
@@ -69,7 +69,7 @@ impl Nodes {
         asked().unwrap_or_else(|error| silent(&error))
     }
 
-    /// What a pool grants for an instance. An error says why no node could have it.
+    /// The room that a pool grants for an instance. An error says why no node could have the instance.
     pub fn granted(&self, space: &Space, nodes: u32) -> std::result::Result<Granted, String> {
         let names = self.pools.iter().map(|view| view.name.as_str());
         let pool = choose_pool(names, space.pool.as_deref())?;

@@ -1,4 +1,4 @@
-//! What a stage-in would bring: counted by who asks, with his rights, for a bounded time.
+//! The size of a stage-in's source: counted by the caller, with the caller's rights, for a bounded time.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use forebay_job::plan::What;
 use forebay_stage::list;
 use serde::Serialize;
 
-/// For all sources of a script together.
+/// The limits for all sources of a script together.
 pub const TIME_MAX: Duration = Duration::from_secs(10);
 pub const ENTRIES_MAX: u64 = 1_000_000;
 
@@ -20,13 +20,13 @@ pub const ENTRIES_MAX: u64 = 1_000_000;
 pub struct Counted {
     pub files: u64,
     pub bytes: u64,
-    /// Entries that could not be looked at.
+    /// Entries that could not be read.
     pub unreadable: u64,
-    /// Whether all was counted.
+    /// Whether everything was counted.
     pub whole: bool,
 }
 
-/// What is left of time and entries.
+/// The remaining time and entries.
 pub struct Budget {
     until: Instant,
     entries: u64,
@@ -50,10 +50,10 @@ impl Budget {
         Budget { until: Instant::now() + TIME_MAX, entries: ENTRIES_MAX }
     }
 
-    /// Counts what is at a path. An error says what is wrong with it. A file system that does not answer
-    /// keeps a thread until this process ends, and nobody else.
+    /// Counts the files at a path. An error says what is wrong with the path. A file system that does not
+    /// answer keeps a thread until this process ends; the caller does not wait for it.
     ///
-    /// Names of a list go below `destination`.
+    /// Names of a list are placed below `destination`.
     pub fn count(
         &mut self,
         path: &Path,
@@ -93,7 +93,7 @@ impl Count {
 }
 
 impl Walk {
-    /// Whether all was counted.
+    /// Counts the source; returns whether everything was counted.
     fn top(mut self, path: &Path, what: Option<What>, below: &Path) -> Result<bool, String> {
         let told = |e: std::io::Error| format!("{}: {e}", path.display());
         let found = fs::metadata(path).map_err(told)?;
@@ -103,7 +103,7 @@ impl Walk {
             (Some(What::List), true) => Err(format!("{} is no list", path.display())),
             (Some(What::List), false) => self.list(path, below),
             (_, true) => {
-                // That it can be read at all is asked before.
+                // A top directory that cannot be read is an error, not an unreadable entry.
                 fs::read_dir(path).map_err(told)?;
                 Ok(self.tree(path.to_path_buf()))
             }
@@ -141,7 +141,7 @@ impl Walk {
         Ok(true)
     }
 
-    /// Links are entries of their own, and are not followed.
+    /// Counts a tree. Links are entries of their own, and are not followed.
     fn tree(&mut self, top: PathBuf) -> bool {
         let mut left = vec![top];
         while let Some(dir) = left.pop() {

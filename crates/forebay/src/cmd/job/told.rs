@@ -1,4 +1,4 @@
-//! A checked script for people.
+//! The report about a script, as text for people.
 
 use forebay_job::plan::Create;
 

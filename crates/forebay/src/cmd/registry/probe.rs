@@ -1,4 +1,4 @@
-//! What `forebay registry check` tries. All of it is made in keys of its own that hang on a lease.
+//! The trials of `forebay registry check`. They write only keys of their own, which hang on a lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use forebay_registry::{Commit, Health, Lease, Registry, Revision, Seen};
 
 use crate::registry_problems::problems_of;
 
-/// Commits made for their time.
+/// Commits whose time is measured.
 const COMMITS: usize = 20;
 
-/// Long enough for a slow registry, short enough to see it renewed.
+/// A lease long enough for a slow registry, and short enough to see its renewal.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// A watch that is slower than this is broken.
+/// A watch that takes longer is broken.
 const SOON: Duration = Duration::from_secs(5);
 
 pub struct Probe {
     pub health: Health,
     pub commits: Option<Commits>,
     pub lease: Option<Duration>,
-    /// Each with what to do about it.
+    /// The problems, each with its remedy.
     pub problems: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Commits {
 impl Probe {
     /// # Errors
     ///
-    /// If the registry does not answer, or does not let us read: nothing more can be said then.
+    /// If the registry does not answer, or cannot be read: nothing more can be reported then.
     pub fn of(registry: &Arc<dyn Registry>) -> Result<Probe> {
         registry.barrier()?;
         let health = registry.health()?;
@@ -87,7 +87,7 @@ impl Probe {
     }
 }
 
-/// Waits until the lease was renewed.
+/// Whether the lease was renewed in its time.
 fn kept(lease: &dyn Lease) -> bool {
     let began = Instant::now();
     let mut least = lease.remaining();
@@ -106,7 +106,7 @@ fn kept(lease: &dyn Lease) -> bool {
 mod tests {
     use super::*;
 
-    /// Also: nothing that it wrote stays.
+    /// The probe also leaves no keys behind.
     #[test]
     fn a_registry_of_one_machine_is_sound() {
         let dir = tempfile::tempdir().expect("a directory can be made");
