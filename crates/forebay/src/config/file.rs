@@ -10,13 +10,13 @@ use crate::nearest::nearest;
 
 #[derive(Debug, Default)]
 pub struct ConfigFile {
-    /// What holds for every mount.
+    /// The settings and rules of every mount.
     pub common: RawConfig,
     /// In the order of their names.
     pub sections: Vec<Section>,
 }
 
-/// `[mount.NAME]`: where a mount has its three directories, and what holds for it alone.
+/// `[mount.NAME]`: the three directories of a mount, and its own settings and rules.
 #[derive(Debug, Clone)]
 pub struct Section {
     pub name: String,
@@ -26,7 +26,7 @@ pub struct Section {
     pub raw: RawConfig,
 }
 
-/// Keys of a section that are no settings.
+/// Keys of a section that are not settings.
 const PLACES: [&str; 3] = ["backing", "tier", "at"];
 
 impl ConfigFile {
@@ -82,7 +82,7 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> String {
 
 type Entry<'a, 'i> = (&'a toml::Spanned<std::borrow::Cow<'i, str>>, &'a DeTable<'i>);
 
-/// The tables of a table; whatever else is in it was refused when its rules were read.
+/// The tables in a table. The reader of the rules has refused every other value in it.
 fn tables<'a, 'i>(value: Option<&'a DeValue<'i>>) -> impl Iterator<Item = Entry<'a, 'i>> {
     let table = match value {
         Some(DeValue::Table(table)) => Some(table),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::rules::one_or_many;
 
-/// In a file both are usual: `uid = 1000`, `uid = "alice"`.
+/// Both forms are usual in a file: `uid = 1000`, `uid = "alice"`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -43,7 +43,7 @@ fn ids<'de, D: Deserializer<'de>>(
     ids.collect()
 }
 
-/// A number is one, also where a name of digits exists.
+/// Reads an id. A number is an id, even if an account has these digits as its name.
 fn id(
     text: &str,
     what: &str,

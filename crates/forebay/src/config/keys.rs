@@ -14,17 +14,17 @@ use crate::units;
 use Sets::{Asker, Node};
 
 pub struct Key {
-    /// As in the file and, with `--`, as a flag.
+    /// The name in the file and, with `--`, of the flag.
     pub name: &'static str,
     pub kind: Type,
-    /// As the user would write it.
+    /// The default, as a user would write it.
     pub default: &'static str,
     pub change: Change,
     pub instance: Sets,
     pub doc: &'static str,
 }
 
-/// What a value must look like.
+/// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Type {
     Size,
@@ -68,13 +68,13 @@ pub enum Change {
     Live,
 }
 
-/// Who sets a key for the mount of a cache instance, which root serves for an ordinary user.
+/// The party that may set a key for the mount of a cache instance, which root serves for an ordinary user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sets {
-    /// Who asks for the instance: it shapes how that user's own bytes come and go, and no more.
+    /// The user of the instance: the key shapes how that user's own bytes come and go, and no more.
     Asker,
-    /// The node: it names a file, an address or a member, says how long permissions are believed, or
-    /// takes memory and processor time of the node's.
+    /// The node: the key names a file, an address or a member, says how long permissions are cached, or
+    /// takes memory and processor time of the node.
     Node,
 }
 
@@ -129,7 +129,7 @@ const fn live(
     Key { name, kind, default, change: Change::Live, instance, doc }
 }
 
-/// In the order they are shown.
+/// The keys, in the order in which they are shown.
 pub const KEYS: &[Key] = &[
     live(
         Asker,
@@ -478,7 +478,7 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
-/// For who wants the drain to rest.
+/// The hint for a value that would stop the drain.
 const STOP_HINT: &str = ", or set preset to hold to flush as late as can be";
 
 /// Finds a key by name; the error names the nearest one.
@@ -530,7 +530,7 @@ impl Key {
         self.parse(self.default).expect("a test parses every default")
     }
 
-    /// What stands for the value in help texts.
+    /// The placeholder for the value in help texts.
     pub fn placeholder(&self) -> &'static str {
         match self.kind {
             Type::Size | Type::SizeOrAuto | Type::SizeOrOff => "SIZE",
@@ -549,7 +549,7 @@ impl Key {
         }
     }
 
-    /// What is allowed, for the reference.
+    /// The allowed values, for the reference.
     pub fn allowed(&self) -> String {
         match self.kind {
             Type::Size => "a size, such as 16MiB".into(),
@@ -629,7 +629,7 @@ fn parse_address(text: &str) -> Result<Value, String> {
     })
 }
 
-/// Kept as text: it may name a file with a password, which is read when it is used.
+/// The address is kept as text: it may name a file with a password, which is read at each use.
 fn parse_registry(text: &str) -> Result<Value, String> {
     if text.is_empty() {
         return Ok(Value::Text(None));
@@ -656,7 +656,7 @@ fn parse_loopback(text: &str) -> Result<Value, String> {
     let address: SocketAddr = text.parse().map_err(|_| usage.to_string())?;
     match address.ip().is_loopback() {
         true => Ok(Value::Listen(Some(address))),
-        // Whoever can reach the address could read it: there is neither a password nor a key.
+        // There is neither a password nor a key: every program that can reach the address can read it.
         false => Err(format!("{} can be reached from elsewhere; {usage}", address.ip())),
     }
 }

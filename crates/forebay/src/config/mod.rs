@@ -36,7 +36,7 @@ impl ConfigFlags {
         self.load_from(self.read_file()?.common)
     }
 
-    /// The same for a mount that the file describes.
+    /// Like `load`, for a mount that the file describes.
     pub fn load_section(&self, file: &ConfigFile, section: &Section) -> Result<Settings> {
         self.load_from(section.raw.clone().over(file.common.clone()))
     }
@@ -57,7 +57,7 @@ impl ConfigFlags {
     }
 }
 
-/// `$FOREBAY_CONFIG`, else the user's file, else the machine's; none where none exists.
+/// `$FOREBAY_CONFIG`, else the user's file, else the machine's; `None` if none exists.
 fn default_file() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FOREBAY_CONFIG") {
         return Some(path.into());
@@ -132,7 +132,7 @@ fn flag(key: &'static Key) -> Arg {
             .require_equals(true)
             .default_missing_value("true")
             .value_parser(PossibleValuesParser::new(["true", "false"])),
-        // So that `-1s` is refused as a value of this flag and not as a flag of its own.
+        // Without this `-1s` would be read as a flag of its own, and not refused as a value of this one.
         _ => arg.allow_hyphen_values(true),
     }
 }

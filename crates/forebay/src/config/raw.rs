@@ -1,5 +1,5 @@
-//! What was typed, where: the flags, the environment and the file, laid over each other with the
-//! first one winning. Nothing here says what a value means; [`super::Settings`] does.
+//! The texts of settings and their origins: the flags, the environment and the file, of which the
+//! first wins. [`super::Settings`] reads the values.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{self, KEYS, Key, Value};
 use crate::nearest::nearest;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     Flag,
@@ -33,7 +33,7 @@ pub struct Typed {
     pub origin: Origin,
 }
 
-/// A configuration file's text, to say where in it something is.
+/// A configuration file's text, from which the line of an offset is found.
 pub struct Place<'a> {
     pub path: &'a Path,
     pub text: &'a str,
@@ -50,7 +50,7 @@ impl Place<'_> {
     }
 }
 
-/// Texts by key; what was not typed is not there.
+/// The typed texts by key; a key that was not typed is absent.
 #[derive(Debug, Clone, Default)]
 pub struct RawConfig {
     typed: BTreeMap<&'static str, Typed>,
@@ -65,9 +65,9 @@ impl RawConfig {
         RawConfig { typed, ..RawConfig::default() }
     }
 
-    /// Takes the `FOREBAY_*` variables that are keys. Those that nobody knows come back as warnings:
-    /// to refuse them would be wrong, since the prefix is not ours alone (containers get
-    /// `FOREBAY_PORT` and more from a service of that name).
+    /// Takes the `FOREBAY_*` variables that are keys. Unknown ones come back as warnings: to refuse them
+    /// would be wrong, since other software uses the prefix, too (containers get `FOREBAY_PORT` and more
+    /// from a service of that name).
     pub fn from_env(vars: impl Iterator<Item = (OsString, OsString)>) -> (RawConfig, Vec<String>) {
         let mut raw = RawConfig::default();
         let mut warnings = Vec::new();
@@ -87,7 +87,7 @@ impl RawConfig {
         (raw, warnings)
     }
 
-    /// The settings among the keys of a table; `others` are not settings, and somebody else's.
+    /// The settings among the keys of a table; `others` are keys that other code reads.
     pub fn from_table(
         table: &DeTable<'_>,
         others: &[&str],
@@ -119,7 +119,7 @@ impl RawConfig {
         self
     }
 
-    /// The value of a key with its origin; the default where nothing was typed.
+    /// The value of a key with its origin; the default if the key was not typed.
     pub fn value(&self, key: &Key) -> Result<(Value, Origin)> {
         let Some(typed) = self.typed.get(key.name) else {
             return Ok((key.default_value(), Origin::Default));
@@ -133,7 +133,7 @@ impl RawConfig {
 }
 
 impl Typed {
-    /// The name the user knows the value by, for messages.
+    /// The name under which the user typed the value, for messages.
     fn place(&self, key: &Key) -> String {
         match &self.origin {
             Origin::Flag => format!("--{}", key.name),
@@ -156,7 +156,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The text of a TOML scalar as a flag would carry it.
+/// The text of a TOML scalar, in the form of a flag's value.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
@@ -167,8 +167,8 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Variables that mean something and are no settings: ours, those of tests and trials, and what a
-/// container is told of a service.
+/// Whether a variable is known and not a setting: forebay's own, those of tests and trials, and those
+/// that describe a service to a container.
 fn is_known(name: &str) -> bool {
     const OURS: [&str; 9] = [
         "FOREBAY_CONFIG",
@@ -202,7 +202,7 @@ fn key_like(env: &str) -> String {
     env.trim_start_matches("FOREBAY_").replace('_', "-").to_ascii_lowercase()
 }
 
-/// Shows an empty or blank text as such.
+/// Quotes a text that is empty or blank.
 fn quoted(text: &str) -> String {
     match text.trim().is_empty() {
         true => format!("\"{text}\""),

@@ -153,7 +153,7 @@ fn the_configuration_page_says_what_the_table_says() {
     assert!(page == reference(), "run UPDATE_DOCS=1 cargo test -p forebay configuration");
 }
 
-/// The file shown in the page is one forebay reads, and it changes nothing.
+/// forebay can read the file in the page, which sets only defaults.
 #[test]
 fn the_configuration_page_shows_a_file_that_works() {
     let page = reference();

@@ -1,4 +1,4 @@
-//! Admission rules as they are written: `[[rule]]` tables of the configuration file, the flags of
+//! Admission rules as text: `[[rule]]` tables of the configuration file, the flags of
 //! `forebay rules add`, and the control socket, all in the same words.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::ids;
 use crate::units;
 
-/// A rule in words; see [`Rule`] for what they mean.
+/// The text of a rule; see [`Rule`] for its meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RuleText {
@@ -57,8 +57,8 @@ pub struct RuleText {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_max: Option<String>,
 
-    /// What the rule's files may take of the fast tier together; more takes the place of what they
-    /// have had there longest.
+    /// The room in the fast tier for all files of the rule together; more displaces those bytes of
+    /// theirs that have been there longest.
     #[arg(long, value_name = "SIZE")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<String>,
@@ -89,7 +89,7 @@ where
 impl RuleText {
     /// # Errors
     ///
-    /// What is wrong, with the rule's name and what to write instead.
+    /// The mistake in the rule, with the rule's name and what to write instead.
     pub fn read(&self) -> Result<Rule> {
         let usage =
             |reason: String| Error::new(Kind::Usage, format!("rule {}: {reason}", self.name));
@@ -152,9 +152,9 @@ fn action(word: &str) -> std::result::Result<Action, String> {
 /// The rules of a configuration file.
 #[derive(Debug, Default)]
 pub struct FileRules {
-    /// `[[rule]]`: of every mount.
+    /// `[[rule]]`: for every mount.
     pub common: Vec<Rule>,
-    /// `[[mount.NAME.rule]]`: of that mount, before the others.
+    /// `[[mount.NAME.rule]]`: for that mount, before the common rules.
     pub of_mounts: BTreeMap<String, Vec<Rule>>,
 }
 

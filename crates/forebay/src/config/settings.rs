@@ -1,4 +1,4 @@
-//! What a configuration means: checked values in the types the engine and the mount take.
+//! The values of a configuration: checked, in the types that the engine and the mount take.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub struct Settings {
     pub mount: MountSettings,
     pub log: LogSettings,
     pub metrics_listen: Option<SocketAddr>,
-    /// Present if the mount is one of many.
+    /// Present if the mount is a member of a store that several nodes share.
     pub cluster: Option<ClusterSettings>,
     /// Admission rules that hold from the start.
     pub rules: Vec<Rule>,
@@ -45,25 +45,25 @@ pub struct MountSettings {
 #[derive(Debug, Clone)]
 pub struct ClusterSettings {
     pub registry: String,
-    /// The host name if none is given.
+    /// `None`: the host name.
     pub node: Option<String>,
     pub listen: SocketAddr,
     pub key: Option<PathBuf>,
-    /// What members say to each other goes over TLS.
+    /// Present if the connections between members use TLS.
     pub certificates: Option<Certificates>,
-    /// On so many other members are this one's acknowledged bytes, too.
+    /// The number of other members that keep this member's acknowledged bytes, too.
     pub copies: u8,
-    /// A write waits for them, rather than fsync.
+    /// A write waits for the copies; otherwise fsync does.
     pub copies_at_write: bool,
-    /// An fsync fails that reaches fewer than `copies`.
+    /// An fsync fails if it reaches fewer than `copies` members.
     pub copies_or_fail: bool,
     pub shares_reads: bool,
     pub locks: Locks,
-    /// The node's name if none is given.
+    /// `None`: the node's name.
     pub domain: Option<String>,
 }
 
-/// A certificate of this member, its key, and the authority of all members.
+/// The certificate of this member, its key, and the certificate authority of all members.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     pub cert: PathBuf,
@@ -101,7 +101,7 @@ impl Settings {
                     Passthrough::Auto | Passthrough::Always => {
                         bytes(at("digests-from")).expect("a size without auto")
                     }
-                    // What is written past the daemon was empty before: it is flushed as a whole.
+                    // A passthrough writer writes only files that were empty: such a file is flushed as a whole.
                     Passthrough::New | Passthrough::ReadOnly | Passthrough::Off => u64::MAX,
                 },
                 ..Config::default()
@@ -158,13 +158,13 @@ impl Settings {
         self.shown.get(name).map(|(value, _)| value)
     }
 
-    /// For this mount alone; a file may speak for others, too.
+    /// Whether the user gave the value for this mount alone; a file may be meant for other mounts, too.
     fn is_typed(&self, name: &str) -> bool {
         let origin = self.shown.get(name).map(|(_, origin)| origin);
         matches!(origin, Some(Origin::Flag | Origin::Env(_)))
     }
 
-    /// Keys that exclude each other, which no single value can tell.
+    /// Refuses keys that exclude each other, which no check of a single value can find.
     fn check_together(&self) -> Result<()> {
         let writeback = self.mount.kernel_writeback;
         if writeback
@@ -230,11 +230,11 @@ impl Settings {
     }
 }
 
-/// Settings that mean something to a member of a store only.
+/// Settings that only a member of a shared store uses.
 const OF_MEMBERS: [&str; 6] =
     ["peer-listen", "cluster-key", "peer-cert", "peer-cert-key", "peer-ca", "failure-domain"];
 
-/// All of them are given, or none.
+/// Either all of them are given, or none.
 const CERTIFICATES: [&str; 3] = ["peer-cert", "peer-cert-key", "peer-ca"];
 
 fn certificates(given: [Option<PathBuf>; 3]) -> Option<Certificates> {
@@ -242,10 +242,10 @@ fn certificates(given: [Option<PathBuf>; 3]) -> Option<Certificates> {
     Some(Certificates { cert, key, ca })
 }
 
-/// Longer than any wake-up takes.
+/// Longer than any wake-up of a thread takes.
 const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 
-/// Below this the watermarks are a handful of extents apart and mean nothing.
+/// In a smaller tier the watermarks would be only a handful of extents apart.
 const TIER_SIZE_MIN: u64 = 16 << 20;
 
 fn check(tunables: &Tunables) -> Result<()> {
@@ -394,8 +394,8 @@ fn passthrough(word: &str) -> Passthrough {
     }
 }
 
-/// The accessors below panic on a value of another type: the table gave each key one type, and
-/// the tests read every key.
+/// These functions panic on a value of another type: the table gives each key one type, and the tests
+/// read every key.
 fn word(value: &Value) -> &'static str {
     let Value::Word(word) = value else { panic!("{value:?} is no word") };
     word
@@ -411,7 +411,7 @@ fn time(value: &Value) -> Duration {
     *time
 }
 
-/// A time, or with `auto` that of another key.
+/// The time, or for `auto` that of the other key.
 fn time_or(value: &Value, other: &Value) -> Duration {
     if *value == Value::Auto { time(other) } else { time(value) }
 }
