@@ -1,4 +1,4 @@
-//! What the control socket answers.
+//! The requests of the control socket and their answers.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Daemon {
         }
     }
 
-    /// Answers another member: the HTTP status, and the answer.
+    /// Answers a request of another member: the HTTP status, and the body.
     pub fn say(self: &Arc<Daemon>, method: &str, path: &str, body: Value) -> (u16, Value) {
         match self.route(Request::of(method, path, body)) {
             Ok(body) => (200, body),
@@ -98,10 +98,10 @@ impl Daemon {
         }
     }
 
-    /// The engine's status, and what only the daemon knows.
+    /// The engine's status, with the daemon's own facts.
     pub fn status_json(&self) -> Value {
         let mut status = self.engine.ops.status();
-        // JSON holds no path that is not UTF-8; here it is for reading only.
+        // JSON holds no path that is not UTF-8; a lossy path is good enough for people to read.
         for trouble in &mut status.troubles {
             trouble.path = PathBuf::from(trouble.path.to_string_lossy().into_owned());
         }
@@ -141,7 +141,7 @@ impl Daemon {
         })
     }
 
-    /// What an operator has decided of a dead member.
+    /// Carries out an operator's decision about a dead member.
     fn decide(&self, what: &str, body: Value) -> Result<Value> {
         let member = self.one_of_many()?;
         let About { member: name, paths, without } = from_body(body)?;
@@ -166,7 +166,7 @@ impl Daemon {
         Ok(json!(told.collect::<Vec<File>>()))
     }
 
-    /// Which files partners have; `None` where nobody is to have copies.
+    /// The files of which partners have copies; `None` if no partner is to have any.
     fn copied(&self) -> Option<Copied> {
         let (wanted, in_sync) = self.member.as_ref()?.copies();
         let behind = (wanted > 0).then(|| self.engine.outbox.behind())?;
@@ -186,7 +186,7 @@ impl Daemon {
             let message = format!("kind: for this there is POST /v1/{request}");
             return Err(Error::new(Kind::Usage, message));
         }
-        // Only what changes nothing that cannot be had again takes everything by default.
+        // A job without paths covers everything, if nothing is lost by it that cannot be had again.
         let needs_paths = matches!(kind, JobKind::Pin | JobKind::Unpin | JobKind::Purge);
         if asked.paths.is_empty() && needs_paths {
             let message = format!("paths: {} needs at least one", kind.name());
@@ -195,7 +195,7 @@ impl Daemon {
         let order = order(&asked)?;
         let spread = self.spread(&asked)?;
         let engine = self.engine.clone();
-        // From the moment that the job is taken, and not from when its thread comes to it (O2).
+        // The hold begins when the job is taken, not when its thread starts (O2).
         let hold = order.last.as_ref().map(|last| engine.drain.hold(&order.scope, last));
         let work = move |_, progress: &Arc<Progress>| {
             let missing = engine.ops.missing(&order.scope);
@@ -209,7 +209,7 @@ impl Daemon {
         Ok(json!({ "id": id }))
     }
 
-    /// Goes on with the jobs that an earlier daemon left; each keeps its hold meanwhile.
+    /// Goes on with the jobs that an earlier daemon left; each job keeps its hold meanwhile.
     pub fn resume_jobs(&self, unfinished: Vec<SavedJob>, holds: Vec<Hold>) {
         for (job, hold) in with_holds(unfinished, holds) {
             let (id, kind) = (job.id, job.asked.kind);
@@ -218,7 +218,7 @@ impl Daemon {
                 let spread = self.spread(&job.asked)?;
                 self.jobs.resume(job, move |_, progress| {
                     let outcome = others::everywhere(spread, progress, || {
-                        // A name that went since then was there when it was asked for.
+                        // A missing name is no failure: it existed when the job was asked for.
                         work(&engine, kind, &order, progress, Vec::new())
                     });
                     drop(hold);
@@ -232,7 +232,7 @@ impl Daemon {
         }
     }
 
-    /// The rules as they are written, with their figures.
+    /// The rules as written, with their figures.
     fn rules_json(&self) -> Value {
         let rules = self.engine.room.rules().into_iter().map(|used| {
             let mut json = json!(RuleText::from(&used.rule));
@@ -276,7 +276,7 @@ impl Daemon {
     }
 }
 
-/// Files with bytes that were acknowledged, and so are to have copies.
+/// The state of the copies of files with acknowledged bytes.
 struct Copied {
     wanted: u64,
     in_sync: u64,
@@ -285,8 +285,8 @@ struct Copied {
 }
 
 impl Copied {
-    /// How many other members have a file's newest acknowledged bytes for certain; `None` if it has none that are
-    /// newer than the store's.
+    /// How many other members certainly have a file's newest acknowledged bytes; `None` if the file has no bytes that
+    /// are newer than the store's.
     fn of(&self, path: &Path) -> Option<Copies> {
         let members = match (self.behind.contains(path), self.copied.contains(path)) {
             (true, _) => 0,
@@ -297,18 +297,18 @@ impl Copied {
     }
 }
 
-/// The job that a request asks for.
+/// The id of the job whose view a request asks for.
 fn watched_job(request: &Request) -> Option<u64> {
     let id = request.path.strip_prefix("/v1/jobs/")?;
     id.parse().ok().filter(|_| request.method == "GET")
 }
 
-/// What a new job means to the engine.
+/// The engine's order for a new job.
 pub fn order(asked: &NewJob) -> Result<Order> {
     let usage = |what: String| Error::new(Kind::Usage, what);
     let mut scope: Vec<PathBuf> =
         asked.paths.iter().cloned().map(relative).collect::<Result<_>>()?;
-    // The root by its empty path means everything, as no path does.
+    // An empty path is the root and means everything; in the engine an empty scope does.
     if scope.iter().any(|path| path.as_os_str().is_empty()) {
         scope.clear();
     }
@@ -325,7 +325,7 @@ pub fn order(asked: &NewJob) -> Result<Order> {
     Ok(Order { scope, last, by })
 }
 
-/// Gives each job its own hold; `holds` are, in order, those of the jobs that publish files last.
+/// Gives each job its own hold; `holds` are those of the jobs with `last`, in their order.
 fn with_holds<H>(unfinished: Vec<SavedJob>, holds: Vec<H>) -> Vec<(SavedJob, Option<H>)> {
     let mut holds = holds.into_iter();
     let own = |job: SavedJob| {
@@ -336,7 +336,7 @@ fn with_holds<H>(unfinished: Vec<SavedJob>, holds: Vec<H>) -> Vec<(SavedJob, Opt
     unfinished.into_iter().map(own).collect()
 }
 
-/// Runs one job on the engine. An empty scope is everything; what is `missing` of it fails.
+/// Runs one job on the engine. An empty scope is everything; the `missing` paths count as failures.
 fn work(
     engine: &Arc<Engine>,
     kind: JobKind,
@@ -360,7 +360,7 @@ fn work(
             unreachable!("refused when posted")
         }
     };
-    // What walks the backing store has found it too.
+    // A job that walks the backing store has reported missing paths itself.
     report.failures.retain(|failure| missing.iter().all(|gone| gone.path != failure.path));
     report.failures.splice(0..0, missing);
     let exit_code = exit_code(kind, &report);
@@ -368,12 +368,12 @@ fn work(
     Outcome { report: JobReport::from(&report), error, exit_code }
 }
 
-/// Flushes all there is.
+/// Flushes all dirty bytes.
 pub fn drain(engine: &Arc<Engine>, progress: &Progress) -> Outcome {
     work(engine, JobKind::Drain, &Order::default(), progress, Vec::new())
 }
 
-/// What a job that failed has to say beside its failures.
+/// The error of a job that failed as a whole, beside its failures.
 fn remark(kind: JobKind, report: &Report) -> Option<String> {
     let failed = kind == JobKind::Pin && !report.cancelled && !report.failures.is_empty();
     let what = match report.files {
@@ -389,13 +389,13 @@ fn exit_code(kind: JobKind, report: &Report) -> u8 {
     match (report.cancelled, report.failures.is_empty()) {
         (true, _) => 130,
         (false, true) => 0,
-        // A conflict does not go away by itself: the bytes wait for a decision.
+        // A conflict stays until a user decides which bytes win.
         (false, false) if flushes && conflict => 4,
         (false, false) => 1,
     }
 }
 
-/// A path from outside, relative to the root: no way out of it.
+/// A client's path, relative to the root. It cannot lead out of the root.
 fn relative(path: WirePath) -> Result<PathBuf> {
     use std::path::Component;
     let path = PathBuf::from(path);
@@ -417,7 +417,7 @@ fn from_body<T: serde::de::DeserializeOwned>(body: Value) -> Result<T> {
     serde_json::from_value(body).map_err(|e| Error::new(Kind::Usage, format!("body: {e}")))
 }
 
-/// A member, and which of its files.
+/// A member, and some of its files.
 #[derive(serde::Deserialize)]
 struct About {
     member: String,

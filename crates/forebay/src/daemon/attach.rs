@@ -25,7 +25,7 @@ impl Drop for Claim {
 }
 
 impl Daemon {
-    /// The state in a word, for people.
+    /// The state as a word, for people.
     pub fn attachment_json(&self) -> Value {
         match self.detaching.load(SeqCst) {
             true => json!("detaching"),
@@ -33,7 +33,7 @@ impl Daemon {
         }
     }
 
-    /// Starts the job that empties the tier and leaves it out of the way.
+    /// Starts the job that empties and detaches the tier.
     pub fn start_detach(self: &Arc<Daemon>, ask: &Leave) -> Result<Value> {
         let claim = self.claim()?;
         let keep = if ask.keep_dirty { KeepDirty::Yes } else { KeepDirty::No };
@@ -50,7 +50,7 @@ impl Daemon {
         Ok(json!({ "id": id, "waits_for": waits_for }))
     }
 
-    /// Lets the tier take part again; tells what is dirty in it.
+    /// Attaches the tier; the answer says what is dirty in it.
     pub fn attach(&self) -> Result<Value> {
         let _claim = self.claim()?;
         if self.engine.files.attachment() == Attachment::Attached {
@@ -94,7 +94,7 @@ impl Daemon {
             return outcome;
         }
         if let Err(error) = saved::store_attachment(&self.run, self.engine.files.attachment()) {
-            // Else a restart would undo in silence what this reports as done.
+            // Otherwise a restart would silently undo a detach that was reported as done.
             if before == Attachment::Attached {
                 self.engine.ops.attach();
             }
@@ -105,7 +105,7 @@ impl Daemon {
         Outcome { report: self.with_left(&report), error: None, exit_code: 0 }
     }
 
-    /// Why a detach did not come about.
+    /// The reason why a detach failed.
     fn still_attached(&self, report: &Report, expired: bool) -> Option<Outcome> {
         let (message, exit_code) = if expired {
             ("the time is up: the tier stays attached, nothing is lost", 4)
@@ -129,7 +129,7 @@ impl Daemon {
     }
 }
 
-/// From kept dirty bytes to none is a step; all others lead nowhere.
+/// Refuses a detach of a detached tier, except to flush the dirty bytes that an earlier one kept.
 fn refuse_again(now: Attachment, keep: KeepDirty) -> Result<()> {
     match (now, keep) {
         (Attachment::Attached, _) | (Attachment::DetachedKeepDirty, KeepDirty::No) => Ok(()),

@@ -1,4 +1,4 @@
-//! Going into the background: one fork before any thread, and a pipe on which the daemon tells
+//! Going into the background: one fork before any thread starts, and a pipe on which the daemon tells
 //! the waiting parent that it serves, or why it does not.
 
 use std::fs::File;
@@ -14,12 +14,12 @@ pub enum Side {
     Daemon(Ready),
 }
 
-/// The parent's hold on the daemon.
+/// The parent's connection to the daemon.
 pub struct Child {
     news: PipeReader,
 }
 
-/// The daemon's one chance to speak to its parent.
+/// The daemon's connection to its parent, for one message.
 pub struct Ready(Option<PipeWriter>);
 
 #[derive(Serialize, Deserialize)]
@@ -31,11 +31,11 @@ struct News {
     notes: Vec<String>,
 }
 
-/// Forks. The daemon gets a session of its own, `/` as directory, nothing on its standard
-/// descriptors, and none of the others that whoever mounts has open.
+/// Forks. The daemon gets a session of its own, `/` as directory, /dev/null as its standard
+/// descriptors, and none of the other descriptors that the mounting process has open.
 ///
-/// To be called while the process has one thread and no file open: the child of a fork has only the
-/// calling one, and would find the locks of the others taken for ever.
+/// Must be called while the process has one thread and no file open: the child of a fork has only the
+/// calling thread, and locks that other threads hold would stay locked for ever.
 pub fn fork() -> Result<Side> {
     let failed = |e: io::Error| Error::io(e, "going into the background");
     let (reader, writer) = io::pipe().map_err(failed)?;
@@ -44,7 +44,7 @@ pub fn fork() -> Result<Side> {
         -1 => Err(failed(io::Error::last_os_error())),
         0 => {
             drop(reader);
-            // A lock or a pipe of the shell that mounts would be held as long as the mount lives.
+            // The daemon would hold a lock or a pipe of the mounting shell for as long as the mount lives.
             close_all_but(&writer);
             let ready = Ready(Some(writer));
             match detach() {
@@ -74,7 +74,7 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Closes every descriptor but the standard ones and this.
+/// Closes every descriptor but the standard ones and `kept`.
 fn close_all_but(kept: &PipeWriter) {
     let kept = kept.as_raw_fd() as u32;
     for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
@@ -103,12 +103,12 @@ impl Child {
 }
 
 impl Ready {
-    /// For a daemon that stays in the foreground: nobody waits.
+    /// For a daemon that stays in the foreground: no parent waits.
     pub fn nobody() -> Ready {
         Ready(None)
     }
 
-    /// Whether a parent waits, which is to say, whether this is in the background.
+    /// Whether a parent waits: the daemon is in the background.
     pub fn is_awaited(&self) -> bool {
         self.0.is_some()
     }
@@ -125,13 +125,13 @@ impl Ready {
     fn send(self, news: &News) {
         if let Some(mut pipe) = self.0 {
             let text = serde_json::to_string(news).expect("strings and numbers");
-            // A parent that was killed needs no news.
+            // The parent may have been killed.
             let _ = pipe.write_all(text.as_bytes());
         }
     }
 }
 
-/// The daemon's error with the exit code it had there.
+/// The daemon's error, with the same exit code.
 fn told(exit_code: u8, message: String) -> Error {
     match exit_code {
         2 => Error::new(Kind::Usage, message),

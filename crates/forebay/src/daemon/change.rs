@@ -1,4 +1,4 @@
-//! Changes of settings while the daemon serves, and what they have to wait for.
+//! Changes of settings while the daemon serves, and the work that they wait for.
 
 use forebay_backing::{Error, Kind, Result};
 use forebay_engine::{Attachment, Tunables, WritePolicy};
@@ -22,7 +22,7 @@ impl Daemon {
         Value::Object(entries.collect())
     }
 
-    /// Changes all of the keys given, or none, and says what that waits for.
+    /// Changes all of the given keys, or none; the answer says what the change waits for.
     pub fn put_config(&self, body: &Value) -> Result<Value> {
         let usage = |what: &str| Error::new(Kind::Usage, format!("body: {what}"));
         let pairs = body.as_object().ok_or_else(|| usage("write {\"KEY\": \"VALUE\"}"))?;
@@ -53,13 +53,13 @@ impl Daemon {
         }))
     }
 
-    /// Where less is given than was asked for.
+    /// Notes about settings that get less than was asked for.
     fn given_less(&self, pairs: &Map<String, Value>, after: &Tunables) -> Vec<String> {
         let asked = after.tier_size.filter(|_| pairs.contains_key("tier-size"));
         self.short_of(asked).into_iter().collect()
     }
 
-    /// Of a size that is asked for and cannot be had.
+    /// A note if the tier gets less than the size that was asked for.
     pub fn short_of(&self, asked: Option<u64>) -> Option<String> {
         let given = self.engine.ops.status().tier_bytes;
         let short = asked.filter(|asked| given < *asked);
@@ -81,7 +81,7 @@ impl Daemon {
         })
     }
 
-    /// What has to reach the backing store before a change is all there.
+    /// The dirty bytes that must reach the backing store before a change has its full effect.
     fn waits_for(&self, before: &Tunables, after: &Tunables) -> Vec<String> {
         let mut waits = Vec::new();
         let now = self.engine.ops.status();

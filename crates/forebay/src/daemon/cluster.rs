@@ -1,4 +1,4 @@
-//! The mount as one of many: how it joins the others that mount its store.
+//! The mount as a member of a store: how it joins the other mounts of the store.
 
 use std::fs::File;
 use std::path::Path;
@@ -31,13 +31,13 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
     Ok((forebay_registry::open_at(&address, forebay_registry::PATIENCE)?, prefix))
 }
 
-/// Joins the members of the store at `root`. `run` is the tier's, `tier` its own number, `boot` what
-/// [`Contents::memory`](forebay_engine::Contents::memory) says of it; `probe` tells how this
-/// mount numbers the file at a path.
+/// Joins the members of the store at `root`. `run` is the tier's folder, `tier` its number, `boot` the
+/// answer of [`Contents::memory`](forebay_engine::Contents::memory); `probe` returns the key that this
+/// mount gives the file at a path.
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`] for a store, a name or a key that does not fit, with the remedy; what the registry says.
+/// [`Kind::Usage`] for a store, a name or a key that does not fit, with the remedy; errors of the registry.
 pub fn join(
     root: mark::Root<'_>,
     settings: &ClusterSettings,
@@ -88,7 +88,7 @@ pub fn join(
     })
 }
 
-/// A registry that was restored from an older copy has forgotten who holds what: nobody goes on by it unasked.
+/// Refuses a registry that was restored from an older copy: it lacks claims that members have made since.
 fn look_back(run: &Folder, registry: &dyn Registry) -> Result<Identity> {
     let now = Identity { revision: registry.barrier()?, ..registry.cluster()? };
     let seen = saved::load_registry(run).filter(|seen| seen.cluster == now.cluster);
@@ -111,7 +111,7 @@ fn look_back(run: &Folder, registry: &dyn Registry) -> Result<Identity> {
     Ok(now)
 }
 
-/// Has the kernel write out all that it was given for the file system of the store, whoever gave it.
+/// Makes the kernel write out all data of the store's file system, whichever process wrote them.
 fn sync_store(root: &Path) -> SyncStore {
     let root = root.to_path_buf();
     Arc::new(move || {
@@ -121,7 +121,7 @@ fn sync_store(root: &Path) -> SyncStore {
     })
 }
 
-/// The engine's words to those who keep copies, carried by the member.
+/// Carries the engine's messages to the partners, which keep copies.
 pub struct Carrier(pub Arc<Member>);
 
 impl Partners for Carrier {
@@ -162,7 +162,7 @@ impl Partners for Carrier {
     }
 }
 
-/// What an engine is told of the other members of its store.
+/// Adds to an engine's configuration what it needs to know of the other members of its store.
 pub fn told(settings: &Settings, member: Option<&Arc<Member>>, config: Config) -> Config {
     let (Some(member), Some(cluster)) = (member, &settings.cluster) else { return config };
     let readers = || Arc::new(Readers(member.clone())) as Arc<dyn Neighbours>;
@@ -172,7 +172,7 @@ pub fn told(settings: &Settings, member: Option<&Arc<Member>>, config: Config) -
     Config { near, owned: Owned(Some(Arc::new(is_own))), ..config }
 }
 
-/// Those who read the store, too.
+/// The other members that read the store.
 struct Readers(Arc<Member>);
 
 impl Neighbours for Readers {

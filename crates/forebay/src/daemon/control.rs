@@ -1,4 +1,4 @@
-//! The virtual directory `.forebay/` at the root of the mount: what the control socket says, for
+//! The virtual directory `.forebay/` at the root of the mount: the control socket's answers, for
 //! `cat` and `echo`.
 
 use forebay_backing::{Error, Result};
@@ -42,13 +42,13 @@ impl ControlDir for Daemon {
         let not_text = || Error::os(libc::EINVAL, path);
         let name = path.strip_prefix("config/").ok_or_else(|| Error::os(libc::EACCES, path))?;
         let text = std::str::from_utf8(data).map_err(|_| not_text())?;
-        // The writer sees only EINVAL, so the log says what was wrong.
+        // The writer sees only EINVAL, so the log has the reason.
         self.set_config(name, text).inspect_err(|error| tracing::warn!("{error}"))
     }
 }
 
 impl Daemon {
-    /// What [`figures`] leaves out.
+    /// The lists that [`figures`] replaces by their lengths.
     fn names_json(&self) -> Value {
         let (status, stats) = (self.status_json(), self.stats_json());
         serde_json::json!({
@@ -66,10 +66,10 @@ impl Daemon {
     }
 }
 
-/// Lists that name files and programs, which somebody may have put where others cannot look.
+/// Lists with names of files and programs: some users may not be allowed to see these names.
 const NAMING: [&str; 4] = ["troubles", "problems", "busiest_files", "processes"];
 
-/// With the lengths of those lists in their place.
+/// Replaces those lists by their lengths.
 fn figures(mut json: Value) -> Value {
     for (name, value) in json.as_object_mut().into_iter().flatten() {
         *value = match value.take() {

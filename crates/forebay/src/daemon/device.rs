@@ -1,17 +1,17 @@
-//! What the block device under the fast tier has read and written, as the kernel counts it: all that
-//! is seen of reads, and of writes over what was there, that pass the daemon by and miss the page
-//! cache. Others who use the device are in it, too.
+//! The bytes that the block device under the fast tier has read and written, as the kernel counts them.
+//! Reads, and overwrites, that bypass the daemon and miss the page cache show up only here. The figures
+//! include other users of the device.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The kernel counts in these, whatever the device's own are.
+/// The kernel's unit, whatever the device's own sector size is.
 const SECTOR_BYTES: u64 = 512;
 
 pub struct Device {
-    /// Absent where no one block device is underneath: tmpfs, btrfs, overlays.
+    /// Absent without a single block device underneath: tmpfs, btrfs, overlays.
     figures: Option<PathBuf>,
-    /// What it had moved when the daemon began.
+    /// The figures when the daemon began.
     before: Moved,
 }
 
@@ -33,7 +33,7 @@ impl Device {
         Device { figures, before }
     }
 
-    /// Since the daemon began.
+    /// The bytes moved since the daemon began.
     pub fn moved(&self) -> Option<Moved> {
         let now = look(self.figures.as_deref()?)?;
         Some(Moved {
@@ -47,7 +47,7 @@ fn look(figures: &Path) -> Option<Moved> {
     parse(&std::fs::read_to_string(figures).ok()?)
 }
 
-/// Reads, merged, sectors read, time, writes, merged, sectors written, ...
+/// Parses the fields: reads, merged, sectors read, time, writes, merged, sectors written, ...
 fn parse(figures: &str) -> Option<Moved> {
     let mut sectors = figures.split_whitespace().skip(2).step_by(4);
     let mut next = || sectors.next()?.parse::<u64>().ok();

@@ -1,25 +1,25 @@
-//! How long a job will still take: what is left, at the pace of the later half of its time.
+//! How long a job will still take: the remaining work, at the pace of the later half of its time.
 //!
 //! Half of the time is long enough to even out the steps in which work gets done (a batch is
-//! copied, then synced), and forgets what was otherwise at the beginning. Pure code.
+//! copied, then synced), and leaves out the beginning, which may have been different. Pure code.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a file costs beside its bytes, in seconds: opening it, its times, its record. Where all
-/// files are alike the estimate does not depend on it.
+/// The cost of a file beside its bytes, in seconds: opening it, its times, its record. If all
+/// files are alike, the estimate does not depend on this.
 const FILE_SECS: f64 = 0.001;
 
-/// Shorter looks back than this see single steps.
+/// A shorter window would show single steps.
 const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// More points than this are thinned out.
+/// Beyond this number, points are thinned out.
 const POINTS_MAX: usize = 512;
 
-/// How far a job was at one moment.
+/// The progress of a job at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
-    /// Since the job began.
+    /// The time since the job began.
     pub at: Duration,
     pub bytes: u64,
     pub files: u64,
@@ -31,7 +31,7 @@ pub struct Pace {
     spacing: Duration,
 }
 
-/// What is still to be done.
+/// The remaining work.
 #[derive(Debug, Clone, Copy)]
 pub struct Left {
     pub bytes: u64,
@@ -44,7 +44,7 @@ impl Pace {
             point.bytes = point.bytes.max(last.bytes);
             point.files = point.files.max(last.files);
         }
-        // The newest point is always there; the others are at least `spacing` apart.
+        // The newest point always stays; the others are at least `spacing` apart.
         if let [.., a, b] = *self.points.make_contiguous()
             && b.at - a.at < self.spacing
         {
@@ -61,7 +61,7 @@ impl Pace {
         }
     }
 
-    /// Bytes per second.
+    /// The rate in bytes per second.
     pub fn rate(&self) -> f64 {
         self.window().map_or(0.0, |(a, b)| (b.bytes - a.bytes) as f64 / secs(a, b))
     }
@@ -70,7 +70,7 @@ impl Pace {
         let (a, b) = self.window()?;
         let (bytes, files) = ((b.bytes - a.bytes) as f64, (b.files - a.files) as f64);
         let per_file = FILE_SECS.min(secs(a, b) / files.max(1.0));
-        // Without bytes it is the files that take the time.
+        // In a window without bytes the files take the time.
         let (per_byte, per_file) = match bytes > 0.0 {
             true => ((secs(a, b) - per_file * files) / bytes, per_file),
             false => (0.0, secs(a, b) / files),
@@ -82,7 +82,7 @@ impl Pace {
     fn window(&self) -> Option<(Point, Point)> {
         let last = *self.points.back()?;
         let from = last.at.saturating_sub(WINDOW_MIN.max(last.at / 2));
-        // The job begins at zero, whether anybody looked then or not.
+        // The job begins at zero, even if no point was noted then.
         let first = match from {
             Duration::ZERO => Point::default(),
             _ => *self.points.iter().rev().find(|point| point.at <= from)?,
@@ -101,8 +101,8 @@ mod tests {
 
     const TOTAL: u64 = 10 << 30;
 
-    /// Runs a job whose bytes move as `moved` says; from its second quarter on each estimate must
-    /// be within 20 % of the truth, but for the `last` seconds.
+    /// Runs a job whose bytes move as `moved` says. From the second quarter of its time on, each estimate
+    /// must be within 20 % of the truth, except in the `last` seconds.
     fn check(name: &str, total: Duration, last: f64, moved: impl Fn(f64) -> f64) {
         let mut pace = Pace::default();
         let step = Duration::from_millis(200);
@@ -124,7 +124,7 @@ mod tests {
     fn the_estimate_is_within_a_fifth_from_the_second_quarter_on() {
         let total = Duration::from_secs(100);
         check("even", total, 1.0, |t| t / 100.0);
-        // Copied at twice the pace, then synced for as long: no estimate sees into a batch.
+        // Each batch is copied at twice the pace, then synced for as long: no estimate sees into a batch.
         check("batches", total, 6.0, |t| {
             let (n, part) = ((t / 2.0).floor(), (t / 2.0).fract());
             (n + (part * 2.0).min(1.0)) / 50.0

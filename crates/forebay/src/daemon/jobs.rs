@@ -1,6 +1,6 @@
-//! Long operations on behalf of a client: each runs in a thread of its own and can be watched and
-//! cancelled. At most [`RUNNING_MAX`] run at once and the last [`FINISHED_MAX`] are remembered, in
-//! the tier, too: what was unfinished when the daemon ended goes on with the next one.
+//! Long operations for clients: each runs in a thread of its own and can be watched and cancelled. At
+//! most [`RUNNING_MAX`] run at once, and the last [`FINISHED_MAX`] are remembered. The list is kept in
+//! the tier, too: the next daemon goes on with jobs that were unfinished when this one ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use super::saved::{self, Saved, SavedJob};
 use crate::moment::unix_secs;
 use crate::wire::{Job, JobKind, JobReport, JobState, NewJob};
 
-/// A job is a thread with buffers of its own; more at once would only share the same store.
+/// Each job has a thread and buffers; more jobs at once would only share the same store.
 const RUNNING_MAX: usize = 8;
 
-/// A client polls within seconds; this is for a person who looks later.
+/// A client polls within seconds; the list is for a person who looks later.
 const FINISHED_MAX: usize = 64;
 
-/// How often the pace of running jobs is measured.
+/// The pause between two measurements of running jobs.
 const MEASURE_EVERY: Duration = Duration::from_millis(200);
 
-/// How long jobs get to stop before the daemon ends without them.
+/// The time that jobs get to stop before the daemon ends without them.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Failures kept of a job that ended before the daemon was restarted.
+/// Failures that are kept of a job that ended before the daemon was restarted.
 const FAILURES_SAVED: usize = 100;
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub report: JobReport,
@@ -51,11 +51,11 @@ pub struct Jobs {
 struct Table {
     last_id: u64,
     entries: BTreeMap<u64, Entry>,
-    /// Where the list is kept; none in tests.
+    /// The folder of the list; `None` in tests.
     run: Option<Arc<Folder>>,
-    /// The daemon ends: what happens now is not the jobs' end.
+    /// The daemon is ending: a job that stops now has not ended, and the next daemon goes on with it.
     frozen: bool,
-    /// A thread measures.
+    /// A thread measures the pace.
     measured: bool,
 }
 
@@ -67,13 +67,13 @@ struct Entry {
     origin: Origin,
     pace: Pace,
     ended: Option<Box<Job>>,
-    /// A view was taken that tells how it ended ...
+    /// A view with the end was taken ...
     told: bool,
     /// ... and was sent.
     seen: bool,
 }
 
-/// Which daemon was asked for a job.
+/// The daemon that was asked for a job.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Origin {
     This,
@@ -81,8 +81,8 @@ pub enum Origin {
 }
 
 impl Jobs {
-    /// With what an earlier daemon left in `run`: what it had ended is remembered, what it had
-    /// not is returned, to be [resumed](Jobs::resume).
+    /// The jobs that an earlier daemon left in `run`: ended ones are remembered, unfinished ones are
+    /// returned, to be [resumed](Jobs::resume).
     pub fn load(run: Arc<Folder>) -> (Arc<Jobs>, Vec<SavedJob>) {
         let Saved { last_id, jobs } = saved::load(&run);
         let (ended, unfinished): (Vec<_>, Vec<_>) =
@@ -146,7 +146,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Measures the pace of the jobs while there are any.
+    /// Measures the pace of the jobs while some are running.
     fn measure(self: &Arc<Jobs>) {
         if std::mem::replace(&mut self.lock().measured, true) {
             return;
@@ -180,7 +180,7 @@ impl Jobs {
         Some(entry.view(id))
     }
 
-    /// To be called once the last view of a job has left for its client.
+    /// Must be called once the last view of a job has been sent to its client.
     pub fn mark_seen(&self, id: u64) {
         if let Some(entry) = self.lock().entries.get_mut(&id) {
             entry.seen = entry.told;
@@ -192,7 +192,7 @@ impl Jobs {
         self.lock().entries.iter().map(|(id, entry)| entry.view(*id)).collect()
     }
 
-    /// Asks a job to stop at its next safe point. False if there is none.
+    /// Asks a job to stop at its next safe point. False if there is no such job.
     pub fn cancel(&self, id: u64) -> bool {
         let table = self.lock();
         let entry = table.entries.get(&id);
@@ -202,8 +202,7 @@ impl Jobs {
         entry.is_some()
     }
 
-    /// Stops all but the unmounting one, without calling them ended: the next daemon goes on with
-    /// them.
+    /// Stops all jobs except unmounts, without recording an end: the next daemon goes on with them.
     pub fn freeze(&self) {
         let mut table = self.lock();
         table.frozen = true;
@@ -212,14 +211,14 @@ impl Jobs {
         drop(self.changed.wait_timeout_while(table, FREEZE_PATIENCE, busy));
     }
 
-    /// Waits until somebody has seen how a job ended, so that the daemon does not vanish under a
-    /// client that waits for its own unmount.
+    /// Waits until a client has seen how a job ended, so that the daemon does not vanish while a client
+    /// waits for its own unmount.
     pub fn wait_seen(&self, id: u64, patience: Duration) {
         let unseen = |table: &Table| table.entries.get(&id).is_some_and(|entry| !entry.seen);
         self.wait_while(patience, unseen);
     }
 
-    /// The same for all who wanted to unmount, of whom some may have gone.
+    /// Waits likewise for all clients that asked for an unmount; some of them may have gone.
     pub fn wait_all_seen(&self, patience: Duration) {
         let unseen = |entry: &Entry| entry.asked.kind == JobKind::Umount && !entry.seen;
         self.wait_while(patience, |table| table.entries.values().any(unseen));
@@ -233,7 +232,7 @@ impl Jobs {
     fn admit(&self, asked: NewJob, progress: Arc<Progress>) -> Result<u64> {
         let mut table = self.lock();
         let running = table.entries.values().filter(|entry| entry.ended.is_none()).count();
-        // Unmounting must not wait behind what it would end.
+        // An unmount must not wait for jobs that it would end.
         if running >= RUNNING_MAX && asked.kind != JobKind::Umount {
             let message = format!("{running} jobs are running, the most allowed; try again later");
             return Err(Error::new(Kind::Unavailable, message));
@@ -317,7 +316,7 @@ impl Entry {
         SavedJob { id, asked, started_unix_secs, ended }
     }
 
-    /// Whether the daemon must wait for it before it ends.
+    /// Whether the daemon must wait for the job before it ends.
     fn is_in_the_way(&self) -> bool {
         self.ended.is_none() && self.asked.kind != JobKind::Umount
     }
@@ -336,7 +335,7 @@ impl Entry {
         Job {
             state,
             eta_secs: None,
-            // What was copied and not synced when it ended is not done.
+            // The rate is that of finished bytes: bytes copied but not synced when the job ended do not count.
             rate_bytes_per_sec: (job.done_bytes as f64 / job.elapsed_secs.max(1e-3)) as u64,
             failures: Vec::new(),
             report: Some(outcome.report),

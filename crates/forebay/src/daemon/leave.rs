@@ -1,8 +1,8 @@
-//! How the daemon ends: asked by a client, by a signal, or because somebody unmounted. Dirty bytes
-//! are flushed unless told otherwise, and whatever stays dirty stays in the tier and is reported.
+//! The end of the daemon: a client asks for it, a signal does, or a user unmounts. Dirty bytes are flushed
+//! unless the client wants to keep them; bytes that stay dirty stay in the tier and are reported.
 //!
-//! One of them leaves at a time (`leaving`); a signal can cut a drain short (`drain`, `hurry`), and
-//! so does who leaves and keeps what is dirty: he waits behind no drain.
+//! One thread leaves at a time (`leaving`). A signal can cut its drain short (`drain`, `hurry`), and so can
+//! an unmount that keeps dirty bytes: it waits for no drain.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
@@ -19,17 +19,17 @@ use crate::mounts::users_of;
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{JobKind, JobReport, Leave, NewJob};
 
-/// How often a drain that nobody watches says in the log how far it is.
+/// The pause between two reports in the log about a drain.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// Programs that are named of those that use a mount.
+/// Programs that use the mount that are named.
 const USERS_NAMED: usize = 5;
 
-/// How often who wants to leave looks whether another has ended doing so.
+/// The pause between two tries for the turn to leave.
 const TURN_LOOK: Duration = Duration::from_millis(50);
 
 impl Daemon {
-    /// Starts the job that drains, unmounts and ends the daemon; it stays if it cannot.
+    /// Starts the job that drains, unmounts and ends the daemon; if it fails, the daemon stays.
     pub fn start_leave(self: &Arc<Daemon>, ask: &Leave) -> Result<u64> {
         let keep = if ask.keep_dirty { KeepDirty::Yes } else { KeepDirty::No };
         let timeout = ask.timeout_secs.map(|secs| Duration::from_secs_f64(secs.clamp(0.0, 1e9)));
@@ -55,7 +55,7 @@ impl Daemon {
         })
     }
 
-    /// Waits until no other leaves; `None` if the time is up or it is cancelled before.
+    /// Waits for the turn to leave; `None` if the time is up or the job is cancelled before.
     fn turn_in_time(
         &self,
         keep: KeepDirty,
@@ -76,7 +76,7 @@ impl Daemon {
         }
     }
 
-    /// The drain of who is leaving stops at its next safe point.
+    /// Stops the drain of the leaving thread at its next safe point.
     fn cut_short(&self) {
         if let Some(progress) = self.drain_slot().as_ref() {
             progress.cancel();
@@ -94,17 +94,17 @@ impl Daemon {
         self.cut_short();
     }
 
-    /// The kernel says that the mount is gone.
+    /// Waits until the kernel reports that the mount is gone.
     pub fn watch_session(&self) {
         if let Ok(mount) = self.mount() {
             mount.wait();
         }
         self.session_over.store(true, SeqCst);
-        // Nobody listens once the daemon has settled.
+        // The send fails once the daemon has settled; then the event does not matter.
         let _ = self.events.send(Event::SessionOver);
     }
 
-    /// Flushes what is dirty after somebody else unmounted, and ends.
+    /// Flushes dirty bytes after a user unmounted, and ends the daemon.
     pub fn leave_after_unmount(&self) {
         let _turn = self.turn();
         if self.engine_is_down() {
@@ -121,13 +121,13 @@ impl Daemon {
         if self.engine_is_down() {
             return;
         }
-        // Jobs end, well or not, before all is flushed.
+        // Jobs end, successfully or not, before all is flushed.
         let _held = self.engine.drain.keep_holds();
         if !self.hurry.load(SeqCst) {
             let progress = self.begin_drain();
             let report = logged(&progress, || self.engine.drain.flush(&[], &progress));
             log_failures(&report);
-            // By a signal, or by who keeps what is dirty: there is no second drain.
+            // A signal, or an unmount that keeps dirty bytes, cut the drain short: the shutdown does not flush.
             if progress.is_cancelled() {
                 self.hurry.store(true, SeqCst);
             }
@@ -139,7 +139,7 @@ impl Daemon {
         self.settled(None, exit_code);
     }
 
-    /// Drains, unmounts, shuts down. Until the unmount succeeded everything can be called off and
+    /// Drains, unmounts, shuts down. Until the unmount has succeeded, everything can be called off and
     /// the mount goes on serving.
     fn leave(
         &self,
@@ -173,7 +173,7 @@ impl Daemon {
         self.parting(keep, moved)
     }
 
-    /// Why a drain does not lead to an unmount.
+    /// The outcome of a drain after which the mount stays; `None` if the unmount can go on.
     fn called_off(&self, report: &Report, expired: bool) -> Option<Outcome> {
         let left = self.engine.ops.status();
         let (message, exit_code) = if expired {
@@ -200,7 +200,7 @@ impl Daemon {
         Some(Outcome { report, error: Some(message), exit_code })
     }
 
-    /// How an unmount that happened is reported.
+    /// The outcome of an unmount that succeeded.
     fn parting(&self, keep: KeepDirty, mut report: JobReport) -> Outcome {
         let left = self.engine.ops.status();
         report.left_dirty_files = Some(left.dirty_files);
@@ -247,7 +247,7 @@ impl Daemon {
         }
     }
 
-    /// Who asks may be on another node, and see nobody.
+    /// The error of a mount in use. It names the users: the caller may be on another node, and cannot see them.
     fn in_use(&self) -> String {
         let by = match users_of(&self.places.mountpoint, USERS_NAMED) {
             users if users.is_empty() => String::new(),
@@ -257,14 +257,14 @@ impl Daemon {
         format!("{at} is in use{by}: close what is open in it and try again")
     }
 
-    /// What is home is given back, so that the other members need not wait for this one.
+    /// Gives back claims without dirty bytes, so that the other members need not wait for this one.
     fn leave_cluster(&self) {
         if let Some(member) = &self.member {
             member.leave();
         }
     }
 
-    /// Shuts the engine down, saying in the log how it goes; returns the exit code.
+    /// Shuts the engine down and logs its progress; returns the exit code.
     fn shut_down_logged(&self) -> u8 {
         let hurry = self.hurry.load(SeqCst);
         let keep = if hurry { KeepDirty::Yes } else { KeepDirty::No };
@@ -298,18 +298,18 @@ impl Daemon {
 
     fn can_be_cut_short(&self, progress: &Arc<Progress>) {
         *self.drain_slot() = Some(progress.clone());
-        // A signal that came before the slot was filled must not be lost.
+        // A signal that came before the slot was filled must still cancel the drain.
         if self.hurry.load(SeqCst) {
             progress.cancel();
         }
     }
 
     fn settled(&self, job: Option<u64>, exit_code: u8) {
-        // The receiver lives as long as the process has something to settle.
+        // The receiver lives until everything is settled.
         let _ = self.events.send(Event::Settled { job, exit_code });
     }
 
-    /// It guards nothing but the turn: a panic of who was leaving must not keep the mount from being left.
+    /// The turn to leave. A panic in another thread's turn must not prevent the unmount, and the lock guards no data.
     #[track_caller]
     fn turn(&self) -> MutexGuard<'_, ()> {
         self.leaving.lock_anyway()
@@ -329,7 +329,7 @@ impl Daemon {
     }
 }
 
-/// What is said of so many files whose dirty bytes the tier could not make durable.
+/// The warning about files whose dirty bytes the tier could not make durable.
 fn perishes(files: usize) -> Option<String> {
     (files > 0).then(|| {
         format!(
@@ -340,16 +340,16 @@ fn perishes(files: usize) -> Option<String> {
     })
 }
 
-/// How firmly to unmount.
+/// How forcibly to unmount.
 #[derive(Clone, Copy)]
 enum Grip {
-    /// Not while something is open in the mount.
+    /// Fails while something is open in the mount.
     Polite,
-    /// The process is about to end, so the mount goes whatever is open.
+    /// The process is about to end, so the mount goes even if something is open in it.
     Last,
 }
 
-/// Somebody who wants to leave and keep what is dirty.
+/// An unmount under way that keeps dirty bytes.
 struct Keeper<'a>(&'a Daemon);
 
 impl Keeper<'_> {
@@ -365,7 +365,7 @@ impl Drop for Keeper<'_> {
     }
 }
 
-/// The drain of a job that leaves, which others can cut short while it lives.
+/// The drain of a job that leaves; other threads can cut it short while this value lives.
 struct DrainOf<'a>(&'a Daemon);
 
 impl DrainOf<'_> {
@@ -377,12 +377,12 @@ impl DrainOf<'_> {
 
 impl Drop for DrainOf<'_> {
     fn drop(&mut self) {
-        // Also while unwinding.
+        // `lock_anyway`: this also runs while unwinding.
         *self.0.drain.lock_anyway() = None;
     }
 }
 
-/// Runs `work`, cancelling it at the deadline; tells whether that happened.
+/// Runs `work` and cancels it at the deadline; returns whether it was cancelled.
 pub fn with_deadline<T>(
     deadline: Option<Instant>,
     progress: &Progress,
@@ -407,7 +407,7 @@ pub fn with_deadline<T>(
     (result, expired.into_inner())
 }
 
-/// Runs `work` while the log says now and then how far it is.
+/// Runs `work` and logs its progress now and then.
 fn logged<T>(progress: &Progress, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let (done, over) = mpsc::channel::<()>();

@@ -1,6 +1,6 @@
-//! Where the daemon's events go. A log file is bounded: at [`FILE_MAX`] it becomes `NAME.1` and a
-//! new one begins. It is a file of our own ([`Folder`]), and an event is one line of it, whatever
-//! names are in it.
+//! The daemon's log. A log file is bounded: at [`FILE_MAX`] it becomes `NAME.1` and a new one begins. It
+//! is opened as a file of the daemon's own ([`Folder`]), and an event is one line of it, whatever
+//! characters are in its names.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,15 +19,15 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::config::LogSettings;
 use crate::ui::plain::{self, Plain};
 
-/// With the one before it at most 32 MiB: weeks of a healthy daemon.
+/// With the previous file at most 32 MiB: weeks of a healthy daemon.
 const FILE_MAX: u64 = 16 << 20;
 
-/// Whose standard error is.
+/// The use of standard error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stderr {
-    /// Somebody may read it.
+    /// A person may read it.
     Read,
-    /// Nobody reads it: what a dying process says there goes into the log file.
+    /// No one reads it: the last words of a dying process go into the log file.
     Unread,
 }
 
@@ -38,7 +38,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The file that a user named. No link on the way there is somebody else's.
+    /// The file that a user named. No other user may have made a link on its path.
     pub fn named(path: &Path) -> Result<Place> {
         let unfit = |e: Error| usage(path).with_source(e);
         let end = way::walk(path, Demand::OwnLinks).map_err(unfit)?;
@@ -53,7 +53,7 @@ fn usage(path: &Path) -> Error {
     Error::new(Kind::Usage, message)
 }
 
-/// Starts logging to a file, or to standard error where there is none. Panics go there too.
+/// Starts logging to a file, or to standard error without a file. Panics are logged, too.
 pub fn start(settings: &LogSettings, file: Option<Place>, stderr: Stderr) -> Result<()> {
     match file {
         Some(place) => subscribe(settings, Rotating::open(place, stderr)?),
@@ -81,7 +81,7 @@ where
     };
 }
 
-/// Makes each event, which is handed over as a whole, one line that commands no terminal.
+/// Turns each event, which arrives as a whole, into one line without control characters.
 struct OneLine<W> {
     escape: fn(&str) -> String,
     writer: W,
@@ -137,7 +137,7 @@ fn append(place: &Place, stderr: Stderr) -> io::Result<(File, u64)> {
     Ok((file, len))
 }
 
-/// A process that runs out of memory or of stack says so on standard error, and nowhere else.
+/// Makes the file standard error: a process that runs out of memory or of stack reports it only there.
 fn becomes_stderr(file: &File) -> io::Result<()> {
     // SAFETY: the file is open, and no Rust value owns the descriptor of standard error.
     match unsafe { libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO) } {
@@ -150,8 +150,8 @@ impl<'r> MakeWriter<'r> for Rotating {
     type Writer = Line<'r>;
 
     fn make_writer(&'r self) -> Line<'r> {
-        // What a panic leaves is a file that is open, and a length that is at most a line off. Without a log nobody would hear of
-        // the panic.
+        // After a panic the file is still open, and its length at most a line off. Without the log no one would
+        // learn of the panic.
         Line { log: self, open: self.open.lock_anyway() }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
     }
 
-    /// The log of root's daemon must not become a way to write to files of root's.
+    /// The log of root's daemon must not become a way to write to other files of root's.
     #[test]
     fn a_log_that_is_no_file_of_our_own_is_refused_as_a_wrong_setting() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! The mark of a store that members share, `.forebay/id` at its root: which store it is, and in which registry
-//! its members agree. No mount shows it: there the mount has a directory of its own. A mount without that
-//! registry could not see what others hold, and is refused.
+//! The mark of a store that members share, `.forebay/id` at its root: the store's number, and the registry in
+//! which its members agree. No mount shows the mark: `.forebay` in a mount is a virtual directory. A mount without
+//! that registry could not see the claims of other members, and is refused.
 //!
-//! Users write to the directories in which marks are looked for, and root looks.
+//! Users can write to the directories in which root looks for marks.
 //!
-//! - M1: no name is resolved through a link, and nothing is opened that is no regular file.
-//! - M2: a mark counts if root, whoever mounts, or the owner of the directory has put it there; the owner's
-//!   does not where everybody can make names (a sticky directory, as `/tmp` is one).
+//! - M1: no name is resolved through a link, and only regular files are opened.
+//! - M2: a mark counts if root, the mounting user, or the owner of the directory has made it; the owner's
+//!   does not count where every user can make names (a sticky directory, such as `/tmp`).
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,20 +22,20 @@ use serde::{Deserialize, Serialize};
 pub const DIR: &str = ".forebay";
 pub const NAME: &str = "id";
 
-/// A mark has some hundred bytes.
+/// A mark has a few hundred bytes.
 const BYTES_MAX: u64 = 4096;
 
 const LOOK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Which store it is.
+/// The identity of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub store: String,
-    /// The cluster of the registry, as that names itself, and below which prefix of it.
+    /// The cluster of the registry, as the registry names itself, and the members' prefix in it.
     pub registry: String,
 }
 
-/// The root of a store: its directory as it was opened, and by what path, for messages.
+/// The root of a store: its opened directory, and its path for messages.
 #[derive(Clone, Copy)]
 pub struct Root<'a> {
     pub dir: BorrowedFd<'a>,
@@ -43,7 +43,7 @@ pub struct Root<'a> {
 }
 
 struct Found {
-    /// What has the mark: the directory itself, or one above.
+    /// The directory with the mark: the root itself, or one above.
     at: PathBuf,
     is_own: bool,
     mark: Mark,
@@ -53,11 +53,11 @@ fn mark_at(root: &Path) -> PathBuf {
     root.join(DIR).join(NAME)
 }
 
-/// Refuses to write to a store whose members agree in a registry that this mount has not.
+/// Refuses a mount without a registry if the members of its store agree in one.
 ///
 /// # Errors
 ///
-/// [`Kind::Usage`], with what to give.
+/// [`Kind::Usage`], with the option to give.
 pub fn refuse_alone(root: Root<'_>) -> Result<()> {
     let Some(Found { at, mark, .. }) = find(root)? else { return Ok(()) };
     let shared = if at == root.path { "this store".into() } else { at.display().to_string() };
@@ -72,7 +72,7 @@ pub fn refuse_alone(root: Root<'_>) -> Result<()> {
     ))
 }
 
-/// The mark of the store, made if there is none.
+/// The mark of the store, which is made if there is none.
 pub fn of(root: Root<'_>, registry: &dyn Registry, prefix: &str) -> Result<Mark> {
     let cluster = format!("{}/{prefix}", registry.cluster()?.cluster);
     let shown = root.path.display();
@@ -97,7 +97,7 @@ pub fn of(root: Root<'_>, registry: &dyn Registry, prefix: &str) -> Result<Mark>
     let mark = Mark { store: number()?, registry: cluster };
     match make(root, &mark)? {
         true => Ok(mark),
-        // Another was first.
+        // Another member has made the mark first.
         false => match find(root)? {
             Some(Found { is_own: true, mark, .. }) => Ok(mark),
             _ => Err(strange(root)),
@@ -115,7 +115,7 @@ fn strange(root: Root<'_>) -> Error {
     Error::new(Kind::Usage, what)
 }
 
-/// The mark that holds for a directory: its own, or that of one above on the same file system.
+/// The mark that holds for a directory: its own, or that of a directory above on the same file system.
 fn find(root: Root<'_>) -> Result<Option<Found>> {
     let failed = |e: Errno| Error::os(e.raw_os_error(), root.path.display().to_string());
     let mut dir = fs::openat(root.dir, ".", LOOK, Mode::empty()).map_err(failed)?;
@@ -169,7 +169,7 @@ fn mark_in(dir: &OwnedFd, of: &Stat, shown: impl Fn() -> PathBuf) -> Result<Opti
     })
 }
 
-/// M1: nothing is done to what has the name, and a link is opened as one.
+/// Opens a name in a directory (M1): links are not followed, and opening has no side effects.
 fn look(dir: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<Option<OwnedFd>> {
     match fs::openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty()) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -177,7 +177,7 @@ fn look(dir: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<Option<O
     }
 }
 
-/// M2, of what lies in `dir`.
+/// Whether a file in `dir` counts (M2).
 fn counts(found: &Stat, dir: &Stat) -> bool {
     const EVERYBODYS: Mode = Mode::SVTX.union(Mode::WOTH);
     let owns = found.st_uid == dir.st_uid;
@@ -185,7 +185,7 @@ fn counts(found: &Stat, dir: &Stat) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&found.st_uid) || (owns && !everybodys)
 }
 
-/// Whether it was made: another may have been first.
+/// Makes the mark; false if another member was first.
 fn make(root: Root<'_>, mark: &Mark) -> Result<bool> {
     let failed = |e: std::io::Error| Error::io(e, mark_at(root.path).display().to_string());
     let refused = |e: Errno| failed(e.into());
@@ -202,7 +202,7 @@ fn make(root: Root<'_>, mark: &Mark) -> Result<bool> {
     if !counts(&stat(folder.as_fd())?, &stat(root.dir)?) {
         return Err(strange(root));
     }
-    // Whole or not at all, and never over another's: written aside, then linked.
+    // The mark appears as a whole and never replaces another: it is written under another name, then linked.
     let aside = format!("{NAME}.{}", mark.store);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = fs::openat(&folder, &aside, flags, Mode::from_raw_mode(0o644)).map_err(refused)?;
@@ -220,7 +220,7 @@ fn make(root: Root<'_>, mark: &Mark) -> Result<bool> {
     }
 }
 
-/// 128 random bits.
+/// A random number of 128 bits.
 fn number() -> Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// M1. Method: whatever a user can put in the place of the mark or of its directory.
+    /// M1. Method: everything that a user can put in the place of the mark or of its directory.
     #[test]
     fn what_is_no_file_is_neither_followed_nor_waited_for() {
         let bed = Bed::new();
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(files::read_dir(elsewhere.join("dir")).unwrap().count(), 0, "nothing is made");
     }
 
-    /// M2. Method: the directory and the mark in it are given to this one and that.
+    /// M2. Method: the directory and its mark are given to various users.
     #[test]
     fn a_mark_counts_if_root_or_the_owner_of_the_directory_made_it() {
         if !rustix::process::geteuid().is_root() {

@@ -18,12 +18,12 @@ use crate::registry_problems::problems_of;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Counters that are told with labels.
+/// Counters that are reported with labels.
 const LABELED: [&str; 2] = ["read_", "write_"];
 const LABELED_WHAT: [&str; 5] = ["requests", "hits", "partial_hits", "misses", "new"];
 
 impl Daemon {
-    /// The door on TCP: it tells the metrics and takes no orders.
+    /// Answers on the TCP port, which serves the metrics alone.
     pub fn answer_metrics(&self, request: &Request) -> Reply {
         match (request.method.as_str(), request.path.as_str()) {
             ("GET", "/metrics") => Reply::text(CONTENT_TYPE, self.metrics()),
@@ -89,13 +89,13 @@ impl Daemon {
     }
 }
 
-/// The text, as far as it is written.
+/// The text so far.
 struct Page {
     text: String,
     mountpoint: String,
 }
 
-/// Of counters that have a unit, the base unit and how many of theirs are one of it.
+/// The suffix of counters in microseconds, the suffix of the metric in seconds, and the factor between them.
 const MICROSECONDS: (&str, &str, f64) = ("_us", "_seconds", 1e6);
 
 impl Page {

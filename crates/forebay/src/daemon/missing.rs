@@ -1,5 +1,5 @@
-//! What is not home yet, of all members: which files the registry knows, and their bytes and ages from those who
-//! have them. Of a dead member its partners are asked, who have copies.
+//! The files of all members that are not on the store: the registry knows their names, and the members that have
+//! the bytes know sizes and ages. For a dead member, its partners answer, which have copies.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::Daemon;
 use crate::moment::unix_secs;
 use crate::wire::MissingFile;
 
-/// Paths in one question to another member, and the bytes of their text: both are within what a question and its
-/// answer may have.
+/// The limits of one request to another member, in paths and in bytes of their text: with these the request and its
+/// answer are within the limits of the connection.
 const PATHS_MAX: usize = 2000;
 const TEXT_MAX: usize = 256 << 10;
 
-/// Body of `GET /v1/held`: bytes of these files that are newer than the store's, of a member that the asked one
-/// is, or has copies of.
+/// Body of `GET /v1/held`: asks for the bytes of these files that are newer than the store's. `of` is the asked
+/// member, or a member of which it has copies.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
@@ -27,7 +27,7 @@ pub struct Asked {
     paths: Vec<String>,
 }
 
-/// Of a file that is held.
+/// The bytes of a file that a member holds.
 #[derive(Clone, Serialize, Deserialize)]
 struct Held {
     bytes: u64,
@@ -56,7 +56,7 @@ impl Daemon {
         Ok(held.collect())
     }
 
-    /// A copy is as old as the last change that it has.
+    /// Copies that are kept for `home`. A copy is as old as the last change that it has.
     fn copies_of(&self, home: &str) -> ByPath {
         let now = unix_secs();
         let copies = self.engine.copies.list(home).into_iter();
@@ -84,7 +84,7 @@ impl Daemon {
                     Some((by, held)) => (Some(by.clone()), held.get(&file.path).cloned()),
                     None => (None, None),
                 };
-                // Its own member knows of nothing newer there; a partner may never have been told.
+                // Without an entry the file's own member has nothing newer than the store; a partner may not know.
                 let is_home = said_by.as_ref() == Some(&home);
                 let bytes = held.as_ref().map(|held| held.bytes).or(is_home.then_some(0));
                 MissingFile { file, bytes, age_secs: held.and_then(|held| held.age_secs), said_by }
@@ -94,7 +94,7 @@ impl Daemon {
         Ok(json!(files))
     }
 
-    /// What the first says who has the bytes of a member, and answers.
+    /// The first of a member and its partners that answers, with its answer.
     fn known(
         &self,
         member: &Member,

@@ -1,4 +1,4 @@
-//! The daemon: what is assembled for a mount, what it answers, how it leaves.
+//! The daemon: its assembly for a mount, its answers, its end.
 
 mod api;
 mod attach;
@@ -58,26 +58,26 @@ use stack::{Stack, Users};
 
 pub use stack::{Pace, Trial, open as open_store};
 
-/// A client that waits for the end of its unmount polls more often than this, on a busy machine
-/// too: if it finds nobody, it cannot tell how the unmount ended.
+/// A client that waits for the end of its unmount polls more often than this, even on a busy machine:
+/// if the daemon is gone by then, the client cannot tell how the unmount ended.
 const FAREWELL: Duration = Duration::from_secs(15);
 
-/// Those whose unmount made room for another poll as often, if they are still there.
+/// Clients whose unmount was cut short for another one poll as often, if they are still there.
 const FAREWELL_TO_OTHERS: Duration = Duration::from_secs(2);
 
 const LOG: &str = "forebay.log";
 
-/// What a daemon that never served has left in its directory of a tier. Not what it has seen of a registry: that was told of
-/// the tier then, which a node's name belongs to and which stays.
+/// Files that a daemon that never served leaves in its directory of a tier. The file about the registry is not among
+/// them: it says which registry a node's name belongs to, and stays.
 const OF_DAEMON: [&str; 3] = [LOG, Tier::SOCKET, saved::JOBS];
 
-/// Everything a mount needs to know, checked.
+/// The checked plan of a mount.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub places: Places,
     pub settings: Settings,
     pub trial: Trial,
-    /// What the backing store must be, if somebody looked at it before.
+    /// The identity that the backing store must have, if a caller has looked at it before.
     pub identity: Option<String>,
 }
 
@@ -89,7 +89,7 @@ struct Daemon {
     meter: Arc<Meter>,
     mount: OnceLock<Mount>,
     places: Places,
-    /// Where the socket, the log and what a restart must know are.
+    /// The folder of the socket, the log and the state that a restart needs.
     run: Arc<Folder>,
     settings: Settings,
     started: Instant,
@@ -98,36 +98,36 @@ struct Daemon {
     device: Device,
     registry: registry::Found,
     events: Sender<Event>,
-    /// A detach is under way.
+    /// Whether a detach is under way.
     detaching: Arc<AtomicBool>,
-    /// Held by whoever brings the daemon to its end; only one does at a time.
+    /// Held by the thread that ends the daemon: one at a time.
     leaving: Mutex<()>,
-    /// What the one who is leaving waits for, so that a signal, or who keeps what is dirty, can cut
-    /// it short.
+    /// The drain of the leaving thread, so that a signal, or an unmount that keeps dirty bytes, can cut it
+    /// short.
     drain: Mutex<Option<Arc<Progress>>>,
-    /// So many want to leave and keep what is dirty.
+    /// The number of unmounts under way that keep dirty bytes.
     keepers: AtomicU32,
-    /// A second signal came: keep what is dirty and go.
+    /// A second signal came: keep dirty bytes and end.
     hurry: AtomicBool,
-    /// The kernel ended the session, whoever asked it to.
+    /// The kernel ended the session, for whatever reason.
     session_over: AtomicBool,
-    /// The engine is shut down: nothing is left to be done but to end.
+    /// The engine is shut down: only the process has to end.
     engine_down: AtomicBool,
 }
 
 enum Event {
     Signal(i32),
-    /// The kernel ended the session: somebody unmounted.
+    /// The kernel ended the session: a user unmounted.
     SessionOver,
-    /// All is settled; the job that did it, if it was one, and the exit code.
+    /// Everything is settled; the job that ended the daemon, if it was a job, and the exit code.
     Settled {
         job: Option<u64>,
         exit_code: u8,
     },
 }
 
-/// Serves a mount until it is unmounted; returns the exit code. `ready` learns that it serves, or
-/// why it does not.
+/// Serves a mount until it is unmounted; returns the exit code. `ready` is told that the daemon serves,
+/// or why it does not.
 pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
     let blocked = Blocked::new();
     let (events, inbox) = mpsc::channel();
@@ -182,7 +182,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     daemon.map_err(|error| Made::undo(made, error, &OF_DAEMON))
 }
 
-/// From the tier on.
+/// Assembles the daemon once the tier is open.
 fn begin(
     tier: Tier,
     stack: Stack,
@@ -195,9 +195,9 @@ fn begin(
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
-    // What cannot be read joins nobody: others may have copies of what was in it, and take its place.
+    // The contents are read before the mount joins: for a tier that cannot be read, partners with copies take over.
     let contents = Contents::read(tier)?;
-    // What is this mount's is known before anything of the tier is brought home, or its names made again.
+    // The member's claims are known before anything of the tier is flushed, or its names are made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
         cluster::join(root, cluster, (&run, uuid, contents.memory()), key)
@@ -259,18 +259,18 @@ fn begin(
     Ok(daemon)
 }
 
-/// What jobs that have not ended in a tier are to publish last.
+/// The files that unfinished jobs of a tier are to publish last.
 pub fn held_in(tier: &Tier) -> Vec<(Vec<PathBuf>, Pattern)> {
     held(&Jobs::load(tier.run()).1)
 }
 
-/// What the drain is to leave alone for the sake of unfinished jobs.
+/// The files that the drain must not flush because unfinished jobs hold them back.
 fn held(unfinished: &[SavedJob]) -> Vec<(Vec<PathBuf>, Pattern)> {
     let orders = unfinished.iter().filter_map(|job| api::order(&job.asked).ok());
     orders.filter_map(|order| Some((order.scope, order.last?))).collect()
 }
 
-/// Before this the errors went to the parent; from here on they have a file.
+/// Starts the log. Until then the parent process gets the errors; from then on the log file does.
 fn start_log(settings: &Settings, run: &Arc<Folder>, background: bool) -> Result<()> {
     let file = match &settings.log.file {
         Some(path) => Some(log::Place::named(path)?),
@@ -311,8 +311,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Nobody watches what a passthrough writer does: where sizes are fixed he could change them,
-    /// and a large image that he opens would be dirty from end to end.
+    /// The passthrough mode. On a store with fixed sizes it is off: the daemon does not see the writes of a
+    /// passthrough writer, which could change sizes, and a large image would be dirty from end to end.
     fn passthrough(&self, backing: &dyn BackingStore) -> Passthrough {
         match backing.sizes() {
             Sizes::Fixed if !self.settings.engine.read_only => Passthrough::Off,
@@ -320,13 +320,13 @@ impl Daemon {
         }
     }
 
-    /// Absent in the moment between the opening of the control socket and the mount.
+    /// The mount; an error in the moment between the opening of the control socket and the mount.
     fn mount(&self) -> Result<&Mount> {
         let early = || Error::new(Kind::Unavailable, "not serving yet; try again");
         self.mount.get().ok_or_else(early)
     }
 
-    /// What whoever mounts should know about the tier they mounted.
+    /// Notes about the tier for the user who mounts.
     fn notes(&self) -> Vec<String> {
         let found = self.engine.recovery();
         let mut notes = Vec::new();
@@ -398,8 +398,8 @@ impl Daemon {
     }
 }
 
-/// Every cached file in use costs a descriptor; the default soft limit of 1024 is for programs
-/// that select().
+/// Raises the soft limit: every cached file in use costs a descriptor, and the default limit of 1024 is
+/// for programs that use select().
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -409,8 +409,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// A limit of the shell's is for what that shell writes, not for what all programs here do. Where it
-/// cannot be lifted, writing beyond it fails with EFBIG instead of ending the process.
+/// Lifts the file size limit: a shell's limit is for its own writes, not for those of all programs in the
+/// mount. If it cannot be lifted, a write beyond it fails with EFBIG instead of ending the process.
 pub fn lift_file_size_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     signals::ignore_file_size();

@@ -1,4 +1,4 @@
-//! What the daemons of a store's members do for each other.
+//! The services that the daemons of a store's members do for each other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -16,19 +16,19 @@ use super::Daemon;
 use super::jobs::Outcome;
 use crate::wire::{Job, JobFailure, JobKind, JobState, MemberView, NewJob};
 
-/// How often a job on another node is looked at.
+/// The pause between two polls of a job on another node.
 const POLL: Duration = Duration::from_millis(200);
 
-/// A member that does not answer so many looks in a row is left alone.
+/// After this number of polls in a row without an answer, the member is given up.
 const POLLS_MISSED: u32 = 25;
 
-/// So many drains that members began are remembered; a daemon leaves once.
+/// The number of members' drains that are remembered; a daemon leaves only once.
 const DRAINS_MAX: usize = 16;
 
-/// Where other members' questions to a daemon arrive.
+/// Answers other members' requests to this daemon.
 pub struct TheDesk {
     daemon: Weak<Daemon>,
-    /// Jobs by which members had this one leave: those they may watch and cancel, and no other unmount.
+    /// Jobs by which members drain this one: members may watch and cancel these, and no other unmount.
     drains: Mutex<VecDeque<u64>>,
 }
 
@@ -47,7 +47,7 @@ impl TheDesk {
         id.parse().ok().filter(|id| self.drains().contains(id))
     }
 
-    /// Remembers what a member began.
+    /// Remembers a drain that a member began.
     fn began(&self, answer: &Value) {
         let mut drains = self.drains();
         drains.extend(answer["id"].as_u64());
@@ -57,7 +57,7 @@ impl TheDesk {
     }
 }
 
-/// Flushes all, and leaves only if nobody is put out by it.
+/// Whether an unmount flushes everything, and fails while programs use the mount.
 fn is_orderly(body: &Value) -> bool {
     let is_off = |key: &str| body[key].is_null() || body[key] == false;
     is_off("keep_dirty") && is_off("lazy")
@@ -87,7 +87,7 @@ impl Desk for TheDesk {
         let (status, answer) = daemon.say(method, path, body);
         match (method, parts.as_slice()) {
             ("POST", ["v1", "umount"]) => self.began(&answer),
-            // Of one that has ended it says that the end was seen.
+            // For an ended job, DELETE says that the member has seen the end.
             ("DELETE", ["v1", "jobs", id]) => {
                 self.is_drain(id).into_iter().for_each(|id| daemon.jobs.mark_seen(id));
             }
@@ -97,7 +97,7 @@ impl Desk for TheDesk {
     }
 }
 
-/// A job that all members do, each for itself.
+/// A job that all members do, each on its own node.
 pub struct Spread {
     member: Arc<Member>,
     body: Value,
@@ -105,7 +105,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Has all other members begin.
+    /// Starts the job on all other members.
     fn begin(mut self) -> Spread {
         let (member, body) = (&self.member, &self.body);
         let asked = each(member.others(), |name| {
@@ -116,7 +116,7 @@ impl Spread {
         self
     }
 
-    /// Waits until all have ended; what they could not do is added.
+    /// Waits until the job has ended on all members, and adds their failures to the outcome.
     fn finish(self, progress: &Progress, outcome: &mut Outcome) {
         let Spread { member, others, .. } = self;
         let missed = |name: &str, error: &Error| JobFailure {
@@ -143,7 +143,7 @@ impl Spread {
     }
 }
 
-/// Asks all at once, and keeps their order.
+/// Asks all members at once; the answers keep the order of the names.
 fn each<T: Send>(names: Vec<String>, ask: impl Fn(&str) -> T + Sync) -> Vec<(String, T)> {
     thread::scope(|scope| {
         let ask = &ask;
@@ -159,7 +159,7 @@ fn each<T: Send>(names: Vec<String>, ask: impl Fn(&str) -> T + Sync) -> Vec<(Str
     })
 }
 
-/// Until a job on another member has ended; it is cancelled with ours. `see` is told how far it is.
+/// Waits for a job on another member, which is cancelled with this one. `see` gets each view of it.
 pub fn wait(
     member: &Member,
     name: &str,
@@ -194,7 +194,7 @@ pub fn wait(
 }
 
 impl Daemon {
-    /// Who else does a job, if all nodes are to.
+    /// The other members that do a job, if it is for all nodes.
     pub fn spread(&self, asked: &NewJob) -> Result<Option<Spread>> {
         if !asked.all_nodes {
             return Ok(None);
@@ -207,7 +207,7 @@ impl Daemon {
         Ok(Some(Spread { member: self.one_of_many()?.clone(), body, others: Vec::new() }))
     }
 
-    /// All members of the store, with what the daemons of those that are alive say of themselves.
+    /// All members of the store, with the status of those that are alive.
     pub fn cluster_json(&self) -> Result<Value> {
         let member = self.one_of_many()?;
         let overview = member.overview()?;
@@ -224,7 +224,7 @@ impl Daemon {
         Ok(view)
     }
 
-    /// What `forebay top` shows, of all members that are alive.
+    /// The figures of `forebay top`, of all members that are alive.
     pub fn cluster_top_json(&self) -> Result<Value> {
         let member = self.one_of_many()?;
         let tops =
@@ -238,7 +238,7 @@ impl Daemon {
     }
 }
 
-/// Runs `work`, here and, if it is spread, on all other members.
+/// Runs `work` here and, for a spread job, on all other members.
 pub fn everywhere(
     spread: Option<Spread>,
     progress: &Progress,

@@ -1,4 +1,4 @@
-//! The three directories of a mount and what must hold between them before anything is touched.
+//! The three directories of a mount, and the checks of them before anything is changed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl Places {
         let mounts = Mounts::read()?;
         let places = Places {
             backing: backing_store(backing, &mounts)?,
-            // First by mountinfo alone: a dead mount there answers no system call.
+            // Checked by mountinfo alone at first: system calls on a dead mount there would fail.
             mountpoint: mountpoint_dir(mountpoint, &mounts)?,
             tier: tier_dir(tier, &mounts)?,
         };
@@ -39,13 +39,13 @@ impl Places {
         Ok(places)
     }
 
-    /// Whether the mount lies over its own backing directory. That is reached by a descriptor taken
-    /// before, and by nobody else while the mount is there.
+    /// Whether the mount lies over its own backing directory. Then the daemon reaches the directory by a
+    /// descriptor opened before, and no other program can while the mount is there.
     fn covers(&self) -> bool {
         self.backing == self.mountpoint
     }
 
-    /// Programs would be told that they may write, and nothing of it could ever be flushed.
+    /// Refuses a backing store that is mounted read-only: programs could write, but nothing could be flushed.
     pub fn require_writable(&self) -> Result<()> {
         let backing = self.backing.display();
         let found = rustix::fs::statvfs(&self.backing)
@@ -59,7 +59,7 @@ impl Places {
         }
     }
 
-    /// fusermount3 opens it with the rights of whoever mounts.
+    /// Checks that /dev/fuse can be opened: fusermount3 opens it with the rights of the mounting user.
     pub fn require_fuse() -> Result<()> {
         use rustix::fs::Access;
         let remedy = match rustix::fs::access(FUSE, Access::READ_OK | Access::WRITE_OK) {
@@ -68,7 +68,7 @@ impl Places {
             Err(Errno::ACCESS) => {
                 "have root give you access to it, with chmod 0666 /dev/fuse, or mount for you"
             }
-            // Opening it tells.
+            // The real open reports other errors.
             Err(_) => return Ok(()),
         };
         Err(usage(format!(
@@ -77,7 +77,7 @@ impl Places {
     }
 
     fn check_apart(&self) -> Result<()> {
-        // A link to a file is kept in its path; what it points to must be apart as well.
+        // The path of a link to a file keeps the link, so its target must be apart, too.
         let backing = self.backing.canonicalize().unwrap_or_else(|_| self.backing.clone());
         let named = [
             ("the backing store", &backing),
@@ -102,9 +102,9 @@ impl Places {
     }
 }
 
-/// A directory, or one file or device. Of the latter the last name is kept as typed, link or not:
-/// it is the name of the file in the mount, and links like those in /dev/disk/by-id outlast the
-/// names they point to.
+/// A directory, or one file or device. The last name of a file or device is kept as typed, even if it is
+/// a link: it becomes the file's name in the mount, and links like those in /dev/disk/by-id outlast the
+/// names that they point to.
 fn backing_store(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
     refuse_inside("backing store", path, mounts)?;
     if path.is_dir() {
@@ -178,7 +178,7 @@ fn check_empty(mountpoint: &Path) -> Result<()> {
     }
 }
 
-/// The superblock and the control socket's answers name these two, in JSON.
+/// Refuses a path that is not UTF-8: the superblock and the control socket name it in JSON.
 fn require_utf8(what: &str, path: &Path) -> Result<()> {
     match path.to_str() {
         Some(_) => Ok(()),

@@ -1,8 +1,8 @@
-//! Statistics over time: readings of all counters, kept for the last hour, and the difference of
-//! two as what happened in between.
+//! Statistics over time: readings of all counters, kept for the last hour. The difference of two
+//! readings is what happened between them.
 //!
-//! Nothing is ever set back: a reset remembers a reading, and windows are differences to the one
-//! that is about as old. So a counter that Prometheus reads never falls.
+//! Counters are never set back: a reset remembers a reading, and a window is the difference to a
+//! reading of about its age. So a counter that Prometheus reads never falls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ pub type Ops = BTreeMap<&'static str, OpCounts>;
 #[derive(Debug, Clone)]
 pub struct Reading {
     pub at: Instant,
-    /// Over which they were counted.
+    /// The time over which they were counted.
     pub span: Duration,
     pub counters: BTreeMap<&'static str, u64>,
     pub fuse: Ops,
     pub tier: Ops,
     pub backing: Ops,
-    /// Of each rule, reads and writes.
+    /// The reads and writes of each rule.
     pub rules: BTreeMap<String, [Requests; 2]>,
 }
 
@@ -40,10 +40,10 @@ pub const WINDOWS: [Window; 3] = [
     Window { name: "1h", len: Duration::from_secs(3600) },
 ];
 
-/// How often a reading is taken.
+/// The pause between two readings.
 pub const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// A reading is kept in each ring whose spacing has passed; a ring covers its window.
+/// Each ring keeps a reading when its spacing has passed; a ring covers its window.
 const RINGS: [(Duration, usize); 3] =
     [(READ_EVERY, 14), (Duration::from_secs(30), 12), (Duration::from_secs(300), 14)];
 
@@ -71,7 +71,7 @@ impl History {
     pub fn keep(&self, reading: &Reading) {
         let mut kept = self.kept();
         for (ring, (spacing, len)) in kept.rings.iter_mut().zip(RINGS) {
-            // A tick that comes a little early must not skip its turn.
+            // A tick that comes a little early still counts, so that its slot is not skipped.
             let due = |last: &Reading| reading.at - last.at + READ_EVERY / 2 >= spacing;
             if ring.back().is_none_or(due) {
                 ring.push_back(reading.clone());
@@ -88,7 +88,7 @@ impl History {
         self.kept().reset.as_ref().map(|reset| now.since(reset))
     }
 
-    /// What happened in the window; since the mount if that is shorter.
+    /// The activity in the window; since the mount if that is shorter.
     pub fn window(&self, window: &Window, now: &Reading) -> Reading {
         if now.span <= window.len {
             return now.clone();
@@ -98,7 +98,7 @@ impl History {
         let slack = READ_EVERY / 2;
         let old_enough = |reading: &&Reading| age(reading) + slack >= window.len;
         let all = || kept.rings.iter().flatten();
-        // The youngest that covers it; lacking that, the oldest there is.
+        // The youngest reading that covers the window; otherwise the oldest reading.
         let found = all()
             .filter(old_enough)
             .min_by_key(|reading| age(reading))
@@ -221,7 +221,7 @@ mod tests {
         let at = start + Duration::from_secs(secs);
         let counters = [("write_bytes", secs * 10), ("read_bypass_full", secs)].into();
         let (fuse, tier, backing) = Default::default();
-        // The rule was taken away and added again after an hour.
+        // The rule was removed and added again after an hour.
         let total = if secs < 3600 { secs * 3 } else { secs - 3600 };
         let rules = [("logs".into(), [Requests { total, ..Requests::default() }; 2])].into();
         Reading { at, span: at - start, counters, fuse, tier, backing, rules }

@@ -1,4 +1,4 @@
-//! What the registry says of itself, looked at now and then: said in the log once, and told to whoever collects metrics.
+//! The health of the registry, checked now and then: each problem is logged once, and the metrics have it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::registry_problems::{news_of, problems_of};
 /// A quota is used up in hours, not in minutes.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// The newest that the registry said.
+/// The registry's newest health.
 pub struct Found(Mutex<Option<Health>>);
 
 impl Default for Found {
@@ -34,7 +34,7 @@ impl Found {
         self.lock().clone()
     }
 
-    /// What is wrong that was not at the last look, and whether nothing is any more.
+    /// The problems that are new since the last look, and whether the last problem is gone.
     fn note(&self, health: Health) -> (Vec<String>, bool) {
         let before = self.lock().replace(health.clone());
         let had = before.as_ref().is_some_and(|before| !problems_of(before).is_empty());
@@ -43,7 +43,7 @@ impl Found {
 }
 
 impl Daemon {
-    /// Looks at the registry for as long as the daemon is there.
+    /// Checks the registry for as long as the daemon lives.
     pub fn watch_registry(self: &Arc<Daemon>) {
         let Some(member) = self.member.clone() else { return };
         let daemon = Arc::downgrade(self);
@@ -57,7 +57,7 @@ impl Daemon {
     }
 
     fn look_at_registry(&self, member: &Member) {
-        // A registry that does not answer is told of by those who need it.
+        // The code that needs the registry reports that it does not answer.
         let Ok(health) = member.registry_health() else { return };
         if self.registry.newest().is_none_or(|before| before.identity != health.identity) {
             saved::store_registry(&self.run, &health.identity);
@@ -69,7 +69,7 @@ impl Daemon {
         }
     }
 
-    /// What is wrong with the registry now, each with what to do about it.
+    /// The registry's problems now, each with its remedy.
     pub fn registry_problems(&self, member: &Member) -> Result<Value> {
         Ok(json!(problems_of(&member.registry_health()?)))
     }

@@ -1,8 +1,8 @@
-//! What a restart of the daemon must not forget, in `run/` of the tier: the list of jobs, so that it
-//! neither ends an unfinished one nor forgets how another ended, whether the tier is detached, and the newest
-//! that was seen of the registry.
-//! Files are replaced as a whole, by a rename; they need not survive a loss of power, after which
-//! the tier is attached and the drain finds what is dirty by itself.
+//! The state that outlasts a restart of the daemon, in `run/` of the tier: the list of jobs, so that
+//! unfinished jobs go on and the results of ended ones stay, whether the tier is detached, and the newest
+//! identity of the registry that was seen.
+//! Files are replaced as a whole, by a rename. They need not survive a loss of power, after which the
+//! tier is attached and the drain finds the dirty bytes by itself.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub struct SavedJob {
     pub id: u64,
     pub asked: NewJob,
     pub started_unix_secs: f64,
-    /// Absent while it is unfinished.
+    /// Absent while the job is unfinished.
     pub ended: Option<Job>,
 }
 
@@ -33,7 +33,7 @@ pub const JOBS: &str = "jobs.json";
 const ATTACHMENT: &str = "attachment.json";
 pub const REGISTRY: &str = "registry.json";
 
-/// What an earlier daemon left; nothing if there was none.
+/// The jobs that an earlier daemon left; none if there was no daemon.
 pub fn load(run: &Folder) -> Saved {
     let read = run.read(JOBS).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     read.unwrap_or_else(|error| {
@@ -57,7 +57,7 @@ fn replace(run: &Folder, name: &str, saved: &impl Serialize) -> io::Result<()> {
     run.replace(name, &text, Durable::No)
 }
 
-/// How an earlier daemon left the tier; attached if it does not say.
+/// The state in which an earlier daemon left the tier; attached if no state is stored.
 pub fn load_attachment(run: &Folder) -> Attachment {
     let read = run.read(ATTACHMENT).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     read.unwrap_or_else(|error| {
@@ -74,7 +74,7 @@ pub fn store_attachment(run: &Folder, attachment: Attachment) -> Result<()> {
         .map_err(|e| Error::io(e, run.path().join(ATTACHMENT).display().to_string()))
 }
 
-/// The newest that a mount with this tier has seen of the registry; `None` if that is not known.
+/// The newest identity of the registry that a mount with this tier has seen; `None` if it is not known.
 pub fn load_registry(run: &Folder) -> Option<Identity> {
     let read = run.read(REGISTRY).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     read.inspect_err(|error: &io::Error| {

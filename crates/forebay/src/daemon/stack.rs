@@ -1,5 +1,5 @@
-//! The backing store as the engine gets it: the directory, or the one file or device, with the
-//! wrappers asked for around it.
+//! The backing store as the engine gets it: the directory, or the one file or device, inside the
+//! wrappers that were asked for.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Trial {
     pub fault: Option<PathBuf>,
 }
 
-/// How slow a throttled store is; a bandwidth of 0 is none.
+/// The pace of a throttled store; a bandwidth of 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     pub bytes_per_sec: u64,
@@ -51,11 +51,11 @@ impl std::str::FromStr for Pace {
     }
 }
 
-/// A store with its meter, which tells the latencies of everything below the engine.
+/// A store with its meter, which measures the latencies of everything below the engine.
 pub struct Stack {
     pub store: Arc<dyn BackingStore>,
     pub meter: Arc<Meter>,
-    /// The directory that it serves, as it was opened, or the one that its only file is in.
+    /// The opened directory of the store, or the directory of its only file.
     pub dir: OwnedFd,
 }
 
@@ -64,14 +64,14 @@ pub fn open(backing: &Path, tier: &Path, access: Access, trial: &Trial) -> Resul
     open_as(backing, tier, access, trial, Users::Alone)
 }
 
-/// Whether other machines change names of the store, too.
+/// Whether other machines change names in the store, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     Alone,
     Members,
 }
 
-/// As [`open`], for the members of a store, too.
+/// Like [`open`]; also for members of a shared store.
 pub fn open_as(
     backing: &Path,
     tier: &Path,
@@ -106,8 +106,8 @@ fn dir_of(file: &Path) -> Result<OwnedFd> {
     rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| failed(e.into()))
 }
 
-/// The tier knows its files by name, and names of devices change: the file keeps the one it had
-/// when the tier was made.
+/// Opens a store of one file. The tier knows its files by name, and names of devices change: the file
+/// keeps the name that it had when the tier was made.
 fn open_single(backing: &Path, tier: &Path, access: Access) -> Result<SingleStore> {
     let store = SingleStore::open(backing, access)?;
     let identity = store.identity()?;

@@ -1,4 +1,4 @@
-//! What the daemon tells in numbers: totals, windows, since the last reset, by user and process.
+//! The daemon's figures: totals, windows, since the last reset, by user and process.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::Daemon;
 use super::readings::{READ_EVERY, Reading, WINDOWS, rule_requests};
 
-/// Of processes and files, the busiest.
+/// The number of processes and files that are listed: the busiest.
 const SHOWN: usize = 20;
 
-/// What a rule's files take of the tier, and how the requests of its handles were served.
+/// The room of a rule's files in the tier, and how the requests of its handles were served.
 pub fn rule_figures(used: &RuleUse) -> Value {
     json!({
         "used_bytes": used.used_bytes,
@@ -56,7 +56,7 @@ impl Daemon {
         }
     }
 
-    /// Everything: the totals, and what they were in the windows.
+    /// All figures: the totals, and those of the windows.
     pub fn stats_json(&self) -> Value {
         let now = self.reading();
         let mut json = now.to_json();
@@ -76,7 +76,7 @@ impl Daemon {
         json
     }
 
-    /// `GET /v1/stats`, of all time or of the part that the query asks for.
+    /// `GET /v1/stats`: the totals, or the part of them that the query asks for.
     pub fn stats_of(&self, query: &[(String, String)]) -> Result<Value> {
         let asked = |name: &str| query.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         let now = self.reading();
@@ -98,13 +98,13 @@ impl Daemon {
         }
     }
 
-    /// Counts from now on what `since=reset` tells; the totals go on.
+    /// Restarts the counts of `since=reset`; the totals go on.
     pub fn reset_stats(&self) -> Value {
         self.history.reset(self.reading());
         json!({})
     }
 
-    /// What `forebay top` draws.
+    /// The figures of `forebay top`.
     pub fn top_json(&self) -> Value {
         let now = self.reading();
         let tunables = self.engine.files.tunables();
@@ -128,7 +128,7 @@ impl Daemon {
 
     fn files_by_rate(&self) -> Value {
         let files = self.engine.ops.busiest(SHOWN).into_iter();
-        // JSON holds no path that is not UTF-8; here it is for reading only.
+        // JSON holds no path that is not UTF-8; a lossy path is good enough for people to read.
         let shown = files.map(|file| {
             json!({ "path": file.path.to_string_lossy(), "bytes_per_sec": file.bytes_per_sec })
         });

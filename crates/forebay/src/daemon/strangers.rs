@@ -1,5 +1,5 @@
-//! Other mounts of the same directory on this machine. Each takes what the other writes for a
-//! stranger's change (S8), so whoever mounts is told of them.
+//! Other mounts of the same directory on this machine. Each takes the other's writes for changes by a
+//! stranger (S8), so the user who mounts is told of them.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use forebay_engine::{Tier, TierOwner};
 use super::Places;
 use crate::mounts::Mounts;
 
-/// A note for each other mount whose backing store is ours, holds ours, or is in it. Only tiers of
-/// our own are looked into: nobody else can make us wait, or say that his is such a mount.
+/// A note for each other mount whose backing store is this mount's, holds it, or is in it. Only tiers of
+/// this user are read: other users' cannot make the daemon wait, or pretend to be such a mount.
 pub fn notes(places: &Places) -> Vec<String> {
     let (Ok(mounts), Ok(ours)) = (Mounts::read(), Tier::owner(&places.tier)) else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! Taking another member out: its own daemon flushes, gives back, unmounts and ends. This one asks it to, and shows
-//! how far it is.
+//! Draining another member: its own daemon flushes, gives its claims back, unmounts and ends. This daemon asks for
+//! it, and shows the progress.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +18,7 @@ use super::others::wait;
 use crate::units::counted;
 use crate::wire::{Job, JobKind, JobReport, Leave, NewJob};
 
-/// From the answer "unmounted" to the end of a daemon there is only closing of files.
+/// After the answer "unmounted" a daemon only closes files before it ends.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ pub struct TakeOut {
 }
 
 impl Daemon {
-    /// Starts the job that takes a member out. No job is needed for one that has left and holds nothing.
+    /// Starts the job that drains a member. A member that has left and holds nothing needs no job.
     pub fn start_taking_out(&self, asked: TakeOut) -> Result<Value> {
         let TakeOut { member: name, timeout_secs } = asked;
         let member = self.one_of_many()?.clone();
@@ -58,7 +58,7 @@ impl Daemon {
     }
 }
 
-/// A member as the registry has it now.
+/// The member's present state in the registry.
 fn look(member: &Member, name: &str) -> Result<Seen> {
     let members = member.overview()?.members;
     let names: Vec<String> = members.iter().map(|seen| seen.name.clone()).collect();
@@ -106,7 +106,7 @@ fn take_out(member: &Arc<Member>, name: &str, ask: &Leave, progress: &Arc<Progre
     }
 }
 
-/// What is told of the job there is told of the job here.
+/// Copies the progress of the other member's job to this daemon's job.
 fn mirror(job: &Job, progress: &Progress) {
     progress.total_bytes.store(job.total_bytes, Relaxed);
     progress.done_bytes.store(job.done_bytes, Relaxed);
@@ -115,7 +115,7 @@ fn mirror(job: &Job, progress: &Progress) {
     progress.failed_files.store(job.failed_files, Relaxed);
 }
 
-/// The daemon there waits until somebody has seen how its job ended; its tier is free when it has ended.
+/// Says that the end of the job was seen, since the other daemon waits for that, and waits until it has ended.
 fn see_off(member: &Member, name: &str, id: u64) {
     let ask = |method, path: &str| member.ask_daemon(name, method, path, Value::Null);
     let mut answers = ask("DELETE", &format!("/v1/jobs/{id}")).is_ok();
@@ -131,7 +131,7 @@ fn stays(name: &str, job: Job) -> Outcome {
     Outcome { report: job.report.unwrap_or_default(), error, exit_code: job.exit_code.unwrap_or(1) }
 }
 
-/// It is unmounted; claims that others' programs have need of stay with it.
+/// The outcome of a member that has unmounted. It keeps claims that programs on other nodes need.
 fn has_left(member: &Member, name: &str, job: Job) -> Outcome {
     let mut outcome = stays(name, job);
     let seen = look(member, name).ok().filter(|seen| holds(seen) > 0);
@@ -146,7 +146,7 @@ fn has_left(member: &Member, name: &str, job: Job) -> Outcome {
     outcome
 }
 
-/// Its daemon answers no more: it has left, or died, or is out of reach.
+/// The outcome if the member's daemon stops answering: it has left, has died, or is out of reach.
 fn unheard(member: &Member, name: &str, error: &Error) -> Outcome {
     let failed = |error: String, exit_code| {
         let report = JobReport::default();
