@@ -31,7 +31,7 @@ pub struct ConfigFlags {
 }
 
 impl ConfigFlags {
-    /// Lays flags over the environment over the file. Warnings go to standard error.
+    /// The settings: flags win over the environment, and both over the file. Warnings go to standard error.
     pub fn load(&self) -> Result<Settings> {
         self.load_from(self.read_file()?.common)
     }

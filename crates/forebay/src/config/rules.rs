@@ -57,8 +57,8 @@ pub struct RuleText {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_max: Option<String>,
 
-    /// The room in the fast tier for all files of the rule together; more displaces those bytes of
-    /// theirs that have been there longest.
+    /// The room in the fast tier for all files of the rule together; beyond it, new bytes displace
+    /// the rule's oldest ones.
     #[arg(long, value_name = "SIZE")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<String>,

@@ -101,7 +101,7 @@ impl Settings {
                     Passthrough::Auto | Passthrough::Always => {
                         bytes(at("digests-from")).expect("a size without auto")
                     }
-                    // A passthrough writer writes only files that were empty: such a file is flushed as a whole.
+                    // Files written past the daemon were empty before: they are flushed as a whole.
                     Passthrough::New | Passthrough::ReadOnly | Passthrough::Off => u64::MAX,
                 },
                 ..Config::default()

@@ -1,4 +1,4 @@
-//! One call of `dw_wlm_cli`: flags of Slurm's calls, and what each function comes to.
+//! One call of `dw_wlm_cli`: the flags that Slurm gives, and the work of each function.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::sessions::Sessions;
 use super::{Told, job, show};
 
-/// Flags that take a value, under the name that stands for them here.
+/// Flags that take a value, each with its name here.
 const FLAGS: &[(&str, &str)] = &[
     ("--function", "function"),
     ("--token", "token"),
@@ -70,7 +70,7 @@ impl Call {
         })
     }
 
-    /// What Slurm reads.
+    /// Does the work of the call and returns the output for Slurm.
     pub fn run(&self) -> Result<String> {
         let token = || self.want("token");
         match self.want("function")? {
@@ -97,7 +97,7 @@ impl Call {
         let script = self.want("job")?;
         let mut words =
             vec!["setup", "--job", token, "--uid", user, "--gid", group, "--script", script];
-        // Slurm calls create_persistent and destroy_persistent for the script's #BB lines itself.
+        // Slurm itself calls create_persistent and destroy_persistent for the script's #BB lines.
         words.push("--named-apart");
         let (pool, bytes) = match self.maybe("capacity") {
             Some(capacity) => pool_and_bytes(capacity)?,
@@ -118,7 +118,7 @@ impl Call {
         done(&words)
     }
 
-    /// Slurm tears jobs down by number and persistent buffers by name.
+    /// Tears down a job or a persistent buffer: Slurm names jobs by number and buffers by name.
     fn teardown(&self) -> Result<String> {
         let token = self.want("token")?;
         let mut words = match is_job(token) {
@@ -131,8 +131,8 @@ impl Call {
         done(&words)
     }
 
-    /// Slurm looks for the word "created", and names no group: it is the user's own. All modes of access
-    /// come to the same on one node.
+    /// Creates a persistent buffer. Slurm looks for the word "created" in the output, and names no group: it is
+    /// the user's own. On one node all access modes mean the same.
     fn create(&self) -> Result<String> {
         if self.maybe("type") == Some("cache") {
             return Err(usage(
@@ -174,16 +174,16 @@ pub fn is_job(token: &str) -> bool {
     !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `POOL:SIZE`; sizes as Slurm writes them.
+/// Reads `POOL:SIZE`, with sizes as Slurm writes them.
 fn pool_and_bytes(capacity: &str) -> Result<(String, u64)> {
     let wrong = |why: &str| usage(format!("--capacity {capacity}: {why}"));
     let (pool, size) = capacity.rsplit_once(':').ok_or_else(|| wrong("write POOL:SIZE"))?;
-    // Slurm writes a number alone for bytes.
+    // A number alone is bytes.
     let bytes = match size.parse() {
         Ok(bytes) => bytes,
         Err(_) => parse_size(size).map_err(|why| wrong(&why))?,
     };
-    // Slurm writes that for a pool that nobody named.
+    // "(null)" is Slurm's text for a pool that the user did not name.
     let pool = if pool == "(null)" { "" } else { pool };
     Ok((pool.into(), bytes))
 }
@@ -213,7 +213,7 @@ mod tests {
         Call::of(&words)
     }
 
-    /// As burst_buffer_datawarp.c writes them.
+    /// The calls as burst_buffer_datawarp.c writes them.
     #[test]
     fn slurm_s_calls_are_read() {
         let line = "--function setup --token 17 --caller SLURM --user 1001 --groupid 100 \

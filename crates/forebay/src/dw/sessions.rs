@@ -1,5 +1,5 @@
-//! What Cray calls a session: what one job has, or one named instance. From the files that the node
-//! daemon writes for hooks, and from the daemon where it answers.
+//! Cray's sessions: the instances of one job, or one named instance. They are read from the files that the
+//! node daemon writes for hooks, and from the daemon if it answers.
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use crate::node::client::NodeClient;
 use crate::node::wire::{InstanceView, JobView};
 
-/// One instance, over all its nodes.
+/// One instance, on all its nodes.
 pub struct Piece {
     pub id: u32,
     pub label: String,
     pub bytes: u64,
     pub nodes: usize,
-    /// Seconds since 1970; 0: never.
+    /// Seconds since 1970; 0 is never.
     pub expires: u64,
     pub cache: bool,
     pub swap: bool,
@@ -31,7 +31,7 @@ pub struct Session {
     pub owner: u32,
     pub created: u64,
     pub nodes: Vec<String>,
-    /// Whether it is to stay.
+    /// Whether the session is to stay.
     pub stays: bool,
     pub pieces: Vec<Piece>,
 }
@@ -51,8 +51,8 @@ struct Persistent {
 }
 
 impl Sessions {
-    /// Named instances come from the file, so that Slurm, which forgets those it does not see, sees them
-    /// also while the daemon is replaced.
+    /// Named instances are read from the file, so that Slurm, which forgets instances that it does not see,
+    /// sees them even while the daemon is replaced.
     pub fn known() -> Result<Sessions> {
         let spool =
             std::env::var_os("FOREBAY_SPOOL").map_or_else(|| PathBuf::from(SPOOL), Into::into);
@@ -66,7 +66,7 @@ impl Sessions {
         let named: Vec<Persistent> = serde_json::from_slice(&text)
             .map_err(|e| Error::os(libc::EIO, format!("{}: {e}", file.display())))?;
         let client = NodeClient::of_environment();
-        // Without an answer the jobs are left out: Slurm has its own list of them.
+        // Without an answer jobs are left out: Slurm has its own list of them.
         let jobs: Vec<JobView> = client.get("/v1/jobs").unwrap_or_default();
         let jobs = jobs.into_iter().filter(|view| view.job.phase != Phase::TornDown);
         let all = named.into_iter().map(Session::named).chain(jobs.map(Session::of_job));
@@ -127,8 +127,8 @@ impl Piece {
     }
 }
 
-/// Slurm wants numbers, the same in every call. This is FNV-1a, folded into 31 bits and never 0; two
-/// names of a cluster with one number would be shown as one.
+/// The number of a name: Slurm wants numbers, the same in every call. This is FNV-1a, folded into 31 bits
+/// and never 0; two names of a cluster with the same number would be shown as one.
 fn number_of(name: &str) -> u32 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

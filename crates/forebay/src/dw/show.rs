@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::sessions::{Piece, Session, Sessions};
 
-/// How much may be written in how many seconds before flash is spared: forebay does not bound it, and
-/// these are Cray's defaults.
+/// The window and the writes allowed in it before flash is spared. forebay has no such limit; these are
+/// Cray's defaults.
 const WINDOW: (u64, u64) = (86_400, 10);
 
 pub fn instances(Sessions(all): &Sessions) -> Value {

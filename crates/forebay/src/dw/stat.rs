@@ -1,5 +1,5 @@
-//! `dwstat`: tables for people, by `scontrol show bbstat`. Its arguments come from anybody, so a word that
-//! is not one of a few is refused and not repeated.
+//! `dwstat`: tables for people, by `scontrol show bbstat`. Any user can give its arguments, so an unknown
+//! word is refused and not repeated.
 
 use std::ffi::OsString;
 
@@ -132,7 +132,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(String::from).collect()
 }
 
-/// To the right, one blank between columns, as Cray's are.
+/// Aligns cells to the right, with one blank between columns, as Cray's tables do.
 fn laid_out(rows: &Rows) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! An answer, and how it looks on its way.
+//! An answer, and its sending.
 
 use serde_json::{Value, json};
 
@@ -6,14 +6,14 @@ use super::request::{After, Refusal};
 
 pub enum Body {
     Json(Value),
-    /// With its content type.
+    /// The content type, and the text.
     Text(&'static str, String),
 }
 
 pub struct Reply {
     pub status: u16,
     pub body: Body,
-    /// Called when the client has the answer, or will not take it: what must not happen before.
+    /// Called when the client has the answer, or will not take it, and not before.
     pub then: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -33,7 +33,7 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// An answer on its way.
+/// An answer that is being sent.
 pub struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
@@ -76,7 +76,7 @@ impl Outgoing {
 }
 
 impl Drop for Outgoing {
-    /// A client that has gone is not told anything: who waits for it need not.
+    /// If the client has gone, code that waits for the answer's end must still be told.
     fn drop(&mut self) {
         if let Some(then) = self.then.take() {
             then();
@@ -84,7 +84,7 @@ impl Drop for Outgoing {
     }
 }
 
-/// What goes before a body that its client asked leave to send.
+/// Sent before the body of a client that asked for leave to send it.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 fn phrase(status: u16) -> &'static str {

@@ -1,4 +1,4 @@
-//! The asking end: one connection a request, bounded in time.
+//! The client side: one connection per request, bounded in time.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -11,25 +11,25 @@ use forebay_client::{Answer, exchange};
 use forebay_engine::Tier;
 use serde_json::Value;
 
-/// The daemon answers from memory; one that takes this long hangs.
+/// The daemon answers from memory; a daemon that takes this long hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// To be let in, for who only looks who is there.
+/// The time limit for connecting, if the caller only checks who listens.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// What a connection attempt tells of a daemon.
+/// The result of a connection attempt, as to the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// Somebody accepts connections, or may: it is not ours to say.
+    /// A daemon accepts connections, or may: the caller cannot tell.
     Alive,
-    /// Nobody does.
+    /// No daemon accepts connections.
     Dead,
 }
 
-/// Speaks to the daemon of one tier.
+/// A client of one tier's daemon.
 pub struct Client {
     socket: PathBuf,
-    /// Whose owner has to be the one who answers.
+    /// The tier whose owner must be the user of the answering process.
     tier: Option<PathBuf>,
 }
 
@@ -38,7 +38,7 @@ impl Client {
         Client { socket: Tier::socket_path(tier), tier: Some(tier.into()) }
     }
 
-    /// Speaks to whoever listens there, in a place that is to be trusted.
+    /// A client of any process that listens there; the directory must be trusted.
     pub fn at(socket: &Path) -> Client {
         Client { socket: socket.into(), tier: None }
     }
@@ -63,19 +63,19 @@ impl Client {
         }
     }
 
-    /// Whether the socket is another user's, and so what is behind it no business of ours.
+    /// Whether the socket belongs to another user, so that this user has no access to its daemon.
     pub fn is_forbidden(&self) -> bool {
         let tried = self.connect(GLANCE);
         tried.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    /// The daemon's process, as the kernel knows it; works when the daemon does not answer.
+    /// The daemon's process, as the kernel knows it, even if the daemon does not answer.
     pub fn daemon_pid(&self) -> Option<rustix::process::Pid> {
         let stream = self.connect(GLANCE).ok()?;
         Some(rustix::net::sockopt::socket_peercred(&stream).ok()?.pid)
     }
 
-    /// A link in somebody else's tier must not make root give orders to another daemon.
+    /// Connects. A link in another user's tier must not make root give orders to another daemon.
     fn connect(&self, patience: Duration) -> io::Result<UnixStream> {
         let stream = forebay_client::connect(&self.socket, patience)?;
         let Some(tier) = &self.tier else { return Ok(stream) };
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Sends one request and reads the answer. An answer that is an error becomes one here.
+    /// Sends one request and reads the answer. An error answer becomes an error here.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
         let stream = self.connect(TIMEOUT).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => self.silent(&e),
@@ -132,7 +132,7 @@ impl Client {
     }
 }
 
-/// An error as the daemon sent it, with the exit code it had there.
+/// The daemon's error, with the same exit code.
 fn error_of(Answer { status, body }: &Answer) -> Error {
     let message = body["error"].as_str().unwrap_or("the daemon refused").to_string();
     let kind = match (body["exit_code"].as_u64(), status) {
@@ -144,7 +144,7 @@ fn error_of(Answer { status, body }: &Answer) -> Error {
     Error::new(kind, message)
 }
 
-/// An error whose message is all there is to say: exit code 1.
+/// An error with exit code 1, with a message of its own.
 pub fn failed(message: String) -> Error {
     Error::os(libc::EIO, "daemon").with_source(message)
 }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn requests_and_answers_cross_the_socket_unharmed() {
         let dir = tempfile::tempdir().unwrap();
-        // Longer than sun_path, so that the way round it is the one that is tried.
+        // Longer than sun_path, so that the way around that limit is tested.
         let deep = dir.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();
         for path in [dir.path().join("s.sock"), deep.join("s.sock")] {

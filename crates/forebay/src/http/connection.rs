@@ -1,4 +1,4 @@
-//! One client's connection: it reads a request, waits for the answer, writes it, and again. Nothing
+//! A client's connection: it reads a request, waits for the answer, writes it, and starts again. No call
 //! here blocks.
 
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use super::request::{After, Incoming, Peer, Phase, Refusal, Step, Whole};
 
 pub struct Connection {
     socket: OwnedFd,
-    /// Of a Unix socket.
+    /// The client of a Unix socket.
     peer: Option<Peer>,
     incoming: Incoming,
     state: State,
-    /// When it came into this state.
+    /// When the connection entered this state.
     since: Instant,
 }
 
 enum State {
     Reading(Phase),
-    /// The answer is being made to a request of so many bytes.
+    /// The answer to a request of this many bytes is being made.
     Answering(usize),
     Writing(Outgoing),
-    /// It was refused and may still be sending: what it sends is thrown away.
+    /// The request was refused, and the client may still be sending: its bytes are discarded.
     Lingering,
     Ended,
 }
@@ -35,7 +35,7 @@ enum State {
 impl Connection {
     pub fn new(socket: OwnedFd, limits: &Limits) -> Connection {
         let incoming = Incoming::new(limits);
-        // Who connects sends at once: it has the time of a head, not that of an idle one.
+        // A client sends right after it connects: it gets the time of a head, not that of an idle connection.
         let (peer, state) = (peer_of(&socket), State::Reading(Phase::Head));
         Connection { socket, peer, incoming, state, since: Instant::now() }
     }
@@ -44,7 +44,7 @@ impl Connection {
         self.peer
     }
 
-    /// What to poll for; nothing while the answer is being made.
+    /// The events to poll for; none while the answer is being made.
     pub fn interest(&self) -> Option<PollFlags> {
         match self.state {
             State::Reading(_) | State::Lingering => Some(PollFlags::IN),
@@ -57,7 +57,7 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Bytes held of its requests.
+    /// Bytes of its requests in memory.
     pub fn buffered(&self) -> usize {
         let answering = if let State::Answering(len) = self.state { len } else { 0 };
         self.incoming.len() + answering
@@ -71,7 +71,7 @@ impl Connection {
         matches!(self.state, State::Ended)
     }
 
-    /// Since when it has kept us waiting.
+    /// Since when the door has waited for the client.
     pub fn awaited_since(&self) -> Option<Instant> {
         self.interest().map(|_| self.since)
     }
@@ -89,7 +89,7 @@ impl Connection {
         Some(self.since + time)
     }
 
-    /// Goes on as far as the socket lets it. A request that is whole comes back, to be answered.
+    /// Reads or writes as much as the socket allows. Returns a complete request, to be answered.
     pub fn advance(&mut self, scratch: &mut [u8]) -> Option<Whole> {
         match &mut self.state {
             State::Reading(_) => self.read(scratch),
@@ -99,13 +99,13 @@ impl Connection {
         }
     }
 
-    /// Takes the answer to its request.
+    /// Takes the answer to the connection's request, and starts sending it.
     pub fn answer(&mut self, answer: Outgoing) -> Option<Whole> {
         self.enter(State::Writing(answer));
         self.write()
     }
 
-    /// Answers that the request will not be served, and ends.
+    /// Answers that the request is refused, and then closes.
     pub fn refuse(&mut self, refusal: Refusal) -> Option<Whole> {
         self.incoming.clear();
         self.answer(Outgoing::new(Reply::from(refusal), "", After::Close))
@@ -133,15 +133,15 @@ impl Connection {
         loop {
             match self.incoming.step() {
                 Step::More(phase) => {
-                    // The time of a phase counts from its first byte, not from its last.
+                    // The time of a phase counts from its first byte; a later byte does not restart it.
                     if !matches!(self.state, State::Reading(now) if now == phase) {
                         self.enter(State::Reading(phase));
                     }
                     return None;
                 }
                 Step::Continue => self.give_leave(),
-                // It waited in the queue of a door that let nobody in, and was given up: an order that
-                // its giver believes to have failed must not be carried out later.
+                // The connection waited in the queue of a full door, and its client gave up: a request that the
+                // client believes to have failed must not be carried out later.
                 Step::Whole(_) if self.client_has_gone() => {
                     self.enter(State::Ended);
                     return None;
@@ -155,7 +155,7 @@ impl Connection {
         }
     }
 
-    /// Both ways are closed: who has sent everything and waits for the answer is still there.
+    /// Whether both directions are closed: a client that has sent everything and waits for the answer is there.
     fn client_has_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -163,8 +163,8 @@ impl Connection {
         polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// Nothing else is on its way, so the socket takes these few bytes; a client that does not get
-    /// them sends its body after a while.
+    /// Sends the leave to send the body. Nothing else is being sent, so the socket takes these few bytes;
+    /// a client that does not get them sends its body after a while.
     fn give_leave(&mut self) {
         let _ = send(&self.socket, CONTINUE, SendFlags::NOSIGNAL);
     }
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// Closing at once what the client still writes to could take the answer away from it.
+    /// Closes the writing side only: closing a socket to which the client still writes could discard the answer.
     fn leave(&mut self) {
         let _ = shutdown(&self.socket, Shutdown::Write);
         self.enter(State::Lingering);

@@ -1,13 +1,13 @@
-//! A request as it arrives: bytes in, and what is to be done with them out. No socket, no clock.
+//! A request as it arrives: bytes come in, and steps for the connection come out. No socket, no clock.
 //!
-//! Every number of the client's is compared with its limit before anything is allocated for it: the
+//! Every number that a client sends is compared with its limit before memory is allocated for it: the
 //! buffer grows with the bytes that arrive.
 
 use serde_json::Value;
 
 use super::limits::{HEAD_BYTES, HEADERS, Limits};
 
-/// Who is at the other end of a Unix socket, as the kernel knows it.
+/// The process at the other end of a Unix socket, as the kernel knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
@@ -16,41 +16,41 @@ pub struct Peer {
 }
 
 pub struct Request {
-    /// `None` where the client may be on another machine.
+    /// `None` if the client may be on another machine.
     pub peer: Option<Peer>,
     /// `GET`, `PUT`, ...
     pub method: String,
-    /// Without the query, such as `/v1/jobs/7`.
+    /// The path without the query, such as `/v1/jobs/7`.
     pub path: String,
-    /// Decoded pairs in their order.
+    /// Decoded pairs, in their order.
     pub query: Vec<(String, String)>,
-    /// `Null` when there was no body.
+    /// `Null` if there was no body.
     pub body: Value,
 }
 
 impl Request {
-    /// One that came over no connection.
+    /// A request that came over no connection.
     pub fn of(method: &str, path: &str, body: Value) -> Request {
         let (method, path) = (method.into(), path.into());
         Request { peer: None, method, path, query: Vec::new(), body }
     }
 }
 
-/// What becomes of the connection when the answer is taken.
+/// What to do with the connection when the answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     Close,
     KeepAlive,
 }
 
-/// Why a request is not answered as it wishes.
+/// The status and the reason with which a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
     pub why: String,
 }
 
-/// A request that has come in full, as it was sent.
+/// A complete request, as it was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Whole {
     pub method: String,
@@ -59,10 +59,10 @@ pub struct Whole {
     pub after: After,
 }
 
-/// How far a request has come.
+/// The part of a request that is arriving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing of it is there.
+    /// No byte has come.
     Idle,
     Head,
     Body,
@@ -70,19 +70,19 @@ pub enum Phase {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The rest of it has to come.
+    /// More bytes must come.
     More(Phase),
-    /// The client waits for our leave to send the body.
+    /// The client waits for leave to send the body.
     Continue,
     Whole(Whole),
     Refused(Refusal),
 }
 
-/// The bytes that have come, of one request or the beginnings of several.
+/// The bytes that have come: of one request, or of several.
 pub struct Incoming {
     body_max: usize,
     bytes: Vec<u8>,
-    /// As far as this the end of the head was looked for.
+    /// The end of the head was looked for up to this offset.
     searched: usize,
     head: Option<Head>,
 }
@@ -96,7 +96,7 @@ struct Head {
     leave: Leave,
 }
 
-/// Our leave to send the body.
+/// The leave to send the body (`Expect: 100-continue`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leave {
     Awaited,
@@ -112,7 +112,7 @@ impl Incoming {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes held.
+    /// Bytes in memory.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -121,7 +121,7 @@ impl Incoming {
         (self.bytes, self.searched, self.head) = (Vec::new(), 0, None);
     }
 
-    /// Takes the next request, if it has come.
+    /// Takes the next request, if it is complete.
     pub fn step(&mut self) -> Step {
         if self.head.is_none() {
             match self.find_head() {
@@ -135,7 +135,7 @@ impl Incoming {
         if self.bytes.len() >= head.len + head.body_len {
             return Step::Whole(self.take());
         }
-        // Who has begun to send does not wait.
+        // A client that has begun to send does not wait for leave.
         let silent = self.bytes.len() == head.len;
         match std::mem::replace(&mut head.leave, Leave::NotAwaited) {
             Leave::Awaited if silent => Step::Continue,
@@ -168,7 +168,7 @@ impl Incoming {
     }
 }
 
-/// Behind the first empty line, given that there is none before `searched`.
+/// The offset behind the first empty line, if there is none before `searched`.
 fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(3);
     let lines = (from..bytes.len()).filter(|at| bytes[*at] == b'\n');
@@ -203,7 +203,7 @@ fn parse(head: &[u8], body_max: usize) -> Result<Head, Refusal> {
     })
 }
 
-/// What the headers say that matters here.
+/// The headers that matter here.
 struct Asked {
     content_length: Option<u64>,
     after: Option<After>,
@@ -232,7 +232,7 @@ impl Asked {
 
     fn see_length(&mut self, value: &str) -> Result<(), Refusal> {
         let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-        // A number that is too large for us is too large in any case.
+        // A number that does not fit is above every limit.
         let len = digits.then(|| value.parse().unwrap_or(u64::MAX));
         match (len, self.content_length) {
             (Some(len), Some(before)) if len != before => {
@@ -268,12 +268,12 @@ fn refusal(status: u16, why: impl Into<String>) -> Refusal {
 }
 
 impl Whole {
-    /// Bytes held.
+    /// Bytes in memory.
     pub fn len(&self) -> usize {
         self.target.len() + self.body.len()
     }
 
-    /// The request with its body read and its query decoded.
+    /// The request, with its body parsed and its query decoded.
     pub fn read(&self, peer: Option<Peer>) -> Result<Request, Refusal> {
         let body = match self.body.is_empty() {
             true => Value::Null,
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Any cut of the bytes gives the same requests: method: every cut in two.
+    /// Any cut of the bytes gives the same requests. Method: every cut in two.
     #[test]
     fn a_request_may_come_in_any_pieces() {
         let bytes =

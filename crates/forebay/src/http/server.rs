@@ -1,5 +1,5 @@
-//! The serving end. One thread holds all connections of a door and never blocks on one of them; a
-//! few others answer requests that have come in full. What clients may take is in `limits.rs`.
+//! The server side. One thread holds all connections of a door and never blocks on one of them; a few
+//! other threads answer complete requests. The limits of clients are in `limits.rs`.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ use super::limits::{ACCEPT_PAUSE, BUFFERED_BYTES, CONTROL, Limits, METRICS, NODE
 use super::request::{Peer, Refusal, Request, Whole};
 use super::socket;
 
-/// As much is read of a connection before the next one has its turn.
+/// The most that is read of a connection before the next one has its turn.
 const READ_BYTES: usize = 64 << 10;
 
 /// Answers requests on a Unix socket until the process ends.
@@ -35,7 +35,7 @@ where
     serve_unix(path, &CONTROL, "control", handler)
 }
 
-/// The same for every user of this machine, of whom the handler knows who they are.
+/// Like [`serve`], for every user of this machine; each request has its user.
 pub fn serve_everybody<H>(path: &Path, handler: H) -> Result<()>
 where
     H: Fn(Request) -> Reply + Send + Sync + 'static,
@@ -54,7 +54,7 @@ where
     Door::open(listener.into(), name, limits, handler).map_err(|e| Error::io(e, what))
 }
 
-/// The same on an address of this machine, for who only looks.
+/// Like [`serve`], on a TCP address of this machine, for the metrics.
 pub fn serve_tcp<H>(address: SocketAddr, handler: H) -> Result<()>
 where
     H: Fn(Request) -> Reply + Send + Sync + 'static,
@@ -65,7 +65,7 @@ where
         .map_err(|e| Error::io(e, format!("metrics-listen {address}")))
 }
 
-/// A listener, its connections, and those who answer.
+/// A listener, its connections, and the channels to the answering threads.
 struct Door {
     name: &'static str,
     limits: &'static Limits,
@@ -76,19 +76,19 @@ struct Door {
     answers: Receiver<(u64, Outgoing)>,
     /// Readable when there are answers.
     bell: Arc<OwnedFd>,
-    /// No descriptor was left for a client: until then nobody is accepted.
+    /// Set if no descriptor was left for a client: until then no connection is accepted.
     pause: Option<Instant>,
     scratch: Vec<u8>,
 }
 
-/// A request on its way to those who answer.
+/// A request on its way to an answering thread.
 struct Asked {
     id: u64,
     peer: Option<Peer>,
     whole: Whole,
 }
 
-/// What a poll found.
+/// The result of a poll: whether clients wait, and the connections that are ready.
 struct Found {
     clients: bool,
     ready: Vec<u64>,
@@ -159,9 +159,9 @@ impl Door {
         }
     }
 
-    /// Has a connection do its part, and its request answered if it is whole.
+    /// Lets a connection act, and passes on its request if that is complete.
     fn with(&mut self, id: u64, act: impl FnOnce(&mut Connection, &mut [u8]) -> Option<Whole>) {
-        // It may have made way for another.
+        // The connection may have made way for another.
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(whole) = act(connection, &mut self.scratch) {
             let asked = Asked { id, peer: connection.peer(), whole };
@@ -169,7 +169,7 @@ impl Door {
         }
     }
 
-    /// Who sends while too much is held has come at a bad time.
+    /// Refuses the request of a connection that is reading, while all requests together are too long.
     fn keep_within_buffers(&mut self, id: u64) {
         let held: usize = self.connections.values().map(Connection::buffered).sum();
         let reads = self.connections.get(&id).is_some_and(Connection::is_reading);
@@ -179,7 +179,7 @@ impl Door {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits until a connection, the listener or an answer needs work.
     fn wait(&self) -> Found {
         let now = Instant::now();
         let accepts = self.accepts(now);
@@ -203,7 +203,7 @@ impl Door {
             |(id, polled): (u64, &PollFd<'_>)| (!polled.revents().is_empty()).then_some(id);
         let ready = ids.into_iter().zip(&polled[2..]).filter_map(is_ready).collect();
         if rang {
-            // Nothing is lost: the answers are looked for after this.
+            // No answer is lost: they are taken after this.
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
         Found { clients, ready }
@@ -224,7 +224,7 @@ impl Door {
         self.connections.len() < self.limits.connections || self.slowest(now).is_some()
     }
 
-    /// The connection that has kept us waiting longest, if it has for long.
+    /// The connection for which the door has waited longest, if that is longer than the patience.
     fn slowest(&self, now: Instant) -> Option<u64> {
         let awaited =
             |(id, connection): (&u64, &Connection)| Some((connection.awaited_since()?, *id));
@@ -232,7 +232,7 @@ impl Door {
         (now.saturating_duration_since(since) >= self.limits.patience).then_some(id)
     }
 
-    /// Lets clients in, as many as there is room for.
+    /// Accepts clients, as long as there is room for them.
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while self.has_room(Instant::now()) {
@@ -257,11 +257,11 @@ impl Door {
         let id = self.next;
         self.next += 1;
         self.connections.insert(id, Connection::new(socket, self.limits));
-        // Most requests are there with their connection.
+        // Most requests arrive together with their connection.
         self.with(id, Connection::advance);
     }
 
-    /// There is no descriptor or no memory for a client: they wait in the queue meanwhile.
+    /// Pauses accepting if there is no descriptor or no memory for a client: clients wait in the queue.
     fn rest(&mut self, error: Errno) {
         if self.pause.is_none() {
             tracing::warn!("the {} door lets nobody in for now: {error}", self.name);
@@ -271,12 +271,12 @@ impl Door {
 }
 
 fn timespec(time: Duration) -> Timespec {
-    // Rounded up: a deadline that is not quite there would be waited for in a circle.
+    // Rounded up: with a shorter wait, poll would return before the deadline again and again.
     let time = time + Duration::from_millis(1);
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-/// Those who answer.
+/// The threads that answer requests.
 struct Answerers<H> {
     tasks: Mutex<Receiver<Asked>>,
     handler: H,
@@ -299,7 +299,7 @@ impl<H: Fn(Request) -> Reply> Answerers<H> {
         self.tasks.lock().recv().ok()
     }
 
-    /// A request that is our undoing must not take the door with it. The log has the panic.
+    /// Answers a request. A panic in the handler must not end the door; the log has the panic.
     fn answer(&self, asked: &Asked) -> Reply {
         let answer = || asked.whole.read(asked.peer).map_or_else(Reply::from, &self.handler);
         let answer = catch_unwind(AssertUnwindSafe(answer));

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forebay_base::folder::Folder;
 
-/// Listens where only the owner may connect, in a directory of our own. A socket left there is
-/// removed: whoever holds the tier's lock is the only one that may serve it.
+/// Listens where only the owner can connect, in a directory of the daemon's own. An old socket there is
+/// removed: only the process that holds the tier's lock may serve it.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     let (dir, name) = forebay_client::split(path)?;
     Folder::own(dir)?.listen(name)

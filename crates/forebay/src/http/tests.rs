@@ -1,4 +1,4 @@
-//! A door from outside: what it does with clients that are slow, many, broken or gone.
+//! Tests of a door from outside, with clients that are slow, many, broken or gone.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,7 +44,7 @@ fn metrics() -> SocketAddr {
     free
 }
 
-/// The whole of what a server that closes says.
+/// Everything that a server sends before it closes.
 fn asked(mut stream: impl Read + Write, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -52,7 +52,7 @@ fn asked(mut stream: impl Read + Write, request: &str) -> String {
     answer
 }
 
-/// One answer with a Content-Length.
+/// Reads one answer with a Content-Length.
 fn next_answer(stream: &mut impl Read) -> String {
     let mut text = Vec::new();
     let mut byte = [0];
@@ -98,7 +98,7 @@ fn a_body_is_sent_after_leave_was_given() {
     assert!(next_answer(&mut stream).contains("there"));
 }
 
-/// The client of a refused request can read why, though it goes on sending.
+/// The client of a refused request can read the refusal, though it goes on sending.
 #[test]
 fn a_refusal_is_read_by_who_still_sends() {
     let address = metrics();
@@ -130,7 +130,7 @@ fn a_panic_is_an_answer_and_those_who_answer_live_on() {
     assert!(asked(connect(&path), "GET /x HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200"));
 }
 
-/// A byte now and then does not buy more time.
+/// A byte now and then does not extend the time limit.
 #[test]
 fn a_head_that_does_not_come_is_dropped_in_time() {
     let (_dir, path) = control(answer);
@@ -151,7 +151,7 @@ fn a_head_that_does_not_come_is_dropped_in_time() {
     assert!(began.elapsed() + Duration::from_millis(300) > HEAD_TIME, "{:?}", began.elapsed());
 }
 
-/// Silent connections, many times what the door holds, do not keep an honest one out.
+/// Silent connections, many times the door's limit, do not keep an honest client out.
 #[test]
 fn a_flood_of_silent_connections_makes_way() {
     let address = metrics();
@@ -166,7 +166,7 @@ fn a_flood_of_silent_connections_makes_way() {
     assert_eq!(oldest.read(&mut [0]).unwrap_or(0), 0, "the oldest made way");
 }
 
-/// Who does not take its answer holds one connection, and nobody up.
+/// A client that does not take its answer holds one connection, and delays no other client.
 #[test]
 fn answers_that_nobody_takes_do_not_hold_up_others() {
     let (_dir, path) = control(answer);
@@ -181,7 +181,7 @@ fn answers_that_nobody_takes_do_not_hold_up_others() {
     assert!(large.len() > 8 << 20, "and it is there when it is taken");
 }
 
-/// What waits for an answer to be taken hears of it, whether the client takes it or goes.
+/// The callback of an answer is called, whether the client takes the answer or goes.
 #[test]
 fn what_comes_after_an_answer_comes_in_any_case() {
     let heard = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! What `forebay top --cluster` draws: a line for each member of a store.
+//! The screen of `forebay top --cluster`: a line for each member of a store.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::units::{human_rate, human_secs, human_size};
 #[derive(Default)]
 pub struct Members {
     screens: BTreeMap<String, Screen>,
-    /// Why the newest answers are old.
+    /// Why the newest answers are out of date.
     pub trouble: Option<String>,
 }
 

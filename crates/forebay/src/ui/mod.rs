@@ -1,4 +1,4 @@
-//! What people see: progress on standard error, aligned tables, questions.
+//! Output for people: progress on standard error, aligned tables, questions.
 
 pub mod members;
 pub mod plain;
@@ -13,12 +13,12 @@ use plain::Plain;
 use serde::Serialize;
 use serde_json::json;
 
-/// Prints a line to standard output. A reader that has gone (`| head`) is no error worth a panic.
+/// Prints a line to standard output. A reader that has gone (`| head`) causes no panic.
 pub fn say(line: impl std::fmt::Display) {
     let _ = writeln!(io::stdout().lock(), "{}", Plain(line));
 }
 
-/// Prints lines that are ours from end to end: no name of anybody's is in them.
+/// Prints lines of forebay's own text alone: they contain no names of users, files or programs.
 pub fn say_text(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
@@ -28,7 +28,7 @@ pub fn say_json(value: &impl Serialize) {
     let _ = writeln!(io::stdout().lock(), "{}", plain::json(&text));
 }
 
-/// Tells the person at the terminal something beside the result, in one line.
+/// Prints a message beside the result to standard error, in one line.
 #[expect(clippy::print_stderr, reason = "the one place that does")]
 pub fn tell_aside(line: std::fmt::Arguments<'_>) {
     eprintln!("forebay: {}", Plain(line));
@@ -40,20 +40,20 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// A longer line is not read at a glance.
+/// The longest line that is read at a glance.
 const LINE_MAX: usize = 160;
 
-/// Prints something that is wrong, as [`lines_of`] has it.
+/// Prints a problem, in lines by [`lines_of`].
 pub fn say_wrong(text: &str) {
     lines_of(text).iter().for_each(say);
 }
 
-/// Tells the person at the terminal of something that is wrong, as [`lines_of`] has it.
+/// Prints a problem to standard error, in lines by [`lines_of`].
 pub fn note_wrong(text: &str) {
     lines_of(text).iter().for_each(|line| note!("{line}"));
 }
 
-/// What is so and, below it where one line would be too long, what to do about it: that stands behind the last colon.
+/// The text as one line, or, if that is too long, the fact and below it the remedy, which follows the last colon.
 fn lines_of(text: &str) -> Vec<String> {
     let is_long = text.chars().count() > LINE_MAX;
     match text.rsplit_once(": ").filter(|_| is_long) {
@@ -62,7 +62,7 @@ fn lines_of(text: &str) -> Vec<String> {
     }
 }
 
-/// The form in which a command's result is wanted.
+/// The form of a command's result.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Output {
     Human,
@@ -76,7 +76,7 @@ impl From<bool> for Output {
     }
 }
 
-/// Tells why a command failed and returns its exit code.
+/// Reports a command's error and returns its exit code.
 pub fn tell_error(error: &Error, output: Output) -> u8 {
     note!("{error}");
     let exit_code = error.exit_code();
@@ -91,7 +91,7 @@ pub enum Answer {
     No,
 }
 
-/// Asks on the terminal; without one, only `--yes` will do.
+/// Asks on the terminal; without a terminal the command needs `--yes`.
 pub fn confirm(question: &str) -> Result<Answer> {
     if !io::stdin().is_terminal() {
         let message = "there is no terminal to ask at: add --yes if you mean it";

@@ -1,8 +1,8 @@
-//! Text that does not command a terminal and is one line, whatever names are in it.
+//! Text in one line without control characters, whatever names are in it.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// Shows what is in it with control characters, and those that turn the direction of writing,
+/// Shows its value with control characters, and characters that change the direction of writing,
 /// escaped as Rust writes them.
 pub struct Plain<T>(pub T);
 
@@ -28,7 +28,7 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
-/// JSON leaves some characters in its strings that a terminal takes for commands.
+/// Escapes control characters that JSON leaves in its strings.
 pub fn json(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {
@@ -41,7 +41,7 @@ pub fn json(text: &str) -> String {
     plain
 }
 
-/// Whether a character does something instead of being shown.
+/// Whether a character controls the terminal instead of being shown.
 pub fn commands(char: char) -> bool {
     // Marks and overrides of direction, and separators of lines and paragraphs.
     let unseen = matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}');

@@ -1,5 +1,5 @@
-//! One line that says how far a long operation is: redrawn in place on a terminal, a line every
-//! few seconds otherwise.
+//! One line with the progress of a long operation: redrawn in place on a terminal, otherwise a new line
+//! every few seconds.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -15,14 +15,14 @@ use crate::wire::Job;
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// The rate shown is the one over this window: long enough to be calm, short enough to be true.
+/// The rate shown is that of this window: long enough to be calm, short enough to be up to date.
 const RATE_WINDOW: Duration = Duration::from_secs(8);
 
-/// The bar takes what the words leave, between these, or is left out.
+/// The bar takes the room that the words leave, between these widths, or is left out.
 const BAR_MOST: usize = 24;
 const BAR_LEAST: usize = 6;
 
-/// How far something is.
+/// The progress of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {
     pub total_bytes: u64,
@@ -30,11 +30,11 @@ pub struct Sample {
     pub total_files: u64,
     pub done_files: u64,
     pub failed_files: u64,
-    /// None: by the bytes that were seen to come.
+    /// `None`: the pace is computed from the samples' bytes.
     pub told: Option<Told>,
 }
 
-/// What the one who does the work says of its pace.
+/// The pace as the worker of the operation reports it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Told {
     pub bytes_per_second: u64,
@@ -45,7 +45,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Such as `64.0 MiB/s, 12 files/s, ETA 16 s`.
+    /// The pace as text, such as `64.0 MiB/s, 12 files/s, ETA 16 s`.
     pub fn text(&self) -> String {
         let (bytes, files) = (self.bytes_per_second as f64, self.files_per_second);
         let parts = [
@@ -80,16 +80,16 @@ impl Line {
             self.window.pop_front();
         }
         let pause = if self.terminal { REDRAW_EVERY } else { LINE_EVERY };
-        // Off a terminal, what ends within the first pause says nothing at all.
+        // Without a terminal, an operation that ends within the first pause prints nothing.
         let last = self.shown.unwrap_or(self.started);
         if now - last < pause {
             return;
         }
         self.shown = Some(now);
-        // A line that reaches the edge of the terminal would scroll.
+        // A line as wide as the terminal would scroll.
         let text = render(&self.label, sample, self.rate(), columns_of_stderr() - 1);
         let mut stderr = io::stderr().lock();
-        // Without a standard error there is nobody to tell.
+        // Standard error may be closed.
         let _ = match self.terminal {
             true => write!(stderr, "\r\x1b[K{text}"),
             false => writeln!(stderr, "{text}"),
@@ -97,7 +97,7 @@ impl Line {
         let _ = stderr.flush();
     }
 
-    /// Takes the line away again, so that the result stands alone.
+    /// Removes the line, so that the result stands alone.
     pub fn clear(&mut self) {
         if self.terminal && self.shown.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -139,9 +139,9 @@ impl From<&Progress> for Sample {
     }
 }
 
-/// In at most `columns`: where they are few, the bar gets shorter, then the words fewer.
+/// The line, in at most `columns`: with too few, the bar gets shorter, then the words fewer.
 fn render(label: &str, s: Sample, rate: f64, columns: usize) -> String {
-    // Empty files have no bytes; then the files tell how far it is.
+    // Without bytes, as with empty files, the files are the measure.
     let (done, total) = match s.total_bytes {
         0 => (s.done_files, s.total_files),
         total => (s.done_bytes.min(total), total),
@@ -187,7 +187,7 @@ fn pace(s: Sample, rate: f64) -> String {
 mod tests {
     use super::*;
 
-    /// While the totals grow, bytes over rate would be a wrong promise.
+    /// While the totals grow, bytes over rate would give a wrong estimate.
     #[test]
     fn who_does_the_work_says_how_long_it_takes() {
         let told = Told {

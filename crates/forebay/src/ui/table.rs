@@ -1,4 +1,4 @@
-//! Columns that line up.
+//! Tables with aligned columns.
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Align {

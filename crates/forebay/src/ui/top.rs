@@ -1,5 +1,5 @@
-//! What `forebay top` draws: one screen from the daemon's figures. No input, no terminal of its
-//! own: it draws on whatever ratatui draws on, which in tests is a buffer.
+//! The screen of `forebay top`, drawn from the daemon's figures. It reads no input and owns no terminal:
+//! it draws on any backend of ratatui, in tests on a buffer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use serde_json::Value;
 use crate::moment;
 use crate::units::{human_rate, human_secs, human_size};
 
-/// Between what stands side by side.
+/// The gap between columns that stand side by side.
 const GAP: u16 = 2;
 
-/// Rates shown as a curve.
+/// The number of rates that a curve keeps.
 const CURVE_MAX: usize = 200;
 
 /// Bytes per second.
@@ -33,7 +33,7 @@ pub struct Rates {
     pub device_read: f64,
 }
 
-/// What the rates are made of.
+/// The byte counters from which the rates are computed.
 const MOVED: [&str; 7] = [
     "from_programs",
     "to_programs",
@@ -44,16 +44,16 @@ const MOVED: [&str; 7] = [
     "tier_device_read",
 ];
 
-/// What is drawn: the newest answer of the daemon, and how it came to be.
+/// The screen: the newest answer of the daemon, and the history that the curves show.
 #[derive(Default)]
 pub struct Screen {
     answer: Value,
     rates: Rates,
     written: VecDeque<u64>,
     flushed: VecDeque<u64>,
-    /// Of what the rates were made, with the daemon's uptime then.
+    /// The counters of the last answer, with the daemon's uptime then.
     last: Option<(f64, [u64; MOVED.len()])>,
-    /// Why the newest answer is old.
+    /// Why the newest answer is out of date.
     pub trouble: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Screen {
         let read = |part: &Value| MOVED.map(|name| part["bytes"][name].as_u64().unwrap_or(0));
         let uptime = answer["status"]["uptime_secs"].as_f64().unwrap_or(0.0);
         let now = read(&answer["now"]);
-        // Before the second answer: what the daemon has seen in the last minute.
+        // Before the second answer the rates are those of the last minute, as the daemon has them.
         let (secs, moved) = match self.last {
             Some((then, before)) if uptime > then => {
                 let moved = std::array::from_fn(|i| now[i].saturating_sub(before[i]));
@@ -153,7 +153,7 @@ impl Screen {
             let heights = [Constraint::Length(lines.len() as u16), Constraint::Min(1)];
             let [text, below] = Layout::vertical(heights).areas(inner);
             frame.render_widget(Paragraph::new(lines), text);
-            // The newest is on the right.
+            // The newest rate is on the right.
             let skip = curve.len().saturating_sub(below.width as usize);
             let shown = curve.iter().skip(skip).copied();
             let pad = std::iter::repeat_n(0, (below.width as usize).saturating_sub(curve.len()));
@@ -217,7 +217,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(lines), inner);
     }
 
-    /// Of the device, and so of all who use it.
+    /// The rates of the device, which include other users of it.
     fn device_line(&self) -> String {
         match self.answer["now"]["bytes"]["tier_device_written"].is_u64() {
             true => format!(
@@ -265,13 +265,13 @@ impl Screen {
         }
     }
 
-    /// Below each table: how reads and writes were served in the last minute.
+    /// The line below each table: how reads and writes were served in the last minute.
     fn requests_line(&self, side: &str) -> String {
         let share = |direction: &str| {
             let requests = &self.answer["minute"]["requests"][direction];
             let count = |what: &str| requests[what].as_u64().unwrap_or(0);
             let total = count("total");
-            // What is new could be no hit.
+            // A request for a new file or range cannot be a hit.
             match (total, total - count("new").min(total)) {
                 (0, _) => format!("{direction}s: none"),
                 (_, 0) => format!("{direction}s: {}, all new", short(total)),
@@ -349,7 +349,7 @@ fn bar(level: u64, full: u64, marks: &[(char, u64)], cells: usize) -> String {
     bar.into_iter().collect()
 }
 
-/// Keeps the end: the name says more than the first directory.
+/// The end of the text: the name says more than the first directory.
 fn shortened(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -359,7 +359,7 @@ fn shortened(text: &str, width: usize) -> String {
     format!("..{kept}")
 }
 
-/// At most five characters.
+/// The number in at most five characters.
 fn short(number: u64) -> String {
     match number {
         0..100_000 => number.to_string(),
@@ -368,7 +368,7 @@ fn short(number: u64) -> String {
     }
 }
 
-/// How long a screen is shown before the next.
+/// The time for which a screen is shown before the next.
 pub const REFRESH: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

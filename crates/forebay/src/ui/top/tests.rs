@@ -90,7 +90,7 @@ fn the_first_rates_are_the_minutes_and_a_restart_does_not_confuse() {
     assert_eq!(screen.rates.written, 50.0);
 }
 
-/// The widest figures there are.
+/// An answer with the widest figures.
 fn crowded() -> Value {
     let mut answer = answer(10.0, 10 * 1_072_693_248);
     let op = json!({ "p50_us": 99_999, "p99_us": 99_999, "p999_us": 99_999_999 });
@@ -110,13 +110,13 @@ fn crowded() -> Value {
     answer
 }
 
-/// What stands side by side has a blank between it, however wide it is.
+/// Columns side by side have a blank between them, however wide they are.
 #[test]
 fn columns_never_run_together() {
     let mut screen = Screen::default();
     screen.update(crowded());
     for width in [80, 120] {
-        // Each line is told in quotes.
+        // Each line is printed in quotes.
         let text = drawn(&screen, width, 24).replace('"', " ");
         let words: Vec<&str> = text.split_whitespace().collect();
         let count = |word: &str| words.iter().filter(|found| **found == word).count();
@@ -127,7 +127,7 @@ fn columns_never_run_together() {
             2,
             "at {width}:\n{text}"
         );
-        // Two in the lists, write, read, fetch; flush is half of it.
+        // Two in the lists, then write, read and fetch; flush ends on half of it.
         let rates = words.iter().filter(|word| **word == "MiB/s").count();
         assert_eq!(rates, 6, "at {width}:\n{text}");
         for word in ["write", "flush", "fetch", "99999,", "hit"] {
