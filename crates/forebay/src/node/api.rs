@@ -1,7 +1,7 @@
-//! What the node daemon's door answers, and to whom.
+//! The requests of the node daemon's door, their answers, and which users get them.
 //!
-//! - D1: who asks is who the kernel says; what is somebody else's is root's and his alone.
-//! - D2: a path is looked at with the rights of who asks.
+//! - D1: the kernel says which user asks; only root and the owner may see or change an owner's things.
+//! - D2: a path is looked at with the rights of the user who asks, or of the instance's owner.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ impl Door {
         }
     }
 
-    /// For a scheduler's health check: the node is fit, or why it is not.
+    /// For a scheduler's health check: whether the node is fit, and if not, why.
     fn health(&self) -> Result<Value> {
         let draining = self.node.drain()?.is_some();
         Ok(json!({
@@ -134,7 +134,7 @@ impl Door {
         let instances = self.node.desk().instances()?;
         let staying = members::staying(book, peer)?;
         let pools: Vec<(String, PoolRecord)> = book.list(keys::POOLS)?;
-        // A node whose daemon is not there has said what it offers, and may hold what is wanted.
+        // A node whose daemon is away has recorded its pools before, and may still have instances.
         let of_pools =
             pools.iter().filter_map(|(key, _)| key.split_once('/')).map(|(node, _)| node);
         let mut names: Vec<&str> = there.keys().map(String::as_str).chain(of_pools).collect();
@@ -165,7 +165,7 @@ impl Door {
         Ok(pools.into_iter().filter_map(view).collect())
     }
 
-    /// D1: a user sees his own.
+    /// Lists the instances that the user may see (D1).
     fn instances(&self, peer: Peer) -> Result<Vec<InstanceView>> {
         let all = self.node.desk().instances()?;
         let his = all.into_iter().filter(|instance| may_see(peer, instance.owner));
@@ -255,7 +255,7 @@ impl Door {
         })
     }
 
-    /// D2.
+    /// Reaches a cache's backing store with the rights of its owner (D2).
     pub(super) fn backing(
         &self,
         path: &Path,
@@ -273,7 +273,7 @@ impl Door {
             Some(instance) => self.node.desk().instance_for(instance, asker(peer))?,
             None => self.instance_at(peer, &asked)?,
         };
-        // Before anything is looked at with its owner's rights (D2).
+        // This comes before any look with the owner's rights (D2).
         require_seen(peer, instance.owner, "instance", &instance.id)?;
         let what = match asked.what {
             Some(what) => what,
@@ -293,7 +293,7 @@ impl Door {
         })
     }
 
-    /// The instance that the path inside is in.
+    /// The instance that the transfer's inner path is in.
     fn instance_at(&self, peer: Peer, asked: &NewTransfer) -> Result<Instance> {
         let inside = match asked.direction {
             Direction::In => &asked.destination,
@@ -312,8 +312,8 @@ impl Door {
         })
     }
 
-    /// What a source is that is there now (D2); one that will only be there at the end is a directory
-    /// if it ends in a slash.
+    /// The type of a source, if it exists now (D2). A source that will exist only at the end counts as a
+    /// directory if its path ends in a slash.
     fn what_is(&self, asked: &NewTransfer, instance: &Instance) -> Result<What> {
         let path = asked.source.clone();
         let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -326,7 +326,7 @@ impl Door {
             Err(_) if asked.direction == Direction::Out && slash => Ok(What::Directory),
             Err(e) => {
                 let what = asked.source.display().to_string();
-                // Only what is carried later may come to be there.
+                // Only the source of a transfer at the end may come into being later.
                 let hint = match asked.when {
                     When::AtEnd => "; say what it will be with --type file|directory|list",
                     When::Now => "",
@@ -337,7 +337,7 @@ impl Door {
     }
 }
 
-/// A file that is copied to a directory keeps its name there, as with cp (D2).
+/// The destination. A file that is copied to a directory keeps its name there, as with cp (D2).
 fn into_directory(asked: &NewTransfer, what: What, owner: Owner) -> PathBuf {
     let (path, name) = (asked.destination.clone(), asked.source.file_name());
     let (What::File, Some(name)) = (what, name) else { return path };
@@ -358,7 +358,7 @@ pub(super) fn asker(peer: Peer) -> Asker {
     Asker { uid: peer.uid, gid: peer.gid }
 }
 
-/// D1.
+/// Whether a user may see an owner's things (D1).
 pub(super) fn may_see(peer: Peer, owner: Owner) -> bool {
     peer.uid == 0 || peer.uid == owner.uid
 }
@@ -388,7 +388,7 @@ fn require_plain(at: &Path) -> Result<()> {
     }
 }
 
-/// Settings that an ordinary user may give to a mount of root's.
+/// Refuses settings that an ordinary user may not give to a mount of root's.
 fn check_settings(settings: &BTreeMap<String, String>) -> Result<()> {
     settings.iter().try_for_each(|(name, value)| super::settings::check(name, value).map_err(usage))
 }

@@ -1,4 +1,4 @@
-//! What an ordinary user may ask root's daemon to touch: what that user could touch.
+//! Looks at the file system with a user's rights: root's daemon touches for a user only what that user could touch.
 
 use std::ffi::CString;
 use std::io;
@@ -15,17 +15,17 @@ use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-/// A directory as its user reached it.
+/// A directory, as the user reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reached {
-    /// Without links.
+    /// The path without links.
     pub path: PathBuf,
-    /// As [`BackingStore::identity`] tells it: what is mounted later must be the same.
+    /// The answer of [`BackingStore::identity`]: the directory that is mounted later must have the same.
     pub identity: String,
 }
 
-/// Opens a directory with the rights of a user: what is not to be reached without the mount must not
-/// be reached through it.
+/// Opens a directory with the rights of a user: a mount of it must not give the user a directory that the
+/// user could not reach before.
 pub fn reach(path: &Path, uid: u32, gid: u32) -> Result<Reached> {
     let shown = path.display().to_string();
     let typed = path.to_path_buf();
@@ -39,7 +39,7 @@ pub fn reach(path: &Path, uid: u32, gid: u32) -> Result<Reached> {
     })?;
     let at = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let reached = std::fs::read_link(at).map_err(|e| Error::io(e, shown))?;
-    // By then its name may lead elsewhere.
+    // By descriptor: the path may lead elsewhere by now.
     let store_path = reached.clone();
     let identity = as_user(0, 0, path, move || {
         Ok(DirStore::of(dir, store_path).and_then(|store| store.identity()))
@@ -48,7 +48,8 @@ pub fn reach(path: &Path, uid: u32, gid: u32) -> Result<Reached> {
     Ok(Reached { path: reached, identity })
 }
 
-/// Not by a link of `/proc` to what this process has open: those ask for no right to any directory.
+/// Opens a directory, but not by a magic link of `/proc` to an open file of this process: such a link needs no
+/// rights to any directory.
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_MAGICLINKS;
@@ -56,13 +57,13 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::io::retry_on_intr(open)?)
 }
 
-/// A look at a file system that answers takes milliseconds.
+/// The time limit for a look. A file system that answers does so in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Looks of one user that hang; with so many none is begun.
+/// The number of hanging looks of one user beyond which no new one is begun.
 const LATE_MAX: usize = 16;
 
-/// Who has begun a look that has not ended in time, and at what.
+/// Looks that have not ended in time: the user, and the path.
 static LATE: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Rank::Late, Vec::new());
 
 #[track_caller]
@@ -70,7 +71,8 @@ fn late() -> MutexGuard<'static, Vec<(u32, PathBuf)>> {
     LATE.lock()
 }
 
-/// Whether a look is waited for: who comes second, the look or its patience, has to know of the other.
+/// The state of a look: its end and its time limit may come at the same moment, and the second of them must
+/// know of the first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Waited,
@@ -78,13 +80,13 @@ enum Stage {
     Over,
 }
 
-/// Runs `work`, a look at `path`, on a thread of its own that has a user's rights. The C library would
-/// change all threads of the process; the kernel changes the one that asks.
+/// Runs `work`, a look at `path`, on a thread of its own with a user's rights. The system calls are made
+/// directly: they change one thread, while the C library's functions change all threads of the process.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::TimedOut`] if its file system does not answer: the thread is left to it, and until
-/// it is over nobody else waits for the same path.
+/// [`io::ErrorKind::TimedOut`] if the file system does not answer: the thread stays in its call, and until
+/// that ends the user's further looks at the same path are refused at once.
 pub fn as_user<T: Send + 'static>(
     uid: u32,
     gid: u32,
@@ -131,7 +133,7 @@ fn require_answering(uid: u32, path: &Path) -> io::Result<()> {
     let late = late();
     let his = late.iter().filter(|(whose, _)| *whose == uid).count();
     let hangs_there = late.iter().any(|one| one.0 == uid && one.1 == path);
-    // Without the lock: who the user is may have to be asked of another machine.
+    // Released first: the text below may ask another machine for the user's name.
     drop(late);
     if hangs_there {
         return Err(hangs(path));
@@ -175,8 +177,8 @@ fn become_on_this_thread(uid: u32, gid: u32, groups: &[libc::gid_t]) -> io::Resu
     // SAFETY: integers, and an array with its length; the call changes this thread alone.
     let done = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
     succeeded(done)?;
-    // Real and saved ids stay root's: by them the kernel decides who may send the thread, and with it
-    // the whole process, a signal. Who opens a file is judged by the others.
+    // Real and saved ids stay root's: by these the kernel decides who may send signals to the thread, and so
+    // to the whole process. Opening a file is judged by the effective ids.
     let same = -1i64;
     // SAFETY: integers only.
     succeeded(unsafe { libc::syscall(libc::SYS_setresgid, same, i64::from(gid), same) })?;
@@ -254,7 +256,7 @@ mod tests {
         }
     }
 
-    /// A signal to one thread is one to the process.
+    /// A signal to one thread is a signal to its process.
     #[test]
     fn a_user_can_send_no_signal_to_the_thread_that_has_his_rights() {
         use std::os::unix::process::CommandExt;

@@ -1,7 +1,7 @@
-//! The control group of transfers: where programs of a job want the processors too, transfers get their
+//! The control group of transfers: where programs of a job want the processors, too, transfers get their
 //! share and no more.
 //!
-//! Where there is none, transfers are only nice. A group that cannot be had stops no transfer.
+//! Without the group transfers only have a low priority (nice). A group that cannot be made stops no transfer.
 
 use std::fs;
 use std::io;
@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 
 use forebay_node::NodeConfig;
 
-/// The daemon's own, as its unit names it (`DelegateSubgroup=`), and that of transfers beside it.
+/// The daemon's own group, as its unit names it (`DelegateSubgroup=`), and that of transfers beside it.
 const DAEMON: &str = "daemon";
 const TRANSFERS: &str = "transfers";
 
 const MOUNTED: &str = "/sys/fs/cgroup";
 
-/// What systemd writes on a group that it has given away.
+/// The attributes by which systemd marks a group that it has delegated.
 const DELEGATED: [&str; 2] = ["trusted.delegate", "user.delegate"];
 
 /// v1 counts shares of 1024 where v2 has weights of 100.
 const SHARES: u64 = 1024;
 const WEIGHTS: u64 = 100;
 
-/// The group, taken away again when this is dropped, if it was made for it. A transfer that goes on without
-/// the daemon keeps it.
+/// The group of transfers. Dropping it removes the group, if the daemon has made it. While a transfer that
+/// outlives the daemon is in it, it stays.
 pub struct Group {
     pub at: PathBuf,
     was_there: bool,
@@ -37,7 +37,7 @@ impl Drop for Group {
     }
 }
 
-/// Makes the group ready, if there is to be one.
+/// Makes the group, if there is to be one.
 pub fn of_transfers(config: &NodeConfig) -> Option<Group> {
     let own = || fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| delegated(&text));
     let at = config.transfer_cgroup.clone().or_else(own)?;
@@ -52,8 +52,8 @@ pub fn of_transfers(config: &NodeConfig) -> Option<Group> {
     }
 }
 
-/// The group beside our own, if that is one of a unit that may make some. Not below a unit whose processes
-/// are in its own group: systemd could start no new daemon there while a transfer runs.
+/// The group beside the daemon's own, if the daemon's unit may make groups. Not below a unit whose processes
+/// are in the unit's own group: while a transfer runs, systemd could not start a new daemon there.
 fn delegated(own: &str) -> Option<PathBuf> {
     let unit = beside(own)?;
     let given = |name: &&str| {
@@ -87,7 +87,7 @@ fn made(group: &Path, weight: u64) -> io::Result<()> {
     }
 }
 
-/// What cgroup v2 means by it.
+/// Adds to an error of cgroup v2 what it means.
 fn explained(error: io::Error, parent: &Path) -> io::Error {
     let at = parent.display();
     match error.raw_os_error() {
@@ -113,7 +113,7 @@ mod tests {
         );
     }
 
-    /// A directory that is no cgroup says so.
+    /// A directory that is no cgroup is refused with the reason.
     #[test]
     fn what_has_no_shares_is_no_group() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Commands of ours that the node daemon runs for a cache: waited for a while, then left to themselves,
-//! and asked again how they ended.
+//! The forebay commands that the node daemon runs for a cache. The daemon waits a while for a command, then
+//! lets it run and asks later how it ended.
 //!
-//! - C1: nobody waits longer than [`PATIENCE`] for a command, and not at all for one that was late before.
-//! - C2: for one tier there is one command at a time. One that hangs in the kernel keeps that tier from
-//!   being tended, and nothing else.
+//! - C1: no thread waits longer than [`PATIENCE`] for a command, and not at all for one that was late before.
+//! - C2: each tier has one command at a time. A command that hangs in the kernel blocks the care of its tier,
+//!   and nothing else.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,13 +22,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::running::Running;
 
-/// A healthy command has ended by then, or brings home much and is not waited for.
+/// A healthy command has ended by then, or has much to flush and is not waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was killed and does not end by then hangs in the kernel.
+/// A killed process that does not end by then hangs in the kernel.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// By tier, commands that are late.
+/// The late commands, by tier.
 pub struct Children(Mutex<BTreeMap<PathBuf, Late>>);
 
 impl Default for Children {
@@ -44,7 +44,7 @@ struct Late {
     said: Said,
 }
 
-/// What a command says goes to memory: nobody need read it while it runs.
+/// The output of a command. It goes to memory, so that no thread has to read it while the command runs.
 struct Said {
     out: File,
     errors: File,
@@ -56,12 +56,12 @@ impl Children {
         self.0.lock()
     }
 
-    /// Runs a command for a tier, or hears how one of the same words ended that was late. One of other
-    /// words is ended first.
+    /// Runs a command for a tier. If an earlier command of the same words was late, that one is waited for
+    /// instead; a late command of other words is ended first.
     ///
     /// # Errors
     ///
-    /// [`Kind::TimedOut`] if it has not ended; it goes on.
+    /// [`Kind::TimedOut`] if the command has not ended; it goes on.
     pub fn run(&self, tier: &Path, command: Command) -> Result<Output> {
         let late = self.lock().remove(tier);
         let mut running = match late {
@@ -86,7 +86,7 @@ impl Children {
         Error::new(Kind::TimedOut, format!("`{what}` (pid {pid}) has not ended after {since}"))
     }
 
-    /// Kills it, with what it has started. One that has gone into the background lives on.
+    /// Kills the command and its children. A process that it has put into the background lives on.
     fn end(&self, tier: &Path, mut late: Late) -> Result<()> {
         if let Some(group) = Pid::from_raw(late.child.id().cast_signed()) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -127,7 +127,7 @@ fn start(mut command: Command) -> Result<Late> {
     let said = Said { out: memory().map_err(failed)?, errors: memory().map_err(failed)? };
     command.stdout(said.out.try_clone().map_err(failed)?);
     command.stderr(said.errors.try_clone().map_err(failed)?);
-    // To be ended with what it has started.
+    // In a group of its own, so that it can be ended together with its children.
     command.process_group(0);
     let words = words(&command);
     let child = command.spawn().map_err(failed)?;

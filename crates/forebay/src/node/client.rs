@@ -1,4 +1,4 @@
-//! Asking a node daemon.
+//! The client of a node daemon.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Mounts and transfers of a node, as processes of their own: this binary with other arguments. They
-//! live on when the node daemon ends, and the next one finds them by the kernel's table of mounts.
+//! The mounts and transfers of a node, as processes of their own: this binary with other arguments. They
+//! outlive the node daemon, and the next daemon finds them in the kernel's table of mounts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,31 +24,31 @@ use crate::mounts::{Mounts, users_of};
 use crate::units;
 use crate::wire::{File, Job, JobKind, JobState, NewJob, WirePath};
 
-/// A drain is taken up again after this; meanwhile what is not home is told.
+/// A drain is started again after this time; in between the daemon reports the files that are not home.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Who only asks what is dirty waits so long for a tier that is not mounted.
+/// The time limit for reading the dirty files of a tier that is not mounted.
 const GLANCE: Duration = Duration::from_secs(4);
 
-/// How often a job of a mount's daemon is asked how far it is.
+/// The pause between two polls of a job of a mount's daemon.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Holders of a mount that are named.
+/// The number of programs that are named as users of a mount.
 const HOLDERS: usize = 5;
 
-/// A drain that was told to end has so long; the flush that hangs in it goes on.
+/// The time that a cancelled job gets to end; a flush that hangs in it goes on.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A job that does not move for so long gives its thread to others; one that stood still before, sooner.
+/// A job that makes no progress for this long gives its thread to others.
 const STANDS: Duration = Duration::from_secs(60);
 
-/// Programs that use a mount are told nothing: the mount goes, and nothing is waited for but that.
+/// The time limit for unmounting a mount that programs still use: only the unmount is waited for.
 const TAKE_AWAY: Duration = Duration::from_secs(20);
 
-/// What a command of ours exits with when a daemon lives and does not answer.
+/// The exit code of a forebay command if a daemon lives and does not answer.
 const UNREACHABLE: i32 = 3;
 
-/// A daemon whose connection was ended has so long to end by itself.
+/// The time that a daemon gets to end after its connection was ended.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Processes {
@@ -83,7 +83,7 @@ impl Hands for Processes {
         let mut mount = ourselves("mount");
         mount.arg(&reached.path).arg(&cache.mountpoint).arg("--tier").arg(&cache.tier);
         mount.arg(format!("--tier-size={}", units::exact_size(cache.bytes)));
-        // What is mounted must be what was reached, whatever has the name by then.
+        // The mount must be of the directory that was reached, even if another has its name by then.
         mount.arg("--backing-identity").arg(&reached.identity);
         let flags = settings::flags(&cache.settings);
         mount.args(flags.map_err(|why| Error::new(Kind::Usage, why))?);
@@ -105,7 +105,7 @@ impl Hands for Processes {
             umount
         };
         let began = Instant::now();
-        // The daemon has not answered from then on.
+        // When the daemon stopped answering.
         let mut silent: Option<Instant> = None;
         let mut holders = Vec::new();
         loop {
@@ -131,7 +131,7 @@ impl Hands for Processes {
     }
 
     fn bring_home(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
-        // A tier that cannot be read is not one without dirty bytes.
+        // A tier that cannot be read may have dirty bytes.
         if !was_mounted(cache)? {
             return Ok(Vec::new());
         }
@@ -145,7 +145,7 @@ impl Hands for Processes {
                 let mut left = self.unflushed(cache)?;
                 left.iter_mut().for_each(|one| one.why = why.clone());
                 match left.is_empty() {
-                    // Nothing is dirty, and the tier is damaged: somebody has to look.
+                    // No byte is dirty, but the tier is damaged: a person has to look at it.
                     true => Err(Error::new(Kind::Corrupt, why)),
                     false => Ok(left),
                 }
@@ -190,7 +190,7 @@ impl Hands for Processes {
         }
         let id = match client.post("/v1/jobs", &json!(asked)) {
             Ok(job) => job["id"].as_u64().unwrap_or(0),
-            // It refuses the order itself, and would again.
+            // The daemon refuses the order itself, and would refuse it again.
             Err(error) if error.kind() == Kind::Usage => {
                 return Ok(Moved::refused(error.to_string()));
             }
@@ -217,7 +217,7 @@ impl Hands for Processes {
                     cancelled = Some(Instant::now());
                 }
                 None if pace.stands(&moved) => {
-                    // It is asked for anew when its turn comes again.
+                    // The job is asked for again when its turn comes.
                     client.delete(&url)?;
                     let why = "it stands still: its backing store does not answer";
                     return Err(Error::new(Kind::TimedOut, why));
@@ -250,7 +250,7 @@ impl Hands for Processes {
     }
 }
 
-/// When a job has moved last.
+/// The progress of a job, and when it last changed.
 struct Pace {
     done: (u64, u64),
     since: Instant,
@@ -266,7 +266,7 @@ impl Pace {
     }
 }
 
-/// This binary, with nothing of the node daemon's own environment.
+/// This binary, without the `FOREBAY_` variables of the node daemon.
 pub fn ourselves(verb: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(verb).stdin(Stdio::null());
@@ -275,12 +275,12 @@ pub fn ourselves(verb: &str) -> Command {
     for (name, _) in ours {
         command.env_remove(name);
     }
-    // Settings of people and of the machine are for mounts that they make.
+    // The configuration files of users and of the machine are for mounts that people make.
     command.env("FOREBAY_CONFIG", "/dev/null");
     command
 }
 
-/// What a command said last, without its name.
+/// The last line of a command's output, without the prefix `forebay: `.
 fn last_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let last = text.lines().last().unwrap_or("it ended without a word");
@@ -292,8 +292,8 @@ fn is_in_use(output: &Output) -> bool {
     job.is_some_and(|job| crate::cmd::umount::is_in_use(&job))
 }
 
-/// Ends a daemon that does not answer, and the connection of its mount: what is dirty is in the tier, which it holds.
-/// Says who that was. The daemon first: whoever is cut short in between finds a mount whose daemon is dead.
+/// Kills a daemon that does not answer, and ends the connection of its mount: the dirty bytes stay in the tier.
+/// Returns a text that names the daemon. It is killed first: a run cut short in between leaves a dead mount.
 fn end_connection(cache: &Cache) -> Result<String> {
     let at = cache.mountpoint.display();
     let pid = Client::new(&cache.tier).daemon_pid().map(|pid| pid.as_raw_nonzero().get());
@@ -305,7 +305,7 @@ fn end_connection(cache: &Cache) -> Result<String> {
         return Err(Error::new(Kind::Unreachable, what));
     };
     daemon.kill()?;
-    // Forced, the kernel answers all who wait for it with an error; nothing is asked of the daemon.
+    // With FORCE the kernel answers all waiting programs with an error, without asking the daemon.
     let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     let gone = |e: rustix::io::Errno| Error::os(e.raw_os_error(), format!("ending the mount {at}"));
     rustix::mount::unmount(&cache.mountpoint, flags).map_err(gone)?;
@@ -318,7 +318,7 @@ fn end_connection(cache: &Cache) -> Result<String> {
     Ok(format!("its own daemon (pid {pid}), which did not answer and was ended"))
 }
 
-/// Takes a mount away from who uses it: they get errors from then on.
+/// Unmounts a mount that programs still use: they get errors from then on.
 fn take_away(cache: &Cache) -> Result<()> {
     let client = Client::new(&cache.tier);
     let ask = crate::wire::Leave { keep_dirty: true, lazy: true, ..Default::default() };
@@ -330,7 +330,7 @@ fn files_of(client: &Client) -> Result<Vec<File>> {
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
 }
 
-/// A job names what failed; how much of it is dirty is asked of the mount.
+/// Adds to failed files their dirty bytes: the job has only names, so the mount's daemon is asked.
 fn sized(client: &Client, failed: Vec<Failed>) -> Vec<Failed> {
     if failed.is_empty() {
         return failed;
@@ -351,13 +351,13 @@ fn check_of(cache: &Cache) -> Command {
     check
 }
 
-/// A tier that was made and never mounted holds nothing; one that cannot be read may.
+/// Whether the tier was ever mounted: otherwise it holds nothing. A tier that cannot be read may hold bytes.
 fn was_mounted(cache: &Cache) -> Result<bool> {
     let mark = cache.tier.join("forebay.json");
     mark.try_exists().map_err(|e| Error::io(e, mark.display().to_string()))
 }
 
-/// What `forebay check` has found in a tier that is not mounted.
+/// The dirty files in the output of `forebay check`, for a tier that is not mounted.
 fn checked_unflushed(output: &Output) -> Result<Vec<Unflushed>> {
     let found: Value = serde_json::from_slice(&output.stdout)
         .map_err(|_| Error::new(Kind::Corrupt, last_line(&output.stderr)))?;
@@ -372,7 +372,7 @@ fn checked_unflushed(output: &Output) -> Result<Vec<Unflushed>> {
         .into_iter()
         .map(|value| Unflushed {
             file: name(value),
-            // The tier tells the sum; what it is of each file, a mount would.
+            // The tier gives only the sum; it is spread evenly, since only a mount knows each file's part.
             bytes: each + std::mem::take(&mut rest),
             age: Duration::ZERO,
             why: "waits for the backing store".into(),

@@ -1,5 +1,4 @@
-//! What the node daemon answers to the hooks of a scheduler, to who owns a job, and to the epilog of a
-//! node.
+//! The node daemon's answers to the hooks of a scheduler, to a job's owner, and to a node's epilog.
 //!
 //! - D3: only the scheduler's user and root take steps of jobs; a job's owner sees it.
 
@@ -20,7 +19,7 @@ use super::wire::{self, JobView, NewPersistent, StepOfJob, StepState, StepView};
 use crate::http::Peer;
 use crate::mounts::users_of;
 
-/// Processes that are named.
+/// The number of processes that are named.
 const HOLDERS: usize = 5;
 
 pub fn is_ours(parts: &[&str]) -> bool {
@@ -107,7 +106,7 @@ fn one_step(jobs: &Jobs<'_>, id: &str, step: &str, asked: &StepOfJob) -> Result<
     }
 }
 
-/// Writes how a step went into the job's log, and into the spool what it has changed.
+/// Takes a step, and writes its outcome into the job's log and its changes into the spool.
 fn logged(
     jobs: &Jobs<'_>,
     here: &Scheduler,
@@ -116,7 +115,7 @@ fn logged(
     take: impl FnOnce() -> Result<Answer>,
 ) -> Result<Answer> {
     let took = take();
-    // A job that cannot be read has no log; how the step went is answered anyway.
+    // A job that cannot be read has no log; the outcome of the step is still the answer.
     if let Ok(Some(found)) = jobs.find(id) {
         here.log.say(
             &found,
@@ -133,7 +132,7 @@ fn logged(
     took
 }
 
-/// Root on a node says that a job has left it.
+/// Handles root's message on a node that a job has left the node.
 fn released(door: &Door, peer: Peer, id: &str, asked: &StepOfJob) -> Result<Answer> {
     if peer.uid != 0 {
         return Err(Error::os(libc::EPERM, "only root says that a job has left a node"));
@@ -154,7 +153,7 @@ fn view(answer: Answer) -> StepView {
     }
 }
 
-/// D3.
+/// Refuses all users but the scheduler's and root (D3).
 fn require_scheduler(here: &Scheduler, peer: Peer) -> Result<()> {
     match peer.uid == 0 || peer.uid == here.uid {
         true => Ok(()),

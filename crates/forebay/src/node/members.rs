@@ -1,8 +1,8 @@
-//! While a node is drained, the mounts on its machine that are members under its name leave, too.
+//! While a node is drained, the mounts on its machine that are members under the node's name leave, too.
 //!
-//! They are asked through their control sockets, as `forebay umount` asks. One that is in use is asked again. The
-//! mounts of instances stay: they go with the jobs that they are for. Nobody asks the mounts of others than who runs
-//! the node daemon: what answers there is theirs.
+//! They are asked through their control sockets, as `forebay umount` asks. A mount that is in use is asked again.
+//! The mounts of instances stay: they go with their jobs. Only mounts of the node daemon's own user are asked: the
+//! daemon of another user's mount need not be trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ use crate::mounts::{Mounts, Place};
 use crate::units::{human_secs, human_size};
 use crate::wire::{Job, JobKind, JobState, Leave};
 
-/// How often a mount that stays is asked again, and looked for where none is known.
+/// The pause before a mount that stays is asked again, and between looks for mounts where none is known.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// How often one that leaves is looked at.
+/// The pause between two looks at a mount that leaves.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether the node is drained, if the registry tells of no change.
+/// The pause between two looks whether the node is drained, if the registry reports no change.
 const AT_REST: Duration = Duration::from_secs(60);
 
-/// What the nodes that are drained say of their mounts, below this.
+/// The registry's keys under which drained nodes report their mounts.
 const KEYS: &str = "actual/nodes/";
 
-/// Follows for as long as the process lives whether the node is drained.
+/// Checks, for as long as the process lives, whether the node is drained.
 pub fn tend(node: Arc<Node>) -> Result<()> {
     let members = Members { node, asked: BTreeMap::new(), told: None };
     let thread = thread::Builder::new().name("members".into());
     thread.spawn(move || members.run()).map(drop).map_err(|e| Error::io(e, "a thread for members"))
 }
 
-/// By node, the mounts that have yet to leave. Which programs and files keep them is root's to know.
+/// The mounts that have yet to leave, by node. Only root sees which programs and files keep them.
 pub fn staying(book: &Book, peer: Peer) -> Result<BTreeMap<String, Vec<Staying>>> {
     let mut all: BTreeMap<String, Vec<Staying>> = book.list(KEYS)?.into_iter().collect();
     if peer.uid != 0 {
@@ -55,13 +55,13 @@ struct Members {
     node: Arc<Node>,
     /// By tier.
     asked: BTreeMap<PathBuf, Asked>,
-    /// What the registry has of it; not known at first.
+    /// The list that the registry has; not known at first.
     told: Option<Vec<Staying>>,
 }
 
-/// What a mount was asked.
+/// The answer of a mount that was asked to leave.
 enum Asked {
-    /// It does: its job.
+    /// The mount leaves: its job.
     Leaves(u64),
     Refused {
         at: Instant,
@@ -88,7 +88,7 @@ impl Members {
         }
     }
 
-    /// Says when to look again.
+    /// Does what is due, and returns the time until the next look.
     fn turn(&mut self) -> Result<Duration> {
         if self.node.drain()?.is_none() {
             self.call_off();
@@ -114,7 +114,7 @@ impl Members {
         Ok(())
     }
 
-    /// What leaves stays mounted, if it is not too late.
+    /// Cancels the unmounts that were begun: a mount stays, if it is not too late.
     fn call_off(&mut self) {
         for (tier, asked) in std::mem::take(&mut self.asked) {
             let client = Client::new(&tier);
@@ -139,7 +139,7 @@ impl Members {
                     staying.push(Staying { mountpoint: mountpoint.display().to_string(), why });
                 }
                 Ok(None) => {}
-                // Nobody knows whose it is, or how far it is; it is there all the same.
+                // The owner or the progress of the mount is unknown; it is listed all the same.
                 Err(error) => {
                     let why = error.to_string();
                     staying.push(Staying { mountpoint: mountpoint.display().to_string(), why });
@@ -150,13 +150,13 @@ impl Members {
         Ok(staying)
     }
 
-    /// A daemon that has left waits for somebody to see how it went.
+    /// Reads the result of mounts that have left: their daemons wait until it was read.
     fn see_off(&mut self, mounted: &BTreeSet<PathBuf>) {
         for (tier, asked) in &self.asked {
             if let Asked::Leaves(id) = asked
                 && !mounted.contains(tier)
             {
-                // It may have ended.
+                // The daemon may have ended.
                 let _ = Client::new(tier).get(&url(*id));
             }
         }
@@ -167,7 +167,7 @@ impl Members {
         self.node.config().pools.iter().any(|pool| tier.starts_with(pool.dir.join(TIERS)))
     }
 
-    /// Has a mount leave if it is a member under the node's name; why it has not left.
+    /// Asks a mount to leave if it is a member under the node's name; returns why it has not left yet.
     fn ask(&mut self, mountpoint: &Path, tier: &Path) -> Result<Option<String>> {
         let client = Client::new(tier);
         if client.get("/v1/status")?["cluster"]["member"] != self.node.name() {
@@ -179,7 +179,7 @@ impl Members {
             }
             Some(Asked::Leaves(id)) => {
                 let job = match unmount(&client, *id) {
-                    // Another daemon has come since; it is asked the next time.
+                    // A new daemon has taken its place; that one is asked the next time.
                     Err(error) if error.kind() != Kind::Unreachable => {
                         self.asked.remove(tier);
                         return Err(error);
@@ -207,7 +207,7 @@ impl Members {
     }
 }
 
-/// The unmount that was begun under this number: after a restart of the daemon it may be another job's.
+/// The unmount with this number; an error if a restarted daemon has another job of that number.
 fn unmount(client: &Client, id: u64) -> Result<Job> {
     let job = read_job(client, &url(id))?;
     match job.kind {
@@ -226,7 +226,7 @@ fn progress(job: &Job) -> String {
     format!("leaves: {} to flush{}", human_size(left), eta.unwrap_or_default())
 }
 
-/// Without the mount point, which is told beside it.
+/// The reason why a mount stays, without its mount point, which is shown beside it.
 fn reason(mountpoint: &Path, job: &Job) -> String {
     let failed = job.report.iter().flat_map(|report| &report.failures).next();
     let error = job.error.clone().unwrap_or_else(|| "it did not leave".into());

@@ -1,4 +1,4 @@
-//! The node daemon as a process: its registry, its door, its hands.
+//! The process of the node daemon: its registry, its door, its mounts and transfers (`hands`).
 
 mod api;
 mod asker;
@@ -28,17 +28,17 @@ use crate::daemon::Ready;
 use crate::http;
 use crate::signals::{self, Blocked};
 
-/// Who is told to stop waits for this long for steps that are under way.
+/// The time that steps under way get when the daemon is told to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves until a signal says to stop. What it has made stays. `ready` learns that it serves, or why not.
+/// Serves until a signal stops it. Mounts and transfers stay. `ready` is told that it serves, or why not.
 pub fn serve(config: NodeConfig, ready: Ready) -> Result<u8> {
     let blocked = Blocked::new();
-    // What users must pass they can pass, whatever the shell says that started it; what is its own says so itself.
+    // Whatever umask the starting shell has, users can pass the shared directories; private ones set their own modes.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let socket = config.socket.clone();
     match begin(config) {
-        // The group goes when the daemon does.
+        // The group goes with the daemon.
         Ok((node, _group)) => {
             ready.serving(vec![format!("pid {}", std::process::id())]);
             let signal = blocked.wait();
@@ -71,7 +71,7 @@ fn begin(config: NodeConfig) -> Result<(Arc<Node>, Option<cgroup::Group>)> {
     Ok((node, group))
 }
 
-/// Directories on the way that users must be able to pass.
+/// Makes directories that users must be able to pass.
 pub fn make_dir(path: &Path) -> Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
     made.map_err(|e| Error::io(e, path.display().to_string()))
@@ -81,7 +81,7 @@ fn registry(config: &NodeConfig) -> Result<Arc<dyn Registry>> {
     let own = || format!("embedded://{}", config.state.join("registry").display());
     let address = config.registry.clone().unwrap_or_else(own);
     if config.registry.is_none() {
-        // The first daemon of this machine makes it.
+        // The first daemon on this machine makes the directory.
         forebay_node::own_dir(&config.state)?;
     }
     forebay_registry::open(&address)

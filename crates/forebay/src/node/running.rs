@@ -1,4 +1,4 @@
-//! A process that the node daemon has started, or an earlier one: told to end, killed, and given up.
+//! A process that this node daemon or an earlier one has started: it is told to end, killed, and given up.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,18 +15,18 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
-/// What was killed and does not end is in a system call that nothing interrupts.
+/// A killed process that does not end by then is in a system call that nothing interrupts.
 const KILL_PATIENCE: Duration = Duration::from_secs(3);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// A process that runs.
+/// A running process.
 pub struct Running {
     pid: u32,
     process: OwnedFd,
 }
 
-/// What a process was told so far that is to end.
+/// When a process was asked to end, and when it was killed.
 #[derive(Debug, Default)]
 pub struct Told {
     asked: Option<Instant>,
@@ -34,7 +34,7 @@ pub struct Told {
 }
 
 impl Running {
-    /// A worker that an earlier daemon started: the last that said in the status that it began.
+    /// The worker of a status file: the last process that wrote there that it had begun.
     pub fn find(path: &Path) -> Result<Running> {
         let failed = |e| Error::io(e, path.display().to_string());
         let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
@@ -51,7 +51,7 @@ impl Running {
         };
         let pid = started.last().ok_or_else(gone)?;
         let running = Running::open(pid)?.ok_or_else(gone)?;
-        // The number may be another process's by now; the descriptor was opened before this look.
+        // The number may be another process's by now; the descriptor was opened before this check.
         let out = std::fs::read_link(format!("/proc/{pid}/fd/1")).unwrap_or_default();
         if out == path { Ok(running) } else { Err(gone()) }
     }
@@ -66,8 +66,8 @@ impl Running {
         }
     }
 
-    /// Takes one step towards its end: asks it, and kills it after `patience`. Comes back at once; with
-    /// what is in the way if it does not end at all.
+    /// Takes one step towards the end of the process: asks it, and after `patience` kills it. Returns at once; with a
+    /// text if the killed process does not end.
     pub fn end(&self, told: &mut Told, patience: Duration) -> Result<Option<String>> {
         match *told {
             Told { asked: None, .. } => {
@@ -89,7 +89,7 @@ impl Running {
         Ok(None)
     }
 
-    /// The same, waited for.
+    /// Ends the process and waits for it.
     pub fn end_now(&self, patience: Duration) -> Result<()> {
         let mut told = Told::default();
         while !self.ended(POLL)? {
@@ -100,7 +100,7 @@ impl Running {
         Ok(())
     }
 
-    /// It is over with in a moment, unless it is in a system call that nothing interrupts.
+    /// Kills the process. It ends at once, unless it is in a system call that nothing interrupts.
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::KILL)
     }
@@ -112,18 +112,18 @@ impl Running {
         }
     }
 
-    /// Whether it has ended, after at most so long. It is buried then.
+    /// Whether the process has ended, within at most `patience`. If so, it is reaped.
     pub fn ended(&self, patience: Duration) -> Result<bool> {
         let ended = self.is_over(patience)?;
         if ended {
-            // Only its own parent need wait for it.
+            // Only the parent of the process can reap it; otherwise this fails, and need not succeed.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             let _ = waitid(WaitId::PidFd(self.process.as_fd()), options);
         }
         Ok(ended)
     }
 
-    /// Nobody waits for it any more: if it ends one day, somebody must bury it.
+    /// Gives the process up: no thread waits for it. If it ends one day, a later call reaps it.
     pub fn leave(self) {
         static LEFT: Mutex<Vec<Running>> = Mutex::new(Rank::Late, Vec::new());
         let mut left = LEFT.lock();
@@ -131,7 +131,7 @@ impl Running {
         left.push(self);
     }
 
-    /// Whether it has ended, after at most so long; its parent can still ask how.
+    /// Whether the process has ended, within at most `patience`. It is not reaped.
     pub fn is_over(&self, patience: Duration) -> Result<bool> {
         let limit = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];

@@ -1,10 +1,10 @@
-//! Settings of a cache that the node daemon makes.
+//! The settings of a cache that the node daemon makes.
 
 use std::collections::BTreeMap;
 
 use crate::config::keys::{self, Sets};
 
-/// Says what is wrong with a setting, and what to write instead.
+/// Refuses a setting; the error says what is wrong and what to write instead.
 pub fn check(name: &str, value: &str) -> Result<(), String> {
     let key = keys::find(name).map_err(|why| format!("{name}: {why}"))?;
     key.parse(value).map_err(|why| format!("{name}={value}: {why}"))?;
@@ -14,8 +14,8 @@ pub fn check(name: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// The flags of a mount that have these settings. What was stored is no more believed than what is asked
-/// for: another node, or an earlier version, may have let it in.
+/// The mount flags for these settings. Stored settings are checked like new ones: another node, or an
+/// earlier version, may have accepted them.
 pub fn flags(settings: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
     let flag = |(name, value): (&String, &String)| {
         check(name, value).map(|()| format!("--{name}={value}"))

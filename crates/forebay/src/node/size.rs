@@ -1,4 +1,4 @@
-//! How many bytes a transfer is to bring home that has not begun to count them itself.
+//! The number of bytes that a transfer will bring home, before the transfer itself has counted them.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use forebay_node::records::What;
 use forebay_stage::list;
 
-/// Whoever asks waits for it; what is not counted by then is left out.
+/// The time limit: the caller waits, so files that are not counted by then are left out.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// To be asked with the rights of the source's owner. What cannot be looked at has no bytes.
+/// The bytes of a source; must be called with the rights of its owner. Unreadable files count as empty.
 pub fn of(source: &Path, what: What, root: &Path) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     match what {
@@ -20,7 +20,7 @@ pub fn of(source: &Path, what: What, root: &Path) -> u64 {
             let each = listed(source, root).into_iter().map(|path| below(&path, deadline));
             each.fold(0, u64::saturating_add)
         }
-        // A name that leads to it is followed, as the transfer does.
+        // A link to the source is followed, as the transfer follows it.
         What::File | What::Directory | What::Any => match source.canonicalize() {
             Ok(real) if real.starts_with(root) => below(&real, deadline),
             _ => 0,
@@ -49,7 +49,7 @@ fn names(dir: &Path, deadline: Instant) -> Vec<PathBuf> {
     in_time.map(|entry| entry.path()).collect()
 }
 
-/// Nobody is waited for at the other end of a FIFO.
+/// Opens a list, which must be a regular file; opening a FIFO does not wait for its other end.
 fn open_list(list: &Path) -> std::io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags).open(list)?;
@@ -59,7 +59,7 @@ fn open_list(list: &Path) -> std::io::Result<File> {
     }
 }
 
-/// What the lines of a list are.
+/// The paths in the lines of a list.
 fn listed(list: &Path, root: &Path) -> Vec<PathBuf> {
     let mut text = Vec::new();
     let read = open_list(list).and_then(|file| file.take(list::BYTES_MAX).read_to_end(&mut text));

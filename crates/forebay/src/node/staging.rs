@@ -1,11 +1,11 @@
-//! Transfers of private instances: a worker with its owner's rights for each, found again by the file
-//! that it writes its status to.
+//! Transfers of private instances. Each has a worker with its owner's rights, which a new daemon finds by the
+//! file to which the worker writes its status.
 //!
 //! - G1: the worker holds a lock on its transfer's status file from before it begins until it has ended:
-//!   two never work on one transfer, whatever attempt of it they are of, and whenever the daemon that
-//!   started the first one died.
-//! - G2: nobody waits for a worker that does not move: one that is to end is killed after its patience,
-//!   and one that not even that ends is left to the kernel.
+//!   two workers never work on one transfer, whatever their attempts, and whenever the daemon that started
+//!   the first one died.
+//! - G2: no thread waits for a worker that does not move: a worker that must end is killed after its patience,
+//!   and one that survives even that is left to the kernel.
 
 use std::fs::File;
 use std::io::Write;
@@ -30,17 +30,17 @@ use rustix::io::Errno;
 use super::running::{Running, Told};
 use super::{asker, size};
 
-/// Programs of the job come first.
+/// The priority of workers: programs of the job come first.
 const NICE: i32 = 10;
 
-/// How often a worker is asked how far it is, and whether it is to stop.
+/// The pause between two looks at a worker's progress, and at a wish to stop it.
 const POLL: Duration = Duration::from_millis(200);
 
-/// A worker says first of all that it has begun.
+/// The time limit for a worker's first line, which says that it has begun.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 const START_POLL: Duration = Duration::from_millis(20);
 
-/// Removing what is left of a transfer takes longer only where the file system hangs.
+/// The time limit for removing a transfer's remains: only a hanging file system needs longer.
 const CLEAN_PATIENCE: Duration = Duration::from_secs(30);
 
 const PROGRESS_EVERY_MS: u64 = 500;
@@ -102,17 +102,17 @@ pub fn clean(staging: &Staging<'_>) -> Result<()> {
     status.ending(&Stop::default()).map(|_| ())
 }
 
-/// When a worker that runs has moved last.
+/// The progress of a running worker, and when it last changed.
 struct Pace {
     last: Option<Moved>,
     since: Instant,
     patience: Duration,
 }
 
-/// What stands still for so long gives its thread to others.
+/// A worker that makes no progress for this long gives its thread to others.
 const STANDS: Duration = Duration::from_secs(60);
 
-/// For one that stood still before.
+/// The same limit for a transfer whose worker stood still before.
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
 impl Pace {
@@ -136,7 +136,7 @@ impl Pace {
     }
 }
 
-/// What is known of a transfer's workers.
+/// The status file of a transfer's workers.
 struct Status<'a> {
     staging: &'a Staging<'a>,
     name: String,
@@ -145,7 +145,7 @@ struct Status<'a> {
     cgroup: Option<&'a Path>,
 }
 
-/// What there is of the worker that is asked for.
+/// The result of a search for the worker.
 enum Found {
     Running(Running),
     Ended(Result<Box<Moved>>),
@@ -160,7 +160,7 @@ impl<'a> Status<'a> {
         Status { staging, name, path, work, cgroup: None }
     }
 
-    /// Finds the worker, or how it ended, or starts one (G1). One that is to stop is not started.
+    /// Finds the worker, or how it ended, or starts one (G1). If `stop` is wanted, none is started.
     fn worker(&self, stop: Option<&Stop>) -> Result<Found> {
         let mut deadline = Instant::now() + START_PATIENCE;
         loop {
@@ -179,7 +179,7 @@ impl<'a> Status<'a> {
                         return Ok(Found::Ended(Ok(Box::new(moved))));
                     }
                     let (spec, identity) = match self.prepared() {
-                        // It is as it was ordered, and will be at the next try, too.
+                        // The order itself is refused, and would be refused at the next try, too.
                         Err(error) if error.retry() == Retry::Never => {
                             let moved = Moved::refused(error.to_string());
                             return Ok(Found::Ended(Ok(Box::new(moved))));
@@ -191,7 +191,7 @@ impl<'a> Status<'a> {
                     }
                     return self.start(&file, spec, identity).map(Found::Running);
                 }
-                // One that was started a moment ago may not have said so yet.
+                // A worker that was just started may not have written its first line yet.
                 Lock::Worker => match Running::find(&self.path) {
                     Err(_) if Instant::now() < deadline => sleep(START_POLL),
                     Ok(running) if ours => return Ok(Found::Running(running)),
@@ -217,14 +217,14 @@ impl<'a> Status<'a> {
         Ok(fd.into())
     }
 
-    /// What earlier workers said is of no use any more.
+    /// Clears the file of earlier workers' lines, and writes the new work.
     fn begin(&self, file: &mut File) -> Result<()> {
         let begun = file.set_len(0).and_then(|()| file.write_all(&Line::Work(self.work).text()));
         begun.map_err(|e| self.failed(e))
     }
 
-    /// What a worker is started with. An error says whether a later try may find it healed
-    /// ([`Error::retry`]).
+    /// The spec and the identity with which a worker is started. The error says whether a later try may
+    /// succeed ([`Error::retry`]).
     fn prepared(&self) -> Result<(Spec, Identity)> {
         let owner = self.staging.transfer.owner;
         let spec = spec(self.staging)?;
@@ -233,7 +233,7 @@ impl<'a> Status<'a> {
     }
 
     fn start(&self, file: &File, spec: Spec, identity: Identity) -> Result<Running> {
-        // It holds the lock by a descriptor of its own from here on (G1): a duplicate shares it.
+        // From here on the worker holds the lock by a descriptor of its own (G1): a duplicate shares the lock.
         let out: OwnedFd = file.try_clone().map_err(|e| self.failed(e))?.into();
         let action = self.work.action;
         let worker = Launch {
@@ -260,7 +260,7 @@ impl<'a> Status<'a> {
             bytes_total: progress.bytes_total,
             bytes_per_second: progress.bytes_per_second as u64,
             files_per_second: progress.files_per_second,
-            // What it cannot say is no time.
+            // A number that is no time counts as unknown.
             eta: progress.eta_seconds.and_then(|secs| Duration::try_from_secs_f64(secs).ok()),
             stage: match progress.phase {
                 Phase::Counting => Stage::Counting,
@@ -272,7 +272,7 @@ impl<'a> Status<'a> {
         }))
     }
 
-    /// What the worker said at its end; one that was told to end may have been killed.
+    /// The worker's last line; a worker that was told to end may have been killed before it wrote one.
     fn ending(&self, stop: &Stop) -> Result<Moved> {
         let read = worker::read_status(&mut self.open()?).map_err(|e| self.failed(e))?;
         if let Some(ending) = read.ending.filter(|ending| counts(ending, Some(stop))) {
@@ -287,8 +287,8 @@ impl<'a> Status<'a> {
     }
 }
 
-/// Whether a transfer has ended by what its worker said at its end. A machine that goes down tells all
-/// processes to stop: what nobody else wanted to stop goes on.
+/// Whether the worker's last line ended the transfer. A machine that shuts down stops all processes: a
+/// transfer that nobody else wanted to stop goes on later.
 fn counts(ending: &Ending, stop: Option<&Stop>) -> bool {
     match ending {
         Ending::Report(report) if report.outcome == Outcome::Stopped => {
@@ -316,7 +316,7 @@ fn moved_at(ending: Ending) -> Moved {
     match ending {
         Ending::Report(report) => moved_by(&report),
         Ending::Cleaned => Moved::default(),
-        // It could not begin: that is how the transfer ended.
+        // The worker could not begin: that ended the transfer.
         Ending::Error(_, text) => Moved::refused(text),
     }
 }
@@ -326,7 +326,7 @@ fn identity(uid: u32, gid: u32) -> Result<Identity> {
         Ok(None) => Ok(Identity::numeric(uid, gid, vec![gid])),
         _ => Identity::of_account(uid),
     };
-    // A directory server that cannot be asked answers again; an account that has expired does not.
+    // A directory server that is away will answer again; an account that has expired will not come back.
     found.map_err(|error| match error.kind() {
         Kind::Usage => error,
         _ => Error::new(Kind::Unavailable, error.to_string()),
@@ -372,7 +372,7 @@ fn how(report: &Report) -> How {
     }
 }
 
-/// What the report counts and does not name.
+/// One entry for the failed files that the report counts without naming them.
 fn unnamed(named: &[Failed], count: u64, bytes: u64) -> Option<Failed> {
     let count = count.saturating_sub(named.len() as u64);
     let told = named.iter().map(|failed| failed.bytes).fold(0, u64::saturating_add);
@@ -405,7 +405,7 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
         What::Directory => SpecWhat::Directory,
         What::List => {
             let list = std::mem::replace(&mut from, Place { root: "/".into(), path: "".into() });
-            // Names are below the directory that the list is in.
+            // Names in a list are relative to the directory that the list is in.
             from.root = list.root.clone();
             from.path = list.path.0.parent().unwrap_or(Path::new("")).into();
             SpecWhat::List(list)
@@ -415,7 +415,7 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
     Ok(Spec { id: id.clone(), source: from, destination: to, what, options })
 }
 
-/// A worker's options.
+/// The worker's options for a transfer's.
 fn carried(options: &TransferOptions) -> Options {
     let takes = |attribute| options.preserve.as_ref().is_none_or(|some| some.has(attribute));
     Options {
@@ -445,13 +445,13 @@ fn carried(options: &TransferOptions) -> Options {
     }
 }
 
-/// What a source is, as its owner sees it.
+/// The type of a source, as its owner sees it.
 fn found_to_be(transfer: &Transfer) -> Result<What> {
     let (owner, source) = (transfer.owner, transfer.source.clone());
     let found =
         asker::as_user(owner.uid, owner.gid, &transfer.source, move || std::fs::metadata(source));
-    // What is there and cannot be looked at now may be looked at later: a file system or a directory server that is
-    // away, a process that is short of descriptors.
+    // A source that exists and cannot be looked at now may be readable later: a file system or a directory server may
+    // be away, or the process short of descriptors.
     let is_known = || User::with_id(owner.uid).is_ok_and(|user| user.is_some());
     let found = found.map_err(|e| {
         let at = transfer.source.display();
@@ -515,7 +515,7 @@ mod tests {
         }
     }
 
-    /// Gives `look` what is known of a transfer of which an earlier worker has ended so.
+    /// Calls `look` with the status of a transfer whose earlier worker ended with `outcome`.
     fn after(work: Work, outcome: Outcome, look: impl Fn(&Status<'_>)) {
         let dir = tempfile::tempdir().unwrap();
         let mut text = Line::Work(work).text();
@@ -543,7 +543,7 @@ mod tests {
         stop
     }
 
-    /// A job's transfers have the same ids in the next registry.
+    /// The transfers of a job get the same ids in a new registry.
     #[test]
     fn what_another_order_of_the_same_id_came_to_does_not_count() {
         let action = Action::Run;
@@ -556,7 +556,7 @@ mod tests {
         }
     }
 
-    /// When the machine goes down every process is told to stop.
+    /// When the machine shuts down, every process is told to stop.
     #[test]
     fn a_transfer_that_nobody_stopped_is_not_over_when_its_worker_was() {
         let work = Work { created: 5, attempt: 0, action: Action::Run };
@@ -566,13 +566,13 @@ mod tests {
             assert!(status.ending(&stopped()).unwrap().cancelled);
             let found = status.worker(Some(&stopped())).unwrap();
             assert!(matches!(found, Found::Ended(Ok(moved)) if moved.cancelled));
-            // Whatever becomes of the next one: this program carries nothing out in a test.
+            // The result of the new worker does not matter: in a test this program copies nothing.
             let found = status.worker(Some(&Stop::default()));
             assert!(!matches!(found, Ok(Found::Ended(_))), "it goes on");
         });
     }
 
-    /// Whoever waits would wait for ever.
+    /// Otherwise a caller that waits for the transfer would wait for ever.
     #[test]
     fn what_no_later_try_would_heal_has_ended_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
@@ -614,7 +614,7 @@ mod tests {
         assert_eq!((mode, owner, xattrs, hard_links), (false, false, false, false));
     }
 
-    /// T2 of the worker: nothing outside the instance is reached by way of it.
+    /// T2 of the worker: no path of the instance leads outside it.
     #[test]
     fn the_instance_is_the_root_of_what_is_in_it() {
         let of = |transfer: &Transfer| {

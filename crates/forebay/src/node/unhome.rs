@@ -1,5 +1,5 @@
-//! What is not home, for `forebay manifest`: what nodes have written, what is ordered and not done, and what the
-//! caches of this node say when they are asked.
+//! The files that are not home, for `forebay manifest`: nodes have recorded some in the registry, unfinished
+//! transfers have others, and the caches of this node report theirs when asked.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::http::{Client, Liveness, Peer};
 use crate::moment::show_day;
 use crate::mounts::Mounts;
 
-/// A cache has so long to say how it is.
+/// The time limit for a cache's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Door {
@@ -37,7 +37,7 @@ impl Door {
         let of_caches = self.node.ask_caches(self.caches(peer, &told, asked)?);
         lines.extend(unnamed(&lines, of_caches));
         if let (Some(id), true) = (only, lines.is_empty()) {
-            // One that has gone may have lines; one that has none is to be there.
+            // An instance that is gone may have lines; without any the instance must exist.
             let instance = self.node.desk().instance_for(id, asker(peer))?;
             require_seen(peer, instance.owner, "instance", id)?;
         }
@@ -49,7 +49,7 @@ impl Door {
         Ok(lines)
     }
 
-    /// What a cache here tells of itself, if that is asked for; nothing of one that is not mounted.
+    /// The view of a cache on this node, if the query asks for it; `None` for a cache that is not mounted.
     pub(super) fn cache_view(
         &self,
         instance: &Instance,
@@ -73,7 +73,7 @@ impl Door {
         Some(CacheView { daemon: CacheDaemon::Serving, dirty_bytes, dirty_files })
     }
 
-    /// What its tier has of a cache whose daemon has died; nothing of one that is not mounted and has nothing.
+    /// The view of a cache whose daemon has died, from its tier; `None` if it is not mounted and not dirty.
     fn dead_cache_view(&self, instance: &Instance, mounted: bool) -> Option<CacheView> {
         let dirty = self.node.dirty_of(instance);
         if !mounted && dirty.is_none_or(|(_, files)| files == 0) {
@@ -83,7 +83,7 @@ impl Door {
         Some(CacheView { daemon: CacheDaemon::Dead, dirty_bytes, dirty_files })
     }
 
-    /// What nodes have written into the registry.
+    /// The lines that nodes have written into the registry.
     fn written(&self) -> Result<Vec<MissingView>> {
         let all: Vec<(String, Missing)> = self.node.book().manifest()?;
         let view = |(key, missing): (String, Missing)| {
@@ -94,7 +94,7 @@ impl Door {
         Ok(all.into_iter().filter_map(view).collect())
     }
 
-    /// The caches here that are to be asked: one that leaves tells what is left by itself.
+    /// The caches on this node to ask. A cache that leaves has recorded its remaining files itself.
     fn caches(
         &self,
         peer: Peer,
@@ -115,7 +115,7 @@ impl Door {
     }
 }
 
-/// Nothing of a daemon that does not answer soon.
+/// The status of a daemon; null if it does not answer soon.
 fn status_of(client: Client) -> Value {
     let (say, hear) = channel();
     let ask = move || say.send(client.get("/v1/status").unwrap_or_default());
@@ -133,7 +133,7 @@ fn view(held: Held) -> MissingView {
     MissingView { node, instance, known, missing }
 }
 
-/// What a flush left is dirty, and counts once.
+/// Drops files that `lines` has already: a file that a flush left is dirty, too, and counts once.
 fn unnamed(lines: &[MissingView], mut found: Vec<Held>) -> Vec<MissingView> {
     found.retain(|held| {
         lines.iter().all(|line| {

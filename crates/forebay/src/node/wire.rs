@@ -1,4 +1,4 @@
-//! What is asked of a node daemon, and what it answers. Owners are not in it: the kernel tells who
+//! The requests to a node daemon and its answers. Requests name no owner: the kernel tells which user
 //! asks.
 
 use std::collections::BTreeMap;
@@ -23,14 +23,14 @@ pub struct NewInstance {
     pub mode: Mode,
     #[serde(default)]
     pub job: Option<JobKey>,
-    /// Root may make an instance for somebody else.
+    /// Only root may make an instance for another user.
     #[serde(default)]
     pub uid: Option<u32>,
     #[serde(default)]
     pub gid: Option<u32>,
     #[serde(default)]
     pub expires: Option<u64>,
-    /// Without one: the node that is asked.
+    /// If empty: the node that is asked.
     #[serde(default)]
     pub nodes: Vec<String>,
     #[serde(default)]
@@ -63,7 +63,7 @@ pub struct Destroy {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Extend {
-    /// Seconds since 1970; never, if not said.
+    /// Seconds since 1970; without a value the instance never expires.
     pub expires: Option<u64>,
 }
 
@@ -71,13 +71,13 @@ pub struct Extend {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewTransfer {
-    /// Without one: the instance that one of the paths is in.
+    /// If absent: the instance that one of the paths is in.
     #[serde(default)]
     pub instance: Option<String>,
     #[serde(default)]
     pub node: Option<String>,
     pub direction: Direction,
-    /// Without one: what the source is.
+    /// If absent: the type that the source has.
     #[serde(default)]
     pub what: Option<What>,
     pub source: PathBuf,
@@ -91,21 +91,21 @@ pub struct NewTransfer {
 pub struct InstanceView {
     #[serde(flatten)]
     pub wanted: Instance,
-    /// What is left of its life, if it ends by itself and soon.
+    /// The remaining seconds, if the instance expires soon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_in_seconds: Option<u64>,
-    /// By node.
+    /// The state on each node.
     pub actual: BTreeMap<String, Actual>,
-    /// Of a cache that the asked node has, when it alone was asked for.
+    /// The cache on the asked node, if the request was for this instance alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheView>,
 }
 
-/// A cache as its own daemon tells of it.
+/// The state of a cache, as its daemon reports it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CacheView {
     pub daemon: CacheDaemon,
-    /// Absent if nobody says.
+    /// Absent if no daemon reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ pub struct TransferView {
     #[serde(flatten)]
     pub wanted: Transfer,
     pub actual: Option<TransferActual>,
-    /// As of now, if it runs on the node that was asked.
+    /// The present progress, if the transfer runs on the node that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
@@ -137,12 +137,12 @@ pub struct Progress {
     pub bytes_total: u64,
     pub bytes_per_second: u64,
     pub failures: u64,
-    /// None from a node daemon of an earlier version.
+    /// `None` from a node daemon of an earlier version.
     #[serde(default)]
     pub stage: Option<Stage>,
     #[serde(default)]
     pub files_per_second: f64,
-    /// None while the totals still grow, and while nothing moves.
+    /// `None` while the totals still grow, and while nothing moves.
     #[serde(default)]
     pub eta_seconds: Option<f64>,
 }
@@ -150,20 +150,20 @@ pub struct Progress {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeView {
     pub name: String,
-    /// Absent for a node whose daemon is not there.
+    /// Absent for a node whose daemon is away.
     pub record: Option<NodeRecord>,
     pub draining: bool,
     pub instances: u64,
-    /// Of a node that is drained: mounts that are members under its name, and have not left yet.
+    /// On a drained node: mounts that are members under its name, and have not left yet.
     #[serde(default)]
     pub mounts: Vec<Staying>,
 }
 
-/// A mount that is to leave.
+/// A mount that has yet to leave.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staying {
     pub mountpoint: String,
-    /// Why it is still there.
+    /// Why the mount is still there.
     pub why: String,
 }
 
@@ -181,7 +181,7 @@ pub struct PoolView {
 pub struct MissingView {
     pub node: String,
     pub instance: String,
-    /// What a node daemon of an earlier version lists, a node has said.
+    /// From a node daemon of an earlier version the value is absent: it lists only files that nodes recorded.
     #[serde(default = "left")]
     pub known: Known,
     #[serde(flatten)]
@@ -200,7 +200,7 @@ pub struct NewJob {
     pub uid: u32,
     pub gid: u32,
     pub plan: Plan,
-    /// That the scheduler has counted for it.
+    /// The pool from which the scheduler has granted room.
     #[serde(default)]
     pub pool: Option<String>,
 }
@@ -210,10 +210,10 @@ pub struct NewJob {
 #[serde(deny_unknown_fields, default)]
 pub struct StepOfJob {
     pub nodes: Vec<String>,
-    /// Of the job; unknown without one.
+    /// The job's exit code; `None` if it is unknown.
     pub exit_code: Option<i32>,
     pub hurry: bool,
-    /// The time is over for processes that are still there.
+    /// The time limit is over: processes that remain are not waited for.
     pub over: bool,
 }
 
@@ -226,7 +226,7 @@ pub struct NewPersistent {
     pub create: Create,
 }
 
-/// How far a step of a job is.
+/// The progress of a step of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StepView {
     pub state: StepState,
@@ -246,6 +246,6 @@ pub struct JobView {
     pub job: Job,
     pub instances: Vec<InstanceView>,
     pub transfers: Vec<TransferView>,
-    /// That its owner can read, on the scheduler's machine.
+    /// The log on the scheduler's machine, which the job's owner can read.
     pub log: PathBuf,
 }
