@@ -53,7 +53,7 @@ const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Processes {
     children: Children,
-    /// Of transfers.
+    /// The control group of transfers.
     cgroup: Option<PathBuf>,
 }
 

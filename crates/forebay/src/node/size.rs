@@ -33,7 +33,7 @@ fn below(top: &Path, deadline: Instant) -> u64 {
     while let Some(path) = left.pop().filter(|_| Instant::now() < deadline) {
         match path.symlink_metadata() {
             Ok(found) if found.is_dir() => left.extend(names(&path, deadline)),
-            // A hole is nothing to bring home.
+            // Holes need not be copied.
             Ok(found) if found.is_file() => {
                 bytes = bytes.saturating_add(found.len().min(found.blocks().saturating_mul(512)));
             }
