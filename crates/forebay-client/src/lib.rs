@@ -1,6 +1,6 @@
-//! The asking end of a daemon's door: one request with a JSON body over a Unix socket, one answer.
+//! The client side of a daemon's door: one request with a JSON body over a Unix socket, one answer.
 //!
-//! It keeps no state, starts no thread and takes no signal, so that it can be part of somebody else's
+//! The code keeps no state, starts no thread and handles no signal, so that it can be part of any
 //! program: a connection that breaks is an error and no SIGPIPE, and a call that a signal interrupts
 //! goes on.
 
@@ -18,20 +18,20 @@ use rustix::net::{
 };
 use serde_json::Value;
 
-/// `sun_path` holds 107 bytes and a NUL; a round number below it leaves nothing to chance.
+/// `sun_path` holds 107 bytes and a NUL; this is a round number below.
 const PATH_MAX: usize = 100;
 
-/// A listing of a million files has half of it.
+/// The longest answer: a listing of a million files is half as long.
 const ANSWER_MAX: u64 = 256 << 20;
 
-/// What a daemon answers: the status of HTTP, and the body.
+/// A daemon's answer: the status of HTTP, and the body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub status: u16,
     pub body: Value,
 }
 
-/// Connects within `patience`: the queue of a daemon that hangs may be full.
+/// Connects within `patience`: the queue of a hanging daemon may be full.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -43,7 +43,7 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Calls with a name of the socket that fits, by way of a descriptor of its directory.
+/// Calls with a short path of the socket, which goes through a descriptor of its directory if need be.
 fn with_short_path<T>(path: &Path, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     if path.as_os_str().len() <= PATH_MAX {
         return call(path);
@@ -53,14 +53,14 @@ fn with_short_path<T>(path: &Path, call: impl FnOnce(&Path) -> io::Result<T>) ->
     call(&PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
 }
 
-/// The directory that a socket is in, and its name there.
+/// The directory of a socket, and its name there.
 pub fn split(path: &Path) -> io::Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
     path.parent().zip(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// Sends one request and reads the answer. A daemon that says nothing for `patience` does not answer, nor does one
-/// that has not come to its end in three times that.
+/// Sends one request and reads the answer. A daemon that sends nothing for `patience`, or has not finished its answer
+/// after three times that, counts as silent.
 pub fn exchange(
     stream: UnixStream,
     patience: Duration,
@@ -70,7 +70,7 @@ pub fn exchange(
 ) -> io::Result<Answer> {
     let mut timed = Timed { stream, patience, until: Instant::now() + 3 * patience };
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    // HTTP/1.0: the server closes when it is done and does not chunk.
+    // HTTP/1.0: the server closes the connection when it is done, and sends no chunks.
     let head = format!(
         "{method} {path} HTTP/1.0\r\nHost: forebay\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n",
@@ -81,7 +81,7 @@ pub fn exchange(
     parse(&read_answer(&mut timed, ANSWER_MAX)?)
 }
 
-/// Who answers may be another user's program, and have no end.
+/// Reads the whole answer. The answering program may be another user's and send without end.
 fn read_answer(from: &mut impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     from.take(max + 1).read_to_end(&mut answer)?;
@@ -91,7 +91,7 @@ fn read_answer(from: &mut impl Read, max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A connection that is given up at a time.
+/// A connection with a time limit.
 struct Timed {
     stream: UnixStream,
     patience: Duration,
@@ -106,7 +106,7 @@ impl Timed {
         }
     }
 
-    /// A daemon that has gone must not end the program that asks.
+    /// Sends without SIGPIPE: a daemon that has gone must not end the calling program.
     fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.stream.set_write_timeout(self.patience()?)?;
@@ -124,14 +124,14 @@ impl Read for Timed {
     }
 }
 
-/// Reads an answer that has come to its end.
+/// Parses a complete answer.
 pub fn parse(answer: &[u8]) -> io::Result<Answer> {
     let broken = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
     let head = match response.parse(answer) {
         Ok(httparse::Status::Complete(len)) => len,
-        // Who answers has ended meanwhile.
+        // The answering daemon has ended meanwhile.
         Ok(httparse::Status::Partial) => {
             let why = "the answer was cut short";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
