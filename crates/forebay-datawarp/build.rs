@@ -1,5 +1,5 @@
-//! Gives the library its name for who links with it. There is no version in it: the interface is not
-//! ours to change.
+//! Gives the library its soname, for programs that link with it. The name has no version: the interface
+//! is Cray's, and not forebay's to change.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdatawarp.so");

@@ -1,4 +1,4 @@
-//! The functions of `datawarp.h`. Each checks what C gave it, has the work done, and turns the outcome
+//! The functions of `datawarp.h`. Each checks its arguments from C, does the work, and turns the outcome
 //! into a number (A1).
 
 mod instances;

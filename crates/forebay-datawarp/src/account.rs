@@ -1,4 +1,4 @@
-//! What is known of an instance that DataWarp tells in other words: stripes, servers, accounts.
+//! Facts about an instance in DataWarp's terms: stripes, servers, accounts.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::place::{Site, invalid};
 use crate::records::{Direction, State, Transfer};
 
-/// A file has one stripe, however long: programs take this for a good length of a write.
+/// A file has one stripe, however long it is: programs take this number for a good size of a write.
 pub const STRIPE_BYTES: i32 = 8 << 20;
 
 /// Stripes begin at pages.
@@ -17,7 +17,7 @@ const STRIPE_STEP: i32 = 4096;
 
 /// # Errors
 ///
-/// EINVAL for numbers that nobody could have, and outside of instances; ENOTSUP for more than one stripe.
+/// EINVAL for impossible numbers, and for a path outside of instances; ENOTSUP for more than one stripe.
 pub fn set_stripes(path: &Path, bytes: i32, width: i32) -> Result<()> {
     if width <= 0 || bytes <= 0 || bytes % STRIPE_STEP != 0 {
         return Err(invalid(format!("{width} stripes of {bytes} bytes")));
@@ -33,7 +33,7 @@ pub fn require_instance(path: &Path) -> Result<()> {
     Site::here()?.place(path).map(|_| ())
 }
 
-/// The accounts of an instance as far as they are kept: what is not known is left out.
+/// The accounts of an instance, as far as forebay keeps them; unknown fields are left out.
 pub fn accounts(path: &Path) -> Result<Value> {
     let failed = |e| Error::io(e, path.display().to_string());
     let there = path.canonicalize().map_err(failed)?;
@@ -55,7 +55,7 @@ pub fn accounts(path: &Path) -> Result<Value> {
             "stripe size": STRIPE_BYTES,
             "substripe width": 1,
             "substripe size": STRIPE_BYTES,
-            // Of the instance's side: a stage-in writes to it.
+            // Seen from the instance: a stage-in writes to it.
             "stage bytes written": moved(Direction::In),
             "stage bytes read": moved(Direction::Out),
         }],

@@ -1,20 +1,20 @@
-//! How many files of an instance later stages of this process copy at once.
+//! The number of files of an instance that later stages of this process copy at once.
 //!
-//! A table of atomics: it needs no lock, so a child has it whole after a fork.
+//! A table of atomics: it needs no lock, so it is whole in a child after a fork.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use forebay_base::{Error, Result};
 
-/// What a transfer takes at most.
+/// The most threads that a transfer accepts.
 const THREADS_MAX: u32 = 256;
 
-/// Instances that a process sets it for: a job has a handful.
+/// The number of instances for which a process can set it: a job has a handful.
 const INSTANCES_MAX: usize = 64;
 
 struct Slot {
-    /// Of the instance's name; 0 for a slot that is free.
+    /// The key of the instance's name; 0 in a free slot.
     key: AtomicU64,
     threads: AtomicU32,
 }

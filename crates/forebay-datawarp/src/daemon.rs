@@ -1,4 +1,4 @@
-//! Asking this node's daemon. What it refuses comes back as the errno that it names.
+//! Requests to this node's daemon. A refusal comes back as the errno that the daemon names.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const SOCKET: &str = "/run/forebay/node.sock";
 
-/// The daemon answers from memory or after a commit; one that takes this long hangs.
+/// The daemon answers from memory or after a commit; a daemon that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Daemon {
@@ -35,7 +35,7 @@ impl Daemon {
 
     fn ask<T: DeserializeOwned>(&self, method: &str, path: &str, body: &Value) -> Result<T> {
         let stream = connect(&self.socket, PATIENCE).map_err(|e| match e.kind() {
-            // Whoever passed a path must not take this for the path's absence.
+            // ENOENT would mislead a caller that passed a path: it would seem to be the path that is missing.
             io::ErrorKind::NotFound => Error::os(libc::ECONNREFUSED, "no node daemon"),
             _ => unanswered(&e),
         })?;
@@ -61,7 +61,7 @@ fn unanswered(error: &io::Error) -> Error {
 fn refused(answer: &Answer) -> Error {
     let said = answer.body["errno"].as_i64().and_then(|errno| i32::try_from(errno).ok());
     let errno = match (answer.status, said) {
-        // Its registry does not answer, or it has too much to do.
+        // The daemon's registry does not answer, or the daemon is overloaded.
         (429 | 503, _) => libc::EAGAIN,
         (_, Some(errno)) if errno > 0 => errno,
         (400..500, _) => libc::EINVAL,
@@ -70,7 +70,7 @@ fn refused(answer: &Answer) -> Error {
     Error::os(errno, answer.body["error"].as_str().unwrap_or("the node daemon refuses"))
 }
 
-/// Whether the daemon may only be away for a moment, as while it is replaced.
+/// Whether the daemon may be away only for a moment, as while it is replaced.
 pub fn is_away(error: &Error) -> bool {
     matches!(
         error.errno(),
@@ -82,7 +82,7 @@ pub fn is_away(error: &Error) -> bool {
 mod tests {
     use super::*;
 
-    /// One that is replaced may end in the middle of an answer.
+    /// A daemon that is replaced may end in the middle of an answer.
     #[test]
     fn an_answer_that_was_cut_short_is_asked_for_again() {
         for cut in ["", "HTTP/1.0 200 OK\r\nContent-"] {

@@ -1,5 +1,5 @@
-//! Stages that failed, file by file: a stage-out's are in the manifest, a stage-in's in the record of
-//! the transfer.
+//! Failed stages, file by file: those of a stage-out are in the manifest, those of a stage-in in the record
+//! of the transfer.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use crate::place::{Place, Site};
 use crate::records::{Direction, Missing, Mode, Transfer, What};
 use crate::standing::{Scope, Standing, counting, is_above, is_of};
 
-/// A file whose stage failed, as it shows in the instance.
+/// A file whose stage failed, by its path in the instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     pub path: PathBuf,
     pub errno: i32,
 }
 
-/// What `dw_open_failed_stage` found: what fails later is not in it.
+/// The failed files at the time of `dw_open_failed_stage`; later failures are not in it.
 pub struct Listing {
     left: VecDeque<Failed>,
 }
@@ -37,7 +37,7 @@ impl Listing {
                 let renewed = newer
                     .iter()
                     .any(|newer| is_of(newer, &failed.path) || is_above(newer, &failed.path));
-                // A file that was unlinked has no failed stage any more.
+                // A file that was unlinked has no failed stage.
                 let there =
                     transfer.direction == Direction::In || failed.path.symlink_metadata().is_ok();
                 failed.path.starts_with(&place.path) && !renewed && there
@@ -56,7 +56,7 @@ impl Listing {
     }
 }
 
-/// The files of a failed transfer that are known by name.
+/// The files of a failed transfer whose names are known.
 pub fn files_of(place: &Place<'_>, transfer: &Transfer) -> Result<Vec<Failed>> {
     let said: Vec<(String, String)> = match transfer.direction {
         Direction::Out => {
@@ -81,10 +81,10 @@ pub fn files_of(place: &Place<'_>, transfer: &Transfer) -> Result<Vec<Failed>> {
     Ok(said.iter().map(failed).collect())
 }
 
-/// A name that a report gives, in the instance: it begins where the transfer does, of a cache where the
-/// mount does.
+/// The path in the instance of a name in a report. The name is relative to the top of the transfer, or, for
+/// a cache, to the mount.
 fn shown(place: &Place<'_>, transfer: &Transfer, name: &str) -> PathBuf {
-    // One line for all of it names the source itself.
+    // If the transfer failed as a whole, its one line names the source itself.
     if Path::new(name) == transfer.inside() {
         return transfer.inside().into();
     }
@@ -98,8 +98,8 @@ fn shown(place: &Place<'_>, transfer: &Transfer, name: &str) -> PathBuf {
     top.join(name)
 }
 
-/// The number that Rust writes behind the words of the operating system; EIO for what has none, such as
-/// a source that changed while it was copied.
+/// The errno in an error text of Rust, which puts the number behind the message; EIO for other errors, such
+/// as a source that changed while it was copied.
 fn errno_in(why: &str) -> i32 {
     let number = |text: &str| text.split_once(')')?.0.parse().ok();
     let found = why.rsplit_once("(os error ").and_then(|(_, rest)| number(rest));

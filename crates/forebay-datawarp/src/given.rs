@@ -1,4 +1,4 @@
-//! What C gives and gets, checked: strings, lists, descriptors, numbers, memory.
+//! Checked values from C, and values for C: strings, lists, descriptors, numbers, memory.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -12,13 +12,13 @@ use forebay_base::{Error, Result};
 use crate::place::invalid;
 use crate::standing::Counts;
 
-/// The longest path that the kernel takes.
+/// The longest path that the kernel accepts.
 const PATH_MAX: usize = 4096;
 
-/// Files of one list: each is a transfer of its own.
+/// The most files in one list: each is a transfer of its own.
 const LIST_MAX: usize = 4096;
 
-/// Runs the work of one call: 0 or a number from the work, or -errno, which is in `errno`, too.
+/// Does the work of one call. Returns its number, or -errno, which is in `errno`, too.
 pub fn answer(work: impl FnOnce() -> Result<c_int>) -> c_int {
     match caught(work) {
         Ok(number) => number,
@@ -29,7 +29,7 @@ pub fn answer(work: impl FnOnce() -> Result<c_int>) -> c_int {
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     static QUIET: AtomicBool = AtomicBool::new(false);
     if !cfg!(test) && !QUIET.swap(true, Relaxed) {
-        // Of this library's own copy of the standard library; the program has none, or another.
+        // The hook is set in this library's own copy of the standard library, not in the program's.
         set_hook(Box::new(|_| {}));
     }
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -59,7 +59,7 @@ pub unsafe fn path_of(path: *const c_char) -> Result<PathBuf> {
     let errno = match bytes.len() {
         0 => libc::ENOENT,
         PATH_MAX.. => libc::ENAMETOOLONG,
-        // The registry's records are JSON.
+        // The registry's records are JSON, so a path must be UTF-8.
         _ if std::str::from_utf8(bytes).is_err() => libc::EILSEQ,
         _ => return Ok(OsStr::from_bytes(bytes).into()),
     };
@@ -87,7 +87,7 @@ pub unsafe fn list_of(list: *const *const c_char) -> Result<Vec<PathBuf>> {
     if paths.is_empty() { Err(invalid("an empty list")) } else { Ok(paths) }
 }
 
-/// What a descriptor is open on.
+/// The path of the file that a descriptor is open on.
 pub fn path_of_fd(fd: c_int) -> Result<PathBuf> {
     let failed = |e| Error::io(e, format!("descriptor {fd}"));
     if fd < 0 {
@@ -102,7 +102,7 @@ pub fn path_of_fd(fd: c_int) -> Result<PathBuf> {
     }
 }
 
-/// Where C wants four numbers.
+/// The places of the four numbers that C wants.
 pub struct Numbers(pub [*mut c_int; 4]);
 
 impl Numbers {
@@ -122,7 +122,7 @@ impl Numbers {
     }
 }
 
-/// Memory that C frees.
+/// The text in memory that C frees.
 pub fn text_for_c(text: &[u8]) -> Result<*mut c_char> {
     // SAFETY: asks for memory.
     let memory = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();

@@ -1,4 +1,4 @@
-//! Which instance a path is in, and the path as the node daemon knows it.
+//! The instance that a path is in, and the path as the node daemon knows it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use serde::Deserialize;
 use crate::daemon::Daemon;
 use crate::records::{Instance, Mode, Transfer, What};
 
-/// This node, as its daemon knows it now.
+/// This node, as its daemon describes it now.
 pub struct Site {
     pub daemon: Daemon,
     pub node: String,
-    /// Those of the caller's that show here.
+    /// The caller's instances that are mounted here.
     instances: Vec<Instance>,
 }
 
@@ -44,7 +44,7 @@ impl Site {
 
     /// # Errors
     ///
-    /// ENOENT if not even the directory of `path` is there, EINVAL if it is in no instance of the
+    /// ENOENT if even the directory of `path` does not exist, EINVAL if `path` is in no instance of the
     /// caller's.
     pub fn place(&self, path: &Path) -> Result<Place<'_>> {
         let real = real(path)?;
@@ -52,12 +52,12 @@ impl Site {
             let path = shown_in(instance, &real)?;
             Some(Place { site: self, instance, path })
         });
-        // Should one show within another, the inner one has the path.
+        // If an instance is mounted within another, the inner one has the path.
         let found = shown.max_by_key(|place| place.root().components().count());
         found.ok_or_else(|| invalid(format!("{} is in no instance", real.display())))
     }
 
-    /// All transfers of the caller's, the newest first.
+    /// All transfers of the caller, the newest first.
     pub fn transfers(&self) -> Result<Vec<Transfer>> {
         let mut all: Vec<Transfer> = self.daemon.get("/v1/transfers")?;
         all.sort_by(|a, b| b.id.cmp(&a.id));
@@ -66,12 +66,12 @@ impl Site {
 }
 
 impl Place<'_> {
-    /// Those of `all` that are of this instance, on this node.
+    /// The transfers among `all` that belong to this instance, on this node.
     pub fn only<'t>(&self, all: &'t [Transfer]) -> Vec<&'t Transfer> {
         all.iter().filter(|transfer| self.concerns(transfer)).collect()
     }
 
-    /// A private instance has files of its own on each node; any node serves those of a cache.
+    /// Whether a transfer belongs here. A private instance has its own files on each node; any node serves a cache's.
     fn concerns(&self, transfer: &Transfer) -> bool {
         transfer.belongs_to(self.instance)
             && transfer.what != What::Other
@@ -82,7 +82,7 @@ impl Place<'_> {
         self.instance.mountpoint.as_deref().unwrap_or(Path::new("/"))
     }
 
-    /// The same place on the backing store, of a cache.
+    /// For a cache: the same place on the backing store.
     pub fn twin(&self) -> Option<PathBuf> {
         let backing = self.instance.backing.as_ref()?;
         let below = self.path.strip_prefix(self.root()).ok()?;
@@ -93,13 +93,13 @@ impl Place<'_> {
 fn shown_in(instance: &Instance, real: &Path) -> Option<PathBuf> {
     let at = instance.mountpoint.as_ref()?;
     let below = |at: &Path| real.strip_prefix(at).map(Path::to_path_buf).ok();
-    // The mount root may be reached by a link, such as /var/run.
+    // The mount root may be reached through a link, such as /var/run.
     let below = below(at).or_else(|| below(&at.canonicalize().ok()?))?;
-    // Joining nothing would put a slash at the end.
+    // Joining an empty path would add a slash.
     Some(if below.as_os_str().is_empty() { at.clone() } else { at.join(below) })
 }
 
-/// The path without links; its last name need not be there.
+/// The path without links; its last name need not exist.
 fn real(path: &Path) -> Result<PathBuf> {
     let failed = |e| Error::io(e, path.display().to_string());
     let whole = std::path::absolute(path).map_err(failed)?;
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(shown("/m/i", "/m/i2/a"), None);
     }
 
-    /// An earlier instance of the same name may have left transfers, of another user, too.
+    /// An earlier instance of the same name may have left transfers, even of another user.
     #[test]
     fn only_transfers_of_this_very_instance_concern_it() {
         let instance = instance("/i");

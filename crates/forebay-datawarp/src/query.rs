@@ -1,4 +1,4 @@
-//! Looking how stages stand, and waiting for them.
+//! Reading the state of stages, and waiting for them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::place::{Place, Site, invalid};
 use crate::records::{Transfer, What};
 use crate::standing::{Counts, Scope, Standing, counting, is_above, is_of};
 
-/// Looks at a transfer while it is waited for.
+/// The pauses between two looks at a transfer during a wait: they grow from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A node daemon may be replaced while somebody waits.
+/// The time for which a waiting call accepts no answer: the node daemon may be replaced.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 pub fn file(site: &Site, all: &[Transfer], path: &Path) -> Result<Counts> {
@@ -42,7 +42,7 @@ pub fn tree(path: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The stage of one file that counts.
+/// The newest stage of one file.
 pub fn newest<'t>(place: &Place<'_>, all: &'t [Transfer]) -> Result<&'t Transfer> {
     let found = counting(&place.only(all), &place.path, Scope::File);
     found.first().copied().ok_or_else(|| none(&place.path))
@@ -54,7 +54,7 @@ pub fn stages_of<'t>(place: &Place<'_>, all: &'t [Transfer]) -> Result<Vec<&'t T
     if found.is_empty() { Err(none(&place.path)) } else { Ok(found) }
 }
 
-/// No stage was started.
+/// The error of a path without a stage.
 fn none(path: &Path) -> Error {
     match path.symlink_metadata() {
         Ok(_) => invalid(format!("{}: no stage of it was started", path.display())),
@@ -62,7 +62,7 @@ fn none(path: &Path) -> Error {
     }
 }
 
-/// How one file stands with a stage of it, or of a directory above it. None: that stage did not have it.
+/// The state of one file in a stage of it, or of a directory above it. `None`: that stage does not have the file.
 fn file_of(place: &Place<'_>, transfer: &Transfer, path: &Path) -> Result<Option<Standing>> {
     let standing = Standing::of(transfer);
     let ended = matches!(standing, Some(Standing::Complete | Standing::Failed));
@@ -76,7 +76,7 @@ fn file_of(place: &Place<'_>, transfer: &Transfer, path: &Path) -> Result<Option
     Ok(is_there(transfer, path).then_some(Standing::Complete))
 }
 
-/// Whether a file below a directory that was staged is what the stage brought: one that was made or
+/// Whether a file below a staged directory is the one that the stage brought: a file that was made or
 /// changed later must not pass for staged.
 fn is_there(transfer: &Transfer, path: &Path) -> bool {
     let Ok(here) = path.metadata() else { return false };
@@ -86,7 +86,7 @@ fn is_there(transfer: &Transfer, path: &Path) -> bool {
     there.is_ok_and(|there| there.is_file() && version(&there) == version(&here))
 }
 
-/// All files of a stage.
+/// The counts of all files of a stage.
 fn whole(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> Result<Counts> {
     let mut counts = Counts::default();
     let Some(standing) = Standing::of(transfer) else { return Ok(counts) };
@@ -103,7 +103,7 @@ fn whole(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> Result
             let renewed = renewed_of(place, transfer, stages)?;
             counts.failed = failures.saturating_sub(renewed);
         }
-        // Until the transfer is counted, one stands for all.
+        // Until the transfer has counted its files, one file stands for all.
         Standing::Pending => {
             let progress = transfer.progress.clone().unwrap_or_default();
             counts.failed = progress.failures;
@@ -114,7 +114,7 @@ fn whole(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> Result
     Ok(counts)
 }
 
-/// Files that failed and have been staged anew.
+/// The number of failed files that have been staged anew.
 fn renewed_of(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> Result<u64> {
     let newer: Vec<_> = stages.iter().filter(|stage| stage.id > transfer.id).collect();
     if newer.is_empty() {
@@ -125,7 +125,7 @@ fn renewed_of(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> R
     Ok(renewed.count() as u64)
 }
 
-/// The files below the place, of a stage of a directory above it.
+/// The counts of the files below the place, for a stage of a directory above it.
 fn part_of(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> Result<Counts> {
     let mut counts = Counts::default();
     let own = |path: &Path| stages.iter().any(|stage| is_of(stage, path));
@@ -137,7 +137,7 @@ fn part_of(place: &Place<'_>, transfer: &Transfer, stages: &[&Transfer]) -> Resu
     Ok(counts)
 }
 
-/// Regular files below a directory, as far as the caller may look.
+/// Regular files below a directory, as far as the caller may read it.
 fn files_below(top: &Path) -> Vec<std::path::PathBuf> {
     let (mut files, mut dirs) = (Vec::new(), vec![top.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -154,7 +154,7 @@ fn files_below(top: &Path) -> Vec<std::path::PathBuf> {
 
 /// # Errors
 ///
-/// The errno of a stage that failed, ECANCELED if it was called off, EDEADLK for one that begins only
+/// The errno of a stage that failed, ECANCELED if it was cancelled, EDEADLK for a stage that begins only
 /// when the caller's job ends.
 pub fn wait_file(site: &Site, all: &[Transfer], path: &Path) -> Result<()> {
     let place = site.place(path)?;
@@ -197,7 +197,7 @@ pub fn verdict(place: &Place<'_>, transfer: &Transfer, standing: Option<Standing
     }
 }
 
-/// Waits until a transfer is not pending any more.
+/// Waits until a transfer is no longer pending.
 pub fn ended(daemon: &Daemon, transfer: &Transfer) -> Result<Transfer> {
     let mut transfer = transfer.clone();
     let mut pause = FIRST_PAUSE;

@@ -1,5 +1,5 @@
-//! What the node daemon says of instances and transfers, as far as it is of use here. Fields that are
-//! not named are passed over, so that a newer daemon is understood.
+//! The node daemon's records of instances and transfers, with the fields that are used here. Other fields
+//! are ignored, so that a newer daemon is understood.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub struct Owner {
 pub enum Mode {
     Cache,
     Private,
-    /// Swap, and what later versions have.
+    /// Swap, and modes of later versions.
     #[serde(other)]
     Other,
 }
@@ -50,7 +50,7 @@ pub enum Direction {
 pub enum What {
     File,
     Directory,
-    /// A list, whatever a job's plan leaves open, and what later versions have: none of DataWarp's.
+    /// A list, an open type in a job's plan, and types of later versions: DataWarp's functions create none of these.
     #[serde(other)]
     Other,
 }
@@ -82,7 +82,7 @@ pub enum State {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Transfer {
-    /// In the order in which they were ordered; those of jobs come before.
+    /// The ids sort in the order of the orders; those of jobs come first.
     pub id: String,
     pub instance: String,
     pub owner: Owner,
@@ -113,7 +113,7 @@ pub struct Actual {
     pub why: Option<String>,
     #[serde(default)]
     pub attempt: u32,
-    /// Files that a stage-in left; of a stage-out the manifest has them.
+    /// The failed files of a stage-in; those of a stage-out are in the manifest.
     #[serde(default)]
     pub failed: Vec<FailedFile>,
 }
@@ -139,7 +139,7 @@ pub struct Missing {
     pub transfer: Option<String>,
 }
 
-/// `POST /v1/transfers`.
+/// The body of `POST /v1/transfers`.
 #[derive(Debug, Serialize)]
 pub struct NewTransfer<'a> {
     pub instance: &'a str,
@@ -159,7 +159,7 @@ pub struct Options {
 }
 
 impl Transfer {
-    /// Whether it was ordered of this instance, and not of an earlier one of the same name.
+    /// Whether the transfer belongs to this instance, and not to an earlier one of the same name.
     pub fn belongs_to(&self, instance: &Instance) -> bool {
         self.instance == instance.id
             && self.owner == instance.owner
@@ -182,7 +182,7 @@ impl Transfer {
         }
     }
 
-    /// What has become of the attempt that is wanted now.
+    /// The state of the latest attempt.
     pub fn current(&self) -> Option<&Actual> {
         self.actual.as_ref().filter(|actual| actual.attempt == self.attempt)
     }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!((instance.mode, instance.mountpoint), (Mode::Other, None));
     }
 
-    /// A job's transfer beside one's own must not make every call fail.
+    /// A job's transfer among the user's own must not make every call fail.
     #[test]
     fn a_transfer_of_another_kind_is_passed_over() {
         for (said, what) in [("\"file\"", What::File), ("\"any\"", What::Other)] {

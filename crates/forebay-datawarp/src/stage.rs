@@ -1,4 +1,4 @@
-//! Giving orders: stages begun, put off, taken back, ended.
+//! Orders for stages: starting, deferring, revoking, ending.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::query::{self, ended};
 use crate::records::{Direction, Mode, NewTransfer, Options, State, Transfer, Want, What, When};
 use crate::standing::{Scope, Standing, counting, is_above, is_below, is_of};
 
-/// A stage that is told to end, ends at the next piece of a file.
+/// The time that a stage gets to end: it ends at the next piece of a file.
 const ENDING: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -42,7 +42,7 @@ impl Type {
     }
 }
 
-/// One stage, as it is asked for.
+/// An order for one stage.
 #[derive(Debug, Clone)]
 pub struct Stage {
     pub direction: Direction,
@@ -53,7 +53,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Begins or puts off; what was ordered comes back, nothing if it was ordered before.
+    /// Orders the stage, now or deferred; returns the new transfer, or `None` if it was ordered before.
     fn order(&self, site: &Site, all: &[Transfer]) -> Result<Option<Transfer>> {
         self.check()?;
         let place = site.place(&self.inside)?;
@@ -74,7 +74,7 @@ impl Stage {
         };
         let threads = match place.instance.mode {
             Mode::Private => concurrency::of(&place.instance.id),
-            // A flush of a mount is the mount's own affair.
+            // The mount decides how it flushes.
             _ => None,
         };
         let made = site.daemon.post(
@@ -93,7 +93,7 @@ impl Stage {
         Ok(Some(made))
     }
 
-    /// What can be seen now is refused now; later it would fail.
+    /// Refuses now a stage that would certainly fail later.
     fn check(&self) -> Result<()> {
         let (source, destination) = match self.direction {
             Direction::In => (&self.outside, &self.inside),
@@ -113,7 +113,7 @@ impl Stage {
     }
 }
 
-/// Begins several stages, or none: what was begun is ended when one is refused.
+/// Begins several stages, or none: if one is refused, those that were begun are ended.
 pub fn begin(stages: &[Stage]) -> Result<()> {
     let site = Site::here()?;
     let all = site.transfers()?;
@@ -122,18 +122,18 @@ pub fn begin(stages: &[Stage]) -> Result<()> {
         match stage.order(&site, &all) {
             Ok(made) => begun.extend(made),
             Err(error) => {
-                // The error that counts is the first.
+                // The first error is the one to return.
                 let _ = begun.iter().try_for_each(|transfer| end(&site, transfer));
                 return Err(error);
             }
         }
     }
-    // What cannot be given up holds its instance, and is no reason to say that nothing was staged.
+    // A failed stage that cannot be revoked still holds its instance, but the new stages have begun.
     let _ = stages.iter().try_for_each(|stage| give_up_failed(&site, &all, stage));
     Ok(())
 }
 
-/// The stages that a list comes to: each file keeps its name in the directory.
+/// The stages of a list: each file keeps its name in the directory.
 pub fn listed(
     direction: Direction,
     files: &[PathBuf],
@@ -155,7 +155,7 @@ pub fn listed(
     files.iter().map(stage).collect()
 }
 
-/// Does something to all stages that were put off, of exactly these places.
+/// Gives the order `verb` for all deferred stages of exactly these paths.
 pub fn alter_deferred(paths: &[PathBuf], verb: &str) -> Result<()> {
     let site = Site::here()?;
     let all = site.transfers()?;
@@ -169,7 +169,7 @@ pub fn alter_deferred(paths: &[PathBuf], verb: &str) -> Result<()> {
         let before = found.len();
         found.extend(put_off);
         if found.len() == before {
-            // It says whether there is no stage or no file.
+            // This error says whether the stage or the file is missing.
             query::newest(&place, &[])?;
         }
     }
@@ -179,7 +179,7 @@ pub fn alter_deferred(paths: &[PathBuf], verb: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends stages and gives up those that failed; those that are complete stay so.
+/// Ends stages and revokes failed ones; complete stages stay complete.
 pub fn terminate(paths: &[PathBuf], scope: Scope) -> Result<()> {
     let site = Site::here()?;
     let all = site.transfers()?;
@@ -202,7 +202,7 @@ pub fn terminate(paths: &[PathBuf], scope: Scope) -> Result<()> {
     Ok(())
 }
 
-/// The stage of a directory ends as a whole or not at all.
+/// Refuses to end a part of a directory's stage: it ends as a whole or not at all.
 fn part_of_another(place: &Place<'_>, others: &[&Transfer], scope: Scope) -> Result<()> {
     let above = counting(others, &place.path, scope);
     match above.first().and_then(|one| Standing::of(one)) {
@@ -215,7 +215,7 @@ fn part_of_another(place: &Place<'_>, others: &[&Transfer], scope: Scope) -> Res
     }
 }
 
-/// Ends a transfer and revokes it: an instance waits for what was only cancelled.
+/// Ends a transfer and revokes it: an instance still waits for a transfer that is only cancelled.
 fn end(site: &Site, transfer: &Transfer) -> Result<()> {
     let url = format!("/v1/transfers/{}", transfer.id);
     let deadline = Instant::now() + ENDING;
@@ -240,7 +240,7 @@ fn end(site: &Site, transfer: &Transfer) -> Result<()> {
     }
 }
 
-/// An order that is refused because the transfer has gone on meanwhile is no error: it is looked again.
+/// Gives an order, and ignores a refusal because the transfer has changed meanwhile: the caller looks again.
 fn tell(site: &Site, id: &str, verb: &str) -> Result<()> {
     match order(site, id, verb) {
         Err(error) if error.errno() != libc::EINVAL => Err(error),
@@ -252,7 +252,7 @@ fn order(site: &Site, id: &str, verb: &str) -> Result<()> {
     site.daemon.post::<Value>(&format!("/v1/transfers/{id}/{verb}"), &json!({})).map(|_| ())
 }
 
-/// One stage is active on a file at a time.
+/// Refuses a file that a stage is active on: only one may be at a time.
 fn require_idle(place: &Place<'_>, known: &[&Transfer]) -> Result<()> {
     let active = known.iter().any(|one| {
         let concerned =
@@ -262,7 +262,7 @@ fn require_idle(place: &Place<'_>, known: &[&Transfer]) -> Result<()> {
     if active { Err(busy(&place.path)) } else { Ok(()) }
 }
 
-/// A stage that is started anew takes the place of those that failed.
+/// Revokes failed stages of a place for which a new stage has begun.
 fn give_up_failed(site: &Site, all: &[Transfer], stage: &Stage) -> Result<()> {
     let place = site.place(&stage.inside)?;
     let failed = place
@@ -301,7 +301,7 @@ fn writable_dir(path: &Path) -> Result<()> {
     }
 }
 
-/// Waits until what was written to a file of a cache is on its backing store.
+/// Waits until the bytes written to a file of a cache are on its backing store.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! How a stage stands: pure, from what the records say.
+//! The state of a stage, derived from the records. Pure.
 //!
-//! - J1: the newest stage of a file is the one that counts; one that was called off counts as none.
-//! - J2: nothing is complete before its transfer is: only then are the names durable, too.
+//! - J1: the newest stage of a file is the one that counts; a revoked or cancelled stage counts as none.
+//! - J2: no file is complete before its transfer is: only then are the names durable, too.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::records::{State, Transfer, Want, What, When};
 pub enum Standing {
     Complete,
     Pending,
-    /// To be carried out when the job ends.
+    /// It begins when the job ends.
     Deferred,
     Failed,
 }
@@ -25,16 +25,16 @@ pub struct Counts {
     pub failed: u64,
 }
 
-/// What is asked about.
+/// The object of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     File,
-    /// A directory and all that is below it.
+    /// A directory and everything below it.
     Tree,
 }
 
 impl Standing {
-    /// None: it was called off.
+    /// `None`: the stage was revoked or cancelled.
     pub fn of(transfer: &Transfer) -> Option<Standing> {
         if transfer.want != Want::Done {
             return None;
@@ -69,19 +69,19 @@ impl Counts {
     }
 }
 
-/// Whether a stage is of this very place.
+/// Whether a stage is of exactly this place.
 pub fn is_of(transfer: &Transfer, path: &Path) -> bool {
     transfer.inside() == path
 }
 
-/// Whether a stage is of a directory that this place is below.
+/// Whether a stage is of a directory above this place.
 pub fn is_above(transfer: &Transfer, path: &Path) -> bool {
     transfer.what == What::Directory
         && path.starts_with(transfer.inside())
         && !is_of(transfer, path)
 }
 
-/// Whether a stage is of something below this place.
+/// Whether a stage is of a place below this one.
 pub fn is_below(transfer: &Transfer, path: &Path) -> bool {
     transfer.inside().starts_with(path) && !is_of(transfer, path)
 }
@@ -111,7 +111,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A stage-out of a directory if its name ends in a slash.
+    /// A stage-out; of a directory if its name ends in a slash.
     pub fn transfer(id: &str, inside: &str, state: Option<&str>) -> Transfer {
         let what = if inside.ends_with('/') { "directory" } else { "file" };
         let actual = state.map(|state| json!({"state": state, "files": 3, "attempt": 0}));
@@ -144,7 +144,7 @@ pub mod tests {
         ] {
             let mut one = transfer("t1", "/i/a", Some(state));
             assert_eq!(Standing::of(&one), standing, "{state}");
-            // It was taken up again, and nobody has said anything of that yet.
+            // The transfer was taken up again, and its new attempt has no state yet.
             one.attempt = 1;
             assert_eq!(Standing::of(&one), Some(Standing::Pending), "{state}");
             one.want = Want::Revoked;

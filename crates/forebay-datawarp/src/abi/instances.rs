@@ -1,4 +1,4 @@
-//! Instances: what failed in them, how much at once, stripes, servers, accounts.
+//! Instances: failed stages, concurrency, stripes, servers, accounts.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::os::fd::BorrowedFd;
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn dw_read_failed_stage(
         let Some(failed) = listing.first() else { return Ok(0) };
         let name = failed.path.as_os_str().as_bytes();
         if name.len() >= size {
-            // It is still there for a larger buffer.
+            // The entry stays for a call with a larger buffer.
             return Err(Error::os(libc::ENAMETOOLONG, "a failed stage"));
         }
         // SAFETY: there is room for the name and a NUL; the int is not null.
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn dw_get_mds_path(root: *const c_char, _key: u64) -> *mut
         let path = unsafe { path_of(root) }?;
         path.metadata().map_err(|e| Error::io(e, path.display().to_string()))?;
         account::require_instance(&path)?;
-        // There is one server, so its prefix is what was given.
+        // There is one server, so its prefix is the given path.
         text_for_c(path.as_os_str().as_bytes())
     });
     found.unwrap_or_else(|error| {

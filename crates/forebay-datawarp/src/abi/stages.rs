@@ -1,4 +1,4 @@
-//! Stages: begun, asked after, waited for, ended.
+//! Stages: starting, querying, waiting, ending.
 
 use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ unsafe fn stage_out(dw: *const c_char, pfs: *const c_char, kind: c_int, what: Wh
     })
 }
 
-/// Where the bytes go to is asked only of who begins a stage.
+/// Carries out a stage-out call. `stages` needs the destination, which only a call that begins a stage has.
 fn out(
     kind: c_int,
     paths: &[PathBuf],
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn dw_query_list_stage(
 fn wait_files(paths: &[PathBuf]) -> Result<()> {
     let site = Site::here()?;
     let all = site.transfers()?;
-    // All are waited for, also when one of them failed.
+    // All files are waited for, even if one of them has failed.
     let outcomes: Vec<Result<()>> =
         paths.iter().map(|path| query::wait_file(&site, &all, path)).collect();
     outcomes.into_iter().collect()
