@@ -20,7 +20,7 @@ pub struct Site {
 pub struct Place<'s> {
     pub site: &'s Site,
     pub instance: &'s Instance,
-    /// Below the instance's mount point, without links.
+    /// The path below the instance's mount point, without links.
     pub path: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use crate::standing::{Counts, Scope, Standing, counting, is_above, is_of};
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The time for which a waiting call accepts no answer: the node daemon may be replaced.
+/// How long a wait goes on without an answer: the node daemon may be replaced meanwhile.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 pub fn file(site: &Site, all: &[Transfer], path: &Path) -> Result<Counts> {

@@ -1,7 +1,7 @@
-//! Times, modes, owners, extended attributes and ACLs of what was copied.
+//! Times, modes, owners, extended attributes and ACLs of copies.
 //!
-//! The order matters: a change of owner clears set-uid and capabilities, an ACL sets the mode, and
-//! all of it changes the times.
+//! The order matters: a change of owner clears set-uid and capabilities, an ACL sets the mode, and each
+//! of these changes moves the times.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,7 +37,7 @@ pub struct Attributes<'a> {
 }
 
 impl Attributes<'_> {
-    /// Makes an opened file or directory like its source, whose `stat` this is. Returns the
+    /// Gives an opened file or directory the attributes of its source; `stat` is the source's. Returns the
     /// extended attributes that the destination does not keep.
     pub fn apply(&self, src: &impl AsFd, dst: &impl AsFd, stat: &Stat) -> Tried<Vec<CString>> {
         if self.gives_owner() {
@@ -59,7 +59,7 @@ impl Attributes<'_> {
         self.options.preserve.owner && self.rights == Rights::Root
     }
 
-    /// Only its owner and root may.
+    /// Whether this process may change the file's attributes: only its owner and root may.
     pub fn may_change(&self, there: &Stat) -> bool {
         self.rights == Rights::Root || owner(there).0 == rustix::process::geteuid()
     }
@@ -69,14 +69,14 @@ impl Attributes<'_> {
         let bits = match (self.options.preserve.mode, is_dir) {
             (true, false) => stat.st_mode & 0o7777 & !self.foreign_ids(stat),
             (true, true) => stat.st_mode & 0o7777,
-            // As `cp` does: what nobody else may read stays so, and a program can be run.
+            // As `cp` does: a file that others may not read stays so, and a program stays executable.
             (false, _) => stat.st_mode & 0o777 & !self.options.umask,
         };
         Mode::from_raw_mode(bits)
     }
 
-    /// The same where the source may have an access list that the destination has not: a mode has the list's mask in
-    /// place of what the group may.
+    /// The mode where the source may have an access list and the destination has none: in a mode with a list, the
+    /// group's bits are the list's mask, so the group's own rights take their place.
     pub fn mode_without_list(&self, src: &impl AsFd, dst: &impl AsFd, stat: &Stat) -> Tried<Mode> {
         let group = match group_of_list(src)? {
             Some(group) if group_of_list(dst)?.is_none() => group,
@@ -85,7 +85,7 @@ impl Attributes<'_> {
         Ok(self.mode(stat) & Mode::from_raw_mode(!0o070 | group))
     }
 
-    /// A file that runs as its owner must not begin to run as somebody else.
+    /// The set-id bits to clear: a file that runs as its owner must not come to run as another user.
     fn foreign_ids(&self, stat: &Stat) -> u32 {
         let own = stat.st_uid == rustix::process::geteuid().as_raw();
         if self.gives_owner() || own { 0 } else { SET_IDS }
@@ -101,7 +101,7 @@ impl Attributes<'_> {
         Ok(lost)
     }
 
-    /// The extended attributes that come along.
+    /// The names of the extended attributes that are copied.
     pub fn taken(&self, src: &impl AsFd) -> Tried<Vec<CString>> {
         if !self.options.preserve.xattrs && !self.options.preserve.acls {
             return Ok(Vec::new());
@@ -119,7 +119,7 @@ impl Attributes<'_> {
         Ok(names.filter(|name| self.takes(name)).map(CString::from).collect())
     }
 
-    /// Labels of a security module are the destination's business.
+    /// Whether an attribute is copied. Labels of a security module are left to the destination.
     fn takes(&self, name: &CStr) -> bool {
         let name = name.to_bytes();
         let root = self.rights == Rights::Root;
@@ -135,7 +135,7 @@ impl Attributes<'_> {
         }
     }
 
-    /// Sets an extended attribute that is another at the destination.
+    /// Sets an extended attribute that has another value at the destination.
     pub fn renew(&self, src: &OwnedFd, dst: &OwnedFd, name: &CStr) -> Tried<Renewed> {
         let read = |of: &OwnedFd| -> Option<Vec<u8>> {
             let len = fs::fgetxattr(of, name, &mut [0u8; 0][..]).ok()?;
@@ -170,7 +170,7 @@ impl Attributes<'_> {
 
 const ACL: &CStr = c"system.posix_acl_access";
 
-/// What the owning group may by a source's access list, as a mode has it; `None` if it has no list
+/// The rights of the owning group in a source's access list, as mode bits; `None` if it has no list
 /// (linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry).
 fn group_of_list(src: &impl AsFd) -> Tried<Option<u32>> {
     const GROUP: u16 = 0x04;
@@ -189,15 +189,15 @@ fn group_of_list(src: &impl AsFd) -> Tried<Option<u32>> {
     Ok(bits(GROUP).map(|group| (group & bits(MASK).unwrap_or(0o7)) << 3))
 }
 
-/// What became of an attribute of a file that was there already.
+/// The result for an attribute of a file that existed already.
 pub enum Renewed {
     Same,
     Yes,
-    /// The destination keeps none such.
+    /// The destination does not keep attributes of this kind.
     Lost,
 }
 
-/// Whether the destination has an attribute by now.
+/// Whether the destination has the attribute now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Yes,
@@ -205,7 +205,7 @@ enum Kept {
 }
 
 impl Engine<'_> {
-    /// Tells of extended attributes of a file or directory of the source that are not at the destination.
+    /// Notes the extended attributes of a source that its destination lacks.
     pub fn note_lost(&self, path: &Path, names: &[CString]) {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         for name in names {

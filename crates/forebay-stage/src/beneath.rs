@@ -1,7 +1,7 @@
 //! Directories are opened beneath a root, and everything else by its name in one of them (T2).
 //!
-//! Links that the *root's owner* put on the way to the top of a transfer are followed as far as they
-//! stay beneath the root; below the top none is followed.
+//! On the way to the top of a transfer, links are followed as long as they stay beneath the root; below the
+//! top none is followed.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 
 use crate::spec::Place;
 
-/// A path of a system call has 4,096 bytes; longer ones are walked in parts.
+/// The limit of a path in one system call is 4,096 bytes; longer paths are walked in parts.
 const PART_MAX: usize = 4000;
 
-/// The kernel says so when a rename was under way while it resolved `..` in a link.
+/// The most tries after EAGAIN: a rename was under way while the kernel resolved `..` in a link.
 const AGAIN_MAX: usize = 64;
 
 /// As many links as the kernel follows before it says ELOOP.
@@ -28,7 +28,7 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXE
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Followed if they lead to somewhere beneath.
+    /// Followed if they stay beneath the directory.
     Beneath,
     Never,
 }
@@ -40,7 +40,7 @@ pub struct Base {
     pub dst: OwnedFd,
 }
 
-/// A directory of the plan, by its paths: descriptors are too few for all.
+/// A directory of the plan, by its paths: there are not enough descriptors to keep all open.
 #[derive(Debug)]
 pub struct Node {
     pub from: PathBuf,
@@ -50,12 +50,12 @@ pub struct Node {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Made by this run: nothing is in it that this run did not put there.
+    /// Made by this run: it holds only files that this run put there.
     Fresh,
     Used,
 }
 
-/// A node's directories, opened.
+/// The opened directories of a node.
 #[derive(Debug)]
 pub struct Pair {
     pub src: OwnedFd,
@@ -70,14 +70,14 @@ impl Base {
     }
 }
 
-/// Of which side an error speaks.
+/// The side on which an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Source,
     Destination,
 }
 
-/// The directory that this thread used last, opened: files come in the order of directories.
+/// The open directory that this thread used last: files come in the order of directories.
 #[derive(Default)]
 pub struct Near(Option<(Arc<Node>, Arc<Pair>)>);
 
@@ -98,13 +98,13 @@ impl Near {
     }
 }
 
-/// A place's root.
+/// Opens the root of a place.
 pub fn root(place: &Place) -> Result<OwnedFd> {
     let root = &place.root.0;
     fs::open(root, DIR, Mode::empty()).map_err(|e| Error::io(e.into(), root.display().to_string()))
 }
 
-/// A directory below the top of a transfer, by a path of any length.
+/// Opens a directory below the top of a transfer, by a path of any length.
 pub fn open_dir(base: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     let mut at: Option<OwnedFd> = None;
     for part in parts(path) {
@@ -117,7 +117,7 @@ pub fn open_dir(base: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd
     }
 }
 
-/// The directory at the top of a transfer.
+/// Opens the directory at the top of a transfer.
 pub fn open_top(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     match path.as_os_str().is_empty() {
         true => fs::openat(root, ".", DIR, Mode::empty()),
@@ -125,7 +125,7 @@ pub fn open_top(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd
     }
 }
 
-/// Opens by a path that leads out of `dir` under no circumstances. What is made belongs to us alone.
+/// Opens a path, which can never lead out of `dir`. A new file is accessible to its owner alone.
 pub fn open(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -136,7 +136,7 @@ pub fn open(
     if links == Links::Never {
         resolve |= ResolveFlags::NO_SYMLINKS;
     }
-    // Nobody waits for the other end of a FIFO. With O_PATH nothing is opened, and nothing else allowed.
+    // NONBLOCK: an open does not wait for the other end of a FIFO. O_PATH opens no file and allows no such flags.
     let more = OFlags::NOCTTY | OFlags::NONBLOCK;
     let more = if flags.contains(OFlags::PATH) { OFlags::empty() } else { more };
     let flags = flags | OFlags::CLOEXEC | more;
@@ -154,7 +154,7 @@ pub fn open(
     }
 }
 
-/// Opens what has this name in a directory; never through a link.
+/// Opens a name in a directory; never through a link.
 pub fn open_name(dir: &impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     open(dir.as_fd(), Path::new(name), flags | OFlags::NOFOLLOW, Links::Never)
 }
@@ -163,7 +163,7 @@ pub fn look(dir: &impl AsFd, name: &OsStr) -> rustix::io::Result<Stat> {
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// What has the name, if anything has.
+/// The `stat` of a name, or `None` if it does not exist.
 pub fn find(dir: &impl AsFd, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
     match look(dir, name) {
         Ok(stat) => Ok(Some(stat)),
@@ -172,7 +172,7 @@ pub fn find(dir: &impl AsFd, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
     }
 }
 
-/// Changes the mode of what has this name, be it closed even to us; never through a link.
+/// Changes the mode of a file by its name, even if its owner may not open it; never through a link.
 pub fn set_mode(dir: &impl AsFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()> {
     let fd = open_name(dir, name, OFlags::PATH)?;
     if FileType::from_raw_mode(fs::fstat(&fd)?.st_mode) == FileType::Symlink {
@@ -181,7 +181,7 @@ pub fn set_mode(dir: &impl AsFd, name: &OsStr, mode: Mode) -> rustix::io::Result
     fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)
 }
 
-/// The path of what a link at the top of a transfer means.
+/// The path to which a link at the top of a transfer leads.
 pub fn resolve_top(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {

@@ -1,6 +1,6 @@
-//! Moving the bytes of one range of one file, by the cheapest means that both sides know.
+//! Moves the bytes of one range of one file, by the cheapest way that both sides support.
 //!
-//! Holes are found and left out. A means that a pair of file systems does not know is tried once.
+//! Holes are found and skipped. A way that a pair of file systems does not support is tried once.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -17,20 +17,20 @@ use crate::progress::{Control, Tally, add};
 use crate::report::{Reason, Tried, Trouble, destination, source};
 use crate::sync;
 
-/// One read and one write: above, throughput no longer grows on the file systems measured.
+/// The size of one read and one write: on the file systems measured, larger ones gain no throughput.
 const BUFFER: usize = 1 << 20;
 
-/// One `copy_file_range`: as much as a stop may have to wait for.
+/// The size of one `copy_file_range`: a stop may have to wait for this much.
 const RANGE_STEP: u64 = 16 << 20;
 
-/// Writing to the medium begins when so much is there, so that the sync at the end finds little.
+/// Write-out to the medium starts after this many bytes, so that the sync at the end finds few.
 const PUSH: u64 = 8 << 20;
 
 thread_local! {
     static BUF: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
 }
 
-/// What this pair of file systems can do, as far as it was tried.
+/// The ways that this pair of file systems supports, as far as they were tried.
 #[derive(Debug)]
 pub struct Means {
     reflink: AtomicBool,
@@ -43,7 +43,7 @@ impl Default for Means {
     }
 }
 
-/// Whether what was written is read back.
+/// The check of a copy: by its size, or by reading its content back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
     Size,
@@ -63,18 +63,18 @@ pub struct Mover<'a> {
     pub tally: &'a Tally,
     pub means: &'a Means,
     pub verify: Verify,
-    /// What this file has added to `bytes_done`: taken back if it fails.
+    /// The bytes that this file has added to `bytes_done`: they are subtracted again if it fails.
     pub own: &'a AtomicU64,
 }
 
-/// What was seen of a range while it was copied.
+/// The data that was read of a range while it was copied.
 struct Seen {
     hash: Xxh3,
     data: Vec<Range<u64>>,
 }
 
 impl Mover<'_> {
-    /// Shares the whole of a file's blocks, where that can be done.
+    /// Shares all blocks of a file, if the file system can.
     pub fn reflink(&self, src: &impl AsFd, dst: &impl AsFd, size: u64) -> bool {
         if self.verify == Verify::Content || !self.means.reflink.load(Ordering::Relaxed) {
             return false;
@@ -94,7 +94,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Copies one range, and on request reads it back.
+    /// Copies one range, and reads it back if the content is to be verified.
     pub fn copy(
         &self,
         src: &impl AsFd,
@@ -116,7 +116,7 @@ impl Mover<'_> {
         }
     }
 
-    /// So much of the file is done, whichever way.
+    /// Counts bytes of the file as done, in whatever way they were moved.
     pub fn passed(&self, len: u64) {
         add(self.own, len);
         add(&self.tally.bytes_done, len);
@@ -174,11 +174,11 @@ impl Mover<'_> {
         })
     }
 
-    /// None where the file systems do not know how.
+    /// `None` if the file systems do not support it.
     fn by_range(&self, src: &impl AsFd, dst: &impl AsFd, at: u64, len: u64) -> Tried<Option<u64>> {
         let (mut from, mut to) = (at, at);
         match fs::copy_file_range(src, Some(&mut from), dst, Some(&mut to), len as usize) {
-            // Some file systems say so instead of that they cannot; a read tells what is true.
+            // Some file systems return 0 where they cannot copy; the read by buffer shows whether the file ends here.
             Ok(0) => Ok(None),
             Ok(done) => {
                 add(&self.tally.bytes_in_kernel, done as u64);
@@ -196,7 +196,7 @@ impl Mover<'_> {
                 self.means.range.store(false, Ordering::Relaxed);
                 Ok(None)
             }
-            // Which side failed is not told; the read and the write tell it.
+            // The error does not tell the failed side; the read and the write by buffer do.
             Err(Errno::IO) => Ok(None),
             Err(errno) => Err(destination("copying to it")(errno)),
         }
@@ -249,7 +249,7 @@ fn next_data(src: &impl AsFd, range: Range<u64>, shape: Shape) -> Tried<Option<R
     let start = match fs::seek(src, SeekFrom::Data(range.start)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // It does not know about holes: all is data.
+        // The file system does not report holes: everything is data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(range)),
         Err(errno) => return Err(source("looking for holes")(errno)),
     };
@@ -257,11 +257,11 @@ fn next_data(src: &impl AsFd, range: Range<u64>, shape: Shape) -> Tried<Option<R
         return Ok(None);
     }
     let end = fs::seek(src, SeekFrom::Hole(start)).unwrap_or(range.end).min(range.end);
-    // A file that is cut meanwhile may say anything; the look at its version tells.
+    // A file that is truncated meanwhile may give any answer; the check of its version finds that.
     Ok((start < end).then_some(start..end))
 }
 
-/// Begins to write to the medium; a hint, so what comes of it does not matter.
+/// Starts write-out to the medium; a hint, so its result does not matter.
 fn push(dst: &impl AsFd, range: Range<u64>) {
     let (offset, len) = (range.start.cast_signed(), (range.end - range.start).cast_signed());
     let fd = dst.as_fd().as_raw_fd();
@@ -269,12 +269,12 @@ fn push(dst: &impl AsFd, range: Range<u64>) {
     unsafe { libc::sync_file_range(fd, offset, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Compares what the medium has with what was read.
+/// Compares the data on the medium with the data that was read.
 fn verify(dst: &impl AsFd, seen: &Seen) -> Tried<()> {
     sync::data(dst).map_err(destination("syncing"))?;
     let mut hash = Xxh3::new();
     for data in &seen.data {
-        // Where pages cannot be dropped the comparison is with memory; still with what readers get.
+        // Pages that cannot be dropped are compared from memory, which is still what readers get.
         let len = NonZeroU64::new(data.end - data.start);
         _ = fs::fadvise(dst, data.start, len, Advice::DontNeed);
         read_back(dst, data.clone(), &mut hash)?;
@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
 
-    /// A medium that loses what it was given: from the second call on another file answers.
+    /// A medium that loses its data: from the second call on, another file answers.
     struct Lying {
         written: File,
         read: File,

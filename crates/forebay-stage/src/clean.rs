@@ -1,5 +1,5 @@
-//! Removing what a cancelled transfer left: temporary files, a tree beside its place, the journal.
-//! What it published stays.
+//! Removes the remains of a cancelled transfer: temporary files, a tree beside its place, the journal.
+//! Published files stay.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,14 +16,14 @@ use crate::journal::{self, is_of, old_name, tree_name};
 use crate::place::{named, read_list, restore};
 use crate::spec::{Spec, What, tidy};
 
-/// Every level of a tree that is removed or looked through holds a descriptor.
+/// Each level of a tree that is removed or searched holds a descriptor.
 const DEPTH_MAX: usize = 4000;
 
-/// Removes what the transfer left at its destination.
+/// Removes the transfer's remains at its destination.
 ///
 /// # Errors
 ///
-/// If something that it left could not be removed; it may be called again.
+/// If a part of the remains could not be removed; the call may be repeated.
 pub fn clean(spec: &Spec) -> Result<()> {
     spec.check()?;
     let failed = |e: Errno| Error::io(e.into(), spec.destination.shown()).context("cleaning up");
@@ -60,7 +60,7 @@ pub fn clean(spec: &Spec) -> Result<()> {
 
 fn sweep_path(dir: &OwnedFd, path: &Path, id: &str, depth: Depth) -> rustix::io::Result<()> {
     match open_dir(dir.as_fd(), path) {
-        // Where we may not look we have put nothing.
+        // A directory that this process may not read has no files of the transfer.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(()),
         fd => sweep(&fd?, id, depth),
     }
@@ -72,7 +72,7 @@ enum Depth {
     All,
 }
 
-/// Removes temporary files of the transfer from a directory, or from all below it.
+/// Removes temporary files of the transfer from a directory, or also from all directories below.
 fn sweep(dir: &OwnedFd, id: &str, depth: Depth) -> rustix::io::Result<()> {
     let mut levels = vec![entries(dir)?];
     while let Some((dir, names)) = levels.last_mut() {
@@ -92,7 +92,7 @@ fn sweep(dir: &OwnedFd, id: &str, depth: Depth) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The journal goes last: until then a run can be taken up.
+/// The journal is removed last: until then a run can be taken up.
 fn is_journal(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".journal")
 }
@@ -107,7 +107,7 @@ fn descend(levels: &mut Vec<Level>, dir: &OwnedFd) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// A directory and what is in it.
+/// A directory and its entries.
 fn entries(dir: &OwnedFd) -> rustix::io::Result<Level> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = fs::openat(dir, ".", flags, Mode::empty())?;
@@ -137,7 +137,7 @@ fn unlink(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     }
 }
 
-/// Removes a file or a tree, by descriptors; nothing if there is none.
+/// Removes a file or a tree, by descriptors; does nothing if the name does not exist.
 pub fn remove_tree(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let top = match fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -168,7 +168,7 @@ pub fn remove_tree(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// A directory to be emptied: its mode may keep even its owner out.
+/// Opens a directory to be emptied: its mode may keep even its owner out.
 fn open_ours(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let fd = match open_name(dir, name, flags) {
@@ -180,7 +180,7 @@ fn open_ours(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     };
     let mode = Mode::from_raw_mode(fs::fstat(&fd)?.st_mode);
     if !mode.contains(Mode::RWXU) {
-        // If it is not ours, what follows says so.
+        // If the directory is another user's, the removal fails later.
         _ = fs::fchmod(&fd, Mode::RWXU);
     }
     Ok(fd)

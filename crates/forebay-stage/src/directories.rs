@@ -1,4 +1,4 @@
-//! The directories of a destination: made closed to others, opened and dated when they are full.
+//! The directories of a destination: made closed to others; when complete, they get their modes and times.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,16 +17,16 @@ use crate::report::{Reason, Tried, Trouble, destination, source};
 use crate::sync::How;
 use crate::transfer::Engine;
 
-/// Whose attributes a directory has in the end.
+/// Whose attributes a directory gets in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// Made by this transfer: the source's.
+    /// Made by this transfer: it gets the source's.
     Ours,
-    /// It was there: its own.
+    /// It existed before: it keeps its own.
     Others,
 }
 
-/// Directories of the destination that a list goes through, each with the first item that does.
+/// Directories of the destination on the paths of a list's items, each with the first item that uses it.
 pub type UsedDirs = BTreeMap<PathBuf, PathBuf>;
 
 impl Engine<'_> {
@@ -67,8 +67,8 @@ impl Engine<'_> {
         Ok((State::Used, Whose::Ours, there.st_dev))
     }
 
-    /// The directories above an item of a list, which need not be there. All from the base on get
-    /// into `used`: an earlier run may have made some, and have synced none.
+    /// Makes the missing directories above an item of a list. All from the base on are added to `used`: an
+    /// earlier run may have made some, and synced none.
     pub fn make_parents(&self, item: &Path, to: &Path, used: &mut UsedDirs) -> Tried<()> {
         let mut path = PathBuf::new();
         for name in to {
@@ -88,7 +88,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Ends all directories, the deepest first: a mode may close those above.
+    /// Completes all directories, the deepest first: the mode of one may close those below it.
     pub fn close_dirs(&self, how: Closing) {
         let mut levels: BTreeMap<usize, Vec<Arc<Node>>> = BTreeMap::new();
         for (node, whose, synced) in self.dirs() {
@@ -124,7 +124,7 @@ impl Engine<'_> {
     }
 }
 
-/// An earlier run may have closed one of ours, even to us.
+/// Reopens a directory of the transfer's that an earlier run has closed, perhaps even to its owner.
 pub fn reopen(dir: &OwnedFd, name: &OsStr, there: &Stat) -> Tried<()> {
     let own = Mode::RWXU.bits();
     match there.st_mode & own == own {

@@ -1,9 +1,9 @@
-//! What an earlier run made beside a place that was empty then and is somebody's directory by now: it is merged into
-//! that, file by file, without being copied again.
+//! Uses the tree that an earlier run made beside its place, if another program has made a directory there since: the
+//! tree is merged into that directory, file by file, without being copied again.
 //!
-//! A file gets a second name in the directory where it shall be, a temporary one, and goes on as a copy does. Its name
-//! in the tree beside stays until that tree goes: whatever ends a run, the next one finds it again. What cannot get
-//! another name, as in a file system that is mounted below, is copied.
+//! A file gets a second, temporary name in its final directory, and goes on from there as a copy does. Its name in
+//! the tree beside stays until the tree is removed: after any interruption the next run finds the file again. Files
+//! that cannot get a second name, as across a mount below, are copied.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,7 @@ use crate::report::{Tried, destination};
 use crate::transfer::Engine;
 
 impl Engine<'_> {
-    /// Where the tree beside has what shall be at `to`.
+    /// The path in the tree beside of the file for `to`.
     fn early(&self, to: &Path) -> Option<PathBuf> {
         let tree = self.early.get()?;
         let mut names = to.iter();
@@ -31,15 +31,15 @@ impl Engine<'_> {
         Some(Path::new(tree).join(names.as_path()))
     }
 
-    /// The directory of the tree beside that has what shall be at `to`, and the whole path there.
+    /// The directory in the tree beside that has the file for `to`, and the file's whole path.
     fn early_dir(&self, to: &Path) -> Option<(OwnedFd, PathBuf)> {
         let path = self.early(to)?;
         let dir = open_dir(self.base.dst.as_fd(), path.parent()?).ok()?;
         Some((dir, path))
     }
 
-    /// A directory of the tree beside may have got its source's mode, which may keep even its owner out. One that
-    /// stays closed is as if it were not there.
+    /// Makes a directory of the tree beside accessible: it may have its source's mode, which may keep even its owner
+    /// out. A directory that stays closed counts as missing.
     pub fn open_early(&self, to: &Path) {
         if let Some((dir, path)) = self.early_dir(to)
             && let Some(name) = path.file_name()
@@ -50,7 +50,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Hands a file over to be published that lies in the tree beside as its source is now. Says whether it does.
+    /// Passes a file of the tree beside on to publishing, if its source has not changed. Returns whether it did.
     pub fn take_early(
         &self,
         task: &FileTask,
@@ -84,7 +84,7 @@ impl Engine<'_> {
         Ok(true)
     }
 
-    /// Moves what the tree beside has of a large file that was not finished.
+    /// Moves the pieces of an unfinished large file over from the tree beside.
     pub fn take_begun(
         &self,
         task: &FileTask,
@@ -100,7 +100,7 @@ impl Engine<'_> {
         if !matches!(find(&dir, &from), Ok(Some(_))) {
             return Ok(None);
         }
-        // Before the file is where these lines are about: a run that finds them alone comes here again.
+        // The journal is written before the move: a run that finds these lines alone comes here again.
         let mut written = self.journal.begin(key, version, begun.nonce);
         for piece in &begun.pieces {
             written = written.and_then(|()| self.journal.piece(key, begun.nonce, *piece));
@@ -112,7 +112,7 @@ impl Engine<'_> {
     }
 }
 
-/// Whether a name is of the file that was published under it.
+/// Whether a name still belongs to the file that was published under it.
 fn is_there(dir: &OwnedFd, name: &OsStr, made: Version) -> bool {
     look(dir, name).is_ok_and(|there| {
         let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
@@ -120,7 +120,7 @@ fn is_there(dir: &OwnedFd, name: &OsStr, made: Version) -> bool {
     })
 }
 
-/// Where there are no second names the file loses its first one, and is copied again if this run is cut short.
+/// Gives a file a second name. Without hard links it loses the first, and is copied again if this run is cut short.
 fn second_name(dir: &OwnedFd, name: &OsStr, to: &OwnedFd, new: &OsStr) -> bool {
     match fs::linkat(dir, name, to, new, AtFlags::empty()) {
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {

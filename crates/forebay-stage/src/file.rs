@@ -1,4 +1,4 @@
-//! One file's way: looked at, copied under a temporary name, compared, handed over for publishing.
+//! The way of one file: looked at, copied under a temporary name, verified, passed on to publishing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -21,22 +21,22 @@ use crate::spec::Overwrite;
 use crate::sync::{self, Since, Sync};
 use crate::transfer::Engine;
 
-/// What the destination has under a file's name.
+/// The state of a file's name at the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is to be copied; something may be replaced.
+    /// The file must be copied; another may be replaced.
     Copy,
-    /// It is there already.
+    /// The file is there already.
     Same,
-    /// Another file is there and shall stay.
+    /// Another file is there and must stay.
     Stays,
 }
 
 impl Engine<'_> {
-    /// Does everything up to the handing over; small files end here, large ones go on in pieces.
+    /// Copies a file and passes it on to publishing; a large one continues in pieces.
     pub fn file(&self, mut task: FileTask, near: &mut Near) {
         if !self.enter(&task) {
-            // The directory was changed while it was read, and named the file twice.
+            // The directory was changed during the walk, which found the file twice.
             return self.uncount(&task);
         }
         let own = AtomicU64::new(0);
@@ -69,7 +69,7 @@ impl Engine<'_> {
                 self.keep(task, &pair, &stat)
             }
             Standing::Copy => {
-                // After the look: a store that comes between has moved the times, and is seen at the end.
+                // After the look: a store through a mapping in between has moved the times, and is found at the end.
                 sync::watch_mappings(&src).map_err(source("sending its pages"))?;
                 if self.take_early(task, &pair, &src, &stat, own)? {
                     return Ok(());
@@ -115,7 +115,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The bytes are there: attributes, last looks, and off to be published.
+    /// Finishes a file whose bytes are copied: sets attributes, checks the source again, passes it on to publishing.
     pub fn finish(
         &self,
         task: &FileTask,
@@ -141,8 +141,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Whether the destination has it. A file counts as there if this or an earlier run of the
-    /// transfer put it there, or if size and time of last change are the source's.
+    /// The state of the file's name. The file counts as there if this or an earlier run of the transfer
+    /// published it, or if size and time of last change are the source's.
     fn standing(&self, task: &FileTask, pair: &Pair, stat: &Stat) -> Tried<Standing> {
         if task.node.state == State::Fresh {
             return Ok(Standing::Copy);
@@ -161,7 +161,7 @@ impl Engine<'_> {
         self.replaced(stat, &there)
     }
 
-    /// Whether another file that is there is to be replaced by this one.
+    /// Whether this file may replace another that is there.
     pub fn replaced(&self, stat: &Stat, there: &Stat) -> Tried<Standing> {
         match self.spec.options.overwrite {
             Overwrite::Always => Ok(Standing::Copy),
@@ -178,14 +178,14 @@ impl Engine<'_> {
         match self.journal.published(Key::of(&task.to())) {
             Some((src, _)) if src != Version::of_source(stat) => false,
             Some((_, dst)) => alike || dst == Version::of_destination(there),
-            // Nobody has compared the content of this one.
+            // No run of the transfer has compared this file's content.
             None => alike && self.spec.options.preserve.times && !self.spec.options.checksum,
         }
     }
 
-    /// A file that somebody else put there, and that may be changed, gets its source's owner and extended
-    /// attributes, where they differ. Its mode is left to [`Engine::keep`]. One with further names is left as it is:
-    /// they are not this transfer's.
+    /// Gives a file that another program put there, and that may be changed, its source's owner and extended
+    /// attributes, where these differ. Its mode is left to [`Engine::keep`]. A file with further names is not
+    /// touched: the names are not this transfer's.
     fn complete(&self, task: &FileTask, pair: &Pair, src: &OwnedFd, stat: &Stat) -> Tried<()> {
         let is_own = self.journal.published(Key::of(&task.to())).is_some();
         if is_own || self.spec.options.overwrite == Overwrite::Never {
@@ -198,7 +198,7 @@ impl Engine<'_> {
         if (is_owned && names.is_empty()) || there.st_nlink > 1 || !attributes.may_change(&there) {
             return Ok(());
         }
-        // Who may not read it keeps what is there.
+        // A file that this process may not read keeps its attributes.
         let Ok(fd) = open_name(&pair.dst, task.to_name(), OFlags::RDONLY) else { return Ok(()) };
         if !is_owned {
             let (uid, gid) = owner(stat);
@@ -239,13 +239,13 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// What an earlier run left of a file.
+    /// Removes the remains of an earlier run for a file.
     pub fn remove_left(&self, dir: &OwnedFd, key: Key) {
         _ = fs::unlinkat(dir, temp_name(&self.spec.id, key), AtFlags::empty());
         self.remove_pieces(dir, key);
     }
 
-    /// The same, of one that it copied in pieces.
+    /// Removes the temporary file that an earlier run copied in pieces.
     pub fn remove_pieces(&self, dir: &OwnedFd, key: Key) {
         if let Some(begun) = self.journal.begun(key) {
             let name = pieces_name(&self.spec.id, key, begun.nonce);
@@ -263,12 +263,12 @@ impl Engine<'_> {
     }
 }
 
-/// Seconds and nanoseconds of the last change of content.
+/// The time of the last change of content, in seconds and nanoseconds.
 pub fn changed(stat: &Stat) -> (i64, i64) {
     (stat.st_mtime, stat.st_mtime_nsec as i64)
 }
 
-/// Fewer blocks than bytes: it has holes, or is compressed, which a look at its holes tells.
+/// Fewer blocks than bytes: the file may have holes or be compressed; the search for holes tells.
 pub fn shape(stat: &Stat) -> Shape {
     match (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
         true => Shape::Sparse,
@@ -276,7 +276,7 @@ pub fn shape(stat: &Stat) -> Shape {
     }
 }
 
-/// T3: the file that was read is the one that was opened, and still has its name.
+/// T3: fails unless the file that was read is unchanged and still has its name.
 pub fn unchanged(pair: &Pair, name: &OsStr, src: &OwnedFd, before: Version) -> Tried<()> {
     let changed = || Trouble::new(Reason::Changed, "it was changed while it was copied");
     if Version::of_source(&fs::fstat(src).map_err(source("looking again"))?) != before {
@@ -286,7 +286,7 @@ pub fn unchanged(pair: &Pair, name: &OsStr, src: &OwnedFd, before: Version) -> T
     if Version::of_source(&named) == before { Ok(()) } else { Err(changed()) }
 }
 
-/// A file that has no name of its own yet; removed when it is dropped.
+/// A file under a temporary name; it is removed when this value is dropped.
 pub struct Temp {
     pub fd: OwnedFd,
     since: Since,
@@ -299,7 +299,7 @@ struct TempName {
 }
 
 impl Temp {
-    /// Made anew, in the place of whatever an earlier run left.
+    /// Makes a new file, which replaces the remains of an earlier run.
     pub fn create(sync: &Sync, pair: &Arc<Pair>, name: OsString) -> Tried<Temp> {
         let since = sync.since();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -315,18 +315,18 @@ impl Temp {
         Ok(Temp { fd, since, place: TempName { pair: pair.clone(), name } })
     }
 
-    /// One that an earlier run left.
+    /// The temporary file of an earlier run.
     pub fn of(fd: OwnedFd, sync: &Sync, pair: &Arc<Pair>, name: OsString) -> Temp {
         Temp { fd, since: sync.since(), place: TempName { pair: pair.clone(), name } }
     }
 
-    /// Leaves it for another run.
+    /// Leaves the file for another run.
     pub fn leave(self) {
         self.place.keep();
     }
 
-    /// Closes it as NFS wants it: only then does the server say what it thinks of the bytes. It
-    /// keeps its temporary name, which is returned.
+    /// Closes the file, and returns its temporary name, which it keeps. Over NFS only the close reports errors
+    /// of the server.
     pub fn close(self) -> Tried<OsString> {
         let Temp { fd, place, .. } = self;
         // SAFETY: the descriptor is ours, and nobody uses it after this.
@@ -345,7 +345,7 @@ impl TempName {
 }
 
 impl Drop for TempName {
-    /// An empty name is one that was taken over.
+    /// An empty name marks a file that was passed on.
     fn drop(&mut self) {
         if !self.name.is_empty() {
             _ = fs::unlinkat(&self.pair.dst, &self.name, AtFlags::empty());

@@ -1,22 +1,22 @@
-//! What a transfer remembers of itself, for a run that goes on after it was killed.
+//! The journal of a transfer, by which a run goes on after an earlier one was killed.
 //!
-//! A file of lines beside what is being made, `.forebay-stage-ID.journal`, appended to, and synced by
-//! itself only with `t` and `x`:
+//! A file of lines at the destination, `.forebay-stage-ID.journal`. Lines are appended, and only `t` and
+//! `x` are synced by themselves:
 //!
-//! - `v1 FINGERPRINT`: begins a run of this source and destination; what stands before one of
-//!   another is void
+//! - `v1 FINGERPRINT`: begins a run of this source and destination; lines before a run of another
+//!   are void
 //! - `f KEY SOURCE DESTINATION`: this version of the source is about to get its name as this file
-//! - `n KEY NAME.`: the file of the line `f` before has not this extended attribute of its source; in
+//! - `n KEY NAME.`: the file of the `f` line before lacks this extended attribute of its source; in
 //!   hexadecimal, and a point at the end
 //! - `t KEY SOURCE NONCE`: this version of the source is about to get a new temporary file for its
-//!   pieces, which has the nonce in its name; what was said of an earlier one is void
+//!   pieces, which has the nonce in its name; lines about an earlier one are void
 //! - `p KEY NONCE PIECE`: this piece of that temporary file is on the medium
-//! - `d KEY`: this directory is made by us
+//! - `d KEY`: this directory was made by the transfer
 //! - `x INODE`: this directory is about to take the place of another
 //!
-//! A line is believed only beside what is found on the file system, so one that is missing costs a
-//! copy and one that came too early costs nothing. A torn line is passed over, and so are pieces that an
-//! earlier version has written, `p KEY SOURCE INODE PIECE`: an inode number is given again.
+//! A line is believed only together with the state of the file system, so a missing line costs a copy
+//! and an early line costs nothing. A torn line is ignored, and so are pieces that an earlier version
+//! has written, `p KEY SOURCE INODE PIECE`: an inode number is given again.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -35,12 +35,12 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::beneath;
 
-/// More files than this are not remembered, only compared: about 200 MB of memory.
+/// Files beyond this number are not remembered, only compared: about 200 MB of memory.
 const FILES_MAX: usize = 4_000_000;
 
 pub const PREFIX: &str = ".forebay-stage-";
 
-/// A path, short.
+/// The hash of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u128);
 
@@ -50,12 +50,12 @@ impl Key {
     }
 }
 
-/// A file as it was at one time; two that differ in anything differ in this.
+/// The hash of a file's state; two states that differ in anything differ in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(u64);
 
 impl Version {
-    /// Of a source: whatever changes it changes this.
+    /// The version of a source: every change of the file changes it.
     pub fn of_source(stat: &Stat) -> Version {
         let parts = [
             stat.st_size,
@@ -68,12 +68,12 @@ impl Version {
         Version::hashed(&parts)
     }
 
-    /// Of a destination: a rename must not change it.
+    /// The version of a destination: a rename does not change it.
     pub fn of_destination(stat: &Stat) -> Version {
         Version::of_content(stat)
     }
 
-    /// Of what a file holds, whatever names it has.
+    /// The version of a file's content, whatever names the file has.
     pub fn of_content(stat: &Stat) -> Version {
         Version::hashed(&[stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64])
     }
@@ -84,7 +84,7 @@ impl Version {
     }
 }
 
-/// Tells a temporary file from all that had its place before.
+/// Distinguishes a temporary file from all earlier ones of the same file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonce(u64);
 
@@ -94,7 +94,7 @@ impl Nonce {
     }
 }
 
-/// What is known of a large file that was not finished.
+/// The journal's lines about an unfinished large file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
     pub source: Version,
@@ -125,17 +125,17 @@ pub fn tree_name(id: &str) -> OsString {
     format!("{PREFIX}{id}.tree").into()
 }
 
-/// The name that an old tree has for the moment between two renames.
+/// The name of an old tree for the moment between two renames.
 pub fn old_name(id: &str) -> OsString {
     format!("{PREFIX}{id}.old").into()
 }
 
-/// A temporary file's name: the same in every run, so that it is found again.
+/// The name of a temporary file: the same in every run, so that a later run finds it.
 pub fn temp_name(id: &str, key: Key) -> OsString {
     format!("{PREFIX}{id}-{:032x}", key.0).into()
 }
 
-/// The name of a temporary file that is copied in pieces: no other ever had it.
+/// The name of a temporary file that is copied in pieces: no earlier file had it.
 pub fn pieces_name(id: &str, key: Key, nonce: Nonce) -> OsString {
     format!("{PREFIX}{id}-{:032x}.{:016x}", key.0, nonce.0).into()
 }
@@ -165,7 +165,7 @@ impl Journal {
         }
         let mut file = File::from(fd);
         let known = read(&file, fingerprint);
-        // A torn line must not swallow this one.
+        // An empty line first: a torn line must not swallow this one.
         let line = format!("\nv1 {fingerprint:016x}\n");
         file.write_all(line.as_bytes()).map_err(errno)?;
         Ok(Journal { known, file: Mutex::new(Rank::Durable, file) })
@@ -182,7 +182,7 @@ impl Journal {
         self.known.files.get(&key).copied()
     }
 
-    /// Extended attributes that a published file has not.
+    /// The extended attributes that a published file lacks.
     pub fn lost(&self, key: Key) -> &[CString] {
         self.known.lost.get(&key).map_or(&[], |lost| lost)
     }
@@ -199,7 +199,7 @@ impl Journal {
         self.known.exchanged
     }
 
-    /// Before files get their names.
+    /// Called before files get their names.
     pub fn publish<'a>(
         &self,
         files: impl Iterator<Item = (Key, Version, Version, &'a [CString])>,
@@ -214,23 +214,23 @@ impl Journal {
         self.append(&lines)
     }
 
-    /// Before a temporary file is made that is copied in pieces.
+    /// Called before a temporary file for pieces is made.
     pub fn begin(&self, key: Key, src: Version, nonce: Nonce) -> rustix::io::Result<()> {
         self.append(&format!("t {:032x} {:016x} {:016x}\n", key.0, src.0, nonce.0))?;
         crate::sync::file(&*self.file())
     }
 
-    /// After a piece was synced.
+    /// Called after a piece was synced.
     pub fn piece(&self, key: Key, nonce: Nonce, piece: u64) -> rustix::io::Result<()> {
         self.append(&format!("p {:032x} {:016x} {piece:x}\n", key.0, nonce.0))
     }
 
-    /// Before a directory is made.
+    /// Called before a directory is made.
     pub fn dir(&self, key: Key) -> rustix::io::Result<()> {
         self.append(&format!("d {:032x}\n", key.0))
     }
 
-    /// Before a new tree takes the place of an old one.
+    /// Called before a new tree takes the place of an old one.
     pub fn exchange(&self, inode: u64) -> rustix::io::Result<()> {
         self.append(&format!("x {inode:x}\n"))?;
         crate::sync::file(&*self.file())
@@ -252,7 +252,7 @@ fn errno(error: std::io::Error) -> Errno {
 
 fn read(file: &File, fingerprint: u64) -> Known {
     let mut known = Known::default();
-    // What cannot be read is as if it had not been written.
+    // A part that cannot be read counts as not written.
     for line in BufReader::new(file).split(b'\n').map_while(std::io::Result::ok) {
         let Ok(line) = std::str::from_utf8(&line) else { continue };
         let words: Vec<&str> = line.split(' ').collect();
@@ -268,7 +268,7 @@ fn read(file: &File, fingerprint: u64) -> Known {
 }
 
 impl Known {
-    /// None for a line that is torn or of a later version.
+    /// `None` for a line that is torn or of a later version.
     fn learn(&mut self, words: &[&str]) -> Option<()> {
         match *words {
             ["f", key, src, dst] if self.files.len() < FILES_MAX => {
@@ -309,7 +309,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.map(|digits| u8::from_str_radix(digits.ok()?, 16).ok()).collect()
 }
 
-/// Fixed width, so that half a number is none.
+/// Reads a number of fixed width, so that a torn number is not read as another.
 fn hex64(text: &str) -> Option<u64> {
     (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok())?
 }

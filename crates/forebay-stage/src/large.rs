@@ -1,5 +1,5 @@
-//! Large files: copied in pieces by several threads, each piece synced and written down, so that a
-//! run that was killed goes on with the pieces that are missing.
+//! Large files: several threads copy them in pieces. Each piece is synced and written to the journal, so
+//! that after a kill the next run copies only the missing pieces.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::report::{Reason, Tried, Trouble, destination, source};
 use crate::sync;
 use crate::transfer::Engine;
 
-/// What a killed run copies again at most, per thread. Half of it or twice as much made no
+/// The bytes that each thread of a killed run copies again at most. Half or twice this size made no
 /// difference to the speed.
 pub const PIECE: u64 = 64 << 20;
 
@@ -28,7 +28,7 @@ pub fn is(stat: &Stat) -> bool {
     stat.st_size as u64 > PIECE
 }
 
-/// A large file on its way. The last piece to end finishes it.
+/// A large file being copied. The piece that ends last finishes the file.
 pub struct Large {
     task: FileTask,
     key: Key,
@@ -46,7 +46,7 @@ pub struct Large {
 }
 
 impl Large {
-    /// Opens both sides; None if a reflink did it all.
+    /// Opens both sides; `None` if a reflink has copied the whole file.
     pub fn begin(
         engine: &Engine<'_>,
         task: FileTask,
@@ -125,8 +125,8 @@ impl Large {
         written.map_err(destination("writing the transfer's journal"))
     }
 
-    /// The temporary file, opened for one piece: a failed write is told once to each opening of a file,
-    /// and so to the sync of no other piece instead.
+    /// The temporary file, opened for one piece: the kernel reports a failed write once per open file, so
+    /// each piece gets the errors of its own sync.
     fn open(&self, engine: &Engine<'_>) -> Tried<OwnedFd> {
         let name = pieces_name(&engine.spec.id, self.key, self.nonce);
         let fd = open_name(&self.pair.dst, &name, OFlags::RDWR);
@@ -174,7 +174,7 @@ impl Engine<'_> {
     }
 }
 
-/// The temporary file of an earlier run with the pieces it surely has, or a new one.
+/// The temporary file of an earlier run with its synced pieces, or a new one.
 fn found_or_made(
     engine: &Engine<'_>,
     pair: &Arc<Pair>,
@@ -201,7 +201,7 @@ fn found_or_made(
     Ok((Temp::create(&engine.sync, pair, name)?, nonce, HashSet::new()))
 }
 
-/// The temporary file that has this name, if it is ours.
+/// The temporary file with this name, if it is this transfer's.
 fn found(engine: &Engine<'_>, pair: &Arc<Pair>, key: Key, nonce: Nonce) -> Tried<Option<Temp>> {
     let name = pieces_name(&engine.spec.id, key, nonce);
     let Ok(fd) = open_name(&pair.dst, &name, OFlags::RDWR) else { return Ok(None) };

@@ -1,8 +1,8 @@
-//! Hard links: the first name of a file is copied, the others become links to it.
+//! Hard links: the first name of a file is copied, the other names become links to the copy.
 //!
-//! Names may be given to other files while a transfer runs. So a name becomes a link only if it is still
-//! of the file that the walk saw, and if what was published is what that file holds; a name of which the
-//! first is not true is copied as a file of its own.
+//! Names may come to belong to other files while a transfer runs. So a name becomes a link only if it still
+//! belongs to the file that the walk saw, and if that file still has the published content. A name that
+//! belongs to another file is copied as a file of its own.
 
 use std::collections::HashMap;
 
@@ -17,13 +17,13 @@ use crate::queue::FileTask;
 use crate::report::{Reason, Tried, Trouble, destination, opened, source};
 use crate::transfer::Engine;
 
-/// Files with several names whose other names are waited for; the names beyond become files of their
-/// own. About 300 MB of memory.
+/// The number of files with several names whose other names are kept for linking; beyond it, names become
+/// files of their own. About 300 MB of memory.
 const FILES_MAX: usize = 1_000_000;
 
 struct First {
     task: FileTask,
-    /// What was opened to be copied.
+    /// The content that was opened to be copied.
     content: Option<Version>,
     published: bool,
 }
@@ -37,9 +37,9 @@ impl Default for Links {
 }
 
 pub enum Place {
-    /// To be copied.
+    /// The name to copy.
     First,
-    /// To be linked when this one is published.
+    /// A name to link when this first name is published.
     Second(FileTask),
 }
 
@@ -69,8 +69,8 @@ impl Links {
         }
     }
 
-    /// A name was opened, or looked at, to be copied. If it is another file's by now it is a first name
-    /// of none.
+    /// Notes that a name was opened, or looked at, to be copied. If the name now belongs to another file, it
+    /// is no first name any more.
     pub fn begun(&self, task: &mut FileTask, stat: &Stat) {
         match task.shared {
             Some(inode) if inode == (stat.st_dev, stat.st_ino) => {
@@ -82,7 +82,7 @@ impl Links {
         }
     }
 
-    /// What the destination has under this name is not to be linked to.
+    /// Gives up linking to this name: the destination has a file under it that must not be linked to.
     pub fn part(&self, task: &mut FileTask) {
         if let Some(inode) = task.shared.take() {
             self.table().remove(&inode);
@@ -100,16 +100,16 @@ impl Links {
     }
 }
 
-/// What became of a first name, when all of them have had their turn.
+/// The result of a first name, when all of them have had their turn.
 enum Fate {
     Published(Version),
     Failed,
 }
 
-/// What is to become of a second name.
+/// What to do with a second name.
 enum Second {
     Linked,
-    /// There is nothing that it could be a link to.
+    /// There is no copy to which it could be linked.
     Own,
 }
 

@@ -1,13 +1,13 @@
-//! A list of files and trees: one a line, `SOURCE` or `SOURCE DESTINATION`.
+//! A list of files and trees: one per line, `SOURCE` or `SOURCE DESTINATION`.
 //!
-//! Names are below the directory of the list, and below that of the destination. As DataWarp has it, they
-//! may be whole instead: from `/` on, or from an instance's variable on (`$DW_JOB_STRIPED/name`), which
-//! is the root of the source's or the destination's side. Then all sources of a list are. A whole
-//! source alone keeps its last name.
+//! Sources are relative to the list's directory, destinations to the transfer's. As in DataWarp, names
+//! may be whole instead: they begin with `/` or with an instance's variable (`$DW_JOB_STRIPED/name`), which
+//! stand for the root of the source's or the destination's side. Then all sources of the list must be whole.
+//! A whole source without a destination keeps its last name.
 //!
-//! White space parts the two. A name with a space, a line break or a backslash in it is written with
+//! White space separates the two. A name with a space, a line break or a backslash in it is written with
 //! a backslash before it (`\ `, `\n`, `\\`) or in octal (`\040`). Empty lines and lines that begin
-//! with `#` say nothing.
+//! with `#` are ignored.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,18 +18,18 @@ use forebay_base::Result;
 
 use crate::spec::{inner, tidy, usage};
 
-/// A list is held in memory.
+/// The longest list: it is held in memory.
 pub const BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// Absolute if it is from the root of the source's side on.
+    /// Absolute if it starts at the root of the source's side.
     pub from: PathBuf,
-    /// Below the destination.
+    /// Relative to the destination.
     pub to: PathBuf,
 }
 
-/// Reads a list whose files go below `destination`, which is relative to its root.
+/// Reads a list. Its files go below `destination`, which is relative to its root.
 pub fn parse(text: &[u8], name: &str, destination: &Path) -> Result<Vec<Item>> {
     let mut items: Vec<Item> = Vec::new();
     let mut taken = HashMap::new();
@@ -59,7 +59,7 @@ pub fn parse(text: &[u8], name: &str, destination: &Path) -> Result<Vec<Item>> {
     }
 }
 
-/// The line whose destination this item's is below.
+/// The line whose destination is above this item's.
 fn above(item: &Item, taken: &HashMap<PathBuf, usize>) -> Option<usize> {
     item.to.ancestors().skip(1).find_map(|path| taken.get(path).copied())
 }
@@ -107,7 +107,7 @@ fn item(line: &[u8], destination: &Path) -> std::result::Result<Option<Item>, St
     }
 }
 
-/// What is behind the root, of a name from `/` or from an instance's variable on.
+/// The path below the root, for a name that begins with `/` or with an instance's variable.
 fn whole(name: &Path) -> Option<PathBuf> {
     if let Ok(path) = name.strip_prefix("/") {
         return Some(path.into());
@@ -153,7 +153,7 @@ fn close(word: &mut Vec<u8>, words: &mut Vec<PathBuf>) {
     }
 }
 
-/// The byte that stands for what follows a backslash, and how long that is.
+/// The byte that an escape stands for, and the escape's length.
 fn escaped(rest: &[u8]) -> std::result::Result<(u8, usize), String> {
     let octal = |digits: &[u8]| {
         let text = std::str::from_utf8(digits).ok()?;
@@ -201,7 +201,7 @@ mod tests {
         let wanted =
             [("/pfs/a", "x/a"), ("/pfs/b", "b"), ("/pfs/c", "c"), ("/pfs/d", "d"), ("/e", "e")];
         assert_eq!(of(text).unwrap(), wanted.map(|(a, b)| (a.to_string(), b.to_string())));
-        // Other names may begin with a dollar sign.
+        // A file's name may begin with a dollar sign, too.
         let plain = ("$HOME/a".to_string(), "$HOME/a".to_string());
         assert_eq!(of(b"$HOME/a").unwrap(), [plain]);
     }

@@ -6,13 +6,13 @@ use forebay_base::lock::{Mutex, Rank, sleep};
 
 use crate::progress::Control;
 
-/// What was not used for this long is lost: a pause does not entitle to a burst.
+/// Bytes that were allowed and not used for this long are lost: after a pause there is no burst.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Nobody sleeps longer before looking whether to stop or to hurry.
+/// The longest sleep of a thread before it checks for stop and hurry.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Pieces are at most what passes in this time, so that no single one makes a burst.
+/// A piece is at most what may pass in one step, so that no piece makes a burst.
 const STEPS_PER_SECOND: u64 = 8;
 
 /// The smallest step: below it system calls cost more than bytes.
@@ -20,17 +20,17 @@ const STEP_MIN: u64 = 64 << 10;
 
 pub struct Pace {
     rate: u64,
-    /// When the bytes that were promised so far have passed.
+    /// When the bytes that were allowed so far have passed.
     free_at: Mutex<Instant>,
 }
 
 impl Pace {
-    /// `rate` in bytes a second; 0 is no cap.
+    /// `rate` is in bytes a second; 0 is no cap.
     pub fn new(rate: u64) -> Pace {
         Pace { rate, free_at: Mutex::new(Rank::TransferNotes, Instant::now()) }
     }
 
-    /// How many bytes to move at once, at most `len`.
+    /// The number of bytes to move at once, at most `len`.
     pub fn step(&self, len: u64) -> u64 {
         match self.rate {
             0 => len,

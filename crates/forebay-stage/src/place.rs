@@ -1,4 +1,4 @@
-//! Where a transfer begins and ends: the two top directories, and how a tree gets to its place.
+//! The two ends of a transfer: its two top directories, and how a tree gets to its place.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,10 +26,10 @@ use crate::sync::{self, How};
 use crate::transfer::{Engine, Name};
 use crate::walk::Stream;
 
-/// Names of a list that one thread looks at.
+/// Names of a list that one thread looks at in one task.
 const LOOKS: usize = 64;
 
-/// What is at the top of a transfer; names are in the base's directories.
+/// The top of a transfer; names are in the base's directories.
 pub enum Top {
     File {
         name: OsString,
@@ -38,21 +38,21 @@ pub enum Top {
     Tree {
         name: OsString,
     },
-    /// What is in the source's top is added to the destination's root itself.
+    /// The entries of the source's top are added to the destination's root itself.
     Root,
     List(Vec<Item>),
 }
 
-/// What remains to be done for a tree.
+/// The state of a tree at the destination.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// It is where it shall be.
+    /// The tree is in its place.
     There,
-    /// It is where it shall be, and what was made beside before somebody else took the place goes.
+    /// The tree is in its place, and the tree made beside, before another program took the place, must be removed.
     Merged,
-    /// It is beside its place, which is empty.
+    /// The tree is beside its place, which is empty.
     Beside(OsString),
-    /// It is beside its place, and an old tree is in it.
+    /// The tree is beside its place, which holds an old tree.
     Instead(OsString),
 }
 
@@ -89,7 +89,7 @@ pub fn find(spec: &Spec) -> Result<(Top, Base)> {
     }
 }
 
-/// The directory that a new name will be in, and that name; through links that stay beneath.
+/// The directory of a new name, and that name; the path may have links that stay beneath the root.
 pub fn named(root: &OwnedFd, path: &Path) -> rustix::io::Result<(OwnedFd, OsString)> {
     let path = resolve_top(root.as_fd(), path)?;
     let (parent, name) = split(&path).ok_or(Errno::INVAL)?;
@@ -100,7 +100,7 @@ fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     Some((path.parent().unwrap_or(Path::new("")), path.file_name()?))
 }
 
-/// Names from the root on are below the root.
+/// Gives all items one base: names that start at the root are made relative to it.
 fn from_one_base(mut items: Vec<Item>, base: PathBuf) -> (Vec<Item>, PathBuf) {
     if !items.first().is_some_and(|item| item.from.is_absolute()) {
         return (items, base);
@@ -111,7 +111,7 @@ fn from_one_base(mut items: Vec<Item>, base: PathBuf) -> (Vec<Item>, PathBuf) {
     (items, PathBuf::new())
 }
 
-/// Its names go below `destination`.
+/// Reads a list whose files go below `destination`.
 pub fn read_list(place: &Place, destination: &Path) -> Result<Vec<Item>> {
     let shown = place.shown();
     let failed = |e: std::io::Error| Error::io(e, shown.clone()).context("list");
@@ -128,7 +128,7 @@ pub fn read_list(place: &Place, destination: &Path) -> Result<Vec<Item>> {
     list::parse(&text, &shown, destination)
 }
 
-/// What a transfer makes first is made in this directory.
+/// The error if the directory in which a transfer makes its first file or directory is not writable.
 pub fn not_writable(spec: &Spec, top: &Top, errno: Errno) -> Error {
     let path = spec.destination.root.0.join(tidy(&spec.destination.path.0));
     let dir = match top {
@@ -147,7 +147,7 @@ pub fn not_writable(spec: &Spec, top: &Top, errno: Errno) -> Error {
     Error::os(errno.raw_os_error(), why)
 }
 
-/// Of what makes two transfers the same one.
+/// The hash of the parts of a spec that two runs of the same transfer have in common.
 pub fn fingerprint(spec: &Spec) -> u64 {
     let parts = (&spec.source, &spec.destination, &spec.what, spec.options.existing);
     xxh3_64(&serde_json::to_vec(&parts).expect("paths and enums have a JSON form"))
@@ -167,7 +167,7 @@ impl Top {
 }
 
 impl Engine<'_> {
-    /// Queues the beginning.
+    /// Queues the first tasks.
     pub fn prepare(&self, top: &Top) -> Tried<Placed> {
         match top {
             Top::File { name, new_name } => {
@@ -190,7 +190,7 @@ impl Engine<'_> {
 
     fn remember_used(&self, node: Arc<Node>) {
         let device = open_dir(self.base.dst.as_fd(), &node.to).and_then(fs::fstat);
-        // One that cannot be opened is told of when it is used.
+        // If the directory cannot be opened, its use reports that.
         let how = device.map_or(How::Each, |stat| self.sync.how(stat.st_dev));
         self.remember_dir(node, Whose::Others, how);
     }
@@ -204,7 +204,7 @@ impl Engine<'_> {
                 let text = "something that is no directory has the name there: remove it";
                 return Err(Trouble::new(Reason::InTheWay, text));
             }
-            // An earlier run came as far as the exchange: what is beside is the old tree.
+            // An earlier run got as far as the exchange: the tree beside is the old one.
             Some(stat) if self.journal.exchanged() == Some(stat.st_ino) => {
                 self.remove_old()?;
                 Placed::There
@@ -212,7 +212,7 @@ impl Engine<'_> {
             Some(_) if self.spec.options.existing == Existing::Replace => {
                 Placed::Instead(name.into())
             }
-            // Of an earlier run, which did not find the name taken when it began.
+            // An earlier run, which found the place empty when it began, has left its tree.
             Some(_) if look_for(&self.base.dst, &tree).is_ok_and(|tree| tree.is_some()) => {
                 self.early.get_or_init(|| tree.clone());
                 Placed::Merged
@@ -260,7 +260,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Step 6.
+    /// Puts a new tree in its place (step 6).
     pub fn put_in_place(&self, placed: &Placed) -> Tried<Name> {
         let dir = &self.base.dst;
         let tree = tree_name(&self.spec.id);
@@ -303,16 +303,16 @@ fn top_node(from: PathBuf, to: PathBuf) -> Arc<Node> {
     Arc::new(Node { from, to, state: State::Used })
 }
 
-/// Whoever took the name meanwhile keeps it, unless it is an empty directory.
+/// Renames without replacing: whatever has taken the name meanwhile stays, unless it is an empty directory.
 fn rename_to_new(dir: &OwnedFd, from: &OsStr, to: &OsStr) -> rustix::io::Result<()> {
     match fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
-        // Without the flag, the kernel lets a directory replace an empty directory only, and that may go.
+        // A rename without the flag can replace only an empty directory, which may be lost.
         Err(Errno::INVAL | Errno::NOSYS | Errno::EXIST) => fs::renameat(dir, from, dir, to),
         other => other,
     }
 }
 
-/// Both names change their trees at once; where that cannot be, the place is empty for a moment.
+/// Exchanges two trees at once; where that is not possible, the place is empty for a moment.
 fn exchange(dir: &OwnedFd, new: &OsStr, place: &OsStr, old: &OsStr) -> rustix::io::Result<()> {
     match fs::renameat_with(dir, new, dir, place, RenameFlags::EXCHANGE) {
         Err(Errno::INVAL | Errno::NOSYS) => {
@@ -323,7 +323,7 @@ fn exchange(dir: &OwnedFd, new: &OsStr, place: &OsStr, old: &OsStr) -> rustix::i
     }
 }
 
-/// Puts an old tree back that lost its place between two renames.
+/// Puts back an old tree that lost its place between two renames.
 pub fn restore(dir: &OwnedFd, id: &str, place: &OsStr) -> rustix::io::Result<()> {
     let gone = matches!(fs::statat(dir, place, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT));
     match gone {

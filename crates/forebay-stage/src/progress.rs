@@ -1,14 +1,14 @@
-//! How far a transfer is, and the two words that can be said to it.
+//! The progress of a transfer, and the two orders to a running one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// The rate is that of about the last so many seconds.
+/// The rates are those of about this many last seconds.
 const MEMORY_SECONDS: f64 = 10.0;
 
-/// Stop and hurry; both for good.
+/// The orders to stop and to hurry; neither can be taken back.
 #[derive(Debug, Default)]
 pub struct Control {
     stop: AtomicBool,
@@ -20,7 +20,7 @@ impl Control {
         Control { stop: AtomicBool::new(false), hurry: AtomicBool::new(false) }
     }
 
-    /// Ends soon, and leaves what another run takes up.
+    /// Makes the transfer end soon, and leave its remains for another run.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ impl Control {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Counting goes ahead of copying: the totals still grow.
+    /// Names are still being counted, ahead of copying: the totals grow.
     Counting,
     Copying,
     /// Everything is copied; names and attributes are being made durable.
@@ -55,13 +55,13 @@ pub struct Progress {
     pub files_total: u64,
     pub bytes_total: u64,
     pub files_done: u64,
-    /// Sizes of files done, and what of the others is copied.
+    /// The sizes of the finished files, and the copied bytes of the others.
     pub bytes_done: u64,
     pub files_failed: u64,
     pub seconds: f64,
     pub bytes_per_second: f64,
     pub files_per_second: f64,
-    /// None while counting, and while nothing moves.
+    /// `None` while counting, and while nothing moves.
     pub eta_seconds: Option<f64>,
 }
 
@@ -73,15 +73,15 @@ pub struct Tally {
     pub files_total: AtomicU64,
     pub bytes_total: AtomicU64,
     pub files_done: AtomicU64,
-    /// Sizes of files that are at the destination.
+    /// The sizes of files that are at the destination.
     pub bytes_published: AtomicU64,
-    /// Progress within files and of files.
+    /// Progress within files, and of whole files.
     pub bytes_done: AtomicU64,
-    /// What was read and written.
+    /// Bytes that were read and written.
     pub bytes_copied: AtomicU64,
-    /// Of these, by `copy_file_range`.
+    /// The part of `bytes_copied` that `copy_file_range` moved.
     pub bytes_in_kernel: AtomicU64,
-    /// By sharing blocks.
+    /// Bytes that share the blocks of their source.
     pub bytes_cloned: AtomicU64,
     /// Files that failed, and their sizes.
     pub files_failed: AtomicU64,
@@ -104,20 +104,20 @@ pub fn get(counter: &AtomicU64) -> u64 {
 }
 
 impl Tally {
-    /// A file is at its place, whether it was copied or found.
+    /// Counts a file that is in its place, copied or found there.
     pub fn published(&self, bytes: u64) {
         add(&self.files_done, 1);
         add(&self.bytes_published, bytes);
     }
 
-    /// A file was found to be at its place.
+    /// Counts a file that was found in its place.
     pub fn keep(&self, bytes: u64) {
         add(&self.kept, 1);
         add(&self.bytes_done, bytes);
         self.published(bytes);
     }
 
-    /// What another run of the same transfer has moved counts, too.
+    /// Adds the bytes that another run of the same transfer has moved.
     pub fn add_moved(&self, other: &Tally) {
         let of = |tally: &Tally| {
             [&tally.bytes_copied, &tally.bytes_in_kernel, &tally.bytes_cloned].map(get)
@@ -138,7 +138,7 @@ impl Tally {
     }
 }
 
-/// Turns counters into rates: one look after the other.
+/// Turns counters into rates, from one look to the next.
 pub struct Meter {
     start: Instant,
     last: Instant,
@@ -186,7 +186,7 @@ impl Meter {
         progress
     }
 
-    /// The first look counts alone, later ones by how long ago they were.
+    /// Updates the rates. The first look counts fully, later ones by the time since the last.
     fn measure(&mut self, now: Instant, bytes: u64, files: u64) {
         let passed = now.duration_since(self.last).max(Duration::from_millis(1)).as_secs_f64();
         let share = match self.last == self.start {
@@ -202,7 +202,7 @@ impl Meter {
     }
 }
 
-/// As long as the slower of bytes and files takes.
+/// The time that the slower of bytes and files still takes.
 fn eta(progress: &Progress, bytes_failed: u64) -> Option<f64> {
     if progress.phase == Phase::Counting {
         return None;
@@ -215,7 +215,7 @@ fn eta(progress: &Progress, bytes_failed: u64) -> Option<f64> {
     let ended = progress.files_done + progress.files_failed;
     let files = progress.files_total.saturating_sub(ended);
     let files = match (bytes, progress.files_per_second > 0.0) {
-        // One large file has no rate of files until it is done.
+        // While one large file is copied, there is no rate of files.
         (1.., false) => Some(0.0),
         _ => time(files, progress.files_per_second),
     };

@@ -1,4 +1,4 @@
-//! From copied to published: a batch is made durable, written down, and given its names (T1).
+//! Publishing: a batch of copies is made durable, written to the journal, and given its names (T1).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -14,23 +14,23 @@ use crate::spec::Overwrite;
 use crate::sync::Since;
 use crate::transfer::Engine;
 
-/// A file that has everything but durability and its name.
+/// A finished copy that is not durable yet and has no name.
 #[derive(Debug)]
 pub struct Ready {
     pub task: FileTask,
     pub temp: OsString,
     pub key: Key,
-    /// Of the source and of the destination.
+    /// The versions of the source and of the destination.
     pub versions: (Version, Version),
     /// When its first byte was written.
     pub since: Since,
-    /// Extended attributes that did not come along.
+    /// Extended attributes that the destination does not keep.
     pub lost: Vec<CString>,
 }
 
 impl Engine<'_> {
-    /// Makes a batch durable, and hands it on for its names. Whose bytes a failed write has lost is
-    /// not told: nobody's name may say then that they got there.
+    /// Makes a batch durable, and passes it on for its names. If a write has failed, the error does not say
+    /// whose bytes are lost: then no file that was begun before the error gets its name.
     pub fn flush(&self, batch: Vec<Ready>, near: &mut Near) {
         let synced = self.sync.all();
         let mut durable = Vec::with_capacity(batch.len());
@@ -68,18 +68,18 @@ impl Engine<'_> {
         let dir = &near.pair(&self.base, &ready.task.node).map_err(opened)?.dst;
         self.rename(dir, &ready.temp, ready.task.to_name())?;
         if self.early.get().is_some() {
-            // A run before may have given the name already: a rename between two names of one file does nothing.
+            // An earlier run may have given the name already: a rename between two names of one file does nothing.
             _ = fs::unlinkat(dir, &ready.temp, fs::AtFlags::empty());
         }
         Ok(())
     }
 
-    /// A file whose name shall not be replaced may have come meanwhile.
+    /// Gives a file its name. A file that must not be replaced may have taken it meanwhile.
     pub fn rename(&self, dir: &OwnedFd, temp: &OsStr, name: &OsStr) -> Tried<()> {
         let renamed = match self.spec.options.overwrite {
             Overwrite::Never | Overwrite::Fail => {
                 match fs::renameat_with(dir, temp, dir, name, RenameFlags::NOREPLACE) {
-                    // Not every file system can. A second name replaces none either.
+                    // Not every file system supports the flag. A hard link does not replace a file either.
                     Err(Errno::INVAL | Errno::NOSYS) => second_name(dir, temp, name),
                     other => other,
                 }
@@ -103,8 +103,8 @@ impl Engine<'_> {
     }
 }
 
-/// Gives a file its name where no rename can refuse to replace one: a link replaces none. Where there are no links a
-/// look is all there is.
+/// Gives a file its name where rename cannot refuse to replace a file: a hard link never replaces one. Without hard
+/// links the name is only checked before the rename.
 fn second_name(dir: &OwnedFd, temp: &OsStr, name: &OsStr) -> rustix::io::Result<()> {
     match fs::linkat(dir, temp, dir, name, fs::AtFlags::empty()) {
         Ok(()) => fs::unlinkat(dir, temp, fs::AtFlags::empty()),

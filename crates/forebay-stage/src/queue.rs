@@ -1,7 +1,7 @@
-//! Which piece of work is next: pure but for its lock.
+//! The choice of the next task: pure but for its lock.
 //!
-//! Names come before files so that the totals are soon true, but leave half of the threads to the
-//! files. What is nearly done comes before what is new, so that little is open at once.
+//! Names come before files so that the totals are soon known, but leave half of the threads to the files.
+//! Tasks that are nearly done come before new ones, so that few files are open at once.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,27 +16,27 @@ use crate::large::Large;
 use crate::publish::Ready;
 use crate::walk::Stream;
 
-/// Files that are known and not begun; about 150 MB. Beyond, counting waits for copying.
+/// Files that are counted and not begun; about 150 MB. Beyond it, counting waits for copying.
 const FILES_MAX: usize = 1 << 20;
 
-/// A batch is made durable at once: so many files, or so many bytes.
+/// A batch is made durable at the latest when it has this many files or bytes.
 const BATCH_FILES: usize = 8192;
 const BATCH_BYTES: u64 = 256 << 20;
 
-/// Names that one thread gives their place, one after the other.
+/// Files that one thread gives their names in one task.
 const RENAMES: usize = 64;
 
-/// A file or anything else that is no directory.
+/// A file, or a special file; no directory.
 #[derive(Debug, Clone)]
 pub struct FileTask {
     pub node: Arc<Node>,
     pub name: OsString,
-    /// None: the same.
+    /// `None`: the same name.
     pub new_name: Option<OsString>,
-    /// As the walk saw it.
+    /// The size that the walk saw.
     pub size: u64,
     pub nature: Nature,
-    /// If it has several names.
+    /// Device and inode, if the file has several names.
     pub shared: Option<(u64, u64)>,
 }
 
@@ -62,13 +62,13 @@ impl FileTask {
 }
 
 pub enum Task {
-    /// A directory to be made and read, or read on.
+    /// A directory to make and read, or to go on reading.
     Walk(Stream),
-    /// Names to be looked at.
+    /// Names to look at.
     Look(Arc<Node>, Vec<Named>),
     Copy(FileTask),
     Piece(Arc<Large>, u64),
-    /// Files to be made durable, then named.
+    /// Files to make durable; then they get their names.
     Flush(Vec<Ready>),
     Name(Vec<Ready>),
     Link(FileTask),
@@ -76,14 +76,14 @@ pub enum Task {
     Close(Arc<Node>, Closing),
 }
 
-/// A name in a directory, and what it shall be called there; None: the same.
+/// A name in a directory, and its new name at the destination; `None`: the same.
 pub type Named = (OsString, Option<OsString>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closing {
-    /// Its names become durable.
+    /// The directory's names become durable.
     Sync,
-    /// Its attributes become the source's, too.
+    /// The directory gets its source's attributes, too.
     Finish,
 }
 
@@ -109,12 +109,12 @@ pub struct Queue {
     walkers_max: usize,
 }
 
-/// What a stop left undone.
+/// The tasks that a stop has left.
 #[derive(Default)]
 pub struct Undone {
     pub files: Vec<FileTask>,
     pub links: Vec<FileTask>,
-    /// Whether names were not even counted.
+    /// Whether there are names that were not even counted.
     pub uncounted: bool,
 }
 
@@ -153,7 +153,7 @@ impl Queue {
         tasks.into_iter().for_each(|task| self.push(task));
     }
 
-    /// A file is copied; it becomes durable and named together with others.
+    /// Takes a copied file into the batch, which becomes durable and gets its names together.
     pub fn ready(&self, ready: Ready) {
         let mut state = self.state();
         state.batch_bytes += ready.task.size;
@@ -162,7 +162,7 @@ impl Queue {
         self.news.notify_one();
     }
 
-    /// Durable files wait for their names.
+    /// Takes durable files, which get their names next.
     pub fn push_names(&self, mut ready: Vec<Ready>) {
         let mut state = self.state();
         while !ready.is_empty() {
@@ -173,7 +173,7 @@ impl Queue {
         self.news.notify_all();
     }
 
-    /// Nothing new is begun.
+    /// From here on no new task is begun.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.news.notify_all();
@@ -183,7 +183,7 @@ impl Queue {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// The next task; None when all is done. It counts as under way until [`Busy`] is dropped.
+    /// The next task; `None` when all is done. The task counts as under way until [`Busy`] is dropped.
     pub fn next(&self) -> Option<(Task, Busy<'_>)> {
         let mut state = self.state();
         loop {
@@ -203,25 +203,25 @@ impl Queue {
     }
 
     fn done(&self, kind: Done) {
-        // Also while unwinding.
+        // This also runs while unwinding.
         let mut state = self.state.lock_anyway();
         state.busy -= 1;
         state.walking -= usize::from(kind == Done::Walking);
         let idle = state.busy == 0;
         drop(state);
-        // The last one's end may let the last batch go, or everybody.
+        // The end of the last task may release the last batch, or all waiting threads.
         if idle || kind == Done::Walking {
             self.news.notify_all();
         }
     }
 
-    /// Whether the walk has come to its end.
+    /// Whether the walk has ended.
     pub fn counted(&self) -> bool {
         let state = self.state();
         state.walks.is_empty() && state.looks.is_empty() && state.walking == 0
     }
 
-    /// After a stop: what is left.
+    /// Takes the remaining tasks after a stop.
     pub fn undone(&self) -> Undone {
         let mut state = self.state();
         Undone {
@@ -232,14 +232,14 @@ impl Queue {
     }
 }
 
-/// Which kind of task has ended.
+/// The kind of a task that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Done {
     Walking,
     Other,
 }
 
-/// A task under way. A panic ends it, too, so that the others do not wait for ever.
+/// A task under way. A panic ends it, too, so that the other threads do not wait for ever.
 pub struct Busy<'a> {
     queue: &'a Queue,
     kind: Done,

@@ -1,4 +1,4 @@
-//! What became of a transfer: counts, failures, what is left.
+//! The result of a transfer: counts, failures, files left.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::beneath::Side;
 use crate::text::Text;
 
-/// Failures, notes and files left are listed up to this many each; all are counted.
+/// Up to this many failures, notes and files left are listed each; all are counted.
 pub const LISTED_MAX: usize = 1000;
 
-/// After so many files for which there was no room, the rest is not tried.
+/// After this number of files for which there was no room, the transfer stops.
 const FULL_MAX: u64 = 16;
 
-/// Why a file failed, as far as somebody decides by it.
+/// Why a file failed, as far as a caller's decision depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -23,30 +23,30 @@ pub enum Reason {
     Changed,
     /// The source is gone.
     Vanished,
-    /// The rights do not suffice.
+    /// The worker lacks the rights.
     Denied,
     NoSpace,
     Quota,
     /// A device or a server failed.
     Io,
-    /// Something of another kind, or a file that must stay, has the name.
+    /// A file of another type, or a file that must stay, has the name.
     InTheWay,
-    /// What was read back is not what was written.
+    /// The data read back differs from the data written.
     Mismatch,
-    /// The name is too long there, or the file too large.
+    /// The name is too long at the destination, or the file too large.
     TooLarge,
-    /// To be published last, and something before it failed.
+    /// The file comes last, and an earlier one failed.
     HeldBack,
     Other,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Of the source, from where the transfer begins.
+    /// The path at the source, relative to the top of the transfer.
     pub path: Text,
     pub reason: Reason,
     pub text: String,
-    /// Its size, if it was counted as a file; a worker of an earlier version tells none.
+    /// The file's size, if it was counted as a file; 0 from a worker of an earlier version.
     #[serde(default)]
     pub bytes: u64,
 }
@@ -63,9 +63,9 @@ pub struct Left {
 pub enum Outcome {
     /// Everything is at the destination, durable.
     Done,
-    /// Everything but what failed is.
+    /// Everything but the failed files is.
     Failed,
-    /// It was told to stop; the same spec goes on from here.
+    /// The transfer was told to stop; the same spec goes on from here.
     Stopped,
     /// The destination is full; the same spec goes on from here.
     Full,
@@ -75,38 +75,38 @@ pub enum Outcome {
 pub struct Report {
     pub id: String,
     pub outcome: Outcome,
-    /// At the destination: published by this run, or found there as they should be.
+    /// Files at the destination: published by this run, or found there as they should be.
     pub files: u64,
     /// Their sizes.
     pub bytes: u64,
-    /// Of `files`, those that were there.
+    /// The part of `files` that was there already.
     pub kept: u64,
-    /// What went through this run, holes and reflinks not counted.
+    /// Bytes that this run read and wrote, without holes and reflinks.
     pub bytes_copied: u64,
     /// Sizes of files that share the blocks of their source.
     #[serde(default)]
     pub bytes_cloned: u64,
-    /// Of `bytes_copied`, what never came into this process's memory.
+    /// The part of `bytes_copied` that was never in this process's memory.
     #[serde(default)]
     pub bytes_in_kernel: u64,
-    /// Of `files`, second names of one.
+    /// The part of `files` that are further names of a file.
     pub hard_links: u64,
     pub directories: u64,
-    /// Whether the source was counted to its end: else more is left than is said.
+    /// Whether the whole source was counted: otherwise more is left than the report says.
     pub counted: bool,
     pub seconds: f64,
     pub failed: u64,
     pub failures: Vec<Failure>,
-    /// What was left out on purpose, or could not be taken along.
+    /// Files and attributes that were left out on purpose, or could not be copied.
     pub noted: u64,
     pub notes: Vec<String>,
     pub left_files: u64,
     pub left_bytes: u64,
-    /// Without those in `failures`.
+    /// Files left, without those in `failures`.
     pub left: Vec<Left>,
 }
 
-/// Why a file did not get through.
+/// Why a file was not published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     Failed(Reason, String),
@@ -121,7 +121,7 @@ impl Trouble {
         Trouble::Failed(reason, text.into())
     }
 
-    /// An errno of a call that did `what` on `side`.
+    /// The trouble for an errno of a call that did `what` on `side`.
     pub fn of(side: Side, what: &str, errno: Errno) -> Trouble {
         let reason = match (errno, side) {
             (Errno::NOENT | Errno::STALE, Side::Source) => Reason::Vanished,
@@ -168,7 +168,7 @@ struct Lists {
     left: Vec<Left>,
 }
 
-/// The bounded lists of a transfer that is under way.
+/// The bounded lists of a running transfer.
 pub struct Ledger(Mutex<Lists>);
 
 impl Default for Ledger {
@@ -177,7 +177,7 @@ impl Default for Ledger {
     }
 }
 
-/// Whether it makes sense to try the next file.
+/// Whether there may be room for the next file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     Perhaps,

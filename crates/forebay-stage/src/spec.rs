@@ -1,4 +1,4 @@
-//! What a transfer is told: from where, to where, and how.
+//! The order of a transfer: its source, its destination, and its options.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::Text;
 
-/// More threads than this only wait for each other.
+/// More threads than this would only wait for each other.
 const THREADS_MAX: usize = 256;
 
-/// Most of a transfer of small files is waiting for the slow side, so there are more threads than
+/// A transfer of small files mostly waits for the slow side, so there are more threads than
 /// processors.
 const THREADS: usize = 8;
 
-/// An id is part of names of files, which may have 255 bytes.
+/// An id is part of file names, which have at most 255 bytes.
 const ID_MAX: usize = 64;
 
-/// A place below a directory that is opened once; the path is relative to it and may not leave it.
+/// A place below a directory that is opened once; the path is relative to it and cannot leave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
     pub root: Text,
-    /// Empty: the root itself.
+    /// If empty: the root itself.
     #[serde(default)]
     pub path: Text,
 }
@@ -33,46 +33,46 @@ pub struct Place {
 pub enum What {
     /// One file; the destination's path is its new name.
     File,
-    /// A tree; the destination's path is the new name of its top. Without one, what is in the tree is
-    /// added to the root itself, which keeps its mode and times.
+    /// A tree; the destination's path is the new name of its top. If that path is empty, the tree's entries
+    /// are added to the root itself, which keeps its mode and times.
     Directory,
-    /// The files and trees that are named in this file, each below the source's path, to the same
-    /// name or the one beside it, below the destination's path.
+    /// The files and trees that this list names, each relative to the source's path. A destination is the
+    /// same name, or the one beside it in the list, relative to the destination's path.
     List(Place),
 }
 
-/// What becomes of a directory that is there already.
+/// What to do with a directory that exists at the destination.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Existing {
-    /// Files are added and replaced one by one, others stay.
+    /// Files are added and replaced one by one; other files stay.
     #[default]
     Merge,
     /// The new tree takes the place of the old one, which is removed.
     Replace,
 }
 
-/// What becomes of a file that is there already and differs from the source's.
+/// What to do with a file that exists at the destination and differs from the source's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overwrite {
     #[default]
     Always,
-    /// Only if the source's was changed later.
+    /// Replaced only if the source's was changed later.
     Older,
-    /// It stays, and counts as kept.
+    /// The existing file stays, and counts as kept.
     Never,
-    /// It stays, and the file fails.
+    /// The existing file stays, and the source's fails.
     Fail,
 }
 
-/// What of a file is taken along beside its bytes and its name.
+/// The attributes of a file that are copied beside its bytes and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Preserve {
     pub times: bool,
     pub mode: bool,
-    /// Only root may give files away: without its rights this does nothing.
+    /// Only root may give files away: without root's rights this has no effect.
     pub owner: bool,
     pub xattrs: bool,
     pub acls: bool,
@@ -96,16 +96,16 @@ impl Default for Preserve {
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     pub preserve: Preserve,
-    /// Reads every file back and compares.
+    /// Whether every file is read back and compared.
     pub checksum: bool,
-    /// Bytes a second over all threads; 0 is no cap.
+    /// Bytes a second for all threads together; 0 is no cap.
     pub rate: u64,
     pub threads: usize,
-    /// Patterns of names that are published after everything else is, and only if nothing failed.
+    /// Patterns of names that are published after all others, and only if no file failed.
     pub last: Vec<String>,
     pub existing: Existing,
     pub overwrite: Overwrite,
-    /// What files and directories whose mode is not preserved lose of their source's.
+    /// Bits that files and directories lose of their source's mode, if the mode is not preserved.
     pub umask: u32,
 }
 
@@ -124,7 +124,7 @@ impl Default for Options {
     }
 }
 
-/// One transfer. The id names it to itself: what a killed run of the same id left is taken up.
+/// One transfer. A run takes up the remains of a killed run with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -137,7 +137,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Refuses what cannot be carried out whatever the file systems hold.
+    /// Refuses a spec that can never be carried out, whatever the file systems hold.
     pub fn check(&self) -> Result<()> {
         check_id(&self.id)?;
         self.source.check("source")?;
@@ -151,7 +151,7 @@ impl Spec {
         self.options.check()
     }
 
-    /// A file, and a tree that takes another's place, get a name, so there must be one.
+    /// Requires a name at the destination, for a file or for a tree that replaces another.
     fn named(&self) -> Result<()> {
         match self.destination.path.0.file_name() {
             Some(_) => Ok(()),
@@ -190,7 +190,7 @@ impl Place {
         inner(&self.path.0).map_err(|why| usage(format!("{side}: path {why}")))
     }
 
-    /// For messages.
+    /// The path, for messages.
     pub(crate) fn shown(&self) -> String {
         self.root.0.join(&self.path.0).display().to_string()
     }

@@ -1,4 +1,4 @@
-//! What is no regular file: links and FIFOs are made again, sockets and devices are noted.
+//! Special files: links and FIFOs are made again, sockets and devices are noted.
 
 use std::ffi::OsStr;
 
@@ -68,7 +68,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// What the destination has under its name.
+    /// The state of the file's name at the destination.
     fn stands(
         &self,
         task: &FileTask,

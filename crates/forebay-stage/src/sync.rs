@@ -1,8 +1,8 @@
 //! How files become durable at a destination.
 //!
-//! One `syncfs` makes a whole batch durable for the price of one, where the file system is known to
-//! honor it. Elsewhere every file and directory is synced alone, by all threads. So is what is in
-//! another file system, mounted below the destination.
+//! One `syncfs` makes a whole batch durable at once, where the file system is known to honor it.
+//! Elsewhere each file and directory is synced by itself, by all threads. So are files in other file
+//! systems that are mounted below the destination.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +18,12 @@ pub enum How {
     Each,
 }
 
-/// When a file was begun, by how many syncs had failed until then.
+/// When a file was begun, as the number of syncs that had failed until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Since(u64);
 
-/// What is durable after a sync: what was begun since the last one that failed. The kernel tells a
-/// failed write once, to the sync that comes next, and that one may be of other files.
+/// The result of a sync: files begun since the last failed sync are durable. The kernel reports a failed
+/// write once, to the next sync, and that sync may be for other files.
 #[derive(Debug, Clone, Copy)]
 pub struct Durable {
     since: Since,
@@ -31,7 +31,7 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// Whether a file is, or how the sync failed that may have lost bytes of it.
+    /// Whether a file is durable; otherwise the error of the sync that may have lost some of its bytes.
     pub fn has(&self, since: Since) -> rustix::io::Result<()> {
         match self.last {
             Some(errno) if since != self.since => Err(errno),
@@ -44,15 +44,15 @@ type Call = dyn Fn(&OwnedFd) -> rustix::io::Result<()> + Send + std::marker::Syn
 
 pub struct Sync {
     how: How,
-    /// The device that one call reaches.
+    /// The device that the one call syncs.
     device: u64,
-    /// Opened before anything is written: a failed write is then told to us.
+    /// Opened before any byte is written, so that its syncs report every failed write.
     dir: OwnedFd,
     whole: Box<Call>,
     alone: Box<Call>,
-    /// Read at any time, raised by who holds `last`.
+    /// Read at any time; raised only while `last` is held.
     failures: AtomicU64,
-    /// The last failure. Held over the call, so that the count is right when the next one begins.
+    /// The last failure. Held during the call, so that the count is right when the next call begins.
     last: Mutex<Option<Errno>>,
 }
 
@@ -69,12 +69,12 @@ impl Sync {
         Ok(Sync { how, device, dir, whole, alone, failures, last })
     }
 
-    /// Of what is on this device.
+    /// How files on this device are synced.
     pub fn how(&self, device: u64) -> How {
         if device == self.device { self.how } else { How::Each }
     }
 
-    /// Where one call does not reach it.
+    /// Syncs a file that the one call does not reach.
     pub fn file(&self, fd: &OwnedFd) -> rustix::io::Result<()> {
         match self.how(fs::fstat(fd)?.st_dev) {
             How::Whole => Ok(()),
@@ -82,17 +82,17 @@ impl Sync {
         }
     }
 
-    /// The same. Some stores cannot sync a directory, and have nothing to sync then.
+    /// The same for a directory. Some stores cannot sync directories, and need not.
     pub fn dir(&self, fd: &OwnedFd) -> rustix::io::Result<()> {
         has_none(self.file(fd))
     }
 
-    /// To be asked before the first byte of a file is written.
+    /// Must be called before the first byte of a file is written.
     pub fn since(&self) -> Since {
         Since(self.failures.load(Ordering::SeqCst))
     }
 
-    /// Where that is possible with one call.
+    /// Syncs the whole batch, where one call can.
     pub fn all(&self) -> rustix::io::Result<Durable> {
         let mut last = self.last.lock();
         if self.how == How::Whole
@@ -114,14 +114,14 @@ pub fn data(fd: &impl AsFd) -> rustix::io::Result<()> {
     again(|| fs::fdatasync(fd))
 }
 
-/// From here on a store through a mapping moves the times of the file: the kernel takes the right to write
-/// from pages that it sends to the device, and the next store into one of them asks for it anew. Pages
-/// that are on their way are waited for, since they would be passed over; nothing else is. A tmpfs sends none
+/// After this call a store through a mapping moves the times of the file: when the kernel sends pages to
+/// the device, it write-protects them, and the next store into such a page updates the times. The call waits
+/// for pages that are being sent, since it would skip these, and for nothing else. A tmpfs sends no pages
 /// (sync_file_range(2)).
 ///
 /// # Errors
 ///
-/// What befell pages that were sent before, which nobody else may hear of any more.
+/// Errors of pages that were sent before, which no other call may report any more.
 pub fn watch_mappings(fd: &OwnedFd) -> rustix::io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE;
     // SAFETY: an open descriptor.
@@ -177,7 +177,7 @@ pub mod tests {
         Mounted(at.into())
     }
 
-    /// A file system of one call, of which these calls fail, the first being 0.
+    /// A sync by one call, of which the calls with these numbers fail, the first being 0.
     pub fn failing(dir: &impl AsFd, calls: &'static [u64]) -> Sync {
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3).unwrap();
         let count = AtomicU64::new(0);
@@ -188,7 +188,7 @@ pub mod tests {
         Sync::by(How::Whole, dir, Box::new(call), Box::new(|fd| fs::fsync(fd))).unwrap()
     }
 
-    /// Whatever is synced alone is put into `seen`.
+    /// Records in `seen` every file that is synced by itself.
     pub fn seeing(how: How, dir: &impl AsFd, seen: Arc<std::sync::Mutex<Vec<(u64, u64)>>>) -> Sync {
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 3).unwrap();
         let alone = move |fd: &OwnedFd| {
@@ -199,7 +199,7 @@ pub mod tests {
         Sync::by(how, dir, Box::new(|dir| fs::syncfs(dir)), Box::new(alone)).unwrap()
     }
 
-    /// An overlay stands for all of which it is not known.
+    /// An overlay is the example of a file system that is not known to honor `syncfs`.
     #[test]
     fn one_call_is_enough_only_where_it_is_known_to_be() {
         let top = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ pub mod tests {
         assert_eq!(sync.all().unwrap().has(third), Err(Errno::IO));
     }
 
-    /// A sync that waits for one that fails knows of it.
+    /// A sync that has waited for a failing one sees the failure.
     #[test]
     fn syncs_take_turns() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Paths in JSON: text where they are UTF-8, an array of bytes where they are not.
+//! Paths in JSON: text if they are UTF-8, otherwise an array of bytes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A path that survives JSON whatever bytes are in it.
+/// A path that JSON can hold, whatever bytes are in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(pub PathBuf);
 

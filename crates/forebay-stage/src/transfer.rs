@@ -1,17 +1,17 @@
-//! The order of a transfer.
+//! The steps of a transfer.
 //!
-//! 1. The source is walked and counted, while what is known is copied under temporary names.
-//! 2. A batch of copies is synced, written to the journal, and given its names; so on until nothing
-//!    is left.
+//! 1. The source is walked and counted, while files that are known already are copied under temporary names.
+//! 2. A batch of copies is synced, written to the journal, and given its names; this repeats until all are
+//!    done.
 //! 3. Further names of files are linked.
-//! 4. What has these names is synced; then the files that come last go the same way.
+//! 4. The files that have names are synced; then the files that come last go the same way.
 //! 5. Directories get their attributes, and everything is synced once more.
-//! 6. A new tree, which was made beside its place, takes its place; that of an old one only if nothing failed. If
-//!    somebody else took the place meanwhile, what was made is merged into that (`early`).
-//! 7. The journal goes, if nothing failed.
+//! 6. A new tree, which was made beside its place, takes its place; that of an old tree only if no file failed. If
+//!    another program has made a directory there meanwhile, the new tree is merged into it (`early`).
+//! 7. The journal is removed, if no file failed.
 //!
-//! A loss of power at any time leaves under final names whole files only, old or new. A tree that was
-//! made beside is not there or there as a whole.
+//! After a loss of power at any time, files under final names are whole, old or new. A tree that was
+//! made beside its place is missing or whole.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -40,7 +40,7 @@ use crate::report::{Ledger, Outcome, Reason, Report, Room, Trouble, destination}
 use crate::spec::Spec;
 use crate::sync::{How, Sync};
 
-/// Files that wait for others.
+/// Files that are copied or linked after others.
 #[derive(Default)]
 pub struct Aside {
     pub links: Vec<FileTask>,
@@ -48,16 +48,16 @@ pub struct Aside {
     pub last_links: Vec<FileTask>,
 }
 
-/// The name of a tree that was made beside its place.
+/// The state of the name of a tree that was made beside its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// It is there, or nothing is to have it.
+    /// The tree has the name, or no tree is to get it.
     Given,
-    /// Somebody else made a directory of that name meanwhile: the next run adds to that.
+    /// Another program has made a directory of that name meanwhile: the next run adds to that.
     Taken,
 }
 
-/// A transfer that is under way.
+/// A running transfer.
 pub struct Engine<'a> {
     pub spec: &'a Spec,
     pub control: &'a Control,
@@ -73,21 +73,21 @@ pub struct Engine<'a> {
     last: Vec<Pattern>,
     aside: Mutex<Aside>,
     dirs: Mutex<Vec<(Arc<Node>, Whose, How)>>,
-    /// Destinations being made: nobody makes one twice at a time.
+    /// Files that are being copied: no file is copied by two threads at a time.
     active: Mutex<HashSet<Key>>,
-    /// The directory that the copy is made in.
+    /// The destination's directory as device and inode, which the walk must not enter.
     inside: Option<(u64, u64)>,
-    /// The name of the tree that an earlier run made beside, if what is in it is to be merged.
+    /// The name of the tree that an earlier run made beside its place, if it must be merged.
     pub early: OnceLock<OsString>,
     rights: Rights,
 }
 
-/// Carries a transfer out. `tell` is called about every `every`, and once at the end.
+/// Carries out a transfer. `tell` is called about every `every`, and once at the end.
 ///
 /// # Errors
 ///
-/// If the transfer cannot begin: a bad spec, a root that cannot be opened, a destination that is
-/// something else. What befalls single files is in the report.
+/// If the transfer cannot begin: a bad spec, a root that cannot be opened, a destination of another
+/// type. Errors of single files are in the report.
 pub fn run(
     spec: &Spec,
     control: &Control,
@@ -103,7 +103,7 @@ pub fn run(
         engine.tally.add_moved(&before);
         let mut name = Name::Given;
         engine.told(Meter::new(), every, &mut tell, || name = engine.all(&top));
-        // Whoever stops it now stops a run that has begun anew: nothing is at its place yet.
+        // A stop from here on stops a run that has begun anew, which has nothing in its place yet.
         if name == Name::Given {
             return Ok(engine.report(seconds.elapsed().as_secs_f64()));
         }
@@ -180,7 +180,7 @@ impl<'a> Engine<'a> {
         self.pool();
     }
 
-    /// Step 4.
+    /// Publishes the files that come last (step 4).
     fn last_ones(&self) {
         let (files, links) = {
             let mut aside = self.aside();
@@ -206,7 +206,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Lets all threads work until nothing is left to do.
+    /// Lets all threads work until no task is left.
     pub fn pool(&self) {
         std::thread::scope(|scope| {
             for _ in 0..self.spec.options.threads {
@@ -226,7 +226,7 @@ impl<'a> Engine<'a> {
     }
 
     fn act(&self, task: Task, near: &mut Near) {
-        // Before the task, which may take as long as all the rest.
+        // Checked before the task, which may take as long as all the rest.
         if !self.tally.counted.load(Ordering::Relaxed) && self.queue.counted() {
             self.tally.counted.store(true, Ordering::Relaxed);
         }
@@ -242,7 +242,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Runs `work` while `tell` is told.
+    /// Runs `work` while `tell` gets the progress.
     fn told(
         &self,
         mut meter: Meter,
@@ -303,7 +303,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Writes down what a stop left, and checks the sums of what it did not.
+    /// Lists the files that a stop left; without a stop, checks the sums.
     fn end(&self) {
         let undone = self.queue.undone();
         for task in undone.files.iter().chain(&undone.links) {
@@ -318,13 +318,13 @@ impl<'a> Engine<'a> {
             self.fail_path(Path::new(""), Trouble::new(Reason::Mismatch, text));
         }
         if self.outcome() == Outcome::Done {
-            // One that stays says nothing wrong.
+            // A journal that cannot be removed does no harm.
             _ = self.journal.remove(&self.base.dst, &self.spec.id);
         }
     }
 }
 
-/// Says that the work is over, also when it panics.
+/// Marks the work as over, also when it panics.
 struct End<'a> {
     over: &'a Mutex<bool>,
     news: &'a Condvar,
@@ -332,13 +332,13 @@ struct End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        // Also while unwinding.
+        // This also runs while unwinding.
         *self.over.lock_anyway() = true;
         self.news.notify_all();
     }
 }
 
-/// What all parts of a transfer ask of it.
+/// Functions for all parts of a transfer.
 impl Engine<'_> {
     #[track_caller]
     pub fn aside(&self) -> MutexGuard<'_, Aside> {
@@ -370,7 +370,7 @@ impl Engine<'_> {
         self.dirs.lock().clone()
     }
 
-    /// Whether nobody else is making the same file.
+    /// Marks a file as being copied; false if another thread is copying it.
     pub fn enter(&self, task: &FileTask) -> bool {
         self.active().insert(Key::of(&task.to()))
     }
@@ -388,7 +388,7 @@ impl Engine<'_> {
         self.leave(task);
         match trouble {
             Trouble::Stopped => {
-                // Who copies the only file is the first and last to hear of it.
+                // For the only file of a transfer, no other thread sees the stop.
                 self.queue.stop();
                 self.ledger.left(&task.from(), task.size);
             }
@@ -400,7 +400,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Something that was not counted as a file.
+    /// Records a failure of a path that was not counted as a file.
     pub fn fail_path(&self, path: &Path, trouble: Trouble) {
         let Trouble::Failed(reason, text) = trouble else { return };
         self.list_failure(path, 0, reason, text);
@@ -412,18 +412,18 @@ impl Engine<'_> {
         }
     }
 
-    /// A file that was counted is none of ours.
+    /// Takes a counted file out of the totals.
     pub fn uncount(&self, task: &FileTask) {
         subtract(&self.tally.files_total, 1);
         subtract(&self.tally.bytes_total, task.size);
     }
 
-    /// Progress that came to nothing.
+    /// Takes back the progress of a copy that failed.
     pub fn take_back(&self, bytes: u64) {
         subtract(&self.tally.bytes_done, bytes);
     }
 
-    /// A file has another size than the walk saw.
+    /// Corrects the size of a file that differs from the walk's.
     pub fn resized(&self, task: &mut FileTask, size: u64) {
         add(&self.tally.bytes_total, size);
         subtract(&self.tally.bytes_total, std::mem::replace(&mut task.size, size));
@@ -452,7 +452,7 @@ mod tests {
         Spec { id, source, destination, what, options }
     }
 
-    /// A copy of `name` that waits for being made durable.
+    /// A finished copy of `name` that is not durable yet.
     fn copied(engine: &Engine<'_>, node: &Arc<Node>, name: &str) -> Ready {
         let key = Key::of(Path::new("to").join(name).as_path());
         let (temp, since) = (temp_name("t", key), engine.sync.since());
@@ -472,7 +472,7 @@ mod tests {
         Ready { task, temp, key, versions: (version, version), since, lost: Vec::new() }
     }
 
-    /// Runs `work` on a transfer of `from` to `to`, of which it takes the steps.
+    /// Runs `work` on a transfer of `from` to `to`; `work` takes the steps.
     fn with_engine(
         top: &Path,
         overwrite: Overwrite,
@@ -487,7 +487,7 @@ mod tests {
         engine.report(0.0)
     }
 
-    /// Who asks for sums gets them, of small files and of pieces.
+    /// With `checksum`, contents are compared, for small files and for pieces.
     #[test]
     fn checksums_are_compared_where_they_are_asked_for() {
         use crate::bytes::Verify;
@@ -512,7 +512,7 @@ mod tests {
         engine.link_all(links);
     }
 
-    /// A file of three names, a link of two, and what will take their first names.
+    /// A file with three names, a link with two, and files that will take their first names.
     fn rotating(top: &Path) {
         let from = top.join("from");
         std::fs::create_dir(&from).unwrap();
@@ -589,7 +589,7 @@ mod tests {
         assert_same_content(top.path(), &["ckpt.1", "last", "last.1"]);
     }
 
-    /// What shall stay is neither linked to nor replaced by a link.
+    /// A file that must stay is neither linked to nor replaced by a link.
     #[test]
     fn links_mind_what_shall_stay() {
         let top = tempfile::tempdir().unwrap();
@@ -610,7 +610,7 @@ mod tests {
         assert_same_content(top.path(), &["ckpt.1", "ckpt.2", "last"]);
     }
 
-    /// A file of three pieces in a file system of its own, so that it is copied by pieces.
+    /// A file of three pieces, in a file system of its own, so that it is copied in pieces.
     fn large(top: &Path) -> Mounted {
         std::fs::create_dir_all(top.join("from")).unwrap();
         std::fs::create_dir_all(top.join("to")).unwrap();
@@ -639,8 +639,8 @@ mod tests {
         of.filter(|(name, _)| name.as_encoded_bytes().starts_with(b".forebay-stage-")).collect()
     }
 
-    /// An inode number is given to the next file that is made: what was said of the first is not true
-    /// of the second.
+    /// The next file that is made gets the inode number of a removed one: the journal's lines about the first
+    /// do not hold for the second.
     #[test]
     fn pieces_of_a_file_that_was_lost_do_not_count_for_the_next_one() {
         let top = tempfile::tempdir().unwrap();
@@ -654,7 +654,7 @@ mod tests {
             let large = begin_large(&engine);
             let inode = temps(top.path())[0].1;
             if inode == lost {
-                // Killed after one piece.
+                // As if the run were killed after one piece.
                 engine.piece(&large, 0);
                 std::mem::forget(large);
                 break;
@@ -672,7 +672,7 @@ mod tests {
         assert_eq!(temps(top.path()), []);
     }
 
-    /// Whatever the file is by then, nothing is left of what was copied of it.
+    /// Whatever has the file's name by then, nothing of the old copy stays.
     #[test]
     fn a_killed_large_file_leaves_nothing_behind() {
         let cases = [("small", 5), ("a link", 0), ("large", 2 * 4096), ("no", 0), ("no list", 0)];
@@ -712,7 +712,7 @@ mod tests {
         }
     }
 
-    /// The sync of the destination's file system does not reach it.
+    /// The sync of the destination's file system does not reach a file system mounted below it.
     #[test]
     fn what_is_in_a_file_system_below_is_synced_alone() {
         let top = tempfile::tempdir().unwrap();
@@ -767,7 +767,7 @@ mod tests {
         }
     }
 
-    /// One failed write is told to the first sync that comes, whosesoever it was.
+    /// The kernel reports a failed write once, to the next sync, whichever file it is for.
     #[test]
     fn no_file_gets_its_name_that_was_begun_before_a_sync_failed() {
         let top = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Going through the source: directories are made, names looked at, files counted and queued.
+//! The walk through the source: directories are made, names looked at, files counted and queued.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +16,10 @@ use crate::report::{Reason, Tried, Trouble, opened, source};
 use crate::spec::What;
 use crate::transfer::Engine;
 
-/// Names that one thread looks at, one after the other.
+/// Names that one thread looks at in one task.
 const LOOKS: usize = 256;
 
-/// Names read before others get their turn.
+/// Names that are read of a directory before others get their turn.
 const NAMES: usize = 4096;
 
 /// A directory of the source that is being read.
@@ -90,7 +90,7 @@ impl Engine<'_> {
         Ok((node, dir))
     }
 
-    /// Temporary files of transfers, this one's or others', are nobody's data.
+    /// Whether a name is that of a temporary file of this or another transfer: such files are not copied.
     fn is_left_over(&self, node: &Node, name: &OsStr) -> bool {
         if !name.as_bytes().starts_with(PREFIX.as_bytes()) {
             return false;
@@ -106,7 +106,7 @@ impl Engine<'_> {
         let mut names = names.into_iter();
         while let Some((name, new_name)) = names.next() {
             if self.queue.stops() {
-                // It is never begun again; that it is there says that not all was counted.
+                // The task is never taken again; its presence shows that names were left uncounted.
                 let rest = std::iter::once((name, new_name)).chain(names).collect();
                 return self.queue.push(Task::Look(node.clone(), rest));
             }
@@ -151,7 +151,7 @@ impl Engine<'_> {
         shared.then_some((stat.st_dev, stat.st_ino))
     }
 
-    /// Queues a file, or puts it aside: a further name of one, or one that is published last.
+    /// Queues a file, or puts it aside: a further name of a file, or a file that is published last.
     fn count(&self, mut task: FileTask) {
         add(&self.tally.files_total, 1);
         match self.links.place(&task) {

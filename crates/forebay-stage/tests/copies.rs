@@ -1,4 +1,4 @@
-//! What is at the destination when a transfer says that it is done.
+//! The state of the destination after a transfer says that it is done.
 
 mod bed;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use bed::{assert_same, done, file, grow, left_over, picture, run, spec};
 use forebay_stage::{Control, Existing, Outcome, Overwrite, Phase, Place, Progress, Reason, What};
 
-/// Whoever lists what is not home says how much that is.
+/// The report has the sizes of failed files, for listings of files that are not home.
 #[test]
 fn what_fails_is_told_with_its_size() {
     let top = tempfile::tempdir().unwrap();
@@ -22,7 +22,7 @@ fn what_fails_is_told_with_its_size() {
     assert_eq!(failed, [(Path::new("a"), 5000)], "{report:#?}");
 }
 
-/// Nobody else comes by who would hear that it is to stop.
+/// With a single file no other thread sees the stop.
 #[test]
 fn one_file_that_is_stopped_half_way_is_no_failure() {
     let top = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ fn one_file_that_is_stopped_half_way_is_no_failure() {
     assert!(std::fs::read(&to).unwrap() == vec![7; 4 << 20]);
 }
 
-/// That all is counted is known before the only file is copied, not afterwards.
+/// The totals are known before the only file is copied, not only afterwards.
 #[test]
 fn the_time_that_one_file_takes_is_told_while_it_is_copied() {
     let top = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ fn the_time_that_one_file_takes_is_told_while_it_is_copied() {
     assert!(etas.iter().any(|eta| (0.2..6.0).contains(eta)), "{etas:?}");
 }
 
-/// Random trees, copied anew, again, and over a part of themselves, are equal in everything.
+/// Random trees, copied anew, again, and over a part of themselves, are equal in all attributes.
 #[test]
 fn a_tree_of_everything_is_copied_exactly() {
     for seed in 1..=6 {
@@ -84,7 +84,7 @@ fn a_tree_of_everything_is_copied_exactly() {
     }
 }
 
-/// Sparse files keep their holes whatever their size, and are compared with them in place.
+/// Sparse files keep their holes whatever their size, and are compared with the holes in place.
 #[test]
 fn large_files_are_copied_in_pieces_and_keep_their_holes() {
     let top = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn a_list_of_datawarp_has_whole_names() {
     file(&top.path().join("list"), text);
     let mut spec =
         spec("dw", &from, &to, What::List(Place { root: top.path().into(), path: "list".into() }));
-    // The list is somewhere else than the files are.
+    // The list is not in the directory of the files.
     spec.source = Place { root: top.path().into(), path: "to".into() };
     spec.destination = Place { root: top.path().into(), path: "to".into() };
     done(&spec);
@@ -184,7 +184,7 @@ fn a_tree_is_merged_into_one_that_is_there_or_takes_its_place() {
     assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
 }
 
-/// The bytes are the same: what `--preserve` names comes along all the same.
+/// The bytes are unchanged, but new attributes that `--preserve` names are copied all the same.
 #[test]
 fn a_file_that_is_there_already_gets_what_its_source_has_got_since() {
     use std::os::unix::fs::MetadataExt;
@@ -210,7 +210,7 @@ fn a_file_that_is_there_already_gets_what_its_source_has_got_since() {
     }
 }
 
-/// As the root of an instance, whose owner may write into it and not beside it.
+/// As with the root of an instance: its owner may write into it, but not beside it.
 #[test]
 fn a_tree_is_added_to_a_root_that_keeps_its_mode() {
     use std::os::unix::fs::PermissionsExt;
@@ -228,12 +228,12 @@ fn a_tree_is_added_to_a_root_that_keeps_its_mode() {
     std::fs::set_permissions(&from, PermissionsExt::from_mode(0o700)).unwrap();
     assert_eq!(picture(&to).len(), picture(&from).len());
     assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
-    // What a run that was cancelled left is found there, too.
+    // `clean` finds the remains of a cancelled run there, too.
     file(&to.join(".forebay-stage-root.journal"), b"");
     assert_eq!(left_over(top.path()).len(), 1);
     forebay_stage::clean(&spec).unwrap();
     assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
-    // Into itself is refused.
+    // A copy of a tree into itself is refused.
     spec.source = Place { root: to.as_path().into(), path: "".into() };
     assert_eq!(run(&spec).failed, 1);
 }
@@ -274,8 +274,8 @@ fn filetime(path: &Path, seconds: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty()).unwrap();
 }
 
-/// Attributes that are not wanted are those of a new file, which nobody may read who could not read the
-/// source.
+/// Without `preserve` a file has the attributes of a new file, which no user may read who could not read
+/// the source.
 #[test]
 fn nothing_is_preserved_that_is_not_asked_for() {
     use std::os::unix::fs::MetadataExt;
@@ -291,7 +291,7 @@ fn nothing_is_preserved_that_is_not_asked_for() {
     for (path, seen) in picture(&to) {
         let meta = std::fs::symlink_metadata(to.join(&path)).unwrap();
         let mode = std::fs::symlink_metadata(from.join(&path)).unwrap().mode() & 0o777 & !0o027;
-        // Of a group that a list gives less it is that.
+        // The group's bits may be fewer: an access list may give the group less.
         let (is, more) = (meta.mode() & 0o7777, meta.mode() & 0o7777 & !mode);
         let alike = (is ^ mode) & !0o070 == 0 && more == 0;
         assert!(meta.is_symlink() || alike, "{path:?}: {is:o}, and not {mode:o}");
@@ -300,7 +300,7 @@ fn nothing_is_preserved_that_is_not_asked_for() {
     }
 }
 
-/// Where there is a list the mode has its mask: without the list that would be the group's.
+/// With a list the group bits of the mode are its mask; without the list they would be the group's rights.
 #[test]
 fn without_its_access_list_a_file_gives_its_group_no_more_than_that_gave() {
     use std::os::unix::fs::MetadataExt;
@@ -310,7 +310,7 @@ fn without_its_access_list_a_file_gives_its_group_no_more_than_that_gave() {
     std::fs::create_dir(&to).unwrap();
     file(&from.join("f"), b"1");
     let none = u32::MAX;
-    // Somebody may do all of it, and the group nothing.
+    // User 1234 may do everything, and the group nothing.
     let entries = [(1u16, 6u16, none), (2, 7, 1234), (4, 0, none), (16, 7, none), (32, 0, none)];
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, bits, id) in entries {
@@ -328,7 +328,7 @@ fn without_its_access_list_a_file_gives_its_group_no_more_than_that_gave() {
         spec.options.preserve.acls = acls;
         done(&spec);
         assert_eq!(mode(&to), expected, "with its list: {acls}");
-        // Also where the file is there already.
+        // The same for a file that exists already.
         std::fs::set_permissions(to.join("f"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
             .unwrap();
         done(&spec);
@@ -351,7 +351,7 @@ fn sockets_are_noted_and_left_overs_of_others_too() {
     assert!(report.notes.iter().any(|note| note.contains("socket is not copied")), "{report:#?}");
 }
 
-/// A tree that is staged into itself would never end.
+/// A tree that is copied into itself would never end.
 #[test]
 fn a_tree_does_not_go_into_itself() {
     let top = tempfile::tempdir().unwrap();
@@ -366,9 +366,9 @@ fn a_tree_does_not_go_into_itself() {
     assert!(from.join("sub/new/sub/to/file").exists());
 }
 
-/// A kill between the exchange of two trees and the removal of the old one: what is beside then is
-/// the old tree, which must not be taken for the beginning of the new one. The journal is made by
-/// hand, since no kill hits that moment reliably.
+/// A kill between the exchange of two trees and the removal of the old one: the tree beside the place is
+/// then the old one, and must not be taken for an unfinished new one. The journal is made by hand, since no
+/// kill hits that moment reliably.
 #[test]
 fn a_replacement_that_was_cut_short_is_finished_or_undone() {
     use std::os::unix::fs::MetadataExt;
@@ -382,7 +382,7 @@ fn a_replacement_that_was_cut_short_is_finished_or_undone() {
         std::fs::write(path(".forebay-stage-cut.journal"), format!("x {inode:x}\n")).unwrap();
     };
 
-    // Exchanged: the new tree is there, the old one beside.
+    // After the exchange: the new tree is in its place, the old one beside.
     done(&spec);
     std::fs::create_dir(path(".forebay-stage-cut.tree")).unwrap();
     file(&path(".forebay-stage-cut.tree/old"), b"old");
@@ -391,7 +391,7 @@ fn a_replacement_that_was_cut_short_is_finished_or_undone() {
     assert_same(&from, &to);
     assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
 
-    // Between two renames, where both cannot be exchanged at once: the place is empty.
+    // Between two renames, where the trees cannot be exchanged at once: the place is empty.
     let between = || {
         std::fs::rename(&to, path(".forebay-stage-cut.tree")).unwrap();
         std::fs::create_dir(path(".forebay-stage-cut.old")).unwrap();

@@ -1,4 +1,4 @@
-//! What happens around a transfer: links swapped in, sources that change, disks that fill, readers
+//! Dangers around a transfer: names replaced by links, sources that change, disks that fill, readers
 //! that look too early.
 
 mod bed;
@@ -12,7 +12,7 @@ use bed::{Rng, assert_same, done, file, left_over, picture, run, spec};
 use forebay_stage::{Control, Existing, Outcome, Reason, What};
 use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 
-/// Ends the other threads also when an assertion fails.
+/// Ends the other threads, also when an assertion fails.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -25,8 +25,8 @@ fn exchange(a: &Path, b: &Path) {
     renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
 }
 
-/// A directory of either side is exchanged for a link that leads outside, again and again, while
-/// transfers run: nothing outside is read, changed or removed.
+/// A directory on either side is exchanged again and again for a link that leads outside, while
+/// transfers run: no file outside is read, changed or removed.
 #[test]
 fn a_link_swapped_in_the_middle_leads_nowhere() {
     let top = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn a_link_swapped_in_the_middle_leads_nowhere() {
         let count = std::fs::read_dir(path(dir)).unwrap().count();
         assert_eq!(count, if dir.contains('/') { 40 } else { 1 }, "{dir}");
     }
-    // What is at the destination is data: in whichever place its directory is now, or through the
+    // The files at the destination have the right data, wherever their directory is now, or through the
     // link that was copied as a link.
     for dir in ["to/sub/deep", "to/sub.link/deep"] {
         if std::fs::symlink_metadata(path(dir).parent().unwrap()).unwrap().is_symlink() {
@@ -85,7 +85,7 @@ fn a_link_swapped_in_the_middle_leads_nowhere() {
     }
 }
 
-/// A file that is written to while it is copied fails with that reason, and an old copy stays.
+/// A file that is written to while it is copied fails with that reason, and the old copy stays.
 #[test]
 fn a_source_that_changes_is_not_published() {
     for large in [false, true] {
@@ -119,13 +119,13 @@ fn a_source_that_changes_is_not_published() {
         let temporary: Vec<PathBuf> =
             left_over(&to).into_iter().filter(|path| !path.ends_with(".journal")).collect();
         assert!(temporary.is_empty(), "{temporary:?}");
-        // When it has settled, the same transfer ends.
+        // Once the file no longer changes, the same transfer ends.
         spec.options.rate = 0;
         assert_eq!(done(&spec).files, 2);
     }
 }
 
-/// A tree takes the place of an old one as a whole or not at all: what failed may be the old one's best.
+/// A tree replaces an old one as a whole or not at all: the old tree may have the last good copy of a failed file.
 #[test]
 fn a_tree_of_which_something_failed_replaces_none() {
     let top = tempfile::tempdir().unwrap();
@@ -154,14 +154,14 @@ fn a_tree_of_which_something_failed_replaces_none() {
     assert_eq!(reasons, [Reason::Changed, Reason::HeldBack], "{report:#?}");
     assert_eq!(std::fs::read(to.join("checkpoint")).unwrap(), b"the last good one");
     assert_eq!(picture(&to).len(), 3, "{:?}", picture(&to));
-    // Once it can be had as a whole it takes the place.
+    // Once all files can be copied, the new tree takes the place.
     spec.options.rate = 0;
     done(&spec);
     assert_same(&from, &to);
     assert_eq!(left_over(top.path()), Vec::<PathBuf>::new());
 }
 
-/// Stores through a mapping move no time of a file whose pages are dirty already.
+/// Stores through a mapping do not move the times of a file whose pages are dirty already.
 #[test]
 fn a_source_that_changes_through_a_mapping_is_not_published() {
     let top = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ fn a_source_that_changes_through_a_mapping_is_not_published() {
     let over = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // One page is always among those that are sent.
+            // The first page is always among the pages that are sent.
             while !over.load(Ordering::Relaxed) {
                 map.fill_first(3);
                 std::thread::sleep(Duration::from_millis(1));
@@ -211,7 +211,7 @@ impl Mapping {
         Mapping(at.cast(), len)
     }
 
-    /// One byte of each page.
+    /// Stores one byte into each page.
     fn fill(&self, byte: u8) {
         for at in (0..self.1).step_by(4096) {
             // SAFETY: inside of the mapping.
@@ -234,7 +234,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether a second store into a page moves no time here, and one after the page was sent does.
+/// Whether, on this file system, only the first store after a page was sent moves the times.
 fn keeps_no_times_of_mappings(dir: &Path) -> bool {
     use std::os::fd::AsRawFd;
     let path = dir.join("probe");
@@ -256,7 +256,7 @@ fn keeps_no_times_of_mappings(dir: &Path) -> bool {
     !at_each && after_sync
 }
 
-/// Of two transfers to one new directory the second finds the name taken, and adds to it.
+/// Of two transfers to one new directory, the second finds the name taken and adds to the directory.
 #[test]
 fn two_transfers_to_one_new_directory_become_one() {
     let top = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn two_transfers_to_one_new_directory_become_one() {
     assert_eq!(left_over(top.path()), Vec::<PathBuf>::new());
 }
 
-/// A file that is exchanged or removed while it is read is not published either.
+/// A file that is replaced or removed while it is read is not published either.
 #[test]
 fn a_source_that_vanishes_is_told_from_one_that_changes() {
     let top = tempfile::tempdir().unwrap();
@@ -301,7 +301,7 @@ fn a_source_that_vanishes_is_told_from_one_that_changes() {
     assert!(!to.join("vanishing").exists());
 }
 
-/// A file system of the test, in memory; unmounted whatever happens.
+/// A file system for the test, unmounted even if the test fails.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -319,8 +319,8 @@ impl Drop for Mounted {
     }
 }
 
-/// One file that is too large fails alone; when nothing fits, the transfer ends early, and goes on
-/// when there is room.
+/// A file that is too large fails alone. When no file fits, the transfer ends early, and goes on when there
+/// is room.
 #[test]
 fn a_full_destination_is_told_and_costs_no_other_file() {
     let top = tempfile::tempdir().unwrap();
@@ -351,14 +351,14 @@ fn a_full_destination_is_told_and_costs_no_other_file() {
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount_remount(&full, flags, options).unwrap();
     let there = std::fs::read_dir(&to).unwrap().count() as u64;
-    // Those of the first run may not have been looked at before it was full.
+    // The second run may have stopped before it looked at the files of the first.
     assert!((report.files..=report.files + 10).contains(&there), "{there}, {report:#?}");
     let again = done(&spec);
     assert_eq!((again.kept, again.files), (there, 300), "{again:#?}");
 }
 
-/// What the destination does not keep is told of every file that is there, also by a run that found it
-/// there.
+/// Attributes that the destination does not keep are noted for every file at the destination, also by a run that
+/// found the file there.
 #[test]
 fn attributes_that_do_not_come_along_are_told_by_whatever_run() {
     let top = tempfile::tempdir().unwrap();
@@ -378,7 +378,7 @@ fn attributes_that_do_not_come_along_are_told_by_whatever_run() {
     assert_eq!((report.outcome, report.files), (Outcome::Failed, 2), "{report:#?}");
     let lost = ["a: user.color: the destination keeps no such attributes"];
     assert_eq!((report.noted, &report.notes[..]), (1, &lost.map(String::from)[..]));
-    // The directory is not ours. It was in the way.
+    // The directory was in the way; it is not the transfer's.
     std::fs::remove_dir(to.join("blocked")).unwrap();
     report = done(&spec);
     assert_eq!((report.kept, report.noted), (2, 1), "{report:#?}");
@@ -389,7 +389,7 @@ fn attributes_that_do_not_come_along_are_told_by_whatever_run() {
     assert!(report.notes[1].starts_with(".: user.color: "), "{report:#?}");
 }
 
-/// Whoever sees the marker finds everything else; with a failure there is no marker.
+/// A reader that sees the marker finds all other files; after a failure there is no marker.
 #[test]
 fn what_comes_last_is_published_last() {
     let top = tempfile::tempdir().unwrap();
@@ -428,7 +428,7 @@ fn what_comes_last_is_published_last() {
     assert_eq!(std::fs::read(to.join("COMMIT")).unwrap(), b"done");
 }
 
-/// How near the rate comes from below is the disk's affair, too.
+/// Only the upper bound is checked: how near the rate comes to it depends on the disk, too.
 #[test]
 fn the_rate_is_not_passed_by_a_tenth_and_hurrying_lifts_it() {
     let top = tempfile::tempdir().unwrap();
@@ -451,7 +451,7 @@ fn the_rate_is_not_passed_by_a_tenth_and_hurrying_lifts_it() {
     assert!(report.seconds < 20.0, "{report:#?}");
 }
 
-/// Totals are right when they are said to be, and never below what is done.
+/// The totals are right once they are marked as final, and never below the work done.
 #[test]
 fn ten_thousand_files_in_one_directory_are_counted_and_copied() {
     let top = tempfile::tempdir().unwrap();
@@ -477,7 +477,7 @@ fn ten_thousand_files_in_one_directory_are_counted_and_copied() {
     }
 }
 
-/// Whether two descriptors are of one opening of a file; None if this kernel does not say.
+/// Whether two descriptors belong to one open file; `None` if this kernel does not say.
 fn are_one(a: u64, b: u64) -> Option<bool> {
     let pid = std::process::id();
     // SAFETY: integers only; KCMP_FILE is 0.
@@ -488,8 +488,8 @@ fn are_one(a: u64, b: u64) -> Option<bool> {
     }
 }
 
-/// A failed write is told once to each opening: pieces that shared one could take the other's error,
-/// and say that they are on the medium.
+/// The kernel reports a failed write once per open file: pieces that shared one could take each other's
+/// errors, and count as being on the medium.
 #[test]
 fn pieces_of_a_large_file_share_no_descriptor() {
     let top = tempfile::tempdir().unwrap();

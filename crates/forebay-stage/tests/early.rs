@@ -1,5 +1,5 @@
-//! A new directory whose name somebody else takes meanwhile: what was made beside is merged into that, and not
-//! copied again.
+//! A new directory whose name another program takes meanwhile: the tree made beside is merged into that directory,
+//! and not copied again.
 
 mod bed;
 
@@ -38,7 +38,7 @@ fn moved(report: &Report) -> u64 {
     report.bytes_copied + report.bytes_cloned
 }
 
-/// As by somebody else: a directory of the same name with some of the same names in it.
+/// Takes the name, as another program would: a directory with some of the source's names in it.
 fn take(to: &Path) {
     std::fs::create_dir_all(to.join("sub")).unwrap();
     file(&to.join("theirs"), b"theirs");
@@ -72,7 +72,7 @@ fn a_name_that_is_taken_meanwhile_costs_no_second_copy() {
             if !to.exists() {
                 take(&to);
             }
-            // At the end of the run that finds the name taken, all lies beside.
+            // At the end of the run that finds the name taken, all files are in the tree beside.
             made.extend(inodes(&beside(&to, "taken")));
         };
         let report =
@@ -91,7 +91,7 @@ fn a_name_that_is_taken_meanwhile_costs_no_second_copy() {
     }
 }
 
-/// Half of it is copied, and then the name is taken.
+/// Runs the transfer, and stops it when `wanted` bytes are copied.
 fn stopped(spec: &Spec, wanted: u64) -> Report {
     let control = Control::default();
     let told = |progress: &forebay_stage::Progress| {
@@ -104,7 +104,7 @@ fn stopped(spec: &Spec, wanted: u64) -> Report {
     report
 }
 
-/// All is copied beside, and the name is taken when the stop comes.
+/// The stop comes when all files are copied to the tree beside, and the name is taken.
 #[test]
 fn a_stop_between_the_last_file_and_the_name_is_no_end() {
     let top = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn a_stop_between_the_last_file_and_the_name_is_no_end() {
     assert_merged(&from, &to, &[]);
 }
 
-/// Also of a large file, which is copied in pieces.
+/// This also holds for a large file, which is copied in pieces.
 #[test]
 fn a_run_that_goes_on_finds_the_name_taken_and_copies_what_is_missing() {
     let top = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn a_run_that_goes_on_finds_the_name_taken_and_copies_what_is_missing() {
     assert_merged(&from, &to, &[]);
 }
 
-/// What is mounted where the files shall be takes no second names from beside.
+/// In a file system that is mounted at the destination, files cannot get second names from the tree beside.
 #[test]
 fn into_another_file_system_it_is_copied() {
     let top = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// A source that changed since is copied as it is now.
+/// A source that has changed since is copied again.
 #[test]
 fn what_is_of_an_older_source_is_not_taken() {
     let top = tempfile::tempdir().unwrap();

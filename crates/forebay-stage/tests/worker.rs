@@ -1,4 +1,4 @@
-//! The worker as a process: whose rights it has, how it is stopped, killed and taken up.
+//! The worker as a process: its rights, and how it is stopped, killed and taken up.
 
 mod bed;
 
@@ -74,7 +74,7 @@ impl Guard {
         }
     }
 
-    /// A field of /proc/PID/status.
+    /// The fields of /proc/PID/status.
     fn proc_status(&self) -> BTreeMap<String, String> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.worker.pid())).unwrap();
         let pair = |line: &str| {
@@ -94,15 +94,15 @@ fn open_dir(path: &Path, owner: u32) {
     chown(path, Some(owner), Some(owner)).unwrap();
 }
 
-/// A scratch directory that other users can get into.
+/// A scratch directory that other users can enter.
 fn scratch() -> tempfile::TempDir {
     let top = tempfile::tempdir().unwrap();
     std::fs::set_permissions(top.path(), PermissionsExt::from_mode(0o755)).unwrap();
     top
 }
 
-/// A tree of small files and one large one is staged with a worker that is killed again and again;
-/// what was published or synced is not copied again.
+/// A worker that copies small files and a large one is killed again and again; published files and synced
+/// pieces are not copied again.
 #[test]
 fn a_killed_transfer_goes_on_where_it_was() {
     let top = scratch();
@@ -145,15 +145,15 @@ fn a_killed_transfer_goes_on_where_it_was() {
     assert!(!to.exists(), "a tree that is not whole has its name");
     let report = Guard::start(top.path(), &spec, Action::Run, root()).report();
     assert_eq!((report.outcome, report.files), (Outcome::Done, 3001), "{report:#?}");
-    // At most 3/4 were done at the last kill; of those, what was under way by two threads and one
-    // batch is lost.
+    // At most 3/4 were done at the last kill; of those, the work in progress of two threads and one batch
+    // is lost.
     assert!(report.bytes_copied < size / 4 + size / 8 + (160 << 20), "{report:#?} of {size}");
     assert_same(&from, &to);
     assert!(left_over(top.path()).is_empty());
 }
 
-/// The name of a new tree is taken between two runs that are killed: nothing that was whole is copied again, and
-/// nothing that is half has a name.
+/// Another program takes the name of a new tree between two runs that are killed: no whole file is copied again,
+/// and no partial file has a final name.
 #[test]
 fn a_killed_transfer_whose_name_was_taken_copies_nothing_twice() {
     const FILES: u64 = 9000;
@@ -192,7 +192,7 @@ fn a_killed_transfer_whose_name_was_taken_copies_nothing_twice() {
     assert!(left_over(top.path()).is_empty());
 }
 
-/// What a worker may do is what the user may do.
+/// A worker may do exactly what its user may do.
 #[test]
 fn a_worker_has_the_users_rights_and_nothing_else() {
     let top = scratch();
@@ -205,7 +205,7 @@ fn a_worker_has_the_users_rights_and_nothing_else() {
         chown(from.join(name), Some(0), Some(group)).unwrap();
         std::fs::set_permissions(from.join(name), PermissionsExt::from_mode(0o640)).unwrap();
     }
-    // Large enough to be looked at meanwhile.
+    // Large enough that the test can look at the worker meanwhile.
     file(&from.join("slow"), &vec![1; 2 << 20]);
     let mut spec = spec("rights", &from, &dir.join("to"), What::Directory);
     spec.options.rate = 2 << 20;
@@ -213,7 +213,7 @@ fn a_worker_has_the_users_rights_and_nothing_else() {
     let identity = Identity::numeric(4321, 4321, groups);
     let mut guard = Guard::start(top.path(), &spec, Action::Run, identity);
     guard.wait_for("progress", |status| status.progress.is_some());
-    // The C library blocks all signals for the moment in which it starts a thread.
+    // The C library blocks all signals for a moment while it starts a thread.
     let mut seen = guard.proc_status();
     for _ in 0..100 {
         if seen["SigBlk"] == "0000000000000000" {
@@ -248,7 +248,7 @@ fn a_worker_has_the_users_rights_and_nothing_else() {
         .collect();
     assert!(foreign.is_empty(), "{foreign:?}");
     assert_eq!(environment, b"LANG=C.UTF-8\0PATH=/usr/bin:/bin\0");
-    // As where root is squashed: the one that may not be read fails, the others are there.
+    // As on a store where root is squashed: the unreadable file fails, the others are copied.
     assert_eq!((report.failed, report.files), (1, 4), "{report:#?}");
     assert_eq!(report.failures[0].path.0, Path::new("closed"));
     assert_eq!(report.failures[0].reason, Reason::Denied);
@@ -258,7 +258,7 @@ fn a_worker_has_the_users_rights_and_nothing_else() {
     assert!(!dir.join("to/closed").exists());
 }
 
-/// He would have time before the program closes itself.
+/// The user could attack the program in the time before it closes itself.
 #[test]
 fn a_worker_is_closed_to_its_user_from_the_first_moment() {
     let top = scratch();
@@ -294,7 +294,7 @@ fn an_account_that_is_not_there_or_has_expired_is_named() {
     assert!(error.contains("fbstagetest") && error.contains("expired"), "{error}");
 }
 
-/// An account with twenty groups, which is removed whatever happens.
+/// An account with twenty groups, which is removed even if the test fails.
 struct Account {
     uid: u32,
     groups: Vec<String>,
@@ -336,7 +336,7 @@ fn run(tool: &str, args: &[&str]) {
     assert!(output.status.success(), "{tool} {args:?}: {output:?}");
 }
 
-/// A stop leaves nothing half done under its name; cleaning leaves nothing at all.
+/// After a stop no partial file has a final name; after a clean nothing is left at all.
 #[test]
 fn a_cancelled_transfer_leaves_nothing_behind() {
     for existing in [false, true] {
@@ -371,7 +371,7 @@ fn a_cancelled_transfer_leaves_nothing_behind() {
     }
 }
 
-/// Who may not write there is told so, and what helps; not of a file that he does not know.
+/// A user who may not write to the destination gets the reason and a remedy; the error does not name the journal.
 #[test]
 fn a_destination_that_is_not_writable_is_told_with_the_remedy() {
     let top = scratch();

@@ -1,4 +1,4 @@
-//! The worker on its own: what `forebay stage-worker` is in the binary, for trials and tests.
+//! The worker as a program of its own, equal to `forebay stage-worker`, for trials and tests.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Whose rights a worker has: user, group and further groups, looked up before it is started.
+//! The identity of a worker: user, group and further groups, looked up before the worker starts.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use crate::spec::usage;
 /// The kernel's limit for the groups of a process.
 const GROUPS_MAX: usize = 65536;
 
-/// As `getspnam_r` needs for the longest entry.
+/// The buffer that `getspnam_r` needs for the longest entry.
 const SHADOW_MAX: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of an account of this machine, with all its groups.
+    /// The identity of an account of this machine, with all its groups.
     ///
     /// # Errors
     ///
-    /// If there is no such account, or it has expired by the shadow file. What PAM or a directory
-    /// server would say beyond that is not asked.
+    /// If there is no such account, or it has expired by the shadow file. PAM and directory servers are not
+    /// asked for further reasons.
     pub fn of_account(uid: u32) -> Result<Identity> {
         let found = User::with_id(uid).map_err(|e| Error::io(e, format!("uid {uid}")))?;
         let user = found.ok_or_else(|| {
@@ -40,12 +40,12 @@ impl Identity {
         Ok(Identity { uid, gid: user.gid, groups: groups_of(&user)? })
     }
 
-    /// One that is given, where accounts are known elsewhere.
+    /// A given identity, where accounts are known elsewhere.
     pub fn numeric(uid: u32, gid: u32, groups: Vec<u32>) -> Identity {
         Identity { uid, gid, groups }
     }
 
-    /// This process's own.
+    /// The identity of this process.
     pub fn own() -> Identity {
         let groups = rustix::process::getgroups().unwrap_or_default();
         Identity {
@@ -77,7 +77,7 @@ fn groups_of(user: &User) -> Result<Vec<u32>> {
     }
 }
 
-/// Only root may read the shadow file; who has no entry there does not expire.
+/// Refuses an expired account. Only root can read the shadow file; an account without an entry does not expire.
 fn refuse_expired(user: &User) -> Result<()> {
     let days = match expiry_days(&user.name) {
         Some(days) if days >= 0 => days.cast_unsigned(),

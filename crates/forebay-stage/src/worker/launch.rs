@@ -1,10 +1,10 @@
-//! Starting a worker: a fresh program with a user's rights and nothing else of the one who starts it.
+//! Starting a worker: a fresh program with a user's rights and nothing else of the starting process.
 //!
-//! - L1: no capability, no way to get one, unless the user is root.
-//! - L2: no descriptor but its order, its status and an error output.
-//! - L3: it does not end with who started it.
-//! - L4: the user cannot look into it or change it, from the first moment on: what it writes to its status is what
-//!   the program says.
+//! - L1: it has no capability, and no way to get one, unless the user is root.
+//! - L2: it has no descriptor but its order, its status and an error output.
+//! - L3: it does not end with the process that started it.
+//! - L4: the user cannot look into it or change it, from the first moment on: every line in its status is the
+//!   program's own.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,18 +22,18 @@ use super::running::Worker;
 use super::{Line, Order};
 use crate::spec::usage;
 
-/// The highest capability a kernel may know, and some more; it says where its own end.
+/// Above the highest capability of any kernel; the kernel reports where its own end.
 const CAPS_MAX: i32 = 63;
 
-/// The lowest of the ordinary class: the idle class could hold a stage-out up for ever.
+/// The lowest of the ordinary class: the idle class could delay a stage-out for ever.
 const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
 
 const IO_PRIORITY_PROCESS: libc::c_long = 1;
 
-/// Groups of nobody's, the first unless it is the user's.
+/// The groups of nobody; the first is used, unless it is the user's own.
 const NOBODYS: [libc::gid_t; 2] = [65534, 65533];
 
-/// What is run as a worker.
+/// The program that a worker runs.
 #[derive(Debug, Clone)]
 pub struct Program {
     pub path: PathBuf,
@@ -41,29 +41,29 @@ pub struct Program {
 }
 
 impl Program {
-    /// This very program again, whatever has its name now.
+    /// The program of this process, whatever file has its name now.
     pub fn this(args: &[&str]) -> Program {
         Program { path: "/proc/self/exe".into(), args: args.iter().map(Into::into).collect() }
     }
 }
 
-/// What a worker is started with.
+/// The parameters of a worker's start.
 #[derive(Debug)]
 pub struct Launch {
     pub program: Program,
     pub order: Order,
     pub identity: Identity,
-    /// Opened for appending: lines of JSON go there.
+    /// Opened for appending; the worker writes lines of JSON to it.
     pub status: OwnedFd,
-    /// A panic would be told there; None: nowhere.
+    /// A panic is reported there; `None`: nowhere.
     pub errors: Option<OwnedFd>,
-    /// A directory of the cgroup file system that it shall be in.
+    /// The worker's directory in the cgroup file system.
     pub cgroup: Option<PathBuf>,
-    /// Added to the priority of who starts it, 0 to 19.
+    /// Added to the priority of the starting process, 0 to 19.
     pub nice: i32,
 }
 
-/// What the child does before it becomes the worker: system calls only, prepared beforehand, since
+/// The steps of the child before it becomes the worker: system calls only, prepared beforehand, since
 /// other threads of the parent may have held locks when it forked.
 struct Steps {
     identity: Identity,
@@ -74,17 +74,17 @@ struct Steps {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Become {
-    /// Started by root: another user, or root with all its rights.
+    /// Started by root: the worker becomes the user, or stays root with all its rights.
     User,
     Root,
-    /// Started by a user: it stays as it is.
+    /// Started by a user: the worker stays that user.
     Same,
 }
 
 impl Launch {
     /// # Errors
     ///
-    /// If the worker could not be started; then nothing runs. What it finds wrong itself is in its
+    /// If the worker could not be started; then no worker runs. Errors that the worker finds itself are in its
     /// status.
     pub fn start(self) -> Result<Worker> {
         self.order.spec.check()?;
@@ -97,7 +97,7 @@ impl Launch {
         };
         let opened = open_program(&program.path)
             .map_err(|e| Error::io(e, program.path.display().to_string()))?;
-        // Without its share of processors it is only nice.
+        // Without the cgroup the worker only has a low priority.
         let cgroup = cgroup.and_then(|dir| open_cgroup(&dir).ok());
         let input = written(&order).map_err(failed("the order of a transfer"))?;
         let steps = Steps { identity, become_it, cgroup, nice };
@@ -133,7 +133,7 @@ impl Launch {
     }
 }
 
-/// As a descriptor: the user need not be able to reach the program by its path.
+/// Opens the program as a descriptor: the user need not be able to reach it by its path.
 fn open_program(path: &std::path::Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -142,7 +142,7 @@ fn open_cgroup(dir: &std::path::Path) -> io::Result<File> {
     File::options().write(true).open(dir.join("cgroup.procs"))
 }
 
-/// In memory and whole: who starts a worker may die at any time.
+/// The whole order in memory: the starting process may die at any time.
 fn written(order: &Order) -> io::Result<File> {
     let fd = rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);
@@ -158,12 +158,12 @@ impl Steps {
             libc::setsid();
             libc::umask(0o077);
             if let Some(cgroup) = &self.cgroup {
-                // A worker outside its group is still a worker, too.
+                // A worker that cannot join its group still runs.
                 let _ = write_zero(cgroup.as_raw_fd());
             }
             unblock_signals()?;
             check(libc::prctl(libc::PR_SET_PDEATHSIG, 0))?;
-            // A worker that is not nice is still a worker.
+            // A worker whose priority cannot be changed still runs.
             libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
             libc::syscall(
                 libc::SYS_ioprio_set,
@@ -185,11 +185,11 @@ impl Steps {
         }
     }
 
-    /// The kernel's own calls: those of the C library would speak to threads that are not here.
+    /// Changes the user by the kernel's own calls: those of the C library would signal threads that the child lacks.
     ///
-    /// L4: the kernel closes a program to its user whose real and effective groups differ when it begins. The
-    /// worker closes itself, gives up the real one and only then the way to further rights (`shield`): a program
-    /// that may gain none would begin with its real group as the effective one.
+    /// L4: the kernel closes a program to its user if its real and effective groups differ when it begins. The
+    /// worker then closes itself, gives up the real group, and only then gives up gaining rights (`shield`): a
+    /// program that may gain none would begin with its real group as the effective one.
     unsafe fn switch(&self) -> io::Result<()> {
         let Identity { uid, gid, groups } = &self.identity;
         let real = if *gid == NOBODYS[0] { NOBODYS[1] } else { NOBODYS[0] };
@@ -202,7 +202,7 @@ impl Steps {
     }
 }
 
-/// Joins the cgroup: 0 is who writes.
+/// Joins the cgroup: 0 stands for the writing process.
 fn write_zero(fd: RawFd) -> io::Result<()> {
     // SAFETY: one byte of a constant.
     match unsafe { libc::write(fd, b"0".as_ptr().cast(), 1) } {
@@ -220,20 +220,20 @@ fn unblock_signals() -> io::Result<()> {
     }
 }
 
-/// L1: what no program that is run later can have, either.
+/// L1: takes the capabilities away from all programs that the worker may run later, too.
 fn drop_bounding() -> io::Result<()> {
     for capability in 0..=CAPS_MAX {
         // SAFETY: integers only.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
             let error = io::Error::last_os_error();
-            // The kernel's capabilities end here.
+            // The kernel has no capabilities beyond this number.
             return if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) };
         }
     }
     Ok(())
 }
 
-/// The change of user took all but the inheritable ones.
+/// Drops the inheritable capabilities; the change of user has dropped all others.
 fn drop_capabilities() -> io::Result<()> {
     #[repr(C)]
     struct Header {
@@ -259,7 +259,7 @@ fn check_long(result: libc::c_long) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A line of a worker that could not even be started, for its status.
+/// The status line for a worker that could not be started.
 pub fn refusal(error: &Error) -> Line {
     Line::Error { exit_code: error.exit_code(), text: error.to_string() }
 }

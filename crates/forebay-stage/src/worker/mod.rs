@@ -1,8 +1,8 @@
-//! The process around one transfer: an order comes in on its standard input, lines of JSON go out on
-//! its standard output, and it acts with the rights it was started with.
+//! The process around one transfer: it reads its order from standard input, writes lines of JSON to
+//! standard output, and acts with the rights with which it was started.
 //!
-//! SIGTERM stops it in an orderly way, for another run to go on; SIGUSR1 lifts the rate cap; SIGKILL
-//! costs what was not yet published.
+//! SIGTERM stops it in an orderly way, and another run can go on; SIGUSR1 lifts the rate cap; SIGKILL
+//! loses only what was not yet published.
 
 mod identity;
 mod launch;
@@ -28,10 +28,10 @@ pub use launch::{Launch, Program, refusal};
 pub use running::Worker;
 pub use status::{Ending, Status, read as read_status};
 
-/// How often progress is told unless the order says otherwise.
+/// The pause between two lines of progress, unless the order has another.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// An order is a spec and a word.
+/// The longest order: a spec and an action.
 const ORDER_MAX: u64 = 16 << 20;
 
 static CONTROL: Control = Control::new();
@@ -39,13 +39,13 @@ static CONTROL: Control = Control::new();
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Carries the transfer out, or goes on with it.
+    /// Carries out the transfer, or goes on with it.
     Run,
-    /// Removes what it left.
+    /// Removes the transfer's remains.
     Clean,
 }
 
-/// What a worker is told.
+/// The order to a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
@@ -56,20 +56,20 @@ pub struct Order {
     pub every_ms: Option<u64>,
 }
 
-/// What a worker is started for: its transfer, which attempt of it, and what it does.
+/// The work of a worker: its transfer, the attempt, and the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// When its transfer was ordered, seconds since 1970: an id may have been another's before.
+    /// When the transfer was ordered, in seconds since 1970: another transfer may have had the id before.
     pub created: u64,
     pub attempt: u32,
     pub action: Action,
 }
 
-/// One line of what a worker says; the last is a report, `cleaned` or an error.
+/// One line of a worker's status; the last is a report, `cleaned` or an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// The first line, written by who starts workers: what all that follows is about.
+    /// The first line, written by the process that starts workers: the work that the file is about.
     Work(Work),
     Started {
         pid: u32,
@@ -84,8 +84,8 @@ pub enum Line {
     },
 }
 
-/// Carries out the order on standard input; returns the exit code: 0 done, 1 not all of it, 2 an order
-/// that cannot be.
+/// Carries out the order on standard input; returns the exit code: 0 done, 1 not completely, 2 an order
+/// that cannot be carried out.
 pub fn main() -> u8 {
     if let Err(error) = shield() {
         say(&refusal(&Error::io(error, "the rights of a transfer")));
@@ -128,7 +128,7 @@ fn read_order() -> Result<Order> {
 }
 
 impl Line {
-    /// With the end of line.
+    /// The line as text, with its end of line.
     pub fn text(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).expect("numbers and text have a JSON form");
         text.push(b'\n');
@@ -136,17 +136,17 @@ impl Line {
     }
 }
 
-/// One write, so that a line is there as a whole or not at all.
+/// Writes a line by one write, so that it is there as a whole or not at all.
 fn say(line: &Line) {
     let text = line.text();
     // SAFETY: the descriptor stays open as long as the process.
     let mut out = ManuallyDrop::new(unsafe { File::from_raw_fd(1) });
-    // Nobody who listens is no reason to end a transfer.
+    // A closed output is no reason to end the transfer.
     _ = out.write_all(&text);
 }
 
-/// Other processes of the user must not look into this one (L4 of [`launch`]), and it gains no right by any program;
-/// what it makes is closed to others until its mode is set.
+/// Keeps other processes of the user from looking into this one (L4 of [`launch`]), and lets it gain no rights by
+/// running programs. New files are closed to others until their mode is set.
 fn shield() -> std::io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let group = rustix::process::getegid().as_raw();

@@ -1,5 +1,5 @@
-//! A worker that runs, known by its process id and when it began: so it is found again by a daemon
-//! that was restarted, and no other process is taken for it.
+//! A running worker, identified by its process id and start time: a restarted daemon finds it again, and
+//! does not take another process for it.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use rustix::process::{self, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 #[derive(Debug)]
 pub struct Worker {
     pid: u32,
-    /// In clock ticks since the machine began.
+    /// The start time, in clock ticks since the machine booted.
     began: u64,
     fd: OwnedFd,
 }
 
 impl Worker {
-    /// One that this process has just started, and that has not been waited for.
+    /// A child that this process has just started and not waited for.
     pub(super) fn of_child(pid: u32) -> Result<Worker> {
         Worker::open(pid)?.ok_or_else(|| Error::os(libc::ESRCH, format!("process {pid}")))
     }
 
-    /// One that was started before, if it still is that one.
+    /// The worker with this id, if that process still has this start time.
     pub fn find(pid: u32, began: u64) -> Result<Option<Worker>> {
         Ok(Worker::open(pid)?.filter(|worker| worker.began == began))
     }
 
-    /// The descriptor is opened first: what is read of the process is then read of that one.
+    /// Opens the descriptor first: the start time read after that is surely this process's.
     fn open(pid: u32) -> Result<Option<Worker>> {
         let failed = |e: std::io::Error| Error::io(e, format!("process {pid}"));
         let Some(id) = Pid::from_raw(pid.cast_signed()) else { return Ok(None) };
@@ -49,12 +49,12 @@ impl Worker {
         self.pid
     }
 
-    /// To be written down beside the id.
+    /// The start time, to be stored beside the id.
     pub fn began(&self) -> u64 {
         self.began
     }
 
-    /// Asks it to stop in order.
+    /// Asks the worker to stop in an orderly way.
     pub fn stop(&self) -> Result<()> {
         self.signal(Signal::TERM)
     }
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Whether it has ended, after at most so long.
+    /// Whether the worker has ended, within at most `patience`.
     pub fn ended(&self, patience: Duration) -> Result<bool> {
         let failed = |e: Errno| Error::io(e.into(), format!("process {}", self.pid));
         let patience = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -89,7 +89,7 @@ impl Worker {
         Ok(ended)
     }
 
-    /// Whoever's child it is waits for it; if it is another's, this does nothing.
+    /// Reaps the worker if it is a child of this process; otherwise this does nothing.
     fn bury(&self) {
         use std::os::fd::AsFd;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -97,7 +97,7 @@ impl Worker {
     }
 }
 
-/// The 22nd field; the second, a name in parentheses, may hold anything.
+/// The 22nd field; the second, a name in parentheses, may contain any characters.
 fn began(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()

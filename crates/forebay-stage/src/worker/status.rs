@@ -1,4 +1,4 @@
-//! Reading what a worker has said so far, from the file that it says it to.
+//! Reading a worker's status so far, from its file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,16 +7,16 @@ use super::{Line, Work};
 use crate::progress::Progress;
 use crate::report::Report;
 
-/// The end of the file that is looked at: a report with all its lists fits.
+/// The part of the file that is read from its end: a report with all its lists fits.
 const TAIL: u64 = 16 << 20;
 
-/// The first line, which says what the file is about, is shorter.
+/// The first line, which names the work, is shorter.
 const HEAD: u64 = 256;
 
-/// The last that is known.
+/// The last known state.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
-    /// What the file is about.
+    /// The work that the file is about.
     pub work: Option<Work>,
     pub progress: Option<Progress>,
     pub ending: Option<Ending>,
@@ -26,13 +26,13 @@ pub struct Status {
 pub enum Ending {
     Report(Box<Report>),
     Cleaned,
-    /// It could not begin: exit code and why.
+    /// The worker could not begin: exit code and reason.
     Error(u8, String),
 }
 
-/// What a status file says of the worker that wrote to it last.
+/// Reads the status of the last worker that wrote to the file.
 ///
-/// A line that is being written, or was torn by a loss of power, is passed over.
+/// A line that is being written, or was torn by a loss of power, is ignored.
 pub fn read(file: &mut File) -> io::Result<Status> {
     let work = work_of(file)?;
     let len = file.seek(SeekFrom::End(0))?;

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: trees from a seed, pictures of trees, specs.
+//! Helpers that the tests of this crate share: trees from a seed, pictures of trees, specs.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub fn run(spec: &Spec) -> Report {
     forebay_stage::run(spec, &Control::default(), Duration::from_millis(20), |_| ()).unwrap()
 }
 
-/// Runs a transfer of which nothing may fail.
+/// Runs a transfer in which nothing may fail.
 pub fn done(spec: &Spec) -> Report {
     let report = run(spec);
     assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
@@ -60,7 +60,7 @@ pub fn done(spec: &Spec) -> Report {
     report
 }
 
-/// Odd on purpose: not UTF-8, line breaks, quotes, long.
+/// A name that is odd on purpose: not UTF-8, line breaks, quotes, long.
 pub fn odd_name(rng: &mut Rng, number: usize) -> OsString {
     let mut name = match rng.below(6) {
         0 => b"plain".to_vec(),
@@ -74,7 +74,7 @@ pub fn odd_name(rng: &mut Rng, number: usize) -> OsString {
     OsString::from_vec(name)
 }
 
-/// Makes a tree of everything a file system has.
+/// Makes a tree with files of every type.
 pub fn grow(top: &Path, seed: u64, files: usize) {
     let mut rng = Rng::new(seed);
     std::fs::create_dir_all(top).unwrap();
@@ -108,7 +108,7 @@ pub fn grow(top: &Path, seed: u64, files: usize) {
     for path in plain.iter().chain(&dirs) {
         dress(path, &mut rng);
     }
-    // Whatever was made in a directory changed its times.
+    // Files that were made in a directory have changed its times.
     for path in dirs.iter().rev() {
         date(path, &mut rng);
     }
@@ -143,7 +143,7 @@ fn dress(path: &Path, rng: &mut Rng) {
     date(path, rng);
 }
 
-/// An entry for user 1234 beside the three every file has.
+/// An access list with an entry for user 1234 beside the three that every file has.
 fn acl(bits: u16) -> Vec<u8> {
     let none = u32::MAX;
     let entries = [(1u16, 6u16, none), (2, bits, 1234), (4, 4, none), (16, 7, none), (32, 0, none)];
@@ -165,7 +165,7 @@ pub fn date(path: &Path, rng: &mut Rng) {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
-/// All that can be seen of a file without knowing where it is.
+/// Everything that is visible of a file, except its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     mode: u32,
@@ -179,7 +179,7 @@ pub struct Seen {
     pub first: PathBuf,
 }
 
-/// A tree as a map from paths to what is there.
+/// A tree as a map from paths to their files.
 pub fn picture(top: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut found = BTreeMap::new();
     look(top, Path::new(""), &mut found);
@@ -249,7 +249,7 @@ fn brief(seen: &Seen) -> Seen {
     Seen { content: seen.content.iter().copied().take(40).collect(), ..seen.clone() }
 }
 
-/// Names in a tree that a transfer forgot.
+/// Names of temporary files that a transfer has left in a tree.
 pub fn left_over(top: &Path) -> Vec<PathBuf> {
     let all = picture(top).into_keys();
     let is = |name: &OsStr| name.as_bytes().starts_with(b".forebay-stage-");
