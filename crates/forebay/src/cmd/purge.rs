@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Files whose bytes will be lost that are named one by one before the question.
+/// How many of the files that will lose bytes are named one by one before the question.
 const NAMED_MAX: usize = 20;
 
 pub fn run(args: &Args) -> Result<u8> {

@@ -179,7 +179,7 @@ impl Members {
             }
             Some(Asked::Leaves(id)) => {
                 let job = match unmount(&client, *id) {
-                    // A new daemon has taken its place; that one is asked the next time.
+                    // Another daemon has taken its place, and is asked the next time.
                     Err(error) if error.kind() != Kind::Unreachable => {
                         self.asked.remove(tier);
                         return Err(error);
