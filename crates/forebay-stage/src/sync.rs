@@ -129,7 +129,7 @@ pub fn watch_mappings(fd: &OwnedFd) -> rustix::io::Result<()> {
         0 => Ok(()),
         _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
             Some(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => Err(errno),
-            _ => Ok(()), // There are no such pages.
+            _ => Ok(()), // This file system sends no pages.
         },
     }
 }

@@ -150,7 +150,7 @@ struct Copy {
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_max: Option<u64>,
 
-    /// Copy with so many threads, 1 to 256.
+    /// Copy with this number of threads, 1 to 256.
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=THREADS))]
     threads: Option<u32>,
 

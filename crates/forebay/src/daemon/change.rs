@@ -86,7 +86,7 @@ impl Daemon {
         let mut waits = Vec::new();
         let now = self.engine.ops.status();
         if now.attachment != Attachment::Attached {
-            return waits; // What is kept dirty waits for that.
+            return waits; // Bytes that a detached tier keeps wait for its attach.
         }
         let dirty = || {
             let files = counted(now.dirty_files, "file");

@@ -133,7 +133,7 @@ impl Jobs {
     {
         let jobs = self.clone();
         let run = move || {
-            forebay_engine::run_anywhere(); // A request for it may have come from a bound thread.
+            forebay_engine::run_anywhere(); // The requesting thread may be bound to processors.
             let outcome = work(id, &progress);
             jobs.end(id, outcome);
         };
