@@ -15,5 +15,5 @@ pub use abi::{BATCH_FORGET, FORGET, INTERRUPT, NOTIFY_REPLY, OPEN, OUT_HEADER_LE
 pub use answer::{Carrier, out_header};
 pub use decode::{Head, Request};
 pub use init::{Agreed, Granted, Wishes, agree};
-pub use notify::{inval_inode, retrieve};
+pub use notify::{inval_inode, retrieve, store};
 pub use serve::{forget, interrupt, serve};

@@ -80,6 +80,9 @@ pub trait Notify: Send + Sync {
     /// Drops the same, and the pages of `len` bytes from `offset` on; all from there on if `len` is 0. Not to be
     /// called under a lock: the kernel waits for reads of such pages that are under way.
     fn pages(&self, id: u64, offset: u64, len: u64);
+    /// Has the kernel know that a file has grown to `end`, with `last` as its last byte. Not to be called under a lock
+    /// either.
+    fn end(&self, id: u64, end: u64, last: u8);
 }
 
 /// A file as the kernel is told of it.

@@ -81,6 +81,7 @@ pub const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
 /// Notifications. RETRIEVE asks for pages of a file, and is answered by a NOTIFY_REPLY request.
 pub const NOTIFY_INVAL_INODE: u32 = 2;
+pub const NOTIFY_STORE: u32 = 4;
 pub const NOTIFY_RETRIEVE: u32 = 5;
 
 /// The flags of INIT, which say what the kernel and the daemon can do.

@@ -12,6 +12,14 @@ pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
     notification(abi::NOTIFY_INVAL_INODE, &words)
 }
 
+/// Puts `bytes` into the kernel's pages of a regular file, from `offset` on. The kernel takes the file to reach at
+/// least to their end from then on.
+pub fn store(node: u64, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let words = Words::new().u64(node).u64(offset).u32(bytes.len() as u32).u32(0);
+    let len = words.bytes().len() + bytes.len();
+    [&header(len, abi::NOTIFY_STORE as i32, 0)[..], words.bytes(), bytes].concat()
+}
+
 /// Asks for zero bytes of a regular file. The kernel answers with a NOTIFY_REPLY of the number `unique`.
 pub fn retrieve(node: u64, unique: u64) -> Vec<u8> {
     notification(abi::NOTIFY_RETRIEVE, &Words::new().u64(unique).u64(node).u64(0).u32(0).u32(0))
@@ -28,7 +36,7 @@ mod tests {
 
     #[test]
     fn they_are_as_long_as_they_say() {
-        for message in [inval_inode(7, -1, 0), retrieve(7, 1 << 62)] {
+        for message in [inval_inode(7, -1, 0), retrieve(7, 1 << 62), store(7, 5, b"x")] {
             assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
             assert_eq!(message[8..16], [0; 8], "not the answer to a request");
         }

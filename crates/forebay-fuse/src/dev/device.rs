@@ -99,6 +99,10 @@ impl Notify for Device {
     fn pages(&self, id: u64, offset: u64, len: u64) {
         self.tell(&codec::inval_inode(id, offset as i64, len as i64));
     }
+
+    fn end(&self, id: u64, end: u64, last: u8) {
+        self.tell(&codec::store(id, end - 1, &[last]));
+    }
 }
 
 impl Registrar for Device {

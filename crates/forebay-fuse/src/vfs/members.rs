@@ -682,6 +682,18 @@ impl Vfs {
         places.entry(key).or_insert_with(place).clone()
     }
 
+    /// Has the kernel know where a file ends that has grown for another member. The kernel has its own end of the file,
+    /// and fills a page that it writes with zeros behind that (`iomap_writeback_handle_eof`, Linux 6.16), also over
+    /// bytes that it has just read there. It would write these zeros once it has heard of the new end.
+    pub(super) fn tell_end(&self, key: FileKey, end: u64, last: u8) {
+        let Some(notify) = self.notify.get() else { return };
+        let id = self.nodes.id_of(key);
+        let passed = self.open.lock().get(&key).is_some_and(|node| !node.past.is_empty());
+        if end > 0 && self.nodes.key(id) == Some(key) && !passed {
+            notify.end(id, end, last);
+        }
+    }
+
     /// Has the kernel drop its pages of `len` bytes from `offset` on, or all from there on if `len` is 0, and the
     /// attributes: the file has changed.
     pub(super) fn tell_pages(&self, key: FileKey, offset: u64, len: u64) {

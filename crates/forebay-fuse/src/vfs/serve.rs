@@ -77,7 +77,9 @@ impl Guest {
         let end = offset.saturating_add(data.len() as u64);
         let io = &vfs.engine.io;
         let write = || io.write_in(&Admission::default(), &self.file, offset, data).map(|()| end);
-        vfs.over_pages(self.file.key, (offset, data.len() as u64), write)?;
+        let grows = end > vfs.engine.verbs.facts(&self.file).size;
+        let last = data.last().copied().filter(|_| grows);
+        vfs.over_pages(self.file.key, (offset, data.len() as u64), last, write)?;
         self.strip(vfs);
         if sync { self.sync(vfs) } else { Ok(()) }
     }
@@ -86,7 +88,7 @@ impl Guest {
     pub fn overwrite(&self, vfs: &Vfs, offset: u64, data: &[u8]) -> Result<()> {
         self.may_write()?;
         let write = || vfs.engine.io.overwrite_in(&Admission::default(), &self.file, offset, data);
-        vfs.over_pages(self.file.key, (offset, data.len() as u64), write)?;
+        vfs.over_pages(self.file.key, (offset, data.len() as u64), None, write)?;
         self.strip(vfs);
         Ok(())
     }
@@ -135,7 +137,7 @@ impl Guest {
         match offset.saturating_add(len).saturating_sub(first) {
             0 => allocate()?,
             // A zeroing ends where the file does.
-            changed => vfs.over_pages(self.file.key, (first, changed), || {
+            changed => vfs.over_pages(self.file.key, (first, changed), None, || {
                 let end = first.saturating_add(changed);
                 allocate().map(|()| end.min(vfs.engine.verbs.facts(&self.file).size))
             })?,
@@ -164,11 +166,13 @@ impl Vfs {
     /// Changes `len` bytes of a file from `offset` on, for another member. Pages that were changed through a mapping
     /// here are written first, and not over this change.
     ///
-    /// `change` returns where it ended: bytes behind that are not changed.
+    /// `change` returns where it ended: bytes behind that are not changed. If it makes the file longer, `last` is the
+    /// file's last byte then.
     pub(super) fn over_pages(
         &self,
         key: FileKey,
         (offset, len): (u64, u64),
+        last: Option<u8>,
         change: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
         self.tell_pages(key, offset, len);
@@ -176,7 +180,10 @@ impl Vfs {
         requester::check()?;
         let changing = self.members.laundry.change(key, (offset, len))?;
         // A failed change may have changed a part, of which the kernel may have older bytes all the same.
-        let made = change().map(|end| changing.made((offset, end.saturating_sub(offset))));
+        let made = change().map(|end| (changing.made((offset, end.saturating_sub(offset))), end));
+        if let (Ok((_, end)), Some(last)) = (&made, last) {
+            self.tell_end(key, *end, last);
+        }
         self.tell_pages(key, offset, len);
         made.map(drop)
     }
@@ -196,7 +203,7 @@ impl Vfs {
         resize: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let behind = (size, PAGES_END.saturating_sub(size));
-        self.over_pages(key, behind, || resize().map(|()| PAGES_END))
+        self.over_pages(key, behind, None, || resize().map(|()| PAGES_END))
     }
 
     /// Writes at the end of a file, wherever that is by then, and returns where the write ended.
@@ -231,6 +238,9 @@ impl Vfs {
         let made = changing.made((start, data.len() as u64));
         drop(past);
         drop(one);
+        if let Some(last) = data.last() {
+            self.tell_end(file.key, end, *last);
+        }
         self.tell_pages(file.key, start, 0);
         drop(made);
         Ok(end)

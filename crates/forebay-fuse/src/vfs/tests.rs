@@ -349,6 +349,8 @@ struct Kernel {
 impl Notify for Kernel {
     fn attributes(&self, _: u64) {}
 
+    fn end(&self, _: u64, _: u64, _: u8) {}
+
     fn pages(&self, _: u64, offset: u64, len: u64) {
         if let Some(drops) = &mut *lock(&self.drops_pages) {
             drops(offset, len);
