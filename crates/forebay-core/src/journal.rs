@@ -1,10 +1,10 @@
-//! The journal of names: the changes of names on the backing store that it may still forget, in
-//! order.
+//! The journal of names: the changes of names on the backing store that a loss of power may still
+//! undo, in order.
 //!
-//! A store that loses power forgets the last of its names, all those from some moment on; the fast
-//! tier that loses power forgets the last of its log. What is left of the journal says what has to
-//! be done again ([`settle`]). A change is retired once a sync of the store that began after it was
-//! answered covers it.
+//! A store that loses power forgets all changes of names from some moment on; a fast tier that loses
+//! power forgets the end of its log. The rest of the journal tells which changes have to be made
+//! again ([`settle`]). A change is retired once it is covered by a sync of the store that began
+//! after the store had answered the change.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -19,24 +19,24 @@ use crate::paths::{Placed, Way};
 mod past;
 pub mod settle;
 
-/// With so many open changes the store is synced.
+/// The number of open changes at which the names on the store are synced.
 pub const OPEN_MAX: usize = 8192;
 
-/// With so many who makes another waits for that sync.
+/// The number of open changes at which a thread that makes one more syncs the names itself.
 pub const OPEN_LIMIT: usize = 8 * OPEN_MAX;
 
-/// What a rename moves.
+/// The kind of object that a rename moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moved {
     File,
-    /// With every name below it.
+    /// A directory, with every name below it.
     Dir,
 }
 
-/// A change of names on the backing store. It says what its names meant before.
+/// A change of names on the backing store, with the files that its names meant before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameOp {
-    /// A file of whatever kind was made: nothing had the name.
+    /// A file of any kind was made under a free name.
     Create {
         #[serde(with = "raw")]
         path: PathBuf,
@@ -74,10 +74,10 @@ pub enum NameOp {
     },
 }
 
-/// How far a change has come.
+/// The progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {
-    /// The store may have been asked.
+    /// The store may have been asked for the change; its result is not on record.
     Announced,
     Done,
 }
@@ -88,29 +88,29 @@ pub struct Step {
     pub n: u64,
     pub op: NameOp,
     pub told: Told,
-    /// A moment of the store's clock when it had been made, if one is known.
+    /// A time on the store's clock at which the change had been made, if known.
     pub at: Option<Timestamp>,
 }
 
-/// What the log says of the journal.
+/// A record of the log about the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameRecord {
     Step(Step),
     Done {
         n: u64,
         at: Option<Timestamp>,
-        /// Where directories are since.
+        /// The new places of directories.
         places: Vec<Placed>,
     },
-    /// It did not happen.
+    /// The change was not made.
     Failed {
         n: u64,
     },
-    /// The store has synced these.
+    /// These changes are durable on the store.
     Retired {
         ns: Vec<u64>,
     },
-    /// All that are open, at the beginning of a file of the log.
+    /// All open changes, at the beginning of a file of the log.
     All(Vec<Step>),
 }
 
@@ -132,7 +132,7 @@ impl NameOp {
         }
     }
 
-    /// Every file that it names.
+    /// Returns the keys of all files in the change.
     pub fn keys(&self) -> impl Iterator<Item = FileKey> {
         let other = match self {
             NameOp::Rename { over, .. } => *over,
@@ -142,7 +142,7 @@ impl NameOp {
         std::iter::once(self.key()).chain(other)
     }
 
-    /// Every name that it speaks of.
+    /// Returns all names in the change.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let (one, two) = match self {
             NameOp::Create { path, .. } | NameOp::Unlink { path, .. } => (path, None),
@@ -153,7 +153,7 @@ impl NameOp {
         std::iter::once(one).chain(two).map(PathBuf::as_path)
     }
 
-    /// How directories change their places with it.
+    /// Returns how the change moves directories, if it moves any.
     pub fn way(&self) -> Option<Way<'_>> {
         match self {
             NameOp::Rename { from, to, moved: Moved::Dir, .. } => Some(Way::To { from, to }),
@@ -164,7 +164,7 @@ impl NameOp {
         }
     }
 
-    /// What its names meant before.
+    /// Returns the names with their files before the change.
     fn presumes(&self) -> Vec<(&Path, Option<FileKey>)> {
         match self {
             NameOp::Create { path, .. } => vec![(path, None)],
@@ -177,7 +177,7 @@ impl NameOp {
         }
     }
 
-    /// What its names mean since.
+    /// Returns the names with their files after the change.
     fn gives(&self) -> Vec<(&Path, Option<FileKey>)> {
         match self {
             NameOp::Create { path, key } | NameOp::Link { to: path, key, .. } => {
@@ -191,7 +191,7 @@ impl NameOp {
         }
     }
 
-    /// A file has another key by now.
+    /// Replaces the key of a file.
     pub fn rekey(&mut self, old: FileKey, new: FileKey) {
         let (one, other) = match self {
             NameOp::Create { key, .. } | NameOp::Link { key, .. } | NameOp::Unlink { key, .. } => {
@@ -225,7 +225,7 @@ impl Display for NameOp {
 }
 
 impl Journal {
-    /// Takes in what the log says.
+    /// Applies a record of the log.
     pub fn apply(&mut self, record: NameRecord) {
         match record {
             NameRecord::Step(step) => self.insert(step),
@@ -248,7 +248,7 @@ impl Journal {
         self.open.insert(step.n, step);
     }
 
-    /// The next change, to be applied.
+    /// Returns the next step of the journal, which the caller applies.
     pub fn step(&self, op: NameOp, told: Told, at: Option<Timestamp>) -> Step {
         Step { n: self.next, op, told, at }
     }
@@ -265,7 +265,7 @@ impl Journal {
         self.open.values().cloned().collect()
     }
 
-    /// The changes of these files that a sync of them which begins now covers.
+    /// Returns the changes that a sync of these files covers if it begins now.
     pub fn of(&self, keys: &HashSet<FileKey>) -> Vec<u64> {
         let is_of = |op: &NameOp| match op {
             NameOp::Exchange { key, with, .. } => keys.contains(key) || keys.contains(with),
@@ -274,8 +274,8 @@ impl Journal {
         self.done().filter(|step| is_of(&step.op)).map(|step| step.n).collect()
     }
 
-    /// All that a sync of the names which begins now covers, by the directories that they are in now: a change is
-    /// durable when all of its directories are.
+    /// Returns the changes that a sync of the names covers if it begins now, by the directories in which the names
+    /// are now. A change is durable when all of its directories are.
     pub fn by_dir(&self) -> BTreeMap<PathBuf, Vec<u64>> {
         let mut dirs: BTreeMap<PathBuf, Vec<u64>> = BTreeMap::new();
         for step in self.done() {
@@ -300,7 +300,7 @@ impl Journal {
     }
 }
 
-/// `path` with its beginning `from` replaced by `to`.
+/// Returns `path` with its beginning `from` replaced by `to`.
 pub fn rebased(path: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     let rest = path.strip_prefix(from).ok()?;
     Some(if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) })
@@ -344,7 +344,7 @@ mod tests {
         NameOp::Create { path: path.into(), key: key(ino) }
     }
 
-    /// A sync covers what was answered before it began.
+    /// A sync covers the changes that were answered before it began.
     // S-3
     #[test]
     fn a_change_is_retired_by_a_sync_that_began_after_it() {

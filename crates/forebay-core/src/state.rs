@@ -304,7 +304,7 @@ impl FileState {
         self.tracked().is_none()
     }
 
-    /// The recorded ranges, whoever writes.
+    /// The recorded ranges, also while a program writes past the daemon.
     fn ranges(&self) -> &Ranges {
         match &self.bytes {
             Bytes::Tracked(ranges) => ranges,

@@ -1,4 +1,4 @@
-//! What the journal knows of names: each is in a directory, wherever that is, and means a file.
+//! The names that the journal knows. A name is in a directory, wherever that directory is, and means a file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use forebay_backing::{FileKey, Timestamp};
 
 use crate::journal::{NameOp, Step, Told};
 
-/// A file or a directory, whatever its names are.
+/// The number of a file or directory, whatever its names are.
 pub type Node = usize;
 
 pub const ROOT: Node = 0;
@@ -16,7 +16,7 @@ pub const ROOT: Node = 0;
 /// A name in a directory.
 pub type Entry = (Node, OsString);
 
-/// What names mean at one moment.
+/// The names and their files at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct World {
     names: BTreeMap<Entry, Node>,
@@ -59,12 +59,12 @@ impl World {
         }
     }
 
-    /// `None` if its directory has no place.
+    /// Returns the path of a name; `None` if its directory has no place.
     pub fn path(&self, entry: &Entry) -> Option<PathBuf> {
         let (mut names, mut dir) = (vec![&entry.1], entry.0);
         while dir != ROOT {
             let (above, name) = self.at(dir).next()?;
-            // What others do may look to us as if a directory were in itself.
+            // Renames by other programs during the look may show a directory inside itself.
             if names.len() > self.names.len() {
                 return None;
             }
@@ -75,26 +75,26 @@ impl World {
     }
 }
 
-/// All that the changes of a journal tell.
+/// The history of the names that the changes of a journal tell.
 #[derive(Debug)]
 pub struct Past {
-    /// Of each node; none of a directory of which no change speaks.
+    /// The key of each node; `None` for a directory that is known only from the paths of names below it.
     keys: Vec<Option<FileKey>>,
     nodes: HashMap<FileKey, Node>,
-    /// Everything that each name ever meant.
+    /// Every name with every file that it ever meant.
     pub ever: BTreeSet<(Entry, Node)>,
-    /// The same in order.
+    /// The same pairs in the order of the changes.
     pub told: Vec<(Entry, Node)>,
-    /// What the names mean in the end.
+    /// The names and their files in the end.
     pub last: World,
     pub created: Vec<Node>,
     pub linked: BTreeSet<Node>,
-    /// When each file's names were changed last, if that is known.
+    /// The time of the last change of each file's names, if known.
     at: HashMap<Node, Option<Timestamp>>,
 }
 
 impl Past {
-    /// What is still announced has not been made.
+    /// Returns the history that these steps tell. A step that is still announced counts as not made.
     pub fn of(steps: &[Step]) -> Past {
         let mut past = Past {
             keys: vec![None],
@@ -123,7 +123,7 @@ impl Past {
         self.nodes.get(&key).copied()
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
@@ -132,13 +132,13 @@ impl Past {
         self.at.get(&node).copied().flatten()
     }
 
-    /// Every name that was known in a directory.
+    /// Returns every name that was ever known in a directory.
     pub fn below(&self, dir: Node) -> impl Iterator<Item = &Entry> {
         let names = self.ever.range(((dir, OsString::new()), 0)..).map(|(entry, _)| entry);
         names.take_while(move |entry| entry.0 == dir)
     }
 
-    /// Whether a name in it was ever known.
+    /// Whether the node is known as a directory: a name in it was known.
     pub fn is_dir(&self, node: Node) -> bool {
         self.below(node).next().is_some()
     }
@@ -166,7 +166,7 @@ impl Past {
         self.at.extend(op.keys().map(|key| (self.nodes[&key], step.at)));
     }
 
-    /// A name means that. A directory has one at most.
+    /// Gives a name its last file. A directory has at most one name, and loses its old one.
     fn believe(&mut self, path: &Path, key: Option<FileKey>) {
         let entry = self.entry(path);
         let node = key.map(|key| self.meet(&entry, key));
@@ -177,9 +177,9 @@ impl Past {
         self.last.set(&entry, node);
     }
 
-    /// The file with this key, that this name has, or may have had. A directory of which only names below are
-    /// known is one that it gets its key from, and so is one that has another key by now: recovery has made it
-    /// anew.
+    /// Returns the node of a key that the name has, or may have had. An unknown key goes to the directory that has
+    /// the name, if there is one: only names below that directory were known, or recovery has made it anew under
+    /// another key.
     fn meet(&mut self, entry: &Entry, key: FileKey) -> Node {
         let dir = self.last.get(entry).filter(|node| self.is_dir(*node));
         let node = self.nodes.get(&key).copied().or(dir).unwrap_or(self.keys.len());
@@ -204,7 +204,7 @@ impl Past {
         (dir, path.file_name().unwrap_or_default().to_owned())
     }
 
-    /// A name has meant that.
+    /// Notes that a name has meant a file.
     fn tell(&mut self, entry: &Entry, node: Node) {
         self.told.push((entry.clone(), node));
         self.ever.insert((entry.clone(), node));

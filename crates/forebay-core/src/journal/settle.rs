@@ -1,11 +1,11 @@
-//! What has to be done to the backing store so that its names are those of the journal. Pure: the
-//! caller has looked what the names mean now, and does what comes out.
+//! Plans the changes that give the backing store the names of the journal. Pure: the caller looks up
+//! the present names ([`look`]) and carries out the [`Plan`].
 //!
-//! The journal says what its names mean in the end, and every name that each of its files ever had. A file
-//! that is where it once was is brought from there to the names that it has in the end. One that is
-//! elsewhere, or was changed after all that the journal knows of it, has gone on, and keeps its names. So
-//! does what somebody else has made. A file that the store has forgotten is made anew if its bytes are
-//! here.
+//! The journal tells which file each name means in the end, and every name that each of its files ever had. A
+//! file that is found at one of its old names is moved to its last names. A file that is found elsewhere, or
+//! was changed after all that the journal knows of it, has gone on: the plan leaves its names alone, and also
+//! the names of files that other programs have made. A file that the store has forgotten is made anew if its
+//! bytes are in the tier.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::convert::Infallible;
@@ -16,21 +16,21 @@ use forebay_backing::{FileKey, Timestamp};
 use crate::journal::past::{Entry, Node, Past, ROOT, World};
 use crate::journal::{Moved, NameOp, Step, Told};
 
-/// What the names begin with that files have on their way to their own.
+/// The prefix of the temporary names that files have until they get their own.
 pub const ANEW: &str = ".forebay-anew-";
 
-/// What a name means on the store.
+/// The object that a name means on the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Nothing,
     File {
         key: FileKey,
-        /// When its bytes were changed last, or later.
+        /// The time of the last change of its bytes: the mtime, but not after the ctime.
         changed: Timestamp,
-        /// When anything of it was.
+        /// The time of the last change of anything in the file.
         ctime: Timestamp,
     },
-    /// The store does not say.
+    /// The store refuses to tell.
     Hidden,
 }
 
@@ -45,44 +45,45 @@ impl Found {
 
 pub type Look = BTreeMap<PathBuf, Found>;
 
-/// What recovery knows besides.
+/// The knowledge of recovery beside the journal.
 pub struct Known {
-    /// Files whose bytes are here, each with a name that is free on the store, without its
-    /// directory, under which it is made before it gets its own.
+    /// Files whose bytes are in the tier, each with a temporary name, without its directory, that is
+    /// free on the store: the file is made under it before it gets its own name.
     pub worth: BTreeMap<FileKey, String>,
-    /// A moment of the store's clock after the last change that is known. What was changed later was
-    /// changed by somebody else.
+    /// A time on the store's clock, not before the last known change. A file that was changed later has
+    /// gone on.
     pub end: Option<Timestamp>,
 }
 
-/// What is to be done.
+/// The changes to make on the store, and their result.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// To be on record before: the changes that were made, and where files are on their way.
+    /// The journal to record before `todo`, and before `home`: the changes that were made, and one for each
+    /// file that recovery moves, with its temporary name.
     pub steps: Vec<Step>,
-    /// To be done, in order.
+    /// The changes to make first, in order.
     pub todo: Vec<NameOp>,
-    /// Files to be made anew after that, empty: under these names, for these files.
+    /// The temporary names of empty files to make after `todo`, and the keys of the files that they replace.
     pub anew: Vec<(PathBuf, FileKey)>,
-    /// To be done after that, in order.
+    /// The changes to make after that, in order.
     pub home: Vec<NameOp>,
-    /// Names that files are to have and cannot: something else is there.
+    /// Last names that files cannot get, because something else has them.
     pub blocked: BTreeSet<(FileKey, PathBuf)>,
-    /// The names of the journal's files: those that they have, or are to have if they have none, or none but
-    /// such as something else has a claim to.
+    /// The names of the journal's files: the names that a file has on the store, or its last names in the journal,
+    /// if it is not on the store, or has none of its last names and one of these is blocked.
     pub wanted: BTreeMap<FileKey, Vec<PathBuf>>,
-    /// All names that the journal speaks of.
+    /// All names in the journal.
     pub names: BTreeSet<PathBuf>,
 }
 
-/// What the store shows of the journal's names.
+/// The journal's names as they are on the store.
 #[derive(Default)]
 struct Seen {
     world: World,
-    /// When the bytes were changed last, and when anything was.
+    /// The times of the last change of a file's bytes, and of the last change of anything in it.
     times: BTreeMap<Node, (Timestamp, Timestamp)>,
     hidden: Vec<Entry>,
-    /// What the journal does not know has numbers after those that it knows.
+    /// The number of objects that the journal does not know. Their nodes are numbered after the journal's.
     strangers: usize,
 }
 
@@ -108,7 +109,8 @@ impl Seen {
         Ok(seen)
     }
 
-    /// A directory of which the journal has no key is whatever is there.
+    /// Returns the node of a key that was found at a name. If the journal has a directory there without a key, the
+    /// found object is that directory.
     fn node(&mut self, past: &Past, key: FileKey, entry: &Entry) -> Node {
         let nameless = past.last.get(entry).filter(|node| past.key(*node).is_none());
         past.node(key).or(nameless).unwrap_or_else(|| {
@@ -117,7 +119,7 @@ impl Seen {
         })
     }
 
-    /// What is at the place of a directory that the store has forgotten is that directory.
+    /// Takes an unknown object at the place of a directory that the store has forgotten for that directory.
     fn stand_in(&mut self, past: &Past) -> Option<Node> {
         let is_other = |entry| self.world.get(entry).is_some_and(|node| node >= past.len());
         let forgotten = |node| past.is_dir(node) && !self.world.has(node);
@@ -127,7 +129,7 @@ impl Seen {
         Some(dir)
     }
 
-    /// Whether a file has other names since than the journal knows.
+    /// Whether a found file is unknown to the journal, or was changed after all that the journal knows of it.
     fn has_gone_on(&self, past: &Past, known: &Known, node: Node) -> bool {
         let Some((changed, ctime)) = self.times.get(&node).copied() else { return false };
         let is_later = |ctime, at: Option<Timestamp>| at.is_some_and(|at| ctime > at);
@@ -140,8 +142,8 @@ impl Seen {
     }
 }
 
-/// What the names are to mean: what the journal says, but that what is there and is not of it, or has gone
-/// on, stays, and so does what has no name then that it could have.
+/// Returns the names as they are to be: those of the journal, except that a file keeps its present names if the
+/// journal does not know it, if it has gone on, or if it could get none of its last names.
 fn goal(past: &Past, known: &Known, seen: &Seen) -> World {
     let mut goal = past.last.clone();
     let there: BTreeSet<Node> = seen.world.names().map(|(_, node)| node).collect();
@@ -163,21 +165,21 @@ fn goal(past: &Past, known: &Known, seen: &Seen) -> World {
     }
 }
 
-/// What the names are to mean, and what they mean by now.
+/// The names as they are to be (`goal`), and as they are after the changes planned so far (`now`).
 struct Settling<'a> {
     past: &'a Past,
     known: &'a Known,
     goal: World,
     now: World,
-    /// Names to which something is being brought.
+    /// Names to which a file is being brought.
     busy: BTreeSet<Entry>,
     todo: Vec<NameOp>,
-    /// Where files are on their way.
+    /// The temporary names of files.
     asides: BTreeMap<FileKey, Entry>,
 }
 
 impl Settling<'_> {
-    /// Brings what is there to its names, the last ones first.
+    /// Brings the files on the store to their names, the last names of the journal first.
     fn bring_all(&mut self) {
         let mut done = usize::MAX;
         while done != self.todo.len() {
@@ -205,8 +207,8 @@ impl Settling<'_> {
         self.busy.remove(to);
     }
 
-    /// The name from which a file can come to another: one that it is not to have, if there is one. A directory
-    /// cannot go into itself.
+    /// Returns the name from which a file can be brought to `to`: a name that the file is to lose, if there is one.
+    /// A directory cannot be moved into itself.
     fn way(&self, node: Node, to: &Entry) -> Option<Entry> {
         let spare = self.now.at(node).find(|at| self.goal.get(at) != Some(node));
         let other = || self.now.at(node).next().filter(|_| self.past.linked.contains(&node));
@@ -215,7 +217,8 @@ impl Settling<'_> {
         (!is_inside).then(|| at.clone())
     }
 
-    /// Brings a directory to its place. One that the store has forgotten is made with what comes into it.
+    /// Brings a directory to its place. A directory that the store has forgotten is made as the parent of the
+    /// first name that is made in it.
     fn place(&mut self, dir: Node) {
         let Some(own) = self.goal.at(dir).find(|own| self.goal.path(own).is_some()).cloned() else {
             return;
@@ -225,14 +228,15 @@ impl Settling<'_> {
             self.place(own.0);
             self.clear(&own);
         }
-        // What was in the way may have gone into it.
+        // If the object in the way was moved into this directory, the directory is in its place by now.
         if !self.now.has(dir) {
             self.take(&own);
             self.now.set(&own, Some(dir));
         }
     }
 
-    /// Sends away what has a name that something else is to have, unless it may be replaced.
+    /// Frees a name for another file: brings the file that has the name to its own names, or to a temporary name,
+    /// unless it may be replaced.
     fn clear(&mut self, entry: &Entry) {
         let Some(node) = self.now.get(entry) else { return };
         let names: Vec<Entry> = self.goal.at(node).cloned().collect();
@@ -251,13 +255,13 @@ impl Settling<'_> {
         }
     }
 
-    /// Whether a file may lose a name: it is gone in the end, or has another one.
+    /// Whether a file may lose a name: it has no name in the end, or more than one now.
     fn may_go(&self, node: Node) -> bool {
         let is_spare = !self.past.last.has(node) || self.now.at(node).count() > 1;
         is_spare && !self.now.has_below(node)
     }
 
-    /// Removes what has a name that is free in the end. What a lost file had replaced is left.
+    /// Removes names that are to be free, except those of a file that a lost file had replaced.
     fn tidy(&mut self) {
         let left = self.now.names().filter(|(entry, _)| self.goal.get(entry).is_none());
         let left =
@@ -280,7 +284,7 @@ impl Settling<'_> {
         !self.past.last.has(node) && meant.any(|(_, node)| is_lost(*node))
     }
 
-    /// Files that are forgotten and whose bytes are here, each with where it is to be made.
+    /// Returns the files that the store has forgotten and whose bytes are in the tier, each with its temporary name.
     fn forgotten(&self) -> Vec<(Node, Entry)> {
         let beside = |node: &Node| {
             let beside = self.known.worth.get(&self.past.key(*node)?)?;
@@ -303,7 +307,7 @@ impl Settling<'_> {
         anew
     }
 
-    /// A file gets a name, and loses the one that it had if it is not to keep it.
+    /// Gives the file at `at` the name `to`: by a link if the file is to keep `at`, or else by a rename.
     fn go(&mut self, at: &Entry, to: &Entry) {
         let (Some((node, key, from)), Some(path)) = (self.file(at), self.now.path(to)) else {
             return;
@@ -332,14 +336,14 @@ impl Settling<'_> {
         }
     }
 
-    /// What has a name now.
+    /// Returns the file that has a name now, with its key and path.
     fn file(&self, entry: &Entry) -> Option<(Node, FileKey, PathBuf)> {
         let node = self.now.get(entry)?;
         Some((node, self.past.key(node)?, self.now.path(entry)?))
     }
 }
 
-/// Asks what the names mean.
+/// Asks the store which objects the journal's names mean.
 pub fn look<E>(steps: &[Step], mut stat: impl FnMut(&Path) -> Result<Found, E>) -> Result<Look, E> {
     let mut look = Look::new();
     let ask = |path: &Path| stat(path).inspect(|found| _ = look.insert(path.to_path_buf(), *found));
@@ -347,9 +351,9 @@ pub fn look<E>(steps: &[Step], mut stat: impl FnMut(&Path) -> Result<Found, E>) 
     Ok(look)
 }
 
-/// Whether a change of the journal that was announced, and of which nobody knows the end, was made.
-/// Nobody has been told that it failed. Where the store may have forgotten the file itself, nobody
-/// can tell, and it was not.
+/// Whether an announced change, whose result is not on record, was made. No program was told that it
+/// failed. If the store may have forgotten the file itself, the names do not tell, and the change
+/// counts as not made.
 pub fn was_made(op: &NameOp, steps: &[Step], look: &Look) -> bool {
     let key_at = |path: &Path| look.get(path).and_then(|found| found.key());
     let is_there = |key: FileKey| look.values().any(|found| found.key() == Some(key));
@@ -370,9 +374,9 @@ pub fn was_made(op: &NameOp, steps: &[Step], look: &Look) -> bool {
         }
 }
 
-/// The same changes, and none that was made is announced any more. A rename whose file was changed after
-/// all that is known was made, if what it was to replace is not there: what it did to the names has been
-/// undone since.
+/// Returns the steps, with the announced ones that were made turned into done ones. A rename also counts as made
+/// if its file was changed after the last known change, and the file that it was to replace does not have the
+/// name: a later change has undone the rename.
 fn judged(steps: &[Step], look: &Look, end: Option<Timestamp>) -> Vec<Step> {
     let is_undone = |op: &NameOp| {
         let NameOp::Rename { to, key: moved, over, .. } = op else { return false };
@@ -391,8 +395,8 @@ fn judged(steps: &[Step], look: &Look, end: Option<Timestamp>) -> Vec<Step> {
     steps.iter().map(judged).collect()
 }
 
-/// What is to be done so that these changes have been made, and of those that were announced the ones that
-/// were.
+/// Plans the changes after which the store has made all steps that are done, and the announced steps that had been
+/// made.
 pub fn settle(steps: &[Step], look: &Look, known: &Known) -> Plan {
     let mut steps = judged(steps, look, known.end);
     let past = Past::of(&steps);
@@ -422,8 +426,8 @@ pub fn settle(steps: &[Step], look: &Look, known: &Known) -> Plan {
     plan
 }
 
-/// The change that recovery itself makes to a file's names. It is on record before, without a moment: the ctime of a
-/// file that a killed recovery has changed says nothing.
+/// Returns the change that recovery itself makes to a file's names. It is recorded before, and without a time: the
+/// ctime of a file that a killed recovery has changed says nothing.
 fn on_its_way(
     past: &Past,
     key: FileKey,
@@ -433,7 +437,7 @@ fn on_its_way(
     let node = past.node(key)?;
     let at = asides.get(&key).and_then(|entry| past.last.path(entry));
     let Some(to) = past.last.at(node).find_map(|entry| past.last.path(entry)) else {
-        // One that it loses may be another file's in the end.
+        // Not a name that the file loses: that name may be another file's in the end.
         let act = || acts.iter().find(|op| op.keys().any(|other| other == key));
         let path = at.or_else(|| Some(act()?.paths().last()?.with_file_name(aside(key))))?;
         return Some(NameOp::Unlink { path, key });
@@ -473,8 +477,8 @@ impl Plan {
     }
 }
 
-/// Which of these changes may be forgotten, where some `stay`: those that come before any that stays of the
-/// same names and files. What is left must make sense by itself.
+/// Returns the changes that may be forgotten if others `stay`: those that come before every change that stays and
+/// has names or files in common with them. The rest of the journal must make sense by itself.
 pub fn before_any(steps: &[Step], stay: &HashSet<u64>) -> HashSet<u64> {
     let (mut keys, mut names) = (HashSet::new(), HashSet::new());
     let mut before = HashSet::new();

@@ -30,7 +30,7 @@ fn names<const N: usize>(of: [(&str, u64); N]) -> Names {
     of.into_iter().map(|(name, ino)| (path(name), key(ino))).collect()
 }
 
-/// What a file system does.
+/// Makes a change as a file system does.
 fn act(now: &mut Names, op: &NameOp) {
     let gone = |now: &mut Names, path: &Path, key: &FileKey| {
         assert_eq!(now.remove(path), Some(*key), "{op:?} in {now:?}");
@@ -61,7 +61,7 @@ fn act(now: &mut Names, op: &NameOp) {
     }
 }
 
-/// Everything that can be done next; `new` is the next file's number.
+/// Returns every change that is possible next; `new` is the next file's number.
 fn possible(now: &Names, new: u64) -> Vec<NameOp> {
     let mut ops = Vec::new();
     for from in NAMES {
@@ -92,10 +92,10 @@ fn possible(now: &Names, new: u64) -> Vec<NameOp> {
     ops
 }
 
-/// When each file was changed last, if it was. The clock goes from 2 on.
+/// The time of the last change of each file that was changed. The clock starts at 2.
 type Times = BTreeMap<FileKey, i64>;
 
-/// A moment after every change of a history, and one after that, when recovery acts.
+/// A time after every change of a history, and a later time, at which recovery acts.
 const END: i64 = 50;
 const LATER: i64 = 60;
 
@@ -117,7 +117,7 @@ fn look_then(now: &Names, times: &Times) -> Look {
     look
 }
 
-/// What recovery sees of these names.
+/// Returns what recovery sees of these names.
 fn look_of(steps: &[Step], now: &Names) -> Look {
     let all = look_at(now);
     let found = |path: &Path| Ok::<_, Infallible>(*all.get(path).unwrap_or(&Found::Nothing));
@@ -129,7 +129,7 @@ fn known(worth: impl IntoIterator<Item = FileKey>) -> Known {
     Known { worth: worth.into_iter().map(|key| (key, format!("new-{}", key.ino))).collect(), end }
 }
 
-/// A store, and what is on record of its names.
+/// A store, and the journal of its names.
 #[derive(Clone)]
 struct Bed {
     steps: Vec<Step>,
@@ -147,8 +147,8 @@ impl Bed {
         self.times.extend(op.keys().map(|key| (key, LATER)));
     }
 
-    /// Does what is to be done. Each moment may be the last, so often: who begins anew there comes to the
-    /// same end.
+    /// Carries out the plan. Recovery may be killed before each change, up to `deaths` times: the next
+    /// recovery comes to the same names.
     fn settle(mut self, known: &Known, deaths: usize) -> Names {
         let plan = self.plan(known);
         assert!(plan.blocked.is_empty(), "{:?} {:?}: {plan:?}", self.steps, self.names);
@@ -174,7 +174,7 @@ impl Bed {
     }
 }
 
-/// What there is after these changes.
+/// Returns the names and times after these changes.
 fn after(first: &Names, ops: &[NameOp]) -> (Names, Times) {
     let (mut names, mut times) = (first.clone(), Times::new());
     for (op, n) in ops.iter().zip(2..) {
@@ -184,14 +184,14 @@ fn after(first: &Names, ops: &[NameOp]) -> (Names, Times) {
     (names, times)
 }
 
-/// The same where it is known when each change had been made.
+/// Returns the steps of these changes, each with its time.
 fn timed(ops: &[NameOp]) -> Vec<Step> {
     let mut steps = steps(ops);
     steps.iter_mut().zip(2..).for_each(|(step, n)| step.at = Some(at(n)));
     steps
 }
 
-/// The store has made the first `cut` of the changes.
+/// Checks recovery on a store that has made the first `cut` of the changes.
 fn check(first: &Names, ops: &[NameOp], cut: usize, worth: bool, deaths: usize) {
     let (store, times) = after(first, &ops[..cut]);
     let (want, _) = after(first, ops);
@@ -208,7 +208,7 @@ fn check(first: &Names, ops: &[NameOp], cut: usize, worth: bool, deaths: usize) 
             assert_eq!(got, want, "{}", what());
             continue;
         }
-        // What a lost file has replaced may be there in its place.
+        // A file that a lost file has replaced may still have the name.
         let is_sound = |(path, key): (&PathBuf, &FileKey)| {
             let stands_in = !want.values().any(|wanted| wanted == key);
             let wanted = want.get(path);
@@ -221,7 +221,7 @@ fn check(first: &Names, ops: &[NameOp], cut: usize, worth: bool, deaths: usize) 
     }
 }
 
-/// The tier has forgotten all but the first `cut` of the changes: the store has gone on.
+/// Checks that recovery changes nothing where the tier has forgotten all but the first `cut` of the changes.
 fn check_tier(first: &Names, ops: &[NameOp], cut: usize) {
     let (names, times) = after(first, ops);
     let bed = Bed { steps: timed(&ops[..cut]), names, times };
@@ -230,7 +230,7 @@ fn check_tier(first: &Names, ops: &[NameOp], cut: usize) {
     assert!(is_idle, "{ops:?} of which {cut} are known: {plan:?}");
 }
 
-/// Nobody knows whether the last change was made: it was, or it was not.
+/// Checks recovery where the last change is announced: the names are those with the change, or without it.
 fn check_announced(first: &Names, ops: &[NameOp], cut: usize) {
     let Some(last) = ops.len().checked_sub(1) else { return };
     let (names, times) = after(first, &ops[..cut]);
@@ -299,7 +299,7 @@ fn whatever_long_history_the_store_has_forgotten_is_made_again() {
     }
 }
 
-/// A file was made in one directory, which was renamed: the names below go with it.
+/// A directory in which a file was made is renamed: the names below go with it.
 // S-3
 #[test]
 fn names_below_a_directory_go_with_it() {
@@ -337,7 +337,7 @@ fn steps(ops: &[NameOp]) -> Vec<Step> {
     ops.iter().enumerate().map(step).collect()
 }
 
-/// What has a name and is not of the journal's files stays, and so does what was changed since.
+/// A file that the journal does not know keeps its name, and so does a file that was changed since.
 // S-8
 #[test]
 fn what_somebody_else_made_is_left() {
@@ -356,7 +356,7 @@ fn what_somebody_else_made_is_left() {
     assert!(plan.blocked.contains(&(key(3), path("b"))));
 }
 
-/// The tier has forgotten what came after: the name is another file's by now.
+/// The tier has forgotten the last changes: the name is another file's by now.
 // S-3
 #[test]
 fn a_name_that_went_on_does_not_bring_back_what_had_it() {
@@ -373,7 +373,7 @@ fn a_name_that_went_on_does_not_bring_back_what_had_it() {
     }
 }
 
-/// The tier has forgotten that the file came back to the name that it had first.
+/// The tier has forgotten that the file was renamed back to its first name.
 // S-3
 #[test]
 fn a_file_that_was_changed_since_has_been_renamed() {
@@ -406,13 +406,13 @@ fn what_was_announced_counts_if_it_was_made() {
     assert_eq!(counted(names([("b", 7), ("c", 4)])), 1, "its creation may be forgotten");
 }
 
-/// Directories have numbers from here on; those that are made because something comes into them
-/// further up.
+/// The first number of a directory, and the number after which those are counted that are made as
+/// parents.
 const DIRS: u64 = 100;
 const PARENTS: u64 = 1_000;
 
-/// Names of directories and of files in them, on a store that makes parents that are missing, as
-/// recovery does.
+/// Names of directories and of files in them, on a store that makes missing parents as recovery
+/// does.
 #[derive(Clone, Debug)]
 struct Shelf {
     names: Names,
@@ -484,7 +484,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Does what is to be done, at most so many acts of it. What is on record then, and what was done.
+    /// Carries out at most `life` changes of the plan. Returns the store, its journal and the changes made.
     fn settle(
         mut self,
         known: &Known,
@@ -510,7 +510,7 @@ impl Shelf {
         files.map(|(path, key)| (path.clone(), *key)).collect()
     }
 
-    /// Everything that can be done next; `new` is the next number.
+    /// Returns every change that is possible next; `new` is the next number.
     fn possible(&self, new: u64) -> Vec<NameOp> {
         const PLACES: [&str; 5] = ["a", "b", "c", "a/d", "b/e"];
         let has = |path: &Path| self.names.get(path).copied();
@@ -554,8 +554,8 @@ impl Shelf {
     }
 }
 
-/// Directories are made, renamed and exchanged, and files in them: whatever of it the store has
-/// forgotten, files come to their names.
+/// Directories are made, renamed and exchanged, and files in them are made and renamed: whichever of
+/// these changes the store has forgotten, the files get their names.
 // S-3
 #[test]
 fn whatever_the_store_has_forgotten_of_directories_files_come_to_their_names() {
@@ -601,8 +601,8 @@ fn whatever_the_store_has_forgotten_of_directories_files_come_to_their_names() {
     assert!(made_again > 10_000, "{made_again}");
 }
 
-/// A removed or replaced file had one more name, which the journal does not know, and somebody has given the old name
-/// back to it.
+/// A removed or replaced file had one more name, which the journal does not know, and another program has given the
+/// file its old name back.
 // S-3 S-8
 #[test]
 fn a_file_that_somebody_has_brought_back_stays() {
