@@ -83,7 +83,7 @@ impl Files {
         Ok(shadow)
     }
 
-    /// The same for a caller who writes nothing to it.
+    /// The same for a caller that writes nothing to the shadow file.
     pub fn shadow_unwritten(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         if let Some(shadow) = inner.live.as_ref().and_then(|live| live.shadow.clone()) {
             return Ok(shadow);

@@ -307,7 +307,7 @@ impl Desk {
         found.ok_or_else(|| usage(format!("no instance {id}")))
     }
 
-    /// The instance, or an error that helps a user who may have mistyped the name of an own one.
+    /// Returns the instance. The error suggests a similar name among the user's own instances.
     pub fn instance_for(&self, id: &str, asker: Asker) -> Result<Instance> {
         check_name("instance", id)?;
         let found = self.book.read(&keys::wanted_instance(id))?;
@@ -525,7 +525,7 @@ fn differences(there: &Instance, asked: &NewInstance) -> Vec<&'static str> {
 }
 
 /// Whether an instance ends at `asked`, or was made to last as long as one that ends at `asked` would from now on: a
-/// user who repeats the same words means the same.
+/// user who repeats a command with the same lifetime means the same end.
 fn is_that_long(there: &Instance, expires: Option<u64>, asked: u64) -> bool {
     let Some(expires) = expires else { return false };
     let (lasts, would) = (expires.saturating_sub(there.created), asked.saturating_sub(now()));

@@ -107,7 +107,7 @@ impl Recovery<'_> {
 
     fn make_beside(&self, beside: &Path, owner: Owner) -> Result<Attr> {
         self.make_parents(beside, owner);
-        // A file of an earlier recovery that was killed before it could record it.
+        // An earlier recovery may have left the file: it was killed before it recorded the new key.
         if self.backing.stat(beside).is_ok_and(|attr| attr.size == 0) {
             let _ = self.backing.unlink(beside);
         }
@@ -115,7 +115,7 @@ impl Recovery<'_> {
         Ok(self.backing.create(beside, &new)?.1)
     }
 
-    /// Records the steps, by which recovery finds the files if it is killed while names change.
+    /// Records the steps: if recovery is killed while names change, the next one finds the files by them.
     fn record(&self, steps: &[Step]) -> Result<()> {
         self.index.set_names(steps.to_vec()).map_err(recording)?;
         self.index.sync().map_err(recording)
@@ -217,8 +217,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Gives records the names that their files have on the store. A file whose name another one
-    /// has keeps it, and its next flush finds a conflict (S8). A file without a name is forgotten.
+    /// Gives records the names that their files have on the store. A record keeps a name that another
+    /// file has taken, and its next flush finds a conflict (S8). A file without a name is forgotten.
     fn rename_records(&mut self, loaded: &mut Loaded, plan: &Plan, keys: &BTreeSet<FileKey>) {
         for (_, path) in &plan.blocked {
             let text = format!("{}: something else is there", path.display());

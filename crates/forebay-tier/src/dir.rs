@@ -202,9 +202,9 @@ impl Superblock {
 /// A tier that offline tools look at: ours alone until dropped.
 pub struct Existing {
     pub media: DirMedia,
-    /// What is wrong with its superblock, which nobody needs who does not care whose it is.
+    /// The damage of its superblock, if any. The rest of the tier can be read all the same.
     pub damage: Option<Error>,
-    /// Held as long as this is.
+    /// Keeps other programs from the tier until it is closed.
     pub lock: OwnedFd,
 }
 

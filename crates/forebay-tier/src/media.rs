@@ -214,7 +214,7 @@ const COPYING: [i64; 3] = [0x9123_683e, 0xca45_1a4e, 0x2fc1_2fc1];
 const CHANGES: usize = 16;
 
 impl DirMedia {
-    /// Opens any directory, whoever may write to it.
+    /// Opens a directory, whichever users may write to it.
     pub fn open(root: &Path) -> io::Result<DirMedia> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         let fd = fs::open(root, flags, Mode::empty())?;

@@ -25,7 +25,7 @@ pub const KEPT: usize = 64 << 10;
 /// A mapping that is unmapped when dropped.
 struct Mapping(NonNull<u8>);
 
-// SAFETY: the memory belongs to whoever owns the mapping, on whatever thread.
+// SAFETY: the memory belongs to the owner of the mapping, on any thread.
 unsafe impl Send for Mapping {}
 
 impl Drop for Mapping {

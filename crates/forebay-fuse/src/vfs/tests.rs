@@ -111,7 +111,7 @@ impl Net {
         Some(Process { epoch, boot, line: kept.unwrap_or(epoch) })
     }
 
-    /// As who hears of it now has it.
+    /// Returns the ends of a file's claims for a member that hears now of an end at revision `at`.
     fn ended(&self, at: u64) -> Ends {
         let names: Vec<String> = lock(&self.epochs).keys().cloned().collect();
         let of = |name: String| self.process(&name).map(|process| (name, process));

@@ -206,7 +206,7 @@ pub struct Asking<'a>(&'a Account);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        // Whoever panicked has left a count that is right.
+        // A thread that panicked under the lock has left the count right.
         let mut state = self.0.pending.0.lock_anyway();
         state.asked -= 1;
         if state.asked == 0 {

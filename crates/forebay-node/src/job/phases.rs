@@ -45,7 +45,7 @@ pub struct Jobs<'a> {
     pub eyes: &'a dyn Eyes,
 }
 
-/// The scheduler's role: it may end a job's instances and transfers, whoever owns the job.
+/// The scheduler's role: the scheduler may end the instances and transfers of any user's job.
 const SCHEDULER: Asker = Asker { uid: 0, gid: 0 };
 
 fn usage(why: String) -> Error {

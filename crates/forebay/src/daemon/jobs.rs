@@ -22,7 +22,7 @@ use crate::wire::{Job, JobKind, JobReport, JobState, NewJob};
 /// Each job has a thread and buffers; more jobs at once would only share the same store.
 const RUNNING_MAX: usize = 8;
 
-/// A client polls within seconds; the list is for a person who looks later.
+/// The length of the list of finished jobs: a client polls within seconds, but people look later.
 const FINISHED_MAX: usize = 64;
 
 /// The pause between two measurements of running jobs.
