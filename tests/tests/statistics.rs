@@ -118,8 +118,9 @@ fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
 
     let bed = Bed::new(Tier::Disk);
     sample::file(&bed.backing.join("large"), 1, 48 << 20);
-    sample::file(&bed.backing.join("pinned"), 2, 16 << 20);
-    let mounted = bed.mount(&["--passthrough", "off", "--tier-size", "16MiB"]);
+    sample::file(&bed.backing.join("pinned"), 2, 31 << 19);
+    let flags = ["--passthrough", "off", "--tier-size", "16MiB", "--used-high", "98%"];
+    let mounted = bed.mount(&flags);
     // Pinned bytes are not evicted: later bytes find no room.
     mounted.forebay(&["pin", text(&mounted.at("pinned"))]).ok();
     let before = fs::read(bed.backing.join("large")).unwrap();
