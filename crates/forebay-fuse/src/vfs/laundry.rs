@@ -51,9 +51,11 @@ impl State {
         self.changes.iter_mut().filter(|change| change.is_made && change.of.meets(span))
     }
 
-    /// Notes that the kernel's bytes are no older than the changes that were made of them.
+    /// Notes that the kernel's bytes are no older than the changes that were made of them. Where the kernel does not
+    /// know the file's new end it may still fill the bytes behind the old one with zeros: they stay old.
     fn renew(&mut self, span: &Span) {
-        self.over(span).for_each(|change| change.fresh.push((span.start, span.end)));
+        let known = self.over(span).filter(|change| change.knows_end);
+        known.for_each(|change| change.fresh.push((span.start, span.end)));
     }
 
     /// Whether an earlier change of these bytes is still being made.
@@ -87,6 +89,8 @@ struct Pages {
 struct Change {
     of: Span,
     is_made: bool,
+    /// Whether the kernel knows where the file ends after the change.
+    knows_end: bool,
     /// The parts of which the kernel has bytes from after the change.
     fresh: Vec<(u64, u64)>,
 }
@@ -180,7 +184,7 @@ impl Laundry {
         let tub = self.tub(key);
         let mut state = tub.state();
         let of = state.span(key, range);
-        state.changes.push(Change { of, is_made: false, fresh: Vec::new() });
+        state.changes.push(Change { of, is_made: false, knows_end: true, fresh: Vec::new() });
         drop(state);
         let changing = Changing(Changed { tub, number: of.number });
         let busy = |state: &mut State| {
@@ -252,17 +256,35 @@ fn without(parts: &[(u64, u64)], (start, end): (u64, u64)) -> Vec<(u64, u64)> {
 
 impl<'a> Changing<'a> {
     /// Notes that the change is made, and of which bytes.
-    pub fn made(self, (offset, len): (u64, u64)) -> Changed<'a> {
+    pub fn made(self, range: (u64, u64)) -> Changed<'a> {
+        self.made_as(range, true)
+    }
+
+    /// The same of a change that has made the file longer, of which the kernel is still to be told.
+    pub fn made_longer(self, range: (u64, u64)) -> Changed<'a> {
+        self.made_as(range, false)
+    }
+
+    fn made_as(self, (offset, len): (u64, u64), knows_end: bool) -> Changed<'a> {
         let Changing(changed) = self;
         let mut state = changed.tub.state();
         let number = changed.number;
         let found = state.changes.iter_mut().find(|change| change.of.number == number);
         let change = found.expect("there until it is dropped");
         (change.of.start, change.of.end) = (offset, offset.saturating_add(len));
-        change.is_made = true;
+        (change.is_made, change.knows_end) = (true, knows_end);
         drop(state);
         changed.tub.turn.notify_all();
         changed
+    }
+}
+
+impl Changed<'_> {
+    /// Notes that the kernel was told where the file ends.
+    pub fn end_is_known(&self) {
+        let mut state = self.tub.state();
+        let own = state.changes.iter_mut().filter(|change| change.of.number == self.number);
+        own.for_each(|change| change.knows_end = true);
     }
 }
 
@@ -313,6 +335,19 @@ mod tests {
         assert_eq!(laundry.comes(of_another, PAGE).expect(WAITED_FOR).1, [(0, 4096)]);
         drop((changed, other));
         assert_eq!(parts(&laundry), [(0, 4096)], "the kernel has dropped them");
+    }
+
+    /// The kernel zeroes what it has read behind the end that it knows.
+    #[test]
+    fn what_the_kernel_has_behind_its_end_is_old_until_it_is_told_of_the_new_one() {
+        let laundry = Laundry::default();
+        let changed = laundry.change(KEY, (100, 50)).expect(WAITED_FOR).made_longer((100, 50));
+        drop(laundry.gives(KEY, PAGE).expect(WAITED_FOR));
+        assert_eq!(parts(&laundry), [(0, 100), (150, 4096)]);
+        changed.end_is_known();
+        assert_eq!(parts(&laundry), [(0, 100), (150, 4096)], "it was read before");
+        drop(laundry.gives(KEY, PAGE).expect(WAITED_FOR));
+        assert_eq!(parts(&laundry), [(0, 4096)]);
     }
 
     #[test]

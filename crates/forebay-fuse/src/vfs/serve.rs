@@ -180,10 +180,20 @@ impl Vfs {
         requester::check()?;
         let changing = self.members.laundry.change(key, (offset, len))?;
         // A failed change may have changed a part, of which the kernel may have older bytes all the same.
-        let made = change().map(|end| (changing.made((offset, end.saturating_sub(offset))), end));
-        if let (Ok((_, end)), Some(last)) = (&made, last) {
-            self.tell_end(key, *end, last);
-        }
+        let made = change().map(|end| {
+            let range = (offset, end.saturating_sub(offset));
+            match last {
+                Some(last) => {
+                    let made = changing.made_longer(range);
+                    // Pages from before have zeros where the new bytes are.
+                    self.tell_pages(key, offset, len);
+                    self.tell_end(key, end, last);
+                    made.end_is_known();
+                    made
+                }
+                None => changing.made(range),
+            }
+        });
         self.tell_pages(key, offset, len);
         made.map(drop)
     }
@@ -235,12 +245,15 @@ impl Vfs {
             None => self.engine.io.append_in(admission, file, data)?,
         };
         let start = end.saturating_sub(data.len() as u64);
-        let made = changing.made((start, data.len() as u64));
+        let made = changing.made_longer((start, data.len() as u64));
         drop(past);
         drop(one);
         if let Some(last) = data.last() {
+            // Pages from before have zeros where the new bytes are.
+            self.tell_pages(file.key, start, 0);
             self.tell_end(file.key, end, *last);
         }
+        made.end_is_known();
         self.tell_pages(file.key, start, 0);
         drop(made);
         Ok(end)
