@@ -541,8 +541,12 @@ impl Io {
             return Ok(()); // Nobody can find the file again.
         }
         let backing = self.files.writable_backing(file)?;
-        let synced = self.home.health().call(|| backing.sync());
-        if synced.is_err() {
+        let mut is_asked = false;
+        let synced = self.home.health().call(|| {
+            is_asked = true;
+            backing.sync()
+        });
+        if synced.is_err() && is_asked {
             // The store reports a failure once, and all openers share this descriptor of the file.
             self.files.note_failed_sync(file);
         }
