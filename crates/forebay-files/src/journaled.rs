@@ -167,7 +167,7 @@ impl Names {
     /// Returns a moment of the store's clock when a change was over, where the store has told none:
     /// the time of this machine plus the maximum difference. Recovery leaves a file alone that
     /// others change later than that.
-    fn by_our_clock(&self) -> Timestamp {
+    pub fn by_our_clock(&self) -> Timestamp {
         let now = self.files.time().stamp();
         Timestamp { sec: now.sec + CLOCKS_DIFFER, ..now }
     }

@@ -91,7 +91,9 @@ impl Verbs {
             return self.names.not_made(announced).and(done);
         }
         let left = other.and_then(|other| self.names.ask(|b| b.stat(&other)).ok());
-        let left = left.filter(|left| left.key == at.key).map_or(known, |left| left.ctime);
+        // Flights and writes around the tier may have moved its ctime since it was known.
+        let ours = known.max(self.names.by_our_clock());
+        let left = left.filter(|left| left.key == at.key).map_or(ours, |left| left.ctime);
         match announced {
             // The journal entry ends before the file's record goes.
             Some(n) => self.names.conclude(n, Some(left), std::iter::once(&file), None)?,
