@@ -189,10 +189,17 @@ impl Steps {
     ///
     /// L4: the kernel closes a program to its user if its real and effective groups differ when it begins. The
     /// worker then closes itself, gives up the real group, and only then gives up gaining rights (`shield`): a
-    /// program that may gain none would begin with its real group as the effective one.
+    /// program that may gain none would begin with its real group as the effective one. Where the node daemon itself
+    /// may gain none the worker is closed to its user only once it has closed itself.
     unsafe fn switch(&self) -> io::Result<()> {
         let Identity { uid, gid, groups } = &self.identity;
-        let real = if *gid == NOBODYS[0] { NOBODYS[1] } else { NOBODYS[0] };
+        // SAFETY: asks for a flag of this thread.
+        let gains_none = unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) } == 1;
+        let real = match *gid {
+            own if gains_none => own,
+            own if own == NOBODYS[0] => NOBODYS[1],
+            _ => NOBODYS[0],
+        };
         // SAFETY: reads at most the groups.
         unsafe {
             check_long(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
