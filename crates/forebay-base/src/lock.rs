@@ -361,8 +361,6 @@ impl Lost {
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: sync::MutexGuard<'a, T>,
     mark: Mark,
-    /// A thread that waits for a condition under the lock takes it again like this.
-    lost: Lost,
     #[cfg(debug_assertions)]
     of: &'a Mutex<T>,
 }
@@ -398,7 +396,7 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     fn take(&self, lost: Lost) -> MutexGuard<'_, T> {
         let mark = self.wait();
-        self.guard(lost.taken(self.lock.lock()), mark, lost)
+        self.guard(lost.taken(self.lock.lock()), mark)
     }
 
     #[inline]
@@ -417,7 +415,7 @@ impl<T: ?Sized> Mutex<T> {
         #[cfg(debug_assertions)]
         explored::point();
         let lock = self.lock.try_lock().ok()?;
-        Some(self.guard(lock, self.place.tried(), Lost::Panics))
+        Some(self.guard(lock, self.place.tried()))
     }
 
     /// The lock, if it is free: as [`Mutex::lock_anyway`].
@@ -429,20 +427,14 @@ impl<T: ?Sized> Mutex<T> {
             Err(sync::TryLockError::Poisoned(lost)) => lost.into_inner(),
             Err(sync::TryLockError::WouldBlock) => return None,
         };
-        Some(self.guard(lock, self.place.tried(), Lost::HasIt))
+        Some(self.guard(lock, self.place.tried()))
     }
 
     #[inline]
-    fn guard<'a>(
-        &'a self,
-        lock: sync::MutexGuard<'a, T>,
-        mark: Mark,
-        lost: Lost,
-    ) -> MutexGuard<'a, T> {
+    fn guard<'a>(&'a self, lock: sync::MutexGuard<'a, T>, mark: Mark) -> MutexGuard<'a, T> {
         MutexGuard {
             lock,
             mark,
-            lost,
             #[cfg(debug_assertions)]
             of: self,
         }
@@ -567,7 +559,7 @@ impl Condvar {
         self.waiting.fetch_add(1, SeqCst);
         let woken = self.condition.wait(guard.lock);
         self.waiting.fetch_sub(1, SeqCst);
-        guard.lock = guard.lost.taken(woken);
+        guard.lock = woken.expect(LOST);
         guard
     }
 
@@ -590,7 +582,7 @@ impl Condvar {
         self.waiting.fetch_add(1, SeqCst);
         let woken = self.condition.wait_timeout(guard.lock, limit);
         self.waiting.fetch_sub(1, SeqCst);
-        (guard.lock, timed_out) = guard.lost.taken(woken);
+        (guard.lock, timed_out) = woken.expect(LOST);
         (guard, timed_out.timed_out())
     }
 
@@ -599,6 +591,30 @@ impl Condvar {
     #[track_caller]
     pub fn wait_timeout_while<'a, T>(
         &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        self.wait_timeout_while_as(Lost::Panics, guard, limit, condition)
+    }
+
+    /// The same, also if the lock is lost: as [`Mutex::lock_anyway`].
+    #[inline]
+    #[track_caller]
+    pub fn wait_timeout_while_anyway<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        self.wait_timeout_while_as(Lost::HasIt, guard, limit, condition)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn wait_timeout_while_as<'a, T>(
+        &self,
+        lost: Lost,
         guard: MutexGuard<'a, T>,
         limit: Duration,
         mut condition: impl FnMut(&mut T) -> bool,
@@ -617,7 +633,7 @@ impl Condvar {
         let waited = self.condition.wait_timeout_while(guard.lock, limit, &mut condition);
         self.waiting.fetch_sub(1, SeqCst);
         let timed_out;
-        (guard.lock, timed_out) = guard.lost.taken(waited);
+        (guard.lock, timed_out) = lost.taken(waited);
         (guard, timed_out.timed_out())
     }
 }

@@ -250,11 +250,8 @@ impl Vfs {
 
     /// Has the kernel drop the pages and attributes of a file. Not to be called under a lock.
     pub fn drop_pages(&self, key: FileKey) {
-        let id = self.nodes.id_of(key);
-        self.nodes.set_pages(id, 0);
-        if let Some(notify) = self.notify.get() {
-            notify.pages(id, 0, 0);
-        }
+        self.nodes.set_pages(self.nodes.id_of(key), 0);
+        self.tell_pages(key, 0, 0);
     }
 
     /// How long the kernel may believe these attributes.

@@ -77,12 +77,12 @@ impl Queue {
     ) -> std::result::Result<(MutexGuard<'a, T>, bool), MutexGuard<'a, T>> {
         let Some((explorer, task)) = explored() else { return Err(guard) };
         self.tasks().push_back(task);
-        let (of, lost) = (guard.of, guard.lost);
+        let of = guard.of;
         drop(guard);
         while self.tasks().contains(&task) && !explorer.has_seen() {
             explorer.give_way();
         }
-        Ok((of.take(lost), explorer.has_seen()))
+        Ok((of.lock(), explorer.has_seen()))
     }
 
     pub fn notify_one(&self) {

@@ -124,7 +124,8 @@ impl Shared {
 
     /// Waits until `so` holds, and returns whether it does.
     fn wait(&self, time: Duration, so: impl Fn(&Guests) -> bool) -> bool {
-        let (guests, _) = self.left.wait_timeout_while(self.guests(), time, |guests| !so(guests));
+        let guests = self.guests();
+        let (guests, _) = self.left.wait_timeout_while_anyway(guests, time, |guests| !so(guests));
         so(&guests)
     }
 
