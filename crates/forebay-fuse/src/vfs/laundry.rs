@@ -48,20 +48,20 @@ impl State {
 
     /// The changes that were made of these bytes. A change that came after these pages is not made yet: it waits.
     fn over<'a>(&'a mut self, span: &'a Span) -> impl Iterator<Item = &'a mut Change> {
-        self.changes.iter_mut().filter(|change| change.is_made && change.of.meets(span))
+        self.changes.iter_mut().filter(|change| change.is_made() && change.of.meets(span))
     }
 
     /// Notes that the kernel's bytes are no older than the changes that were made of them. Where the kernel does not
     /// know the file's new end it may still fill the bytes behind the old one with zeros: they stay old.
     fn renew(&mut self, span: &Span) {
-        let known = self.over(span).filter(|change| change.knows_end);
+        let known = self.over(span).filter(|change| change.stage == Stage::Made);
         known.for_each(|change| change.fresh.push((span.start, span.end)));
     }
 
     /// Whether an earlier change of these bytes is still being made.
     fn is_changing(&self, span: &Span) -> bool {
         let mut before = self.changes.iter().filter(|change| change.of.number < span.number);
-        before.any(|change| !change.is_made && change.of.meets(span))
+        before.any(|change| !change.is_made() && change.of.meets(span))
     }
 }
 
@@ -86,13 +86,27 @@ struct Pages {
     reader: Option<Weak<dyn Requester>>,
 }
 
+/// How far a change has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    BeingMade,
+    /// It is made and the file is longer, of which the kernel is still to be told.
+    Longer,
+    /// It is made, and the kernel knows where the file ends.
+    Made,
+}
+
 struct Change {
     of: Span,
-    is_made: bool,
-    /// Whether the kernel knows where the file ends after the change.
-    knows_end: bool,
+    stage: Stage,
     /// The parts of which the kernel has bytes from after the change.
     fresh: Vec<(u64, u64)>,
+}
+
+impl Change {
+    fn is_made(&self) -> bool {
+        self.stage != Stage::BeingMade
+    }
 }
 
 /// A change that is being made: no page of these bytes is read or written.
@@ -184,7 +198,7 @@ impl Laundry {
         let tub = self.tub(key);
         let mut state = tub.state();
         let of = state.span(key, range);
-        state.changes.push(Change { of, is_made: false, knows_end: true, fresh: Vec::new() });
+        state.changes.push(Change { of, stage: Stage::BeingMade, fresh: Vec::new() });
         drop(state);
         let changing = Changing(Changed { tub, number: of.number });
         let busy = |state: &mut State| {
@@ -257,22 +271,22 @@ fn without(parts: &[(u64, u64)], (start, end): (u64, u64)) -> Vec<(u64, u64)> {
 impl<'a> Changing<'a> {
     /// Notes that the change is made, and of which bytes.
     pub fn made(self, range: (u64, u64)) -> Changed<'a> {
-        self.made_as(range, true)
+        self.made_as(range, Stage::Made)
     }
 
     /// The same of a change that has made the file longer, of which the kernel is still to be told.
     pub fn made_longer(self, range: (u64, u64)) -> Changed<'a> {
-        self.made_as(range, false)
+        self.made_as(range, Stage::Longer)
     }
 
-    fn made_as(self, (offset, len): (u64, u64), knows_end: bool) -> Changed<'a> {
+    fn made_as(self, (offset, len): (u64, u64), stage: Stage) -> Changed<'a> {
         let Changing(changed) = self;
         let mut state = changed.tub.state();
         let number = changed.number;
         let found = state.changes.iter_mut().find(|change| change.of.number == number);
         let change = found.expect("there until it is dropped");
         (change.of.start, change.of.end) = (offset, offset.saturating_add(len));
-        (change.is_made, change.knows_end) = (true, knows_end);
+        change.stage = stage;
         drop(state);
         changed.tub.turn.notify_all();
         changed
@@ -284,7 +298,7 @@ impl Changed<'_> {
     pub fn end_is_known(&self) {
         let mut state = self.tub.state();
         let own = state.changes.iter_mut().filter(|change| change.of.number == self.number);
-        own.for_each(|change| change.knows_end = true);
+        own.for_each(|change| change.stage = Stage::Made);
     }
 }
 
