@@ -396,7 +396,6 @@ fn what_was_stored_comes_to_the_heir_of_a_dead_home() {
 
 /// Other programs append all the time while the first page is changed through a mapping, and the size is asked for.
 #[test]
-#[ignore = "fails where the home maps the page (Linux 6.18): docs/CLUSTER.md, limits of this version"]
 fn no_line_is_lost_beside_a_mapping_of_the_page_it_goes_to() {
     needs_forebay!();
     needs_tools!("etcd");
