@@ -267,8 +267,13 @@ impl Vfs {
     }
 
     fn tree_alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        let alone = self.tree.alone(self.engine.files.tunables().backing_timeout);
-        alone.ok_or_else(|| Error::os(libc::EBUSY, "other requests hang in the backing store"))
+        self.tree_alone_within(self.engine.files.tunables().backing_timeout)
+    }
+
+    fn tree_alone_within(&self, limit: Duration) -> Result<RwLockWriteGuard<'_, ()>> {
+        self.tree
+            .alone(limit)
+            .ok_or_else(|| Error::os(libc::EBUSY, "other requests hang in the backing store"))
     }
 
     fn path(&self, id: u64) -> Result<PathBuf> {

@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
+use forebay_base::lock::RwLockWriteGuard;
 use forebay_cluster::front::Place;
 use forebay_cluster::words::NameChange;
 use forebay_engine::rules::Origin;
@@ -20,6 +21,9 @@ use crate::nodes::Hold;
 /// The number of other names that the engine is told when a name goes: one is enough to find the file
 /// by, if others do not remove that on the store.
 const TAUGHT: usize = 4;
+
+/// How long the gate of a directory's rename stands while requests here still have the tree.
+const GATED: Duration = Duration::from_secs(1);
 
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
@@ -154,14 +158,14 @@ impl Vfs {
         let exchange = mode == RenameMode::Exchange;
         let is_dir = |at: (u64, &OsStr)| self.nodes.child(at.0, at.1).is_some_and(|c| c.is_dir);
         let moves_dir = is_dir(from) || (exchange && is_dir(to));
-        // Other members are asked before any request here has to wait for the rename.
-        let below = match moves_dir && self.cluster().is_some() {
-            true => Some(self.settle_dir(from, to, exchange, exchange && is_dir(to))?),
-            false => None,
-        };
-        let (_shared, _alone) = match moves_dir {
-            true => (None, Some(self.tree_alone()?)),
-            false => (Some(self.tree()), None),
+        let gate = || self.settle_dir(from, to, exchange, exchange && is_dir(to));
+        let (below, _shared, _alone) = match moves_dir {
+            false => (None, Some(self.tree()), None),
+            true if self.cluster().is_none() => (None, None, Some(self.tree_alone()?)),
+            true => {
+                let (below, alone) = self.gated_alone(gate)?;
+                (Some(below), None, Some(alone))
+            }
         };
         let old = self.below(from.0, from.1)?;
         let new = self.below(to.0, to.1)?;
@@ -290,6 +294,29 @@ impl Vfs {
     }
 
     /// To be called before a directory is renamed: no other member may hold files below. Returns the paths.
+    /// Puts the gate of a directory's rename, which asks the other members before any request here has to wait, and
+    /// then locks the tree. A request that has the tree may wait for a member that waits for the gate to go: after
+    /// [`GATED`] the gate is taken away until the tree was free once.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY after the backing store's timeout; otherwise as `gate`.
+    fn gated_alone<T>(
+        &self,
+        gate: impl Fn() -> Result<T>,
+    ) -> Result<(T, RwLockWriteGuard<'_, ()>)> {
+        let began = Instant::now();
+        loop {
+            let gated = gate()?;
+            if let Some(alone) = self.tree.alone(GATED) {
+                return Ok((gated, alone));
+            }
+            drop(gated);
+            let limit = self.engine.files.tunables().backing_timeout;
+            drop(self.tree_alone_within(limit.saturating_sub(began.elapsed()))?);
+        }
+    }
+
     fn settle_dir(
         &self,
         from: (u64, &OsStr),

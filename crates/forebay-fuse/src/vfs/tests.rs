@@ -2,6 +2,7 @@
 //! other are answered in earnest, or late, or not at all.
 
 mod far;
+mod gated;
 mod granted;
 mod hanging;
 mod owed;
@@ -91,6 +92,8 @@ struct Net {
     asleep: Mutex<HashSet<String>>,
     /// Whether granted renames of directories have lost their gate when they are to be made.
     ungated: AtomicBool,
+    /// Gates of directories' renames that stand.
+    gates: AtomicU64,
     /// The errors of members that may not serve.
     unfit: Mutex<HashMap<String, i32>>,
 }
@@ -131,6 +134,14 @@ struct Held(Arc<Net>, FileKey);
 impl Drop for Held {
     fn drop(&mut self) {
         *lock(&self.0.held).get_mut(&self.1).expect("it was held") -= 1;
+    }
+}
+
+struct Gated(Arc<Net>);
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        self.0.gates.fetch_sub(1, SeqCst);
     }
 }
 
@@ -213,8 +224,12 @@ impl Cluster for Played {
         self.hold(file)
     }
 
-    fn change(&self, files: &[(FileKey, FileKey)], _: Option<&Path>) -> Result<Place> {
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
         Ok(match files.first().map(|(file, _)| self.holder(*file)) {
+            None if below.is_some() => {
+                self.net.gates.fetch_add(1, SeqCst);
+                Place::Here(Some(Box::new(Gated(self.net.clone()))))
+            }
             Some(Holder::There(home)) => Place::There(home),
             _ => Place::Here(Some(Box::new(()))),
         })
