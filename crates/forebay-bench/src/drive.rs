@@ -143,9 +143,10 @@ fn launch<T: Target, P: Plan>(
         plan.prepare(op, &mut buffers.slice(slot)[..op.len]);
     }
     *flight = Flight { op, start: now, moved: 0 };
-    // SAFETY: the slot is free, its buffer holds `op.len` bytes (checked by the slices of plans
-    // that fill it, and by the caller's sizing), and is not touched until `wait` returns it.
-    unsafe { target.start(slot, op, buffers.pointer(slot)) };
+    let buffer = buffers.slice(slot)[..op.len].as_mut_ptr();
+    // SAFETY: the slot is free, its buffer holds `op.len` bytes (else the slice panics), and is not touched until
+    // `wait` returns it.
+    unsafe { target.start(slot, op, buffer) };
     true
 }
 

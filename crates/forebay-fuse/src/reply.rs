@@ -217,6 +217,16 @@ impl Default for Watch {
     }
 }
 
+/// A request that is watched until this is dropped.
+pub struct Watched<'a>(&'a Watch, u64);
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        let removed = self.0.open.lock_anyway().running.remove(&self.1);
+        drop(removed); // Outside the lock.
+    }
+}
+
 /// The number of requests that may be in the pool at once.
 const FINDERS: usize = 64;
 
@@ -252,9 +262,9 @@ impl Watch {
         n
     }
 
-    pub fn end(&self, n: u64) {
-        let removed = self.open.lock().running.remove(&n);
-        drop(removed); // Outside the lock.
+    /// The guard ends the watch over a request, also if the request panics.
+    pub fn watched(&self, n: u64) -> Watched<'_> {
+        Watched(self, n)
     }
 
     /// Answers the requests that have run longer than `limit`; those with long patience only if the

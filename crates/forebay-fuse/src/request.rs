@@ -343,9 +343,10 @@ impl<T: Send + 'static> Do<T> {
         let n = shared.watch.begin(&slot, patience);
         let at = slot.clone();
         let job = move |shared: &Shared| {
+            let watched = shared.watch.watched(n);
             let result =
                 on_behalf_of(slot.clone(), || op(&shared.verbs).time(|_| 0, || work(shared)));
-            shared.watch.end(n);
+            drop(watched);
             if let Some(Ok(unwanted)) = slot.give(shared, result) {
                 abandon(shared, unwanted);
             }
@@ -353,15 +354,30 @@ impl<T: Send + 'static> Do<T> {
         match shared.seat() {
             Some(_seat) => job(shared),
             None => {
-                let (pool, shared) = (shared.pool.clone(), shared.clone());
-                shared.pooled.fetch_add(1, SeqCst);
+                let pool = shared.pool.clone();
+                let pooled = Pooled::new(shared.clone());
                 pool.run(move || {
-                    let in_pool = at.in_pool(&shared);
-                    job(&shared);
+                    let in_pool = at.in_pool(&pooled.0);
+                    job(&pooled.0);
                     drop(in_pool);
-                    shared.pooled.fetch_sub(1, SeqCst);
                 });
             }
         }
+    }
+}
+
+/// Counts a request that is in the pool.
+struct Pooled(Arc<Shared>);
+
+impl Pooled {
+    fn new(shared: Arc<Shared>) -> Pooled {
+        shared.pooled.fetch_add(1, SeqCst);
+        Pooled(shared)
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.0.pooled.fetch_sub(1, SeqCst);
     }
 }

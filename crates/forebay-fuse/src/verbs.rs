@@ -272,11 +272,11 @@ impl Shared {
             Err(error) => reply.fail(error.errno()),
         };
         let slot = Slot::new(answer, None);
-        let n = self.watch.begin(&slot, Patience::Long);
+        let watched = self.watch.watched(self.watch.begin(&slot, Patience::Long));
         let op = &self.verbs.write;
         let work = || op.time(|()| len.into(), || write(&self.vfs, id, from, at, data, how));
         let result = on_behalf_of(slot.clone(), work);
-        self.watch.end(n);
+        drop(watched);
         let _ = slot.give(self, result);
         self.vfs.wrote(at.handle, at.offset + u64::from(len), len.into());
     }

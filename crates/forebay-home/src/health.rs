@@ -115,11 +115,9 @@ impl Health {
     /// Those of the call.
     pub fn probe<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         lock::calls_the_store();
-        let place = self.begin();
+        let in_flight = self.begin();
         let result = work();
-        if let Some(place) = place {
-            place.store(0, Relaxed);
-        }
+        drop(in_flight);
         if let Err(error) = &result {
             self.note(error);
         }
@@ -127,7 +125,7 @@ impl Health {
     }
 
     /// Notes the beginning of a call, mostly in the place that this thread used last.
-    fn begin(&self) -> Option<&AtomicU64> {
+    fn begin(&self) -> Option<InFlight<'_>> {
         thread_local! {
             static LAST: Cell<usize> = Cell::new(FIRST.fetch_add(1, Relaxed) as usize);
         }
@@ -138,7 +136,7 @@ impl Health {
             .map(|at| at % WATCHED_MAX)
             .find(|at| self.calls[*at].compare_exchange(0, now, Relaxed, Relaxed).is_ok())?;
         LAST.set(free);
-        Some(&self.calls[free])
+        Some(InFlight(&self.calls[free]))
     }
 
     fn now(&self) -> u64 {
@@ -209,5 +207,13 @@ impl Health {
     pub fn last_error(&self) -> Option<(String, f64)> {
         let last = self.last_error.lock();
         last.as_ref().map(|(text, at)| (text.clone(), self.time.since(*at).as_secs_f64()))
+    }
+}
+/// The place of a call in flight, which is free again when this is dropped, also by a panic in the call.
+struct InFlight<'a>(&'a AtomicU64);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Relaxed);
     }
 }

@@ -55,7 +55,7 @@ const HEADER: usize = 24;
 const HAS_SYNCED: u32 = 1 << 31;
 
 /// A record larger than this is damage, not data: the largest is a file of many runs.
-const RECORD_MAX: usize = 1 << 30;
+const RECORD_MAX: usize = if cfg!(test) { 1 << 16 } else { 1 << 30 };
 
 /// Space is taken, and zeroed, in steps of this, so that appending does not fail on a tier that has
 /// just become full.
@@ -180,7 +180,16 @@ impl LogFile {
         self.buf.truncate(start);
         self.buf.resize(start + HEADER, 0);
         let encoded = postcard::to_io(entry, &mut self.buf).map(drop);
-        encoded.map_err(|e| io::Error::other(format!("encoding a log record: {e}")))?;
+        let wrong = match encoded {
+            Err(e) => Some(e.to_string()),
+            // A reader takes a longer record for damage.
+            Ok(()) if self.buf.len() - start - HEADER > RECORD_MAX => Some("too large".into()),
+            Ok(()) => None,
+        };
+        if let Some(wrong) = wrong {
+            self.buf.truncate(start);
+            return Err(io::Error::other(format!("encoding a log record: {wrong}")));
+        }
         let record = &mut self.buf[start..];
         let len = (record.len() - HEADER) as u32;
         record[0..4].copy_from_slice(&(len | HAS_SYNCED).to_le_bytes());
@@ -475,6 +484,8 @@ mod tests {
         log.append(7, 5, &Entry::Drop(FileId(7))).unwrap();
         assert_eq!(found(&log), [5, 6, 7]);
         later(&mut log, 8);
+        let refused = log.append_later(9, 5, &vec![1u8; RECORD_MAX]);
+        assert!(refused.unwrap_err().to_string().contains("too large"));
         log.flush().unwrap();
         log.flush().unwrap();
         assert_eq!(found(&log), [5, 6, 7, 8]);

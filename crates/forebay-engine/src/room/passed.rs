@@ -200,33 +200,29 @@ impl Passed {
     /// left the writer counts on, until [`Passed::end_lingering`] finds that the mapping is gone.
     fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
-        let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
-        if unseen.is_last() && unseen.outlives_close && !self.is_closed(file, &mut inner)? {
-            drop(inner);
-            self.lingering.lock().push(file.clone());
-            return Ok(());
-        }
-        self.files.totals().end_writer();
-        let unseen = inner.live().unseen_mut().expect("looked at above");
+        let unseen = inner.live().unseen_mut().expect("a writer ends once");
         if !unseen.is_last() {
             unseen.part();
+            self.files.totals().end_writer();
             return Ok(());
         }
-        let seen = inner.shadow_stat();
-        self.files.note_growth_seen(file, &mut inner, seen);
+        // Nothing is changed before the stat is there: what fails is tried again.
+        let stat = match self.stat_at_end(file, &mut inner) {
+            Ok(Some(stat)) => stat,
+            ended => {
+                drop(inner);
+                self.lingering.lock().push(file.clone());
+                return ended.map(drop);
+            }
+        };
+        self.files.totals().end_writer();
+        self.files.note_growth_seen(file, &mut inner, Some(stat));
         let unseen = inner.live().end_unseen().expect("looked at above");
         if unseen.doubt.is_some() {
             inner.note_written_for(self.files.time().since(unseen.since));
         }
         self.files.totals().is_seen(file);
         self.sluice.leave(file.id);
-        let stat = match seen {
-            Some(stat) => stat,
-            None => {
-                let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
-                self.files.note_tier(stat)?
-            }
-        };
         // Emptiness proves it, too: a mapping of a tmpfs file moves no time, but an empty file is not mapped.
         let is_empty = |from: MediaStat| from.len == 0 && from.mtime == stat.mtime;
         let empty = stat.len == 0 && unseen.from.is_some_and(is_empty);
@@ -255,6 +251,19 @@ impl Passed {
         self.files.admit(file, [(0, stat.len)]);
         self.files.account(file, &mut inner);
         absorbed
+    }
+
+    /// Returns what the last writer leaves of the shadow; `None` while a program has it mapped.
+    fn stat_at_end(&self, file: &Arc<File>, inner: &mut Inner) -> Result<Option<MediaStat>> {
+        let may_map = inner.live().unseen.as_ref().is_some_and(|unseen| unseen.outlives_close);
+        if may_map && !self.is_closed(file, inner)? {
+            return Ok(None);
+        }
+        if let Some(stat) = inner.shadow_stat() {
+            return Ok(Some(stat));
+        }
+        let stat = self.files.shadow_unwritten(file, inner)?.stat();
+        self.files.note_tier(stat).map(Some)
     }
 
     /// Whether no program has the shadow open or mapped any more. The kernel reports a close a
@@ -329,7 +338,7 @@ impl Passed {
                     continue; // Another thread was faster.
                 }
                 if let Err(e) = self.end_unseen(&file) {
-                    tracing::error!(error = %e, "taking over a file from an earlier daemon");
+                    tracing::error!(error = %e, "a writer past the daemon has ended, and its file cannot be looked at");
                 }
                 let inner = file.lock();
                 self.files.retire(&file, inner);

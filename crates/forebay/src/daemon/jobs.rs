@@ -3,6 +3,7 @@
 //! the tier, too: the next daemon goes on with jobs that were unfinished when this one ended.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -40,6 +41,13 @@ pub struct Outcome {
     pub report: JobReport,
     pub error: Option<String>,
     pub exit_code: u8,
+}
+
+impl Outcome {
+    fn of_a_bug() -> Outcome {
+        let error = Some("the job failed by a bug; see the daemon's log".to_string());
+        Outcome { report: JobReport::default(), error, exit_code: 1 }
+    }
 }
 
 pub struct Jobs {
@@ -134,8 +142,9 @@ impl Jobs {
         let jobs = self.clone();
         let run = move || {
             forebay_engine::run_anywhere(); // The requesting thread may be bound to processors.
-            let outcome = work(id, &progress);
-            jobs.end(id, outcome);
+            // A panic must not leave a job that never ends; the log has the panic.
+            let outcome = catch_unwind(AssertUnwindSafe(|| work(id, &progress)));
+            jobs.end(id, outcome.unwrap_or_else(|_| Outcome::of_a_bug()));
         };
         let spawned = thread::Builder::new().name(format!("job-{id}")).spawn(run);
         if let Err(e) = spawned {
@@ -402,6 +411,15 @@ mod tests {
             assert!(Instant::now() < deadline, "the job does not end");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn a_job_that_panics_ends_with_an_error() {
+        let jobs = Arc::new(Jobs::with(Table::default()));
+        let id = jobs.start(flush(), |_, _| panic!("a bug")).unwrap();
+        let ended = wait_end(&jobs, id);
+        assert_eq!((ended.state, ended.exit_code), (JobState::Done, Some(1)));
+        assert!(ended.error.unwrap().contains("a bug"));
     }
 
     #[test]

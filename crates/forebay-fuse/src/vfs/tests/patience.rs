@@ -1,20 +1,27 @@
 //! How long a request is waited for.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 use super::*;
 use crate::reply::Fail;
-use crate::request::{Do, Shared};
+use crate::request::{Do, SETTLE_MAX, Shared};
 
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// Sends the error of a request's answer; 0 if the request is done.
-struct Heard(Sender<i32>);
+/// Sends the error of a request's answer; 0 if the request is done, EIO if it is never answered.
+struct Heard(Option<Sender<i32>>);
 
 impl Fail for Heard {
-    fn fail(self, errno: i32) {
-        let _ = self.0.send(errno);
+    fn fail(mut self, errno: i32) {
+        let _ = self.0.take().map(|tells| tells.send(errno));
+    }
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        let _ = self.0.take().map(|tells| tells.send(libc::EIO));
     }
 }
 
@@ -25,7 +32,7 @@ pub fn asked(shared: &Arc<Shared>, work: impl FnOnce(&Vfs) + Send + 'static) -> 
         Ok(())
     };
     let done = |_: &Shared, reply: Heard, ()| reply.fail(0);
-    Do::with(|v| &v.open, Heard(tells), work, done).run(shared);
+    Do::with(|v| &v.open, Heard(Some(tells)), work, done).run(shared);
     told
 }
 
@@ -92,4 +99,27 @@ fn requests_that_hang_leave_room_for_those_that_do_not() {
     drop(back);
     shared.settle();
     engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+}
+
+/// A bug costs its request alone, wherever the request runs.
+#[test]
+fn a_request_that_panics_is_answered_and_is_not_under_way_any_more() {
+    let bed = Bed::new(0);
+    for seats in [1, 2] {
+        let shared = Arc::new(Shared::new(
+            Bed::vfs(&bed.root, "a", Passthrough::Off),
+            seats,
+            Duration::ZERO,
+        ));
+        let (tells, told) = channel();
+        let work = |_: &Vfs| -> Result<()> { panic!("a bug") };
+        let done = |_: &Shared, reply: Heard, ()| reply.fail(0);
+        let request = Do::with(|v| &v.open, Heard(Some(tells)), work, done).patient();
+        let _ = catch_unwind(AssertUnwindSafe(|| request.run(&shared)));
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(libc::EIO), "{seats} threads");
+        let began = Instant::now();
+        shared.settle();
+        assert!(began.elapsed() < SETTLE_MAX, "nothing is under way");
+        shared.vfs.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    }
 }
