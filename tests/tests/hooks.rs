@@ -590,8 +590,11 @@ fn jobs_that_the_scheduler_does_not_know_are_ended_and_silence_ends_none() {
         (alone("echo 31"), "who asks for it alone is told of it"),
         (alone("exit 1"), "who asks for it alone is told nothing"),
     ] {
-        site.plays("squeue", &says);
-        std::thread::sleep(Duration::from_secs(5));
+        site.plays("squeue", &format!("{mark}; {says}"));
+        // Longer than it takes to end a job that is not known.
+        let (began, before) = (Instant::now(), times());
+        let is_asked = || began.elapsed() > Duration::from_secs(4) && times() >= before + 2;
+        within(Duration::from_secs(30), "the scheduler is asked", is_asked);
         assert_eq!(site.jobs()[0]["phase"], "ready", "{known}");
     }
     site.plays("squeue", &alone("echo 'Invalid job id specified' >&2; exit 1"));

@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::fd::Sys;
 use crate::fd::leave_reserve;
@@ -116,7 +117,11 @@ impl BackingStore for DirStore {
     }
 
     fn lists_acls(&self) -> bool {
-        self.root.lists_acls()
+        attr::lists_acls(self.root.magic())
+    }
+
+    fn clocks_differ(&self) -> Duration {
+        attr::clocks_differ(self.root.magic())
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>> {

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,24 @@ impl FileKey {
 pub struct Timestamp {
     pub sec: i64,
     pub nsec: u32,
+}
+
+impl Timestamp {
+    /// After all others.
+    pub const MAX: Timestamp = Timestamp { sec: i64::MAX, nsec: 999_999_999 };
+
+    pub fn plus(self, time: Duration) -> Timestamp {
+        let nsec = self.nsec + time.subsec_nanos();
+        let sec =
+            self.sec.saturating_add_unsigned(time.as_secs() + u64::from(nsec / 1_000_000_000));
+        Timestamp { sec, nsec: nsec % 1_000_000_000 }
+    }
+
+    pub fn minus(self, time: Duration) -> Timestamp {
+        let up = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        let sec = self.sec.saturating_sub_unsigned(up);
+        Timestamp { sec, ..self }.plus(Duration::from_secs(up) - time)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -204,6 +223,11 @@ pub trait BackingStore: Send + Sync + 'static {
     /// has none.
     fn lists_acls(&self) -> bool {
         false
+    }
+
+    /// The most by which the clock of the store's times may differ from this machine's.
+    fn clocks_differ(&self) -> Duration {
+        Duration::from_secs(2)
     }
 
     /// Opens a regular file. `ReadWrite` succeeds wherever the daemon may legitimately write for

@@ -6,7 +6,7 @@
 //! again ([`settle`]). A change is retired once it is covered by a sync of the store that began
 //! after the store had answered the change.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::fmt::{Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -265,13 +265,24 @@ impl Journal {
         self.open.values().cloned().collect()
     }
 
-    /// Returns the changes that a sync of these files covers if it begins now.
+    /// Returns the changes that a sync of these files covers if it begins now, without those that the rest of the
+    /// journal needs.
     pub fn of(&self, keys: &HashSet<FileKey>) -> Vec<u64> {
         let is_of = |op: &NameOp| match op {
             NameOp::Exchange { key, with, .. } => keys.contains(key) || keys.contains(with),
             op => keys.contains(&op.key()),
         };
-        self.done().filter(|step| is_of(&step.op)).map(|step| step.n).collect()
+        let covered = self.done().filter(|step| is_of(&step.op)).map(|step| step.n);
+        self.without_needed(covered.collect())
+    }
+
+    /// Returns the changes of `durable` that may be forgotten although the others stay.
+    pub fn without_needed(&self, durable: BTreeSet<u64>) -> Vec<u64> {
+        if durable.len() == self.open.len() || durable.is_empty() {
+            return durable.into_iter().collect();
+        }
+        let before = settle::before_any(self.open.values(), |n| !durable.contains(&n));
+        durable.into_iter().filter(|n| before.contains(n)).collect()
     }
 
     /// Returns the changes that a sync of the names covers if it begins now, by the directories in which the names
@@ -342,6 +353,30 @@ mod tests {
 
     fn create(path: &str, ino: u64) -> NameOp {
         NameOp::Create { path: path.into(), key: key(ino) }
+    }
+
+    fn renamed(from: &str, to: &str, ino: u64, over: Option<u64>) -> NameOp {
+        let (from, to, over) = (from.into(), to.into(), over.map(key));
+        NameOp::Rename { from, to, key: key(ino), over, moved: Moved::File }
+    }
+
+    /// Without the rename over `f` the link would say that the first file has that name.
+    // S-3
+    #[test]
+    fn a_change_that_the_rest_of_the_journal_needs_stays() {
+        let (from, to) = ("f".into(), "f.old".into());
+        let linked = NameOp::Link { from, to, key: key(1) };
+        let ops =
+            [linked, renamed("new", "f", 2, Some(1)), renamed("f", "g", 2, None), create("h", 3)];
+        let mut journal = journal(ops.map(|op| (op, Told::Done)).into());
+        assert_eq!(journal.of(&[key(2)].into()), [0; 0]);
+        assert_eq!(journal.of(&[key(3)].into()), [3]);
+        assert_eq!(journal.of(&[key(1), key(2)].into()), [0, 1, 2]);
+        let (from, to, moved) = ("g".into(), "h".into(), Moved::File);
+        let exchanged = NameOp::Exchange { from, to, key: key(2), with: key(3), moved };
+        let step = journal.step(exchanged, Told::Done, None);
+        journal.apply(NameRecord::Step(step));
+        assert_eq!(journal.of(&[key(3)].into()), [3], "it comes before all that stay");
     }
 
     /// A sync covers the changes that were answered before it began.

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use forebay_backing::{Attr, Result, Timestamp};
 
-use crate::core::journal::settle::before_any;
 use crate::core::journal::{Journal, NameOp, OPEN_LIMIT, OPEN_MAX, Told};
 use crate::core::paths::{Moving, Way};
 use crate::file::File;
 use crate::names::{Named, Names};
 
-/// The assumed maximum difference between the clocks of this machine and of the store, in seconds.
-const CLOCKS_DIFFER: i64 = 2;
+/// Files get the time of the kernel's last tick.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Errors of stores that do not sync directories, or not for this user.
 const UNSYNCABLE: [i32; 6] =
@@ -92,15 +92,9 @@ impl Names {
         }
         let first = failed.into_iter().next();
         let failed = first.map(|(dir, error)| error.context(format!("syncing {}", dir.display())));
-        let all: BTreeSet<u64> = dirs.into_values().flatten().collect();
-        let durable = match stay.is_empty() {
-            true => all.into_iter().collect(),
-            false => {
-                let steps = self.files.index.names(Journal::steps);
-                let before = before_any(&steps, &stay);
-                all.into_iter().filter(|n| before.contains(n)).collect()
-            }
-        };
+        let mut durable: BTreeSet<u64> = dirs.into_values().flatten().collect();
+        durable.retain(|n| !stay.contains(n));
+        let durable = self.files.index.names(|journal| journal.without_needed(durable));
         self.files.note_tier(self.files.index.retire(durable))?;
         failed.map_or(Ok(()), Err)
     }
@@ -164,12 +158,16 @@ impl Names {
         }
     }
 
-    /// Returns a moment of the store's clock when a change was over, where the store has told none:
-    /// the time of this machine plus the maximum difference. Recovery leaves a file alone that
-    /// others change later than that.
-    pub fn by_our_clock(&self) -> Timestamp {
-        let now = self.files.time().stamp();
-        Timestamp { sec: now.sec + CLOCKS_DIFFER, ..now }
+    /// Returns a moment of the store's clock when a change was over, where the store has told none.
+    /// Recovery leaves a file alone that others change later than that.
+    fn by_our_clock(&self) -> Timestamp {
+        self.files.time().stamp().plus(self.home.backing().clocks_differ())
+    }
+
+    /// Returns a moment of the store's clock before a removal that is made next. Recovery removes no file that was
+    /// changed later: others have given it the name again.
+    pub fn before_removal(&self) -> Timestamp {
+        self.files.time().stamp().minus(self.home.backing().clocks_differ() + TICK)
     }
 
     /// Notes a file, directory or other inode that a front-end has made on the store.

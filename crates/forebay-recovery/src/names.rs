@@ -46,7 +46,8 @@ impl Recovery<'_> {
         }
         keys.extend(steps.iter().flat_map(|step| step.op.keys()));
         self.rename_records(loaded, &plan, &keys);
-        self.note_ctimes(loaded, |key| keys.contains(&key));
+        let changed_at = settle::changed_at(&plan.steps);
+        self.note_ctimes(loaded, |key| changed_at.get(&key).copied());
         Ok(())
     }
 
@@ -242,18 +243,26 @@ impl Recovery<'_> {
     }
 
     /// Takes over ctimes: changes of names and attributes through the daemon move the ctime, and
-    /// the record of that may be lost. A time that was set is on record before.
-    pub(super) fn note_ctimes(&mut self, loaded: &mut Loaded, of: impl Fn(FileKey) -> bool) {
+    /// the record of that may be lost. A time that was set is on record before. A ctime after the last change of the
+    /// file's names (`changed_at`) is another program's, unless a loss of power has taken later records.
+    pub(super) fn note_ctimes(
+        &mut self,
+        loaded: &mut Loaded,
+        changed_at: impl Fn(FileKey) -> Option<Timestamp>,
+    ) {
         for (id, record) in &mut loaded.files {
-            if self.boot == Boot::Kept && !of(record.key) {
-                continue;
-            }
+            let until = match self.boot {
+                Boot::Kept => changed_at(record.key),
+                Boot::Lost => Some(Timestamp::MAX),
+            };
+            let Some(until) = until else { continue };
             let Some(path) = record.paths.first() else { continue };
             if let Ok(attr) = self.backing.stat(&path)
                 && attr.key == record.key
                 && attr.size == record.base().size
                 && record.is_own_time(attr.mtime)
                 && attr.ctime != record.base().ctime
+                && attr.ctime <= until
             {
                 let base = Version { ctime: attr.ctime, mtime: attr.mtime, ..record.base() };
                 let (owner, mtime) = (record.owner(), record.mtime());

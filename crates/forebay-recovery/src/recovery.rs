@@ -94,7 +94,7 @@ impl Recovery<'_> {
             pass.prove_dirty(loaded)?;
         }
         match loaded.names.is_empty() {
-            true => pass.note_ctimes(loaded, |_| false),
+            true => pass.note_ctimes(loaded, |_| None),
             false => pass.settle_names(loaded)?,
         }
         for state in loaded.files.values() {

@@ -1,7 +1,9 @@
 //! kill -9 of the daemon under load, again and again.
 // S-2, S-7
 
-use std::time::Instant;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{Bed, Rng, Tier, needs_forebay, proof, seed, soak};
@@ -106,4 +108,45 @@ fn recover_brings_home_what_a_killed_daemon_left() {
     let check = bed.forebay(&["check", &tier, "--json"]).ok().json();
     assert_eq!(check["dirty_bytes"], 0, "{check:#}");
     proof!("three kills, then recovered");
+}
+
+/// Others undo a change of names soon after it: recovery must not take their change for one that the store has
+/// forgotten, and make ours again.
+fn undone_by_others_before_a_kill(change: impl Fn(&Bed), undo: impl Fn(&Bed)) {
+    let bed = Bed::new(Tier::Disk);
+    std::fs::write(bed.backing.join("f"), "precious").expect("the store is writable");
+    std::fs::hard_link(bed.backing.join("f"), bed.backing.join("f.bak")).expect("it is free");
+    let mounted = bed.mount(&["--preset", "hold"]);
+    change(&bed);
+    sleep(Duration::from_millis(100));
+    undo(&bed);
+    mounted.kill9();
+    mounted.crash();
+    let mounted = bed.mount(&[]);
+    let read = |dir: &Path| std::fs::read_to_string(dir.join("f")).expect("others gave it back");
+    assert_eq!(read(&bed.mnt), "precious");
+    mounted.umount();
+    assert_eq!(read(&bed.backing), "precious");
+}
+
+// S-1 S-2
+#[test]
+fn a_removed_name_that_others_give_back_survives_kill_9() {
+    needs_forebay!();
+    undone_by_others_before_a_kill(
+        |bed| std::fs::remove_file(bed.mnt.join("f")).expect("it is there"),
+        |bed| {
+            std::fs::rename(bed.backing.join("f.bak"), bed.backing.join("f")).expect("it is free")
+        },
+    );
+}
+
+// S-1 S-2
+#[test]
+fn a_rename_that_others_undo_stays_undone_after_kill_9() {
+    needs_forebay!();
+    undone_by_others_before_a_kill(
+        |bed| std::fs::rename(bed.mnt.join("f"), bed.mnt.join("g")).expect("it is free"),
+        |bed| std::fs::rename(bed.backing.join("g"), bed.backing.join("f")).expect("it is free"),
+    );
 }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_base::magic;
 use rustix::fs::{self as sys, AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
@@ -134,11 +135,18 @@ pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
     Ok(format!("1:{magic:08x}:{}:{sec}.{nsec:09}:{place}", stat.stx_ino))
 }
 
+/// File systems of this machine.
+const LOCAL: [u32; 5] = [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS];
+
 /// Whether files of this file system show their access lists among their extended attributes, if they have any
 /// (NFSv4 has no such lists).
-pub fn lists_acls(statfs: &sys::StatFs) -> bool {
-    let lists = [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS, magic::NFS];
-    lists.contains(&magic::of(statfs))
+pub fn lists_acls(magic: u32) -> bool {
+    LOCAL.contains(&magic) || magic == magic::NFS
+}
+
+/// Local file systems take their times from this machine's clock, of others it is not known.
+pub fn clocks_differ(magic: u32) -> Duration {
+    if LOCAL.contains(&magic) { Duration::ZERO } else { Duration::from_secs(2) }
 }
 
 pub fn statfs(root: &Root) -> Sys<StatFs> {

@@ -29,7 +29,8 @@ pub struct Root {
     device: (u32, u32),
     resolver: Resolver,
     parents: Parents,
-    lists_acls: bool,
+    /// The kind of file system; 0 if it is not known.
+    magic: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +70,9 @@ impl Root {
         let stat = stat_fd(&fd).map_err(|e| Error::storage(e.raw_os_error(), context()))?;
         let device = attr::device(&stat);
         let resolver = probe(&fd);
-        let lists_acls = sys::fstatfs(&fd).is_ok_and(|statfs| attr::lists_acls(&statfs));
+        let magic = sys::fstatfs(&fd).map_or(0, |statfs| magic::of(&statfs));
         let parents = Parents::default();
-        Ok(Root { fd, path, device, resolver, parents, lists_acls })
+        Ok(Root { fd, path, device, resolver, parents, magic })
     }
 
     #[cfg(test)]
@@ -87,8 +88,8 @@ impl Root {
         self.fd.as_fd()
     }
 
-    pub fn lists_acls(&self) -> bool {
-        self.lists_acls
+    pub fn magic(&self) -> u32 {
+        self.magic
     }
 
     pub fn attr(&self, stat: &Statx) -> Attr {

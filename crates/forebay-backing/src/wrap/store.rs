@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::file::WrappedFile;
 use super::layer::{Call, Done, Layer, Verb};
@@ -102,6 +103,10 @@ impl<L: Layer> BackingStore for Wrapped<L> {
 
     fn lists_acls(&self) -> bool {
         self.inner.lists_acls()
+    }
+
+    fn clocks_differ(&self) -> Duration {
+        self.inner.clocks_differ()
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>> {

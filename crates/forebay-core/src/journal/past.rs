@@ -88,6 +88,7 @@ pub struct Past {
     /// The names and their files in the end.
     pub last: World,
     pub created: Vec<Node>,
+    /// The files that had several names at one moment.
     pub linked: BTreeSet<Node>,
     /// The time of the last change of each file's names, if known.
     at: HashMap<Node, Option<Timestamp>>,
@@ -157,13 +158,16 @@ impl Past {
                 (Told::Announced, None) => {}
             }
         }
-        let node = self.nodes[&op.key()];
-        match op {
-            NameOp::Create { .. } => self.created.push(node),
-            NameOp::Link { .. } => drop(self.linked.insert(node)),
-            _ => {}
+        if let NameOp::Create { key, .. } = op {
+            self.created.push(self.nodes[key]);
         }
-        self.at.extend(op.keys().map(|key| (self.nodes[&key], step.at)));
+        for node in op.keys().map(|key| self.nodes[&key]) {
+            if self.last.at(node).nth(1).is_some() {
+                self.linked.insert(node);
+            }
+            let before = self.at.get(&node).copied().flatten();
+            self.at.insert(node, step.at.map(|at| before.map_or(at, |before| before.max(at))));
+        }
     }
 
     /// Gives a name its last file. A directory has at most one name, and loses its old one.

@@ -93,7 +93,8 @@ impl Seen {
         let mut dirs = vec![ROOT];
         while let Some(dir) = dirs.pop().or_else(|| seen.stand_in(past)) {
             for entry in past.below(dir).collect::<BTreeSet<_>>() {
-                let path = seen.world.path(entry).expect("it was found, or is the root");
+                // A directory that is found at two places may be inside itself.
+                let Some(path) = seen.world.path(entry) else { continue };
                 match stat(&path)? {
                     Found::Nothing => {}
                     Found::Hidden => seen.hidden.push(entry.clone()),
@@ -343,6 +344,12 @@ impl Settling<'_> {
     }
 }
 
+/// Returns the time of the last change of each file's names; [`Timestamp::MAX`] if it is not known.
+pub fn changed_at(steps: &[Step]) -> BTreeMap<FileKey, Timestamp> {
+    let past = Past::of(steps);
+    past.keyed().map(|(node, key)| (key, past.at(node).unwrap_or(Timestamp::MAX))).collect()
+}
+
 /// Asks the store which objects the journal's names mean.
 pub fn look<E>(steps: &[Step], mut stat: impl FnMut(&Path) -> Result<Found, E>) -> Result<Look, E> {
     let mut look = Look::new();
@@ -477,9 +484,12 @@ impl Plan {
     }
 }
 
-/// Returns the changes that may be forgotten if others `stay`: those that come before every change that stays and
+/// Returns the changes that may be forgotten if others stay: those that come before every change that stays and
 /// has names or files in common with them. The rest of the journal must make sense by itself.
-pub fn before_any(steps: &[Step], stay: &HashSet<u64>) -> HashSet<u64> {
+pub fn before_any<'a>(
+    steps: impl IntoIterator<Item = &'a Step>,
+    stays: impl Fn(u64) -> bool,
+) -> HashSet<u64> {
     let (mut keys, mut names) = (HashSet::new(), HashSet::new());
     let mut before = HashSet::new();
     for Step { n, op, .. } in steps {
@@ -488,7 +498,7 @@ pub fn before_any(steps: &[Step], stay: &HashSet<u64>) -> HashSet<u64> {
             Some(_) => is_below(path),
             None => names.contains(path),
         };
-        if stay.contains(n) || op.keys().any(|key| keys.contains(&key)) || op.paths().any(meets) {
+        if stays(*n) || op.keys().any(|key| keys.contains(&key)) || op.paths().any(meets) {
             keys.extend(op.keys());
             names.extend(op.paths());
         } else {

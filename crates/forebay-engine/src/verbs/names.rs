@@ -65,8 +65,9 @@ impl Verbs {
         self.files.refuse_read_only()?;
         let _leaving = self.files.take_name(at.key);
         let Some(file) = self.files.find(at.key) else {
+            let before = self.names.before_removal();
             self.names.alter(|b| b.unlink(at.path))?;
-            self.names.note_name(unlinked(at), None);
+            self.names.note_name(unlinked(at), Some(before));
             // A program may have opened the file meanwhile.
             return self
                 .files
@@ -85,6 +86,7 @@ impl Verbs {
             false => None,
         };
         failpoint::pass("unlink.intent");
+        let before = self.names.before_removal();
         let done = self.names.alter(|b| b.unlink(at.path));
         failpoint::pass("unlink.done");
         if done.is_err() {
@@ -92,7 +94,7 @@ impl Verbs {
         }
         let left = other.and_then(|other| self.names.ask(|b| b.stat(&other)).ok());
         // Flights and writes around the tier may have moved its ctime since it was known.
-        let ours = known.max(self.names.by_our_clock());
+        let ours = known.max(before);
         let left = left.filter(|left| left.key == at.key).map_or(ours, |left| left.ctime);
         match announced {
             // The journal entry ends before the file's record goes.

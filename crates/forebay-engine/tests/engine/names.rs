@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Attr, BackingStore, RenameMode};
+use forebay_backing::{Access, Attr, BackingStore, RenameMode};
 use forebay_engine::{Config, Engine, Named, Progress};
 
 use crate::media::{CrashMedia, Disk};
@@ -406,6 +406,66 @@ fn directories_that_move_keep_their_files_whoever_dies() {
         bed.end();
     }
     assert!(moved > 4, "{moved}");
+}
+
+/// Returns the names that are found after the daemon was killed.
+fn after_a_kill(bed: &Bed) -> Names {
+    let Moment { disk, tree } = bed.now();
+    recovered(disk.process_crash_image(), tree, BEFORE)
+}
+
+/// A flush of one file covers the changes of its names, of which the rest of the journal makes no sense without some:
+/// the link alone says that the old file has the name `f`.
+// S-2 S-3
+#[test]
+fn a_flush_takes_no_change_that_the_rest_of_the_journal_needs() {
+    let bed = Bed::on(&[("f", b'O')]);
+    bed.link("f", "f.bak");
+    bed.put("new", b'N');
+    bed.replace("new", "f");
+    bed.replace("f", "g");
+    let report = bed.engine.drain.flush(&["g".into()], &Progress::default());
+    assert_eq!((report.files, report.failures.len()), (1, 0), "{report:?}");
+    bed.replace("f.bak", "f.old");
+    let want: [(PathBuf, u8); 2] = [("f.old".into(), b'O'), ("g".into(), b'N')];
+    assert_eq!(after_a_kill(&bed), want.into());
+    bed.end();
+}
+
+/// The same with an exchange, after which the first file has left and come under other names. Recovery must not take
+/// its only name for one that it has lost.
+// S-2 S-3
+#[test]
+fn a_flush_of_an_exchanged_file_costs_the_other_file_no_name() {
+    let bed = Bed::on(&[("d", b'P')]);
+    bed.link("d", "e");
+    bed.replace("d", "p");
+    bed.put("d", b'B');
+    bed.rename("d", "p", RenameMode::Exchange);
+    bed.replace("p", "z");
+    let report = bed.engine.drain.flush(&["z".into()], &Progress::default());
+    assert_eq!((report.files, report.failures.len()), (1, 0), "{report:?}");
+    bed.unlink("e");
+    bed.put("p", b'C');
+    let want: [(PathBuf, u8); 3] = [("d".into(), b'P'), ("p".into(), b'C'), ("z".into(), b'B')];
+    assert_eq!(after_a_kill(&bed), want.into());
+    bed.end();
+}
+
+/// Another program rewrites a cached file that was renamed here, with the old size and time, and the daemon is killed:
+/// the clean bytes are old.
+// S-1
+#[test]
+fn a_file_that_others_have_rewritten_since_its_rename_is_read_anew() {
+    let bed = Bed::on(&[("f", b'1')]);
+    let path = Path::new("g");
+    assert_eq!(read_all(&bed.engine, Path::new("f")).unwrap(), [b'1'; LEN]);
+    bed.replace("f", "g");
+    let file = bed.store.open(path, Access::ReadWrite).expect("it is there");
+    let mtime = bed.store.stat(path).unwrap().mtime;
+    file.write_at(&[b'2'; LEN], 0).and_then(|()| file.set_times(None, Some(mtime))).unwrap();
+    assert_eq!(after_a_kill(&bed), [(path.to_path_buf(), b'2')].into());
+    bed.end();
 }
 
 /// Another program renames a file that is pinned here, so that it stays on record, then this mount

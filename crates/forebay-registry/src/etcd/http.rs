@@ -260,7 +260,9 @@ fn framing(headers: &[httparse::Header<'_>]) -> io::Result<Framing> {
     if find("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
         return Ok(Framing::Chunk(None));
     }
-    match find("content-length").and_then(|length| length.parse().ok()) {
+    // Rust would parse a sign, too.
+    let digits = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+    match find("content-length").filter(digits).and_then(|length| length.parse().ok()) {
         Some(length) => Ok(Framing::Length(length)),
         None => Err(strange("an answer of no known length")),
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::journal::rebased;
+use crate::journal::{Journal, NameRecord, rebased};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -297,6 +297,45 @@ fn whatever_long_history_the_store_has_forgotten_is_made_again() {
             check_tier(&first, &ops, cut);
         }
     }
+}
+
+/// Flushes of single files take changes out of the journal, which are durable with all before them.
+// S-3
+#[test]
+fn a_journal_of_which_flushes_took_changes_says_nothing_wrong() {
+    let mut random = 11u64;
+    let mut below = |n: usize| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (random >> 33) as usize % n
+    };
+    let mut taken = 0;
+    for _ in 0..3000 {
+        let first = names([("a", 1), ("b", 2)]);
+        let (mut now, mut ops, mut journal) = (first.clone(), Vec::new(), Journal::default());
+        let mut durable = 0;
+        for n in 0..8 {
+            let mut can = possible(&now, 10 + n);
+            let op = can.swap_remove(below(can.len()));
+            act(&mut now, &op);
+            let step = journal.step(op.clone(), Told::Done, Some(at(n as i64 + 2)));
+            journal.apply(NameRecord::Step(step));
+            ops.push(op);
+            let flushed = now.values().nth(below(6)).copied();
+            if let Some(flushed) = flushed {
+                let ns = journal.of(&[flushed].into());
+                taken += ns.len();
+                journal.apply(NameRecord::Retired { ns });
+                durable = ops.len();
+            }
+        }
+        let known = known(ops.iter().flat_map(NameOp::keys));
+        for cut in durable..=ops.len() {
+            let (names, times) = after(&first, &ops[..cut]);
+            let got = Bed { steps: journal.steps(), names, times }.settle(&known, 1);
+            assert_eq!(got, now, "{ops:?} of which {cut} were made, as {:?}", journal.steps());
+        }
+    }
+    assert!(taken > 5000, "{taken}");
 }
 
 /// A directory in which a file was made is renamed: the names below go with it.
