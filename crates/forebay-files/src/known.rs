@@ -136,6 +136,33 @@ impl Files {
         self.account(file, inner);
     }
 
+    /// Whether the bytes here are of a version that the store no longer has, and programs that read them past the
+    /// daemon keep them.
+    pub fn is_outdated(&self, file: &File) -> bool {
+        file.lock().in_use().is_some_and(|live| live.stale)
+    }
+
+    /// Takes the key from a file that is clean here: the next open begins with other bytes. A program that has
+    /// the file open goes on with its old bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the tier; then the file is as before.
+    pub fn give_way(&self, known: &Arc<File>) -> Result<()> {
+        let mut inner = known.lock();
+        if inner.is_idle() {
+            self.erase(known, &mut inner);
+            drop(inner);
+            self.forget(known);
+            return Ok(());
+        }
+        self.drop_record(known, &mut inner)?;
+        inner.live().outdate();
+        drop(inner);
+        self.forget_key(known);
+        Ok(())
+    }
+
     /// Whether the backing file differs in its ctime alone, or has the mtime that the file has
     /// here. Then a chmod, a link or the like through the daemon may have been under way at a
     /// crash, and its record came too late.

@@ -44,8 +44,12 @@ impl Vfs {
         };
         if let Some((size, handle)) = size {
             let admission = handle.and_then(|handle| self.admission(handle));
+            // Where members share the store, the bytes here may be of an old version, although a program reads them.
+            let known =
+                || self.open_file(id).filter(|_| self.cluster().is_none() || path.is_none());
+            let open = handle.and_then(|handle| self.file(handle).ok()).or_else(known);
             let resize = || {
-                self.set_size(id, path.as_deref(), size, |file| {
+                self.set_size((id, open), path.as_deref(), size, |file| {
                     admission.unwrap_or_else(|| self.engine.room.admission_of(file, who))
                 })
             };
@@ -148,17 +152,18 @@ impl Vfs {
 
     fn set_size(
         &self,
-        id: u64,
+        (id, open): (u64, Option<Arc<File>>),
         path: Option<&Path>,
         size: u64,
         admission: impl FnOnce(&Arc<File>) -> Admission,
     ) -> Result<()> {
-        if let Some(file) = self.open_file(id) {
+        if let Some(file) = open {
             return self.engine.io.set_len_in(&admission(&file), &file, size);
         }
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
-        let file = self.engine.io.open(path, self.nodes.key(id))?;
-        if self.nodes.id_of(file.key) != id {
+        let file = self.open_as_of_now(path, self.nodes.key(id), false)?;
+        let is_older = || !self.is_far(id) && self.has_older_open(file.key);
+        if self.nodes.file_key(id) != Some(file.key) || is_older() {
             return Err(Error::os(libc::ESTALE, "the file was replaced"));
         }
         let done = self.engine.io.set_len_in(&admission(&file), &file, size);

@@ -603,10 +603,12 @@ impl Vfs {
             (FileKind::File, Purpose::Listing) => self.home_of(attr.key),
             _ => None,
         };
-        if home.is_none() {
+        let is_near = || attr.kind != FileKind::File || !self.has_older_open(attr.key);
+        if home.is_none() && (self.cluster().is_none() || is_near()) {
             return Ok(Looked::There(self.entry(parent, name, attr, as_of)));
         }
         let asked = match purpose {
+            _ if home.is_none() => Some(words_of(&attr)),
             Purpose::Listing => {
                 let foreseen = lock(&self.members.foreseen).remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -144,10 +145,7 @@ impl Vfs {
     pub(super) fn open_node(&self, id: u64, to_read: bool) -> Result<OpenFile> {
         let key = self.nodes.key(id);
         let opened = self.path(id).and_then(|path| {
-            let file = match to_read {
-                true => self.engine.io.open_to_read(&path, key)?,
-                false => self.engine.io.open(&path, key)?,
-            };
+            let file = self.open_as_of_now(&path, key, to_read)?;
             match self.nodes.id_of(file.key) == id {
                 true => Ok(file),
                 false => Err(Error::os(libc::ESTALE, "the file was replaced")),
@@ -163,6 +161,36 @@ impl Vfs {
             }
             other => other,
         }
+    }
+
+    /// Opens a file by its path. Where members share the store no open gets bytes of a version that the store no
+    /// longer has, though a program may keep them, which reads them past the daemon: the file begins anew. Opens by
+    /// the kernel's old node are refused then ([`Vfs::open_under`]), and looked up again.
+    pub(super) fn open_as_of_now(
+        &self,
+        path: &Path,
+        key: Option<FileKey>,
+        to_read: bool,
+    ) -> Result<OpenFile> {
+        let open = || match to_read {
+            true => self.engine.io.open_to_read(path, key),
+            false => self.engine.io.open(path, key),
+        };
+        let file = open()?;
+        if self.cluster().is_none() || !self.engine.files.is_outdated(&file) {
+            return Ok(file);
+        }
+        let old = Arc::clone(&file);
+        drop(file);
+        self.engine.files.give_way(&old)?;
+        open()
+    }
+
+    /// Whether programs here have a file open that has given its key away since.
+    pub(super) fn has_older_open(&self, key: FileKey) -> bool {
+        let open = self.open.lock().get(&key).map(|node| node.file.clone());
+        let now = || self.engine.files.find(key);
+        open.is_some_and(|open| now().is_none_or(|now| !Arc::ptr_eq(&now, &open)))
     }
 
     /// Makes the handle, in the mode that the inode's other descriptors allow.
@@ -190,7 +218,8 @@ impl Vfs {
             kernel_id: None,
         });
         if !Arc::ptr_eq(&node.file, &file) {
-            // The store has given the number of a removed file that is still open here to another file.
+            // The store has given the number of a removed file that is still open here to another file, or its bytes
+            // are out of date.
             return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
         }
         let facts = self.engine.verbs.facts(&file);

@@ -298,7 +298,7 @@ impl Vfs {
     pub(super) fn named_at(&self, key: FileKey, path: &Path) -> Result<Option<OpenFile>> {
         let own = self.engine.files.find(key).and_then(|file: Arc<File>| file.path());
         for path in [Some(path), own.as_deref()].into_iter().flatten() {
-            match self.engine.io.open(path, Some(key)) {
+            match self.open_as_of_now(path, Some(key), false) {
                 Ok(file) if file.key == key => return Ok(Some(file)),
                 Ok(_) => {}
                 Err(error) if error.is(libc::ENOENT) || error.is(libc::ESTALE) => {}

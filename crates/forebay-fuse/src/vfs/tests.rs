@@ -5,6 +5,7 @@ mod far;
 mod gated;
 mod granted;
 mod hanging;
+mod older;
 mod owed;
 mod passed;
 mod patience;

@@ -643,6 +643,16 @@ impl Vfs {
         }
     }
 
+    /// Runs with a handle by which a program here writes to a file that another member serves, if there is one.
+    pub(super) fn with_writer<T>(&self, key: FileKey, run: impl FnOnce(&Remote) -> T) -> Option<T> {
+        let writes = |handle: &&Arc<Handle>| matches!(&***handle, Handle::There(remote) if remote.key == key && remote.write);
+        let handle = self.handles.read().values().find(writes).cloned()?;
+        match &*handle {
+            Handle::There(remote) => Some(run(remote)),
+            _ => None,
+        }
+    }
+
     /// The attributes of a file that no member claims any more, from where programs here have it open.
     fn attrs_at_seats(&self, key: FileKey) -> Option<Attrs> {
         let handles = self.handles.read();

@@ -309,7 +309,8 @@ impl Vfs {
         account.tell()
     }
 
-    /// Notes a sync through a handle of a file that this mount serves.
+    /// Notes a sync through a handle of a file that this mount serves. If another member is the file's home by now, what
+    /// it has acknowledged to programs here is synced there.
     ///
     /// # Errors
     ///
@@ -319,8 +320,15 @@ impl Vfs {
         if unsynced.is_empty(key) {
             return Ok(());
         }
+        let is_there = self.home_of(key).is_some();
+        if is_there && let Some(synced) = self.with_writer(key, |remote| self.sync_there(remote)) {
+            return synced;
+        }
         let account = unsynced.open(key);
-        let told = self.synced(&account, None, account.pending.writes());
+        let told = match is_there {
+            true => account.tell(),
+            false => self.synced(&account, None, account.pending.writes()),
+        };
         unsynced.close(&account);
         told
     }

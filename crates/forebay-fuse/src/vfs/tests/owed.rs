@@ -412,3 +412,25 @@ fn a_write_that_was_given_up_once_it_was_made_leaves_no_privilege() {
     assert_eq!(mode() & 0o7777, 0o755);
     b.vfs.release(handle);
 }
+
+/// B has the file open to read since nobody had claimed it. A is its home by now, and has what another program of B
+/// writes: a sync by the reader is one at A.
+// S-25
+#[test]
+fn a_sync_by_an_older_reader_is_made_at_the_files_home() {
+    let bed = Bed::new(2);
+    let (a, b) = (&bed.mounts[0], &bed.mounts[1]);
+    std::fs::write(bed.root.join("backing/f"), "old").expect("it is writable");
+    let reader = b.open("f", libc::O_RDONLY).expect("it is there").handle;
+    a.vfs.release(a.opened("f"));
+    let key = a.key("f");
+    let writer = b.opened("f");
+    b.write(writer, 0, "new").expect("its home answers");
+    assert!(is_owed(b, key));
+    let syncs = |q: &Question| matches!(q, Question::Sync { .. });
+    b.vfs.fsync(reader).expect("nothing is lost");
+    assert_eq!((bed.net.count(syncs), is_owed(b, key)), (1, false));
+    b.vfs.fsync(writer).expect("nothing is lost");
+    b.vfs.release(reader);
+    b.vfs.release(writer);
+}

@@ -8,7 +8,7 @@ use super::slow::{Gate, SlowMedia};
 use super::*;
 use crate::vfs::{How, Registrar};
 
-struct Passes;
+pub struct Passes;
 
 impl Registrar for Passes {
     fn register(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
