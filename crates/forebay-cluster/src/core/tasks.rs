@@ -349,7 +349,7 @@ impl Core {
                         self.believe(task, revision);
                     }
                 }
-                Ok(Outcome::Refused { .. }) => {
+                Ok(Outcome::Refused(_)) => {
                     if let Some(waiting) = self.tasks.get_mut(&task) {
                         waiting.is_behind = true;
                     }
