@@ -152,6 +152,12 @@ pub struct Member {
 /// Whether the engine serves a file that was taken over.
 struct Begun(bool);
 
+/// What became of a caller's question.
+enum Asked {
+    Answered(Way),
+    Waits(Receiver<Way>),
+}
+
 /// Callers that wait for an answer of the core.
 struct Waiting<T>(Mutex<HashMap<Ticket, SyncSender<T>>>);
 
@@ -497,9 +503,11 @@ impl Member {
     fn settle(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<(Ticket, Way)> {
         asks_the_registry();
         let ticket = self.ticket();
-        let answer = self.asked.enter(ticket);
         let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
-        self.feed_waiting(Input::Ask(ticket, ask));
+        let answer = match self.put(ticket, ask) {
+            Asked::Answered(way) => return Ok((ticket, way)),
+            Asked::Waits(answer) => answer,
+        };
         match answer.recv_timeout(self.patience * PATIENCES + MARGIN) {
             Ok(way) => Ok((ticket, way)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -559,21 +567,25 @@ impl Member {
         }
     }
 
-    /// As `feed`, for a caller that waits for the outcome: the caller itself asks for a barrier that begins with its
-    /// input, which saves waking two threads.
-    fn feed_waiting(self: &Arc<Member>, input: Input) {
-        let mut begun = None;
+    /// As `feed`, for a caller's question, most of which are answered at once. The caller itself asks for a barrier
+    /// that begins with its question, which saves waking two threads.
+    fn put(self: &Arc<Member>, ticket: Ticket, ask: Ask) -> Asked {
+        let (mut begun, mut answered) = (None, None);
         let mut core = self.core.lock();
-        for effect in core.handle(self.now(), input) {
+        for effect in core.handle(self.now(), Input::Ask(ticket, ask)) {
             match effect {
                 Effect::Barrier(ticket) => begun = Some(ticket),
+                Effect::Answer(to, way) if to == ticket => answered = Some(way),
                 effect => self.carry_out(effect),
             }
         }
+        // Under the lock: no answer comes before the caller waits for it.
+        let put = answered.map_or_else(|| Asked::Waits(self.asked.enter(ticket)), Asked::Answered);
         drop(core);
         if let Some(ticket) = begun {
             self.ask_barrier(ticket);
         }
+        put
     }
 
     fn carry_out(self: &Arc<Member>, effect: Effect) {

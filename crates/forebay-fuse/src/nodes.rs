@@ -368,6 +368,14 @@ impl Nodes {
         self.read().nodes.get(&id).filter(|node| !node.is_dir).map(|node| node.key)
     }
 
+    /// The keys of a node that is no directory, and of the directory of its latest name.
+    pub fn placed(&self, id: u64) -> Option<(FileKey, FileKey)> {
+        let table = self.read();
+        let node = table.nodes.get(&id).filter(|node| !node.is_dir)?;
+        let (parent, _) = node.names.latest()?;
+        Some((node.key, table.nodes.get(parent)?.key))
+    }
+
     /// Attributes of a directory as last seen.
     pub fn dir_attr(&self, id: u64) -> Option<Attr> {
         self.read().nodes.get(&id)?.attr.as_deref().copied()

@@ -34,7 +34,7 @@ const CHECKS: &[Check] = checks! {
         the_cluster_stays_the_same;
     commits:
         all_compares_must_hold
-        a_refusal_shows_what_is_there
+        a_refusal_is_of_a_revision
         changes_of_a_commit_have_one_revision
         a_prefix_is_deleted_whole
         a_full_commit_is_taken

@@ -161,16 +161,16 @@ impl Commit {
 pub enum Outcome {
     /// The whole commit happened; the keys it put have this revision.
     Committed(Revision),
-    /// A compare did not hold, and nothing happened. `found` has the compared keys, in the order of
-    /// the compares.
-    Refused { revision: Revision, found: Vec<Option<Entry>> },
+    /// A compare did not hold at this revision, and nothing happened. The compared keys are not returned: etcd would
+    /// carry each of them a third time in every commit, to all its members.
+    Refused(Revision),
 }
 
 impl Outcome {
     pub fn committed(&self) -> Option<Revision> {
         match self {
             Outcome::Committed(revision) => Some(*revision),
-            Outcome::Refused { .. } => None,
+            Outcome::Refused(_) => None,
         }
     }
 }

@@ -325,7 +325,7 @@ impl Core {
                 }
             }
             // An earlier commit has come to pass: the mirror will tell.
-            Ok(Outcome::Refused { .. }) | Err(()) => self.copies.not_before = self.now + PAUSE,
+            Ok(Outcome::Refused(_)) | Err(()) => self.copies.not_before = self.now + PAUSE,
         }
         self.tend_copies();
     }

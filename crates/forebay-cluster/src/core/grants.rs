@@ -189,7 +189,7 @@ impl Core {
             }
             Ok(Outcome::Committed(put)) => grant.state = State::Stands(put),
             // If the commit comes to pass all the same, the mirror tells of a grant that is not this process's.
-            Ok(Outcome::Refused { .. }) | Err(()) => self.grants.own = None,
+            Ok(Outcome::Refused(_)) | Err(()) => self.grants.own = None,
         }
     }
 

@@ -1,13 +1,12 @@
 //! Tasks before a file is opened, or made.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Revision};
 
 use super::own::SOMEWHERE;
-use super::{Access, Core, Doing, Leaving, Peer, Rule, Stage, Task, Ticket, Way};
+use super::{Access, Core, Doing, Leaving, Peer, Rule, Stage, Task, Ticket, Waiting, Way};
 use crate::keys;
 
 /// What the creators of a directory say about the home of a file.
@@ -51,14 +50,7 @@ impl Core {
     }
 
     /// Decides an open when the mirror is as new as the barrier that began after it.
-    pub(super) fn look_open(
-        &mut self,
-        task: Ticket,
-        file: FileKey,
-        dir: FileKey,
-        path: PathBuf,
-        how: Access,
-    ) {
+    pub(super) fn look_open(&mut self, task: Ticket, file: FileKey, dir: FileKey, how: Access) {
         if self.own.contains_key(&file) {
             return self.open_own(task, file, how);
         }
@@ -79,6 +71,9 @@ impl Core {
         if self.is_gated() && self.rules.obey(Rule::GateStopsClaims) {
             return self.stage(task, Stage::Local);
         }
+        let Some(Waiting { ask: Task::Open { path, .. }, .. }) = self.tasks.get(&task) else {
+            return;
+        };
         let commit = self.claiming(Commit::new(), file, &path.to_string_lossy());
         self.stage(task, Stage::Committing);
         self.commit(Doing::Task(task), commit, true);

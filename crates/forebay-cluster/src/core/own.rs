@@ -323,7 +323,7 @@ impl Core {
         if let Ok(Outcome::Committed(revision)) = outcome {
             self.new_files.reach = self.new_files.reach.max(revision);
         }
-        let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
+        let alone = matches!(outcome, Ok(Outcome::Refused(_))) && files.len() > 1;
         let has_claimed = matches!(outcome, Ok(Outcome::Committed(_)));
         if !has_claimed {
             // The watch may not have told the reason yet.
@@ -483,7 +483,7 @@ impl Core {
         };
         match outcome {
             Ok(Outcome::Committed(_)) => {} // The mirror tells.
-            Ok(Outcome::Refused { .. }) => own.leaving = Some(Ending::Wanted),
+            Ok(Outcome::Refused(_)) => own.leaving = Some(Ending::Wanted),
             Err(()) => own.leaving = Some(Ending::Unknown),
         }
     }

@@ -377,7 +377,7 @@ impl Core {
             taking.is_sent = false;
             match outcome {
                 Ok(Outcome::Committed(revision)) => taking.reach = revision,
-                Ok(Outcome::Refused { .. }) | Err(()) => taking.not_before = self.now + PAUSE,
+                Ok(Outcome::Refused(_)) | Err(()) => taking.not_before = self.now + PAUSE,
             }
         }
         self.tend_takes();

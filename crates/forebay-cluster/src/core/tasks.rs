@@ -148,27 +148,26 @@ impl Core {
 
     /// Answers at once what this member knows by itself; the rest needs a barrier.
     pub(super) fn begin(&mut self, task: Ticket) {
-        let Some(waiting) = self.tasks.get_mut(&task) else { return };
-        waiting.stage = Stage::Local;
+        self.stage(task, Stage::Local);
         if self.is_suspended {
             return;
         }
-        let (ask, is_behind) = (waiting.ask.clone(), waiting.is_behind);
-        match ask {
-            Task::Open { file, how, .. } if self.own.contains_key(&file) => {
+        let Some(waiting) = self.tasks.get(&task) else { return };
+        match &waiting.ask {
+            Task::Open { file, how, .. } if self.own.contains_key(file) => {
+                let (file, how) = (*file, *how);
                 self.open_own(task, file, how);
             }
-            Task::Create { dir, .. } if self.own_dirs.contains_key(&dir) => {
+            Task::Create { dir, .. } if self.own_dirs.contains_key(dir) => {
+                let dir = *dir;
                 self.create_own(task, dir);
             }
-            Task::Change { ref files, .. }
-                if files.iter().all(|file| self.own.contains_key(file)) =>
-            {
+            Task::Change { files, .. } if files.iter().all(|file| self.own.contains_key(file)) => {
                 self.look(task);
             }
             Task::RenameDir { .. } if self.awaits_gate(task) => {}
             // No other member has anything there that the mirror does not know of.
-            ref asks if !is_behind && self.is_granted_for(asks) => {
+            ask if !waiting.is_behind && self.is_granted_for(ask) => {
                 self.use_grant();
                 self.stage(task, Stage::Reach(self.mirror.revision));
                 self.look(task);
@@ -212,13 +211,25 @@ impl Core {
             }
             return;
         }
-        match waiting.ask.clone() {
-            Task::Open { file, dir, path, how } => self.look_open(task, file, dir, path, how),
-            Task::Create { dir, .. } => self.look_create(task, dir),
-            Task::Change { files, dirs, goes } => self.look_change(task, files, dirs, goes),
-            Task::RenameDir { path } => self.look_rename(task, path),
-            Task::After { files } => self.look_after(task, files),
-            Task::GiveBelow { path, left } => self.look_below(task, path, left),
+        match &waiting.ask {
+            &Task::Open { file, dir, how, .. } => self.look_open(task, file, dir, how),
+            &Task::Create { dir, .. } => self.look_create(task, dir),
+            Task::Change { files, dirs, goes } => {
+                let (files, dirs, goes) = (files.clone(), dirs.clone(), goes.clone());
+                self.look_change(task, files, dirs, goes);
+            }
+            Task::RenameDir { path } => {
+                let path = path.clone();
+                self.look_rename(task, path);
+            }
+            Task::After { files } => {
+                let files = files.clone();
+                self.look_after(task, files);
+            }
+            Task::GiveBelow { path, left } => {
+                let (path, left) = (path.clone(), left.clone());
+                self.look_below(task, path, left);
+            }
         }
     }
 
@@ -349,7 +360,7 @@ impl Core {
                         self.believe(task, revision);
                     }
                 }
-                Ok(Outcome::Refused { .. }) => {
+                Ok(Outcome::Refused(_)) => {
                     if let Some(waiting) = self.tasks.get_mut(&task) {
                         waiting.is_behind = true;
                     }

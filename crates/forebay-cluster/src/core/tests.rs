@@ -307,7 +307,7 @@ fn replaces_what_is_nobodys(rules: Rules) -> Option<Way> {
     let (ticket, commit) = claims.expect("it is claimed first");
     assert!(format!("{commit:?}").contains("claims/b.1"), "{commit:?}");
     // Another member was faster, for a rename of its own.
-    let refused = Ok(Outcome::Refused { revision: Revision(6), found: vec![] });
+    let refused = Ok(Outcome::Refused(Revision(6)));
     let effects = give(&mut core, Input::Committed(ticket, refused));
     let event = Event::Put(entry("claims/b.1", claim("b"), 6));
     give(&mut core, Input::Seen(Revision(6), vec![event]));

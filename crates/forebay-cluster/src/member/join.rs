@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_base::lock::{Condvar, Mutex, Rank, asks_the_registry};
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{BootClock, Clock, Commit, Entry, Lease, Outcome, Registry};
+use forebay_registry::{BootClock, Clock, Commit, Entry, Lease, Registry};
 
 use super::tend::Lives;
 use super::{Member, SyncStore, Waiting, door};
@@ -248,8 +248,10 @@ fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<(
     let ours = keys::Store { protocol: keys::PROTOCOL, probe: probe.clone() };
     loop {
         let made = registry.commit(&Commit::new().if_absent(&key).put(&key, json(&ours)))?;
-        let Outcome::Refused { found, .. } = made else { return Ok(()) };
-        let Some(entry) = found.into_iter().flatten().next() else { continue };
+        if made.committed().is_some() {
+            return Ok(());
+        }
+        let (Some(entry), _) = registry.get(&key)? else { continue };
         let found: Option<keys::Store> = parse(&entry);
         let theirs = found.as_ref().map_or(u32::MAX, |found| found.protocol);
         if let Some(found) = found.filter(|found| found.probe != probe) {

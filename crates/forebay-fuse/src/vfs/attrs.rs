@@ -122,7 +122,7 @@ impl Vfs {
             size,
             asker: asker_of(who),
         };
-        let placed = self.placed(id).zip(path);
+        let placed = self.nodes.placed(id).zip(path);
         let Some(((key, dir), path)) = placed else {
             // A file without a name is open here, or at its home.
             let key = self.nodes.key(id).filter(|_| self.is_far(id));

@@ -250,16 +250,11 @@ impl Vfs {
         self.heard(key, home.map(|life| (life.home.as_str(), life.as_of)));
     }
 
-    /// A file and the directory that it was found in.
-    pub(super) fn placed(&self, id: u64) -> Option<(FileKey, FileKey)> {
-        let dir = self.nodes.parent(id)?;
-        Some((self.nodes.file_key(id)?, self.nodes.key(dir)?))
-    }
-
     /// The directory and the path of a file, for its claim. A file that has lost its name here has neither: it may
     /// have other names, and may be open elsewhere.
     pub(super) fn claimable(&self, id: u64, key: FileKey) -> (FileKey, PathBuf) {
-        let placed = self.placed(id).filter(|(file, _)| *file == key).zip(self.nodes.path(id));
+        let placed =
+            self.nodes.placed(id).filter(|(file, _)| *file == key).zip(self.nodes.path(id));
         placed.map_or((SOMEWHERE, PathBuf::new()), |((_, dir), path)| (dir, path))
     }
 

@@ -261,7 +261,7 @@ impl Vfs {
         let to = self.below(parent, name)?;
         let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "link"))?;
         let change = || NameChange::Link { file: key, path: from.clone(), to: to.clone() };
-        let files: Vec<_> = self.placed(id).into_iter().collect();
+        let files: Vec<_> = self.nodes.placed(id).into_iter().collect();
         let _change = match self.settle(&files, None, change)? {
             Settled::Here(change) => change,
             Settled::Done(attrs) => {

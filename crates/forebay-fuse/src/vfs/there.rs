@@ -128,7 +128,7 @@ impl Vfs {
     pub(super) fn open_there(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let truncate = flags & libc::O_TRUNC != 0;
-        let (key, dir) = self.placed(id).ok_or_else(moved)?;
+        let (key, dir) = self.nodes.placed(id).ok_or_else(moved)?;
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let how = if write || truncate { Access::Write } else { Access::Read };
@@ -229,7 +229,7 @@ impl Vfs {
         // The file's names may be those of the other node, as which it is served since.
         let ids = [remote.id, self.nodes.id_at(remote.key, Side::Near)];
         let found = ids.into_iter().find_map(|id| {
-            let (key, dir) = self.placed(id).filter(|(key, _)| *key == remote.key)?;
+            let (key, dir) = self.nodes.placed(id).filter(|(key, _)| *key == remote.key)?;
             Some((key, dir, self.nodes.path(id)?))
         });
         let (key, dir, path) = found.ok_or_else(gone)?;

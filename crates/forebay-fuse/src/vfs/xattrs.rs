@@ -152,7 +152,7 @@ impl Vfs {
 
     /// To be called before an extended attribute is changed. No member is asked about those of directories.
     fn settle_xattr(&self, id: u64, change: impl Fn(FileKey) -> NameChange) -> Result<Settled> {
-        match self.placed(id) {
+        match self.nodes.placed(id) {
             Some((key, dir)) => self.settle(&[(key, dir)], None, || change(key)),
             None => Ok(Settled::Here(None)),
         }

@@ -7,7 +7,9 @@ use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, Wr
 
 use super::failed;
 use super::history::Past;
-use crate::{Change, Commit, Entry, Error, Event, Kind, LeaseId, Outcome, Result, Revision};
+use crate::{
+    Change, Commit, Compare, Entry, Error, Event, Kind, LeaseId, Outcome, Result, Revision,
+};
 
 /// Revision of the last change, lease (0: none), value.
 const ENTRIES: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("entries");
@@ -183,20 +185,23 @@ pub struct Writing<'s> {
 impl Writing<'_> {
     /// Makes a commit; its compares see the results of the commits before it.
     pub fn commit(&mut self, commit: &Commit) -> Result<Outcome> {
-        let found = {
-            let entries = self.ok(self.txn.open_table(ENTRIES))?;
-            let find = |compare: &crate::Compare| -> Result<Option<Entry>> {
-                let key = compare.key();
-                Ok(self.ok(entries.get(key))?.map(|row| entry(key, row.value())))
-            };
-            commit.compares.iter().map(find).collect::<Result<Vec<_>>>()?
-        };
-        let mut compared = commit.compares.iter().zip(&found);
-        if !compared.all(|(compare, found)| compare.holds(found.as_ref())) {
-            return Ok(Outcome::Refused { revision: self.revision, found });
+        if !self.hold(&commit.compares)? {
+            return Ok(Outcome::Refused(self.revision));
         }
         self.change(&commit.changes)?;
         Ok(Outcome::Committed(self.revision))
+    }
+
+    fn hold(&self, compares: &[Compare]) -> Result<bool> {
+        let entries = self.ok(self.txn.open_table(ENTRIES))?;
+        for compare in compares {
+            let key = compare.key();
+            let found = self.ok(entries.get(key))?.map(|row| entry(key, row.value()));
+            if !compare.holds(found.as_ref()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn change(&mut self, changes: &[Change]) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! if the mark is unchanged, and all compares hold:  put the mark, make the changes
-//! else:                                             get the mark and the compared keys
+//! else:                                             get the mark
 //! ```
 //!
 //! There are no nested transactions: their puts are not counted against etcd's quota.
@@ -12,10 +12,10 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::client::{Client, Failed};
-use super::json::{Granted, Kv, Response, Txn, encode};
+use super::json::{Granted, Kv, Txn, encode};
 use super::marks::{Mark, Marks};
-use super::{entry, range_of};
-use crate::{Change, Commit, Compare, Entry, Error, Kind, LeaseId, Outcome, Result, Revision};
+use super::range_of;
+use crate::{Change, Commit, Compare, Error, Kind, LeaseId, Outcome, Result, Revision};
 
 /// The end of the token of a refused commit (M2).
 const REFUSED: &str = "-refused";
@@ -48,7 +48,7 @@ pub fn commit(client: &Client, marks: &Marks, commit: &Commit) -> Result<Outcome
         if asked == Asked::Again || answer.is_err() {
             marks.doubt();
         }
-        match answer.map(|txn| read(client, &mark, txn)) {
+        match answer.map(|txn| read(&mark, txn)) {
             Ok(Said::Done(revision)) => return Ok(done(marks, &mark, revision)),
             Ok(Said::Refused(outcome)) if asked == Asked::Once => {
                 marks.give_back(&mark, mark.changed);
@@ -113,14 +113,14 @@ fn settle(
     let body = json!({
         "compare": [unchanged(mark)],
         "success": [put(mark, &format!("{}{REFUSED}", mark.token))],
-        "failure": [{ "request_range": { "key": encode(&mark.key) } }],
+        "failure": [get(mark)],
     });
     let txn: Txn = client.ask("/v3/kv/txn", &body, deadline)?;
     if txn.succeeded {
         marks.give_back(mark, txn.header.revision.unsigned());
         return Ok(refused);
     }
-    let found = txn.responses.into_iter().next().and_then(first).unwrap_or_default();
+    let found = found(txn);
     let changed = found.mod_revision.unsigned();
     match found.value.0.strip_prefix(mark.token.as_bytes()) {
         Some(b"") => Ok(done(marks, mark, changed)),
@@ -133,14 +133,11 @@ fn settle(
 }
 
 fn transaction(root: &str, mark: &Mark, commit: &Commit) -> Value {
-    let get = |key: &str| json!({ "request_range": { "key": encode(key) } });
     let mut compares = vec![unchanged(mark)];
     compares.extend(commit.compares.iter().map(|c| condition(root, c)));
     let mut changes = vec![put(mark, &mark.token)];
     changes.extend(commit.changes.iter().map(|change| request(root, change)));
-    let mut gets = vec![get(&mark.key)];
-    gets.extend(commit.compares.iter().map(|c| get(&format!("{root}{}", c.key()))));
-    json!({ "compare": compares, "success": changes, "failure": gets })
+    json!({ "compare": compares, "success": changes, "failure": [get(mark)] })
 }
 
 fn unchanged(mark: &Mark) -> Value {
@@ -150,22 +147,24 @@ fn unchanged(mark: &Mark) -> Value {
     })
 }
 
+fn get(mark: &Mark) -> Value {
+    json!({ "request_range": { "key": encode(&mark.key) } })
+}
+
 fn put(mark: &Mark, token: &str) -> Value {
     let lease = mark.lease.to_string();
     json!({ "request_put": { "key": encode(&mark.key), "value": encode(token), "lease": lease } })
 }
 
-fn read(client: &Client, mark: &Mark, txn: Txn) -> Said {
+fn read(mark: &Mark, txn: Txn) -> Said {
     let revision = txn.header.revision.unsigned();
     if txn.succeeded {
         return Said::Done(revision);
     }
-    let mut responses = txn.responses.into_iter();
-    let found = responses.next().and_then(first).unwrap_or_default();
+    let found = found(txn);
     let changed = found.mod_revision.unsigned();
     if changed == mark.changed {
-        let found = entries(client, responses);
-        return Said::Refused(Outcome::Refused { revision: Revision(revision), found });
+        return Said::Refused(Outcome::Refused(Revision(revision)));
     }
     match found.value.0 == mark.token.as_bytes() {
         true => Said::Done(changed),
@@ -173,12 +172,10 @@ fn read(client: &Client, mark: &Mark, txn: Txn) -> Said {
     }
 }
 
-fn first(response: Response) -> Option<Kv> {
-    response.response_range.unwrap_or_default().kvs.into_iter().next()
-}
-
-fn entries(client: &Client, responses: impl Iterator<Item = Response>) -> Vec<Option<Entry>> {
-    responses.map(|r| first(r).and_then(|kv| entry(client.root(), kv))).collect()
+/// The mark, as a transaction without changes has found it.
+fn found(txn: Txn) -> Kv {
+    let first = txn.responses.into_iter().next().and_then(|response| response.response_range);
+    first.unwrap_or_default().kvs.into_iter().next().unwrap_or_default()
 }
 
 fn condition(root: &str, compare: &Compare) -> Value {
@@ -233,4 +230,19 @@ fn lapsed(client: &Client, commit: &Commit, deadline: Instant) -> Result<Option<
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// etcd sends a transaction to all its members, with both branches.
+    #[test]
+    fn a_key_is_carried_once_to_be_compared_and_once_to_be_put() {
+        let mark = Mark::named("/r/.marks/1");
+        let claim = |c: Commit, n: u32| c.if_absent(format!("k{n}")).put(format!("k{n}"), "v");
+        let body = transaction("/r/", &mark, &(0..60).fold(Commit::new(), claim)).to_string();
+        let times = |key: &str| body.matches(&format!("\"{}\"", encode(key))).count();
+        assert_eq!((times("/r/k7"), times(&mark.key)), (2, 3));
+    }
 }

@@ -41,6 +41,13 @@ pub struct Mark {
     number: u64,
 }
 
+#[cfg(test)]
+impl Mark {
+    pub fn named(key: &str) -> Mark {
+        Mark { key: key.into(), token: "token".into(), lease: 1, changed: 1, number: 1 }
+    }
+}
+
 #[derive(Debug)]
 struct Lease {
     id: u64,

@@ -15,8 +15,7 @@ impl Model {
     pub fn commit(&mut self, commit: &Commit) -> Outcome {
         let holds = |c: &forebay_registry::Compare| c.holds(self.keys.get(c.key()));
         if !commit.compares.iter().all(holds) {
-            let found = commit.compares.iter().map(|c| self.keys.get(c.key()).cloned()).collect();
-            return Outcome::Refused { revision: Revision(self.revision), found };
+            return Outcome::Refused(Revision(self.revision));
         }
         self.revision += 1;
         let revision = Revision(self.revision);

@@ -623,7 +623,7 @@ impl World {
                         self.told();
                         self.moved(node, moves)?;
                     }
-                    Outcome::Refused { .. } => self.counts.refused += 1,
+                    Outcome::Refused(_) => self.counts.refused += 1,
                 }
                 Input::Committed(ticket, Ok(outcome))
             }

@@ -45,7 +45,7 @@ impl Burst {
         let Some(at) = self.under_way.iter().position(is_over) else { return };
         let (_, ticket, commit) = self.under_way.remove(at);
         if self.refuses {
-            let refused = Outcome::Refused { revision: Revision(self.revision), found: vec![] };
+            let refused = Outcome::Refused(Revision(self.revision));
             return self.feed(Input::Committed(ticket, Ok(refused)));
         }
         self.revision += 1;
