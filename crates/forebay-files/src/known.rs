@@ -265,13 +265,10 @@ impl Files {
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
         {
-            match inner
-                .live
-                .take()
-                .filter(|live| live.blank)
-                .and_then(|mut live| live.mine().shadow.take())
-            {
-                Some(blank) if is_blank(&*blank) => self.keep_blank(file.id, blank),
+            let blank = inner.live.take().filter(|live| live.blank);
+            let shadow = blank.and_then(|mut live| Some((live.mine().shadow.take()?, live.maps)));
+            match shadow {
+                Some((blank, maps)) if is_blank(&*blank, maps) => self.keep_blank(file.id, blank),
                 _ => self.trash.lock().push(file.id),
             }
         }

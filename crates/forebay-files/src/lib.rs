@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, Error, FileKey, Result};
 
 use crate::attached::Attached;
+use crate::blanks::Blanks;
 use crate::core::clock::Look;
 use crate::core::config::{Attachment, Config, Tunables, WritePolicy};
 use crate::core::counters::{Counters, add};
@@ -27,7 +28,7 @@ use crate::table::Table;
 use crate::tier::digests::Digests;
 use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
-use crate::tier::media::{Media, MediaFile};
+use crate::tier::media::Media;
 use crate::time::Time;
 use crate::totals::{Landings, Totals};
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
@@ -35,6 +36,7 @@ use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
 mod attached;
 #[cfg(test)]
 mod bed;
+mod blanks;
 pub mod digests;
 pub mod fetch;
 pub mod file;
@@ -90,8 +92,8 @@ pub struct Files {
     wake: (Mutex<u64>, Condvar),
     /// Ids of shadow files to be removed, by a thread that no caller waits for.
     trash: Mutex<Vec<FileId>>,
-    /// Unwritten shadow files of files that are gone, used again for the next new files.
-    blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
+    /// Shadow files for the next new files.
+    blanks: Mutex<Blanks>,
     /// Files that lost their last name a moment ago.
     graveyard: Mutex<Graveyard>,
     copying: Copying,
@@ -148,7 +150,7 @@ impl Files {
             stopping: AtomicBool::new(false),
             wake: (Mutex::new(Rank::Wake, 0), Condvar::new()),
             trash: Mutex::new(Rank::Shadows, found.nameless),
-            blanks: Mutex::new(Rank::Shadows, Vec::new()),
+            blanks: Mutex::new(Rank::Shadows, Blanks::default()),
             graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
             copying: Copying::default(),
             digests: found.digests,
@@ -381,12 +383,16 @@ impl Files {
 
     /// Enters the file that the store has under this path, or returns the one that has its key.
     pub fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        self.insert_with(path, attr, || self.new_id())
+    }
+
+    fn insert_with(&self, path: &Path, attr: &Attr, id: impl FnOnce() -> FileId) -> Arc<File> {
         let paths = Paths::of(self.tree(), path);
         let mut table = self.table.write();
         if let Some(file) = table.with_key(attr.key) {
             return file.clone();
         }
-        let id = self.new_id();
+        let id = id();
         let record = Record { key: attr.key, state: FileState::absent(paths, attr) };
         let file = File::new(id, record, false);
         table.insert(file.clone());

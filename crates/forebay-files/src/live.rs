@@ -96,6 +96,8 @@ pub struct InUse {
     pub readiness: Readiness,
     /// Whether the shadow was made for a writer past the daemon, and never written.
     pub blank: bool,
+    /// Whether a writer past the daemon may have mapped the shadow.
+    pub(super) maps: bool,
     /// Whether the bytes are of a version that the backing store no longer has; they are dropped
     /// once no program reads them past the daemon.
     pub stale: bool,
@@ -234,6 +236,14 @@ impl Live {
         }
     }
 
+    /// Gives a new file its shadow, unless another thread has made one.
+    pub(crate) fn give_blank(&mut self, shadow: Arc<dyn MediaFile>) {
+        if self.0.shadow.is_none() {
+            self.0.shadow = Some(shadow);
+            self.0.blank = true;
+        }
+    }
+
     /// Makes the next use open the shadow anew.
     pub fn close_shadow(&mut self) {
         self.0.shadow = None;
@@ -252,6 +262,11 @@ impl Live {
     /// Notes one fewer.
     pub fn unpin(&mut self) {
         self.0.pins -= 1;
+    }
+
+    /// Notes that a writer past the daemon can map the shadow.
+    pub fn note_maps(&mut self) {
+        self.0.maps = true;
     }
 
     /// Notes the first writer past the daemon.

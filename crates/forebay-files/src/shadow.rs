@@ -1,11 +1,13 @@
 //! The shadow file of a file: opened, made, compared with its record, emptied.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use forebay_backing::{Error, Result, Timestamp};
+use forebay_backing::{Attr, Error, Result, Timestamp};
 
 use crate::Files;
+use crate::blanks::Blank;
 use crate::core::id::FileId;
 use crate::core::state::{Boot, Change};
 use crate::file::{File, Inner};
@@ -47,29 +49,10 @@ impl Files {
         Ok(())
     }
 
-    pub(crate) fn keep_blank(&self, id: FileId, shadow: Arc<dyn MediaFile>) {
-        self.blanks.lock().push((id, shadow));
-    }
-
-    /// Returns an empty shadow. A file that is created, closed and not written leaves its shadow
-    /// for the next one: on ext4 each removal makes the files made in the next minutes slower.
-    fn fresh_shadow(&self, name: &str) -> std::io::Result<Arc<dyn MediaFile>> {
-        let blank = self.blanks.lock().pop();
-        if let Some((id, shadow)) = blank {
-            match self.media().rename(&tier::shadow_name(id), name) {
-                // As old as a file that is made now.
-                Ok(()) => return shadow.set_mtime(self.time.stamp()).map(|()| shadow),
-                Err(_) => self.trash.lock().push(id),
-            }
-        }
-        self.media().open(name, Open::Fresh)
-    }
-
     /// Removes the shadows of files that are gone. One that cannot be removed is left to the next start.
     pub fn empty_trash(&self) {
         let mut trash = std::mem::take(&mut *self.trash.lock());
-        let blanks = std::mem::take(&mut *self.blanks.lock());
-        trash.extend(blanks.into_iter().map(|(id, _)| id));
+        trash.extend(self.blanks.lock().clear());
         for id in trash {
             let _ = self.media().remove(&tier::shadow_name(id));
             self.digests.remove(id);
@@ -94,9 +77,7 @@ impl Files {
         let holds = inner.state.has_bytes();
         let opened = match holds {
             true => self.media().open(&name, Open::Existing),
-            // A file that is gone may have given its own shadow away.
-            false if inner.gone => self.media().open(&name, Open::Fresh),
-            false => self.fresh_shadow(&name),
+            false => self.media().open(&name, Open::Fresh),
         };
         let shadow = self.note_tier(opened)?;
         // A shadow is longer than the file if the last append died before it was recorded: programs
@@ -171,10 +152,125 @@ impl Files {
     }
 }
 
-/// Whether a shadow that was not written through the daemon is empty in every respect, and open nowhere else.
-pub(crate) fn is_blank(shadow: &dyn MediaFile) -> bool {
+impl Files {
+    /// Enters a file that was just made on the store, with a shadow if one is ready.
+    pub fn insert_new(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        let Some(blank) = self.blank_for(attr) else { return self.insert(path, attr) };
+        let file = self.insert_with(path, attr, || blank.id);
+        match file.id == blank.id {
+            true => file.lock().live().give_blank(blank.shadow),
+            // Another thread has entered the file.
+            false => self.blanks.lock().keep(blank),
+        }
+        file
+    }
+
+    fn blank_for(&self, attr: &Attr) -> Option<Blank> {
+        if attr.size > 0 {
+            return None;
+        }
+        let blank = self.blanks.lock().take()?;
+        // As old as a file that is made now.
+        match blank.shadow.set_mtime(self.time.stamp()) {
+            Ok(()) => Some(blank),
+            Err(_) => {
+                self.trash.lock().push(blank.id);
+                None
+            }
+        }
+    }
+
+    /// Keeps the unwritten shadow of a file that is gone.
+    pub(crate) fn keep_blank(&self, gone: FileId, shadow: Arc<dyn MediaFile>) {
+        let id = self.new_id();
+        match self.media().rename(&tier::shadow_name(gone), &tier::shadow_name(id)) {
+            Ok(()) => self.blanks.lock().keep(Blank { id, shadow }),
+            Err(_) => self.trash.lock().push(gone),
+        }
+    }
+
+    /// Notes that a new file had to wait for its shadow.
+    pub fn note_no_blank(&self) {
+        self.blanks.lock().note_missing();
+    }
+
+    /// Makes one of the shadows that are missing. Called when no program waits.
+    pub fn make_blank(&self) {
+        if !self.blanks.lock().wants_more() {
+            return;
+        }
+        let id = self.new_id();
+        // Where the tier fails, the program that needs a shadow sees the error.
+        if let Ok(shadow) = self.media().open(&tier::shadow_name(id), Open::Fresh) {
+            self.blanks.lock().keep(Blank { id, shadow });
+        }
+    }
+}
+
+/// Whether a shadow that was not written through the daemon is empty in every respect, and open nowhere else:
+/// a program that can map it may have done so.
+pub(crate) fn is_blank(shadow: &dyn MediaFile, maps: bool) -> bool {
     let empty = shadow.stat().is_ok_and(|stat| stat.len == 0 && stat.allocated == 0);
     // Where this is unknown the shadow is not used again: a program with a mapping of it would see
     // the next file.
-    empty && shadow.is_ours_alone().unwrap_or(false)
+    empty && (!maps || shadow.is_ours_alone().unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_backing::{BackingStore, New};
+
+    use super::*;
+    use crate::bed::{Bed, bed};
+    use crate::blanks::KEPT;
+
+    fn shadows(bed: &Bed) -> usize {
+        let dirs = std::fs::read_dir(bed.root.path().join("tier/shadow")).unwrap();
+        dirs.map(|dir| std::fs::read_dir(dir.unwrap().path()).unwrap().count()).sum()
+    }
+
+    fn make_new(bed: &Bed, path: &str) -> Arc<File> {
+        let new = New { mode: 0o644, umask: 0, uid: 0, gid: 0 };
+        let path = Path::new(path);
+        let (_, attr) = bed.names.alter(|b: &dyn BackingStore| b.create(path, &new)).unwrap();
+        bed.files.insert_new(path, &attr)
+    }
+
+    /// A program writes to the shadow as soon as its file was made: a crash must find it by the file's record.
+    // S-2
+    #[test]
+    fn a_shadow_that_was_made_ahead_has_the_name_of_its_file() {
+        let bed = bed();
+        bed.files.note_no_blank();
+        bed.files.make_blank();
+        assert_eq!(shadows(&bed), 1);
+        let file = make_new(&bed, "f");
+        let mut inner = file.lock();
+        let ahead = inner.live().shadow.clone().expect("one was ready");
+        ahead.write_at(b"bytes", 0).unwrap();
+        let named = bed.files.media().open(&tier::shadow_name(file.id), Open::Existing).unwrap();
+        let mut found = [0; 5];
+        assert_eq!((named.read_at(&mut found, 0).unwrap(), &found), (5, b"bytes"));
+        drop(inner);
+        assert_eq!(shadows(&bed), 1);
+    }
+
+    #[test]
+    fn as_many_are_made_as_are_missing_and_not_more_than_are_kept() {
+        let bed = bed();
+        bed.files.make_blank();
+        assert_eq!(shadows(&bed), 0, "none is missing");
+        for _ in 0..3 * KEPT {
+            bed.files.note_no_blank();
+        }
+        for _ in 0..3 * KEPT {
+            bed.files.make_blank();
+        }
+        assert_eq!(shadows(&bed), KEPT);
+        drop(make_new(&bed, "f"));
+        (0..3).for_each(|_| bed.files.make_blank());
+        assert_eq!(shadows(&bed), KEPT + 1, "one was taken");
+        bed.files.empty_trash();
+        assert_eq!(shadows(&bed), 1, "the taken one stays");
+    }
 }

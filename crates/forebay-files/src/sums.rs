@@ -96,8 +96,10 @@ impl Files {
             shift(&rule.dirty, inner.dirty_charged(), dirty);
         }
         shift(&self.totals.dirty, inner.dirty_charged(), dirty);
-        let growth = dirty.min(inner.size().saturating_sub(inner.state.base().size));
-        let growth = if inner.state.is_dirty() { growth } else { 0 };
+        let growth = match inner.state.is_dirty() && dirty > 0 {
+            true => dirty.min(inner.size().saturating_sub(inner.state.base().size)),
+            false => 0,
+        };
         shift(&self.totals.growth, inner.growth(), growth);
         inner.charged = used;
         let in_doubt = inner.state.is_dirty() && inner.doubt().is_some();

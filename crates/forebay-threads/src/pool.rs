@@ -40,6 +40,8 @@ struct Queue {
     parts: Vec<Part>,
     threads: usize,
     idle: usize,
+    /// The number of threads that are doing a piece of work.
+    busy: usize,
     /// A thread takes all the work once the time to gather is over.
     gathering: bool,
     max: usize,
@@ -132,11 +134,28 @@ impl Pool {
     }
 }
 
+/// What a thread of a pool has done last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Woken,
+    Gathered,
+    AtWork,
+}
+
 impl Shared {
+    fn gathers(&self) -> bool {
+        self.gather > Duration::ZERO
+    }
+
     /// Makes one more thread if there is work for it and the machine allows it.
     fn staff(self: &Arc<Shared>, queue: &mut Queue) {
-        // A thread that was woken for earlier work counts as idle until it runs.
-        if queue.work.len() > queue.idle {
+        let is_short = match self.gathers() {
+            // One thread besides those at work takes all of it.
+            true => !queue.work.is_empty() && queue.threads == queue.busy,
+            // A thread that was woken for earlier work counts as idle until it runs.
+            false => queue.work.len() > queue.idle,
+        };
+        if is_short {
             self.add_thread(queue);
         }
     }
@@ -162,13 +181,11 @@ impl Shared {
         queue.threads += usize::from(thread.spawn(work).is_ok());
     }
 
-    /// Called by a thread that takes the first piece of gathered work: it gets one more thread for the
-    /// rest, which does the same, so that the rest does not wait.
+    /// Called by a thread that takes the first piece of gathered work: another thread gathers meanwhile,
+    /// and so takes the rest if a piece turns out to be slow.
     fn share(self: &Arc<Shared>, queue: &mut Queue) {
-        match queue.idle {
-            0 => self.add_thread(queue),
-            _ => self.wake.notify_one(),
-        }
+        self.staff(queue);
+        self.wake.notify_one();
     }
 
     /// Lets new work gather for a while. Callers that give work meanwhile wake no thread.
@@ -183,10 +200,8 @@ impl Shared {
     /// the caller.
     fn work<'a>(self: &'a Arc<Shared>, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
         let mut at_work = None;
-        let gathers = self.gather > Duration::ZERO;
-        // Whether the queued work may have been left without another thread for it.
-        let mut shares = gathers;
-        let mut has_worked = false;
+        let gathers = self.gathers();
+        let mut turn = Turn::Woken;
         loop {
             if queue.threads > queue.max.max(1) {
                 queue.threads -= 1;
@@ -194,13 +209,21 @@ impl Shared {
                 self.wake.notify_one();
                 return;
             }
-            if let Some(work) = queue.work.pop_front() {
+            // The thread at work may be about to do the rest as well.
+            let looks_on = gathers && turn == Turn::Woken && queue.busy > 0;
+            if looks_on && !queue.gathering && !queue.work.is_empty() {
+                queue = self.gather(queue);
+                turn = Turn::Gathered;
+                continue;
+            }
+            if !looks_on && let Some(work) = queue.work.pop_front() {
                 let part = queue.parts.pop();
-                if std::mem::take(&mut shares) && !queue.work.is_empty() {
+                queue.busy += 1;
+                if gathers && turn != Turn::AtWork && !queue.work.is_empty() {
                     self.share(&mut queue);
                 }
                 drop(queue);
-                has_worked = true;
+                turn = Turn::AtWork;
                 if at_work.is_none() {
                     at_work = Some(part.unwrap_or_else(|| self.time.part()).begin());
                 }
@@ -208,15 +231,17 @@ impl Shared {
                 work();
                 drop(missed);
                 queue = self.queue.lock();
+                queue.busy -= 1;
                 continue;
             }
             queue.parts.clear();
             at_work = None;
-            shares = gathers;
-            if gathers && std::mem::take(&mut has_worked) && !queue.gathering {
+            if gathers && turn == Turn::AtWork && !queue.gathering {
                 queue = self.gather(queue);
+                turn = Turn::Gathered;
                 continue;
             }
+            turn = Turn::Woken;
             queue.idle += 1;
             let timed_out;
             (queue, timed_out) = self.time.wait(&self.wake, queue, patience);
@@ -239,6 +264,7 @@ impl Drop for Missed<'_> {
             // The queue has lists and counts, none of which a panic leaves half changed.
             let mut queue = self.0.queue.lock_anyway();
             queue.threads -= 1;
+            queue.busy -= 1;
             self.0.staff(&mut queue);
         }
     }
@@ -386,6 +412,24 @@ mod tests {
         pool.shared.queue.lock().refused = false;
         pool.tend();
         assert_eq!(told.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    /// Otherwise each piece of work that was gathered wakes a thread of its own.
+    #[test]
+    fn gathered_work_takes_two_threads_while_no_piece_is_slow() {
+        let pool = Pool::gathering("test", 16, Time::default(), Duration::from_millis(100));
+        let by = Arc::new(Mutex::new(Rank::Pool, Vec::new()));
+        for round in 1..=10 {
+            for _ in 0..GATHERED - 1 {
+                let by = by.clone();
+                pool.leave(move || by.lock().push(std::thread::current().id()));
+            }
+            while by.lock().len() < round * (GATHERED - 1) {
+                std::thread::yield_now();
+            }
+        }
+        let threads: std::collections::HashSet<_> = by.lock().drain(..).collect();
+        assert!(threads.len() <= 2, "{} threads", threads.len());
     }
 
     #[test]

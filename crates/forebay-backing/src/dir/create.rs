@@ -137,7 +137,7 @@ fn mode(stat: &Statx) -> u32 {
 }
 
 fn new_owner(stat: &Statx, new: &New) -> Option<u32> {
-    (is_root() && stat.stx_uid != new.uid).then_some(new.uid)
+    (stat.stx_uid != new.uid && is_root()).then_some(new.uid)
 }
 
 /// Changes the owner; returns whether that was done. A file system without owners (FAT) or that
@@ -163,7 +163,7 @@ struct Group {
 
 impl Group {
     fn take(gid: u32) -> Group {
-        if !is_root() || gid == rustix::process::getegid().as_raw() {
+        if gid == rustix::process::getegid().as_raw() || !is_root() {
             return Group { before: None };
         }
         Group { before: Some(set_group(gid)) }
@@ -186,34 +186,49 @@ fn set_group(gid: u32) -> u32 {
 
 /// The calling thread's umask, changed for the life of this value.
 struct Umask {
-    /// `None` where a thread cannot have a umask of its own.
-    before: Option<libc::mode_t>,
+    /// The thread's own umask; `None` where a thread cannot have one.
+    own: Option<libc::mode_t>,
+    is_changed: bool,
 }
 
 impl Umask {
     fn take(umask: u32) -> Umask {
         thread_local! {
-            // SAFETY: from now on the thread has a working directory and a umask of its own, which
-            // no other code relies on; touches no memory.
-            static IS_OWN: bool = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
+            static OWN: Option<libc::mode_t> = own_umask();
         }
-        let is_own = IS_OWN.with(|is_own| *is_own);
-        Umask { before: is_own.then(|| set_umask(umask)) }
+        let own = OWN.with(|own| *own);
+        let is_changed = own.is_some_and(|own| own != umask & 0o777);
+        if is_changed {
+            set_umask(umask);
+        }
+        Umask { own, is_changed }
     }
 
     /// The mode to create with.
     fn mode(&self, new: &New) -> u32 {
-        let taken = if self.before.is_some() { 0 } else { new.umask };
+        let taken = if self.own.is_some() { 0 } else { new.umask };
         new.mode & 0o7777 & !taken
     }
 }
 
 impl Drop for Umask {
     fn drop(&mut self) {
-        if let Some(umask) = self.before {
-            set_umask(umask);
+        if let (Some(own), true) = (self.own, self.is_changed) {
+            set_umask(own);
         }
     }
+}
+
+/// Gives the thread a umask of its own, and returns it. Only this file changes it.
+fn own_umask() -> Option<libc::mode_t> {
+    // SAFETY: from now on the thread has a working directory and a umask of its own, which no other
+    // code relies on; touches no memory.
+    let is_own = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
+    is_own.then(|| {
+        let own = set_umask(0);
+        set_umask(own);
+        own
+    })
 }
 
 /// Sets the umask and returns the earlier one.

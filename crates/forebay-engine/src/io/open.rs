@@ -25,8 +25,12 @@ enum Next {
 impl Io {
     /// Finds the file in the table, or adds it, and opens it.
     pub(crate) fn enter(&self, path: &Path, attr: &Attr) -> OpenFile {
+        self.enter_by(attr, || self.files.insert(path, attr))
+    }
+
+    fn enter_by(&self, attr: &Attr, insert: impl Fn() -> Arc<File>) -> OpenFile {
         loop {
-            let file = self.files.find(attr.key).unwrap_or_else(|| self.files.insert(path, attr));
+            let file = self.files.find(attr.key).unwrap_or_else(&insert);
             let inner = file.lock();
             let is_known =
                 || self.files.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file));
@@ -160,7 +164,7 @@ impl Io {
     pub(crate) fn created(&self, path: &Path, attr: &Attr) -> OpenFile {
         self.supersede(attr);
         self.names.note_made(path, attr);
-        let file = self.enter(path, attr);
+        let file = self.enter_by(attr, || self.files.insert_new(path, attr));
         let mut inner = file.lock();
         inner.live().note_checked(self.files.time().now());
         drop(inner);

@@ -157,8 +157,12 @@ impl Passed {
         if !inner.state.is_complete() || moved || copied || !self.files.may_pass(&inner) {
             return Ok(None);
         }
-        // A shadow that is made here has no bytes yet; until it has, its mtime does not count.
-        let fresh = !inner.state.has_bytes() && inner.shadow_stat().is_none();
+        let is_missing = inner.live().shadow.is_none();
+        // A shadow that was made for this has no bytes yet; until it has, its mtime does not count.
+        let fresh = !inner.state.has_bytes() && (is_missing || inner.live().blank);
+        if fresh && is_missing {
+            self.files.note_no_blank();
+        }
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
         let mut seen = None;
         if let Some(unseen) = inner.live().unseen_mut() {
@@ -188,6 +192,9 @@ impl Passed {
         }
         failpoint::pass("create.done");
         inner.live().unseen_mut().expect("made so above").may_outlive_close(maps);
+        if maps {
+            inner.live().note_maps();
+        }
         self.files.totals().begin_writer();
         self.files.counters().passthrough_writes.fetch_add(1, Relaxed);
         self.files.account_as_seen(file, &mut inner, seen);

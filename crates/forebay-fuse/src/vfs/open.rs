@@ -392,6 +392,8 @@ impl Vfs {
         if let Err(e) = self.engine.io.closing(file, admission) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
+        drop(found);
+        self.engine.files.make_blank();
     }
 
     /// A new file of this mount is another member's after all: handles that write to it fail with EIO.
