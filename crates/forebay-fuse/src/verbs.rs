@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs};
-use forebay_engine::on_behalf_of;
 use forebay_engine::rules::Origin;
+use forebay_engine::{Cached, Came, on_behalf_of};
 
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
@@ -211,10 +211,10 @@ impl Shared {
         // A read from the tier cannot hang: it needs no watchdog and no hand-over to the pool.
         let began = Instant::now();
         match self.vfs.read_cached(reader, at.handle, at.offset, reply.room(size as usize)) {
-            Some(Ok(n)) => {
+            Some(Ok(came)) => {
                 // As in all verbs, measured before the answer: the program that it wakes may run first.
                 let took = began.elapsed();
-                reply.filled(n);
+                let n = give(came, reply);
                 self.verbs.read.record(took, n as u64);
                 self.usage.note(who(from), Moved::Read(n as u64));
             }
@@ -486,6 +486,21 @@ fn write(
 thread_local! {
     /// A used read buffer: clearing and faulting in a new one of 128 KiB costs more than the read.
     static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Answers with bytes of the tier, and returns their number.
+fn give(came: Cached, reply: impl Bytes) -> usize {
+    match came {
+        Cached::Here(len) => {
+            reply.filled(len);
+            len
+        }
+        Cached::Came(parts) => {
+            let parts: Vec<_> = parts.iter().map(Came::bytes).collect();
+            reply.parts(&parts);
+            parts.iter().map(|part| part.len()).sum()
+        }
+    }
 }
 
 /// A buffer of at least `size` bytes.
