@@ -19,7 +19,7 @@ use crate::vfs::{Entry, Looked, Make, Manner, Opened, Reader, Vfs};
 /// copies; smaller ones pay more round trips.
 pub const MAX_WRITE: u32 = 1 << 20;
 
-/// The most entries of one listing that other members are asked about at once.
+/// The most entries of one piece of a listing that the store and other members are asked about at once.
 const FORESEEN_MAX: usize = 256;
 
 fn who(from: Origin) -> Who {
@@ -326,7 +326,7 @@ impl Shared {
     pub fn readdirplus(self: &Arc<Shared>, handle: u64, offset: u64, reply: impl FillPlus) {
         // A program that goes on with a listing will probably want the piece after this one, too.
         let pieces = if offset == 0 { 1 } else { 2 };
-        let next = FORESEEN_MAX.min(reply.fits() * pieces);
+        let next = FORESEEN_MAX.min(reply.fits()) * pieces;
         let work = move |vfs: &Vfs| {
             let (dir, entries) = vfs.list(handle, offset == 0)?;
             vfs.foresee(dir, entries.after(offset).take(next).map(|(_, entry)| &*entry.name));
