@@ -29,6 +29,8 @@ pub enum What {
     Size,
     /// A time was set through us: what a flush has told the store since before it is out of date.
     Time,
+    /// Bytes in the tier may have become others: they were written, or cut off.
+    Content,
     /// Bytes of `[start, end)` were thrown away, or changed around the tier.
     Bytes(u64, u64),
 }
@@ -39,6 +41,7 @@ pub struct Clock {
     base: u64,
     size: u64,
     time: u64,
+    content: u64,
     bytes: u64,
     under_way: u16,
     trace: Trace,
@@ -88,7 +91,9 @@ impl Look {
 impl Default for Clock {
     /// The clock of a file that is known from now on.
     fn default() -> Clock {
-        Clock { base: tick(), size: 0, time: 0, bytes: 0, under_way: 0, trace: Trace::None }
+        let now = tick();
+        let (under_way, trace) = (0, Trace::None);
+        Clock { base: now, size: 0, time: 0, content: now, bytes: 0, under_way, trace }
     }
 }
 
@@ -104,6 +109,7 @@ impl Clock {
             What::Home => self.base > since.at || self.is_under_way(),
             What::Size => self.size > since.at,
             What::Time => self.time > since.at,
+            What::Content => self.content > since.at,
             What::Bytes(start, end) => {
                 let is_hit = |&(a, b): &(u64, u64)| a < end && start < b;
                 self.bytes > since.at && lately.is_none_or(|lately| lately.any_since(since, is_hit))
@@ -144,6 +150,10 @@ impl Clock {
 
     pub fn note_time(&mut self) {
         self.time = tick();
+    }
+
+    pub fn note_content(&mut self) {
+        self.content = tick();
     }
 
     pub fn note_bytes(&mut self, lately: &mut Gone, start: u64, end: u64) {
@@ -249,34 +259,38 @@ mod tests {
     fn each_tells_what_moved_since_a_look_and_nothing_else() {
         let (mut clock, mut lately) = (Clock::default(), Gone::default());
         let moved = |clock: &Clock, lately: &Gone, since: Look| {
-            [What::Base, What::Home, What::Size, What::Time, What::Bytes(10, 20)]
+            [What::Base, What::Home, What::Size, What::Time, What::Content, What::Bytes(10, 20)]
                 .map(|what| clock.changed(since, what, Some(lately)))
         };
         let start = clock.look();
         assert!(start.is_untouched() && start.is_first() && start.is_quiet());
-        assert_eq!(moved(&clock, &lately, start), [false; 5]);
+        assert_eq!(moved(&clock, &lately, start), [false; 6]);
         clock.note_bytes(&mut lately, 0, 10);
         clock.note_bytes(&mut lately, 20, 30);
-        assert_eq!(moved(&clock, &lately, start), [false; 5], "beside it");
+        assert_eq!(moved(&clock, &lately, start), [false; 6], "beside it");
         clock.note_bytes(&mut lately, 19, 21);
-        assert_eq!(moved(&clock, &lately, start), [false, false, false, false, true]);
+        assert_eq!(moved(&clock, &lately, start), [false, false, false, false, false, true]);
         let later = clock.look();
         assert!(clock.changed(start, What::Bytes(50, 60), None), "nobody knows which");
         let anew = Gone::default();
         assert!(clock.changed(start, What::Bytes(50, 60), Some(&anew)), "it remembers none");
         assert!(!clock.changed(later, What::Bytes(10, 20), None), "none since");
         clock.note_size();
-        assert_eq!(moved(&clock, &lately, later), [false, false, true, false, false]);
+        assert_eq!(moved(&clock, &lately, later), [false, false, true, false, false, false]);
         let later = clock.look();
         clock.note_time();
-        assert_eq!(moved(&clock, &lately, later), [false, false, false, true, false]);
+        assert_eq!(moved(&clock, &lately, later), [false, false, false, true, false, false]);
+        let later = clock.look();
+        clock.note_content();
+        assert_eq!(moved(&clock, &lately, later), [false, false, false, false, true, false]);
         let later = clock.look();
         clock.begin_change();
-        assert_eq!(moved(&clock, &lately, later), [false, true, false, false, false], "under way");
+        let home_alone = [false, true, false, false, false, false];
+        assert_eq!(moved(&clock, &lately, later), home_alone, "under way");
         let within = clock.look();
         assert!(!within.is_quiet() && clock.changed(within, What::Home, None));
         clock.end_change();
-        assert_eq!(moved(&clock, &lately, within), [true, true, false, false, false]);
+        assert_eq!(moved(&clock, &lately, within), [true, true, false, false, false, false]);
         assert!(!clock.changed(clock.look(), What::Home, None));
         let asked = clock.look();
         assert!(asked.is_first() && !asked.is_untouched(), "it may have failed");
@@ -285,6 +299,7 @@ mod tests {
         let nobody = Look::now();
         assert!(!clock.changed(nobody, What::Home, None), "none is known since");
         assert!(Clock::default().changed(nobody, What::Base, None), "it is known since");
+        assert!(Clock::default().changed(nobody, What::Content, None), "likewise");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::copies::Outbox;
 use crate::drain::{Drain, Ground};
 use crate::files::Files;
-use crate::files::fetch::Spares;
+use crate::files::fetch::{Landed, Spares};
 use crate::files::names::Names;
 use crate::home::Home;
 use crate::io::unsynced::Around;
@@ -20,6 +20,8 @@ mod open;
 pub mod sync;
 pub mod unsynced;
 
+pub use data::Cached;
+
 pub struct Io {
     home: Arc<Home>,
     files: Arc<Files>,
@@ -30,6 +32,7 @@ pub struct Io {
     around: Around,
     fills: Pool,
     spares: Arc<Spares>,
+    landed: Landed,
 }
 
 impl Io {
@@ -41,8 +44,8 @@ impl Io {
         fills: Pool,
     ) -> Io {
         let Ground { home, files, names, .. } = ground;
-        let (around, spares) = (Around::default(), Arc::default());
-        Io { home, files, names, room, outbox, drain, around, fills, spares }
+        let (around, spares, landed) = (Around::default(), Arc::default(), Landed::default());
+        Io { home, files, names, room, outbox, drain, around, fills, spares, landed }
     }
 
     /// Sets how many fetches run at once.

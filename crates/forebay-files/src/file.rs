@@ -78,12 +78,6 @@ pub struct Inner {
 /// The state of a file. All rooms may read it; this one alone changes it, on record first.
 pub struct Known(FileState);
 
-impl Known {
-    pub(super) fn mine(&mut self) -> &mut FileState {
-        &mut self.0
-    }
-}
-
 impl Deref for Known {
     type Target = FileState;
 
@@ -235,7 +229,17 @@ impl Inner {
     /// Makes a change, and updates the weight in the file's directories.
     pub(super) fn apply(&mut self, change: &Change<'_>) {
         self.note_untold(|copied| copied.note_change(change));
+        if !change.leaves_bytes() {
+            self.clock.note_content();
+        }
         self.state.0.apply(change);
+        self.weigh();
+    }
+
+    /// Changes the state as `change` does, which may concern the bytes.
+    pub(super) fn alter(&mut self, change: impl FnOnce(&mut FileState)) {
+        self.clock.note_content();
+        change(&mut self.state.0);
         self.weigh();
     }
 

@@ -110,8 +110,7 @@ impl Files {
     ) -> Result<()> {
         inner.note_untold(Untold::note_anew);
         if inner.is_unlinked() {
-            change(inner.state.mine());
-            inner.weigh();
+            inner.alter(change);
             return Ok(());
         }
         let mut record = Box::new(Record { key: file.key, state: inner.state.clone() });
@@ -119,8 +118,7 @@ impl Files {
         let entry = Entry::Put(file.id, record);
         self.append(inner, &entry)?;
         let Entry::Put(_, record) = entry else { unreachable!("made so above") };
-        *inner.state.mine() = record.state;
-        inner.weigh();
+        inner.alter(|state| *state = record.state);
         inner.recorded = true;
         Ok(())
     }

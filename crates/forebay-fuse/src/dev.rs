@@ -59,10 +59,10 @@ fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Granted> {
         let request = parse(&message[..len])?;
         match agree(&request, wishes) {
             Agreed::Session(granted, words) => {
-                device.answer(request.head.unique, Ok(words.bytes()))?;
+                device.answer(request.head.unique, Ok(&[words.bytes()]))?;
                 return Ok(granted);
             }
-            Agreed::Again(words) => device.answer(request.head.unique, Ok(words.bytes()))?,
+            Agreed::Again(words) => device.answer(request.head.unique, Ok(&[words.bytes()]))?,
             Agreed::Refused(why) => {
                 let _ = device.answer(request.head.unique, Err(libc::EPROTO));
                 return Err(io::Error::other(why));
@@ -108,12 +108,19 @@ impl OnDevice {
         OnDevice { device: device.clone(), unique: request.head.unique, room: Vec::new() }
     }
 
-    fn answer(&self, result: Result<&[u8], i32>) {
+    fn answer(&self, result: Result<&[&[u8]], i32>) {
         match self.device.answer(self.unique, result) {
             Ok(()) => {}
             // The caller is gone, or the mount is.
             Err(e) if [Some(libc::ENOENT), Some(libc::ENODEV)].contains(&e.raw_os_error()) => {}
             Err(e) => tracing::warn!(error = %e, "the kernel refused an answer"),
+        }
+    }
+
+    /// Gives the room back: to find memory for the next one anew would cost more than to copy its bytes.
+    fn end(self) {
+        if !self.room.is_empty() {
+            give_back(self.room);
         }
     }
 }
@@ -127,14 +134,16 @@ impl Carrier for OnDevice {
     }
 
     fn send(self, result: Result<usize, i32>) {
-        self.answer(result.map(|len| &self.room[..len]));
-        if !self.room.is_empty() {
-            give_back(self.room);
+        match result {
+            Ok(len) => self.answer(Ok(&[&self.room[..len]])),
+            Err(errno) => self.answer(Err(errno)),
         }
+        self.end();
     }
 
-    fn send_bytes(self, bytes: &[u8]) {
-        self.answer(Ok(bytes));
+    fn send_parts(self, parts: &[&[u8]]) {
+        self.answer(Ok(parts));
+        self.end();
     }
 
     fn buffer(&mut self, size: usize) -> Vec<u8> {

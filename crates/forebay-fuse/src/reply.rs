@@ -36,7 +36,14 @@ pub trait Bytes: Fail {
     fn buffer(&mut self, size: usize) -> Vec<u8> {
         take_spare(size)
     }
-    fn bytes(self, bytes: &[u8]);
+    /// Sends bytes that are not in the room, one part after the other.
+    fn parts(self, parts: &[&[u8]]);
+    fn bytes(self, bytes: &[u8])
+    where
+        Self: Sized,
+    {
+        self.parts(&[bytes]);
+    }
 }
 
 /// A reply of directory entries; `next` is where the listing goes on after the entry.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs};
-use forebay_engine::on_behalf_of;
 use forebay_engine::rules::Origin;
+use forebay_engine::{Cached, Came, on_behalf_of};
 
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
@@ -19,7 +19,7 @@ use crate::vfs::{Entry, Looked, Make, Manner, Opened, Reader, Vfs};
 /// copies; smaller ones pay more round trips.
 pub const MAX_WRITE: u32 = 1 << 20;
 
-/// The most entries of one listing that other members are asked about at once.
+/// The most entries of one piece of a listing that the store and other members are asked about at once.
 const FORESEEN_MAX: usize = 256;
 
 fn who(from: Origin) -> Who {
@@ -211,10 +211,10 @@ impl Shared {
         // A read from the tier cannot hang: it needs no watchdog and no hand-over to the pool.
         let began = Instant::now();
         match self.vfs.read_cached(reader, at.handle, at.offset, reply.room(size as usize)) {
-            Some(Ok(n)) => {
+            Some(Ok(came)) => {
                 // As in all verbs, measured before the answer: the program that it wakes may run first.
                 let took = began.elapsed();
-                reply.filled(n);
+                let n = give(came, reply);
                 self.verbs.read.record(took, n as u64);
                 self.usage.note(who(from), Moved::Read(n as u64));
             }
@@ -326,7 +326,7 @@ impl Shared {
     pub fn readdirplus(self: &Arc<Shared>, handle: u64, offset: u64, reply: impl FillPlus) {
         // A program that goes on with a listing will probably want the piece after this one, too.
         let pieces = if offset == 0 { 1 } else { 2 };
-        let next = FORESEEN_MAX.min(reply.fits() * pieces);
+        let next = FORESEEN_MAX.min(reply.fits()) * pieces;
         let work = move |vfs: &Vfs| {
             let (dir, entries) = vfs.list(handle, offset == 0)?;
             vfs.foresee(dir, entries.after(offset).take(next).map(|(_, entry)| &*entry.name));
@@ -486,6 +486,21 @@ fn write(
 thread_local! {
     /// A used read buffer: clearing and faulting in a new one of 128 KiB costs more than the read.
     static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Answers with bytes of the tier, and returns their number.
+fn give(came: Cached, reply: impl Bytes) -> usize {
+    match came {
+        Cached::Here(len) => {
+            reply.filled(len);
+            len
+        }
+        Cached::Came(parts) => {
+            let parts: Vec<_> = parts.iter().map(Came::bytes).collect();
+            reply.parts(&parts);
+            parts.iter().map(|part| part.len()).sum()
+        }
+    }
 }
 
 /// A buffer of at least `size` bytes.

@@ -155,6 +155,12 @@ impl Change<'_> {
     pub fn cleans(&self) -> bool {
         matches!(self, Change::Settled(_) | Change::LetGo { .. })
     }
+
+    /// Whether the bytes that are in the tier before and after the change are the same for certain.
+    pub fn leaves_bytes(&self) -> bool {
+        let leaves = |mark: &Mark| matches!(mark.state, None | Some(State::Clean));
+        matches!(self, Change::Marked { marks, .. } if marks.iter().all(leaves))
+    }
 }
 
 impl FileState {

@@ -11,6 +11,7 @@ use crate::core::rules::Admission;
 use crate::core::served::{Before, Served};
 use crate::core::state::Change;
 use crate::failpoint;
+use crate::files::fetch::Came;
 use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
 use crate::files::sums::HOLES_MIN;
@@ -28,6 +29,20 @@ const AROUND_TRIES: u32 = 64;
 /// and goes on at the same place, as a database does with its log, would need a record, and its sync, for
 /// each write; this way it needs one for this many bytes. They are flushed once more than necessary.
 const AHEAD: u64 = 256 << 10;
+
+/// Bytes that were in the tier.
+pub enum Cached {
+    /// At the beginning of the reader's buffer: so many bytes.
+    Here(usize),
+    /// One after the other, in the buffers that they came in.
+    Came(Vec<Came>),
+}
+
+/// A range that is in the tier.
+enum Found<'a> {
+    Came(Vec<Came>),
+    Shadow(MutexGuard<'a, Inner>, (u64, u64)),
+}
 
 /// Changes the bytes of a shadow file from the first offset to the second.
 type Act<'a> = dyn Fn(&dyn MediaFile, (u64, u64)) -> std::io::Result<()> + 'a;
@@ -115,17 +130,23 @@ impl Io {
         self.read_around(file, at, &mut buf[done..]).map(|n| done + n)
     }
 
-    /// Reads if the whole range is in the tier; `None` if the backing store would have to be asked.
+    /// Reads if the whole range is in the tier; `None` if the backing store would have to be asked. Bytes
+    /// that were just fetched are left where they are.
     pub fn read_cached(
         self: &Arc<Self>,
         admission: &Admission,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
-    ) -> Option<Result<usize>> {
-        let range = (offset, buf.len());
+    ) -> Option<Result<Cached>> {
+        let found = self.find_cached(admission, file, (offset, buf.len()))?;
         let read = |shadow: &dyn MediaFile, len| shadow.read_at(&mut buf[..len], offset);
-        self.read_if_cached(admission, file, range, read)
+        Some(match found {
+            Found::Came(parts) => Ok(Cached::Came(parts)),
+            Found::Shadow(inner, range) => {
+                self.read_found(file, inner, range, read).map(Cached::Here)
+            }
+        })
     }
 
     /// Like [`Io::read_cached`], but appends the bytes to `out`.
@@ -137,21 +158,27 @@ impl Io {
         out: &mut Vec<u8>,
     ) -> Option<Result<usize>> {
         let read = |shadow: &dyn MediaFile, len| shadow.read_onto(out, len, offset);
-        self.read_if_cached(admission, file, (offset, len), read)
+        Some(match self.find_cached(admission, file, (offset, len))? {
+            Found::Came(parts) => {
+                parts.iter().for_each(|part| out.extend_from_slice(part.bytes()));
+                Ok(parts.iter().map(|part| part.bytes().len()).sum())
+            }
+            Found::Shadow(inner, range) => self.read_found(file, inner, range, read),
+        })
     }
 
-    fn read_if_cached(
+    /// Finds a range that is in the tier; its end may be that of the file.
+    fn find_cached<'a>(
         self: &Arc<Self>,
         admission: &Admission,
-        file: &Arc<File>,
+        file: &'a Arc<File>,
         (offset, len): (u64, usize),
-        read: impl FnOnce(&dyn MediaFile, usize) -> std::io::Result<usize>,
-    ) -> Option<Result<usize>> {
+    ) -> Option<Found<'a>> {
         let mut inner = file.lock();
         let size = inner.size();
         if offset >= size || len == 0 {
             self.note_hit(admission, 0);
-            return Some(Ok(0));
+            return Some(Found::Came(Vec::new()));
         }
         let end = size.min(offset + len as u64);
         if !inner.state.covers(offset, end) {
@@ -163,8 +190,37 @@ impl Io {
             self.note_stream(file, &mut inner, (offset, end), ahead);
         }
         self.note_hit(admission, end - offset);
+        if let Some(parts) = self.landed_of(file, &inner, (offset, end)) {
+            self.note_use(file, &mut inner, offset, end - offset);
+            drop(inner);
+            file.heat().add(end - offset, self.files.uptime().as_secs());
+            add(&self.files.counters().read_bytes, end - offset);
+            return Some(Found::Came(parts));
+        }
+        Some(Found::Shadow(inner, (offset, end)))
+    }
+
+    /// Returns bytes that have just landed, to a reader who follows a stream.
+    fn landed_of(&self, file: &File, inner: &Inner, range: (u64, u64)) -> Option<Vec<Came>> {
+        let is_stream = inner.in_use().is_some_and(|live| live.stream.window > 0);
+        if !is_stream || inner.state.is_unseen() {
+            return None;
+        }
+        self.landed.take(file.id, range, |seen, (start, end)| {
+            let changed = |what| inner.changed(seen, what);
+            !changed(What::Content) && !changed(What::Bytes(start, end))
+        })
+    }
+
+    fn read_found(
+        &self,
+        file: &Arc<File>,
+        inner: MutexGuard<'_, Inner>,
+        (offset, end): (u64, u64),
+        read: impl FnOnce(&dyn MediaFile, usize) -> std::io::Result<usize>,
+    ) -> Result<usize> {
         let read = |shadow: &dyn MediaFile| read(shadow, (end - offset) as usize);
-        Some(self.read_shadow(file, inner, (offset, end), read))
+        self.read_shadow(file, inner, (offset, end), read)
     }
 
     fn note_hit(&self, admission: &Admission, bytes: u64) {

@@ -285,7 +285,7 @@ impl Io {
         &self,
         file: &Arc<File>,
         filling: &Filling<'_>,
-        fetched: &Fetched,
+        fetched: &Arc<Fetched>,
     ) -> Result<Option<Why>> {
         let (start, end) = filling.range;
         let absent = |inner: &Inner, (start, end): (u64, u64)| {
@@ -334,6 +334,7 @@ impl Io {
         if gaps.is_empty() {
             return Ok(None);
         }
+        let is_whole = gaps == [(start, end)];
         let marks = gaps.into_iter().map(|gap| Mark::of(gap, State::Clean)).collect();
         let age = inner.state.age_at(0);
         match self.files.commit(file, &mut inner, Change::Marked { marks, age }) {
@@ -342,6 +343,9 @@ impl Io {
         }
         self.files.admit(file, [(start, end)]);
         self.files.account(file, &mut inner);
+        if is_whole {
+            self.landed.keep(file.id, inner.look(), fetched.clone());
+        }
         Ok(None)
     }
 }

@@ -7,6 +7,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use forebay_backing::{Access, BackingStore};
+use forebay_engine::{Admission, Allocate, Cached, Came};
 use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables};
 
 use crate::media::CrashMedia;
@@ -43,8 +44,8 @@ fn stopped(name: &str) -> Stopped {
     stopped_at(name, LEN, 0)
 }
 
-/// Makes a file of `len` bytes, of which [`LEN`] are read `at` an offset.
-fn stopped_at(name: &str, len: usize, at: u64) -> Stopped {
+/// A store with a file of `len` bytes, and what is in it.
+fn stored(len: usize) -> (Arc<MemStore>, Vec<u8>) {
     let store = Arc::new(MemStore::new());
     let mut rng = Rng::new(7);
     let bytes: Vec<u8> = (0..len / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
@@ -61,7 +62,12 @@ fn stopped_at(name: &str, len: usize, at: u64) -> Stopped {
     assert_eq!(before.drain.flush(&[], &Progress::default()).failures.len(), 0);
     drop(file);
     abandon(before);
+    (store, bytes)
+}
 
+/// Makes a file of `len` bytes, of which [`LEN`] are read `at` an offset.
+fn stopped_at(name: &str, len: usize, at: u64) -> Stopped {
+    let (store, bytes) = stored(len);
     let media = CrashMedia::default();
     let tunables = Tunables { readahead: 0, ..patient() };
     let engine = start(Arc::new(media.clone()), store.clone(), name, Config::default(), tunables);
@@ -242,7 +248,7 @@ fn what_is_not_all_in_the_tier_is_put_behind_nothing() {
     let Stopped { engine, file, bytes, reader, .. } = stopped;
     reader.join().expect("no panic inside");
     let read = |offset: usize, len| {
-        let (mut out, admission) = (b"head".to_vec(), forebay_engine::Admission::default());
+        let (mut out, admission) = (b"head".to_vec(), Admission::default());
         let read = engine.io.read_cached_onto(&admission, &file, (offset as u64, len), &mut out)?;
         assert_eq!(out.len() - 4, read.expect("a good tier"));
         Some(out)
@@ -256,4 +262,81 @@ fn what_is_not_all_in_the_tier_is_put_behind_nothing() {
     assert_eq!(read(4 * LEN, 100), with_head(&[7; 10]));
     drop(file);
     abandon(engine);
+}
+
+const MIB: usize = 1 << 20;
+
+/// An engine that has fetched a file ahead of a reader, who has read two of its four megabytes: the window is twice that.
+fn ahead(name: &str) -> (Arc<Engine>, Arc<MemStore>, OpenFile, Vec<u8>) {
+    let (store, bytes) = stored(4 * MIB);
+    let media = Arc::new(CrashMedia::default());
+    let tunables = Tunables { readahead: 4 * MIB as u64, ..patient() };
+    let engine = start(media, store.clone(), name, Config::default(), tunables).expect("new");
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    for at in (0..2 * MIB).step_by(LEN) {
+        assert!(read_at(&engine, &file, at as u64) == bytes[at..at + LEN]);
+    }
+    within("all of it is fetched", || engine.verbs.facts(&file).complete);
+    (engine, store, file, bytes)
+}
+
+/// Returns bytes of the tier, and the number of parts in which they came if they are still in their buffers.
+fn cached(engine: &Arc<Engine>, file: &Arc<File>, at: usize, len: usize) -> (Vec<u8>, usize) {
+    let (mut buf, admission) = (vec![0; len], Admission::default());
+    let read = engine.io.read_cached(&admission, file, at as u64, &mut buf);
+    match read.expect("it is in the tier").expect("a good tier") {
+        Cached::Here(n) => (buf[..n].to_vec(), 0),
+        Cached::Came(parts) => (parts.iter().flat_map(Came::bytes).copied().collect(), parts.len()),
+    }
+}
+
+#[test]
+fn who_follows_gets_bytes_in_the_buffers_that_they_came_in_once() {
+    let (engine, _, file, bytes) = ahead("follows");
+    for (at, parts) in [(MIB, 1), (2 * MIB + MIB / 2, 2), (MIB, 0), (3 * MIB + MIB / 2, 1)] {
+        let (read, came) = cached(&engine, &file, at, MIB);
+        assert!(read == bytes[at..bytes.len().min(at + MIB)], "at {at}");
+        assert_eq!(came, parts, "at {at}");
+    }
+    drop(file);
+    abandon(engine);
+}
+
+/// The buffers of fetched bytes are not the file: what was changed since is read from the tier.
+// S-1
+#[test]
+fn what_was_changed_since_it_was_fetched_is_not_read_from_the_buffer_that_it_came_in() {
+    type Step = fn(&Arc<Engine>, &Arc<MemStore>, &Arc<File>, &mut [u8]);
+    let steps: [(&str, Step); 4] = [
+        ("written", |engine, _, file, bytes| {
+            engine.io.write(file, 2 * MIB as u64 + 10, b"newer").expect("room");
+            bytes[2 * MIB + 10..][..5].copy_from_slice(b"newer");
+        }),
+        ("cut", |engine, _, file, bytes| {
+            engine.io.set_len(file, 2 * MIB as u64).expect("it may be cut");
+            engine.io.set_len(file, 4 * MIB as u64).expect("it may grow");
+            bytes[2 * MIB..].fill(0);
+        }),
+        ("zeroed", |engine, _, file, bytes| {
+            let zero = Allocate::Zero;
+            engine.io.allocate(file, zero, 2 * MIB as u64, LEN as u64).expect("room");
+            bytes[2 * MIB..][..LEN].fill(0);
+        }),
+        ("changed by others", |engine, store, file, bytes| {
+            let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+            theirs.write_at(b"theirs", 2 * MIB as u64).expect("a good store");
+            bytes[2 * MIB..][..6].copy_from_slice(b"theirs");
+            drop(engine.io.open(Path::new("f"), None).expect("it is there"));
+            let mut buf = vec![0; 4 * MIB];
+            engine.io.read(file, 0, &mut buf).expect("a good store");
+        }),
+    ];
+    for (what, step) in steps {
+        let (engine, store, file, mut bytes) = ahead("changed");
+        step(&engine, &store, &file, &mut bytes);
+        let (read, _) = cached(&engine, &file, 2 * MIB, LEN);
+        assert!(read == bytes[2 * MIB..][..LEN], "{what}");
+        drop(file);
+        abandon(engine);
+    }
 }

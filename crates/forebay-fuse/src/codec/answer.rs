@@ -10,8 +10,8 @@ pub trait Carrier: Send + 'static {
     fn room(&mut self, size: usize) -> &mut [u8];
     /// Sends the first bytes of the room, or an error.
     fn send(self, result: Result<usize, i32>);
-    /// Sends bytes that are not in the room.
-    fn send_bytes(self, bytes: &[u8]);
+    /// Sends bytes that are not in the room, one part after the other.
+    fn send_parts(self, parts: &[&[u8]]);
     /// A buffer of at least `size` bytes outside the carrier.
     fn buffer(&mut self, size: usize) -> Vec<u8> {
         take_spare(size)
@@ -67,8 +67,8 @@ impl<C: Carrier> Bytes for Reply<C> {
         self.carrier().buffer(size)
     }
 
-    fn bytes(self, bytes: &[u8]) {
-        self.give().send_bytes(bytes);
+    fn parts(self, parts: &[&[u8]]) {
+        self.give().send_parts(parts);
     }
 }
 
@@ -164,8 +164,8 @@ mod tests {
             self.sent.send(result.map(|len| self.room[..len].to_vec())).unwrap();
         }
 
-        fn send_bytes(self, bytes: &[u8]) {
-            self.sent.send(Ok(bytes.to_vec())).unwrap();
+        fn send_parts(self, parts: &[&[u8]]) {
+            self.sent.send(Ok(parts.concat())).unwrap();
         }
     }
 

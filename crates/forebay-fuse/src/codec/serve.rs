@@ -56,8 +56,8 @@ impl<C: Carrier> Carrier for Noting<C> {
         self.carrier.send(result);
     }
 
-    fn send_bytes(self, bytes: &[u8]) {
-        self.carrier.send_bytes(bytes);
+    fn send_parts(self, parts: &[&[u8]]) {
+        self.carrier.send_parts(parts);
     }
 
     fn buffer(&mut self, size: usize) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! A descriptor of /dev/fuse, and the calls over it.
 
 use std::io::{self, IoSlice};
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -66,9 +67,11 @@ impl Device {
     }
 
     /// Answers a request that was read here.
-    pub fn answer(&self, unique: u64, result: Result<&[u8], i32>) -> io::Result<()> {
-        let header = out_header(unique, result.map(<[u8]>::len));
-        let parts = [IoSlice::new(&header), IoSlice::new(result.unwrap_or_default())];
+    pub fn answer(&self, unique: u64, result: Result<&[&[u8]], i32>) -> io::Result<()> {
+        let len = |parts: &[&[u8]]| parts.iter().map(|part| part.len()).sum();
+        let header = out_header(unique, result.map(len));
+        let parts = result.unwrap_or_default().iter().copied();
+        let parts: Vec<_> = iter::once(&header[..]).chain(parts).map(IoSlice::new).collect();
         // The kernel takes an answer whole or not at all.
         rustix::io::writev(&self.0, &parts)?;
         Ok(())

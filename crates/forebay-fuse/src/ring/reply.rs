@@ -94,8 +94,14 @@ impl Carrier for OnRing {
         }
     }
 
-    fn send_bytes(mut self, bytes: &[u8]) {
-        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
-        self.send(Ok(bytes.len()));
+    fn send_parts(mut self, parts: &[&[u8]]) {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut room = &mut self.room(len)[..len];
+        for part in parts {
+            let (place, rest) = room.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            room = rest;
+        }
+        self.send(Ok(len));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use forebay_backing::{Error, Result};
-use forebay_engine::{Admission, Allocate, File};
+use forebay_engine::{Admission, Allocate, Cached, File};
 
 use super::ahead::Part;
 use super::{Handle, Vfs};
@@ -110,7 +110,7 @@ impl Vfs {
         handle: u64,
         offset: u64,
         buf: &mut [u8],
-    ) -> Option<Result<usize>> {
+    ) -> Option<Result<Cached>> {
         self.locks.check(handle).ok()?;
         match &*self.handle(handle).ok()? {
             Handle::File { file, admission, .. } if self.is_fit() => {
