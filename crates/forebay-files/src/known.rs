@@ -12,11 +12,19 @@ use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
 use crate::file::{File, Inner};
-use crate::live::Around;
+use crate::live::{Around, Live};
 use crate::shadow::is_blank;
 use crate::tier::media::MediaStat;
 use crate::unseen::{Copied, Unseen};
 use forebay_base::lock::MutexGuard;
+
+impl Inner {
+    /// Whether the daemon is changing the file on the store.
+    pub(crate) fn changes_home(&self) -> bool {
+        let copies = |live: &Live| live.flight.is_some() || live.around.is_under_way();
+        self.clock.is_under_way() || self.live.as_deref().is_some_and(copies)
+    }
+}
 
 impl Files {
     /// Compares the cached file with the backing store's present answer. Clean bytes of another version
@@ -25,12 +33,10 @@ impl Files {
     pub fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
-        let busy = inner.live().flight.is_some()
-            || inner.live().around.is_under_way()
+        let busy = inner.changes_home()
             || inner.state.flush_is_open()
             // The former home may still write to the file: the flush overwrites that.
-            || inner.state.is_held()
-            || inner.clock.is_under_way();
+            || inner.state.is_held();
         inner.live().mine().checked = Some(self.time.now());
         if busy || outdated {
             return false;

@@ -132,7 +132,7 @@ impl Ops {
         });
         self.files.note_tier(shadow)?;
         if let Some(known) = self.files.find(key) {
-            self.give_way(&known)?;
+            self.files.give_way(&known, known.lock())?;
         }
         let mut paths = Paths::default();
         for name in names {
@@ -158,23 +158,6 @@ impl Ops {
             self.files.forget_key(&file);
         }
         Ok(file)
-    }
-
-    /// Replaces the known state of a file that is clean here by that of a copy. A program that has
-    /// the file open goes on with its old bytes.
-    fn give_way(&self, known: &Arc<File>) -> Result<()> {
-        let mut inner = known.lock();
-        if inner.is_idle() {
-            self.files.erase(known, &mut inner);
-            drop(inner);
-            self.files.forget(known);
-            return Ok(());
-        }
-        self.files.drop_record(known, &mut inner)?;
-        inner.live().outdate();
-        drop(inner);
-        self.files.forget_key(known);
-        Ok(())
     }
 
     /// Drops a file that was adopted, with its dirty bytes: its home is back.
@@ -222,7 +205,7 @@ impl Ops {
         self.files.note_tier(self.files.index().sync())?;
         match self.files.find(key) {
             Some(known) if Arc::ptr_eq(&known, &file) => return Ok(()),
-            Some(known) => self.give_way(&known)?,
+            Some(known) => self.files.give_way(&known, known.lock())?,
             None => {}
         }
         self.files.know_key(&file);

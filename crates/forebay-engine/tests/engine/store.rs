@@ -23,10 +23,22 @@ pub struct Tree {
     /// The changes of names since, in order.
     recent: Vec<Change>,
     clock: u64,
+    /// The generation of every file's key.
+    generation: u64,
+    keeps: Times,
     pub writes: u64,
     pub syncs: u64,
     /// Up to where the store was asked for zeros.
     pub zeroed_to: u64,
+}
+
+/// The times that a store keeps.
+#[derive(Clone, Copy, Default)]
+enum Times {
+    #[default]
+    Fine,
+    /// Whole seconds: most changes in a test have the same time.
+    Seconds,
 }
 
 /// A change of names, and the times that files of it had before.
@@ -73,7 +85,21 @@ impl Pin for MemFile {
 
 impl MemStore {
     pub fn new() -> MemStore {
-        let mut tree = Tree::default();
+        MemStore::keeping(7, Times::Fine)
+    }
+
+    /// Returns a store on which a file may have the key of a removed one.
+    pub fn without_generations() -> MemStore {
+        MemStore::keeping(0, Times::Fine)
+    }
+
+    /// Returns such a store that keeps whole seconds.
+    pub fn of_seconds() -> MemStore {
+        MemStore::keeping(0, Times::Seconds)
+    }
+
+    fn keeping(generation: u64, keeps: Times) -> MemStore {
+        let mut tree = Tree { generation, keeps, ..Tree::default() };
         tree.add(Path::new(""), FileKind::Dir, 0o755);
         tree.sync_names();
         MemStore::on(tree)
@@ -164,10 +190,11 @@ impl Tree {
 
     fn tick(&mut self) -> Timestamp {
         self.clock += 1;
-        Timestamp {
-            sec: 1_600_000_000 + (self.clock / 1000) as i64,
-            nsec: self.clock as u32 % 1000,
-        }
+        let nsec = match self.keeps {
+            Times::Fine => self.clock as u32 % 1000,
+            Times::Seconds => 0,
+        };
+        Timestamp { sec: 1_600_000_000 + (self.clock / 1000) as i64, nsec }
     }
 
     fn add(&mut self, path: &Path, kind: FileKind, mode: u32) -> u64 {
@@ -215,7 +242,7 @@ impl Tree {
     fn attr(&self, ino: u64) -> Attr {
         let inode = &self.inodes[&ino];
         Attr {
-            key: FileKey { ino, generation: 7 },
+            key: FileKey { ino, generation: self.generation },
             kind: inode.kind,
             mode: inode.mode,
             nlink: inode.links,
