@@ -82,19 +82,19 @@ impl Drop for Still<'_> {
 }
 
 impl Ops {
-    /// Settles a conflict (S8).
+    /// Settles a conflict (S8). Durable on return.
     pub fn resolve(self: &Arc<Self>, path: &Path, keep: Keep) -> Result<()> {
         let file = self.conflicted(path)?;
         match keep {
-            Keep::Theirs => self.purge_file(&file),
-            Keep::Ours => self.resolve_ours(&file, path),
+            Keep::Theirs => self.purge_file(&file)?,
+            Keep::Ours => self.resolve_ours(&file, path)?,
             Keep::Both => {
                 let beside = self.beside(path, "ours");
                 self.save(&file, &beside, || Ok(()))?;
                 tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
-                Ok(())
             }
         }
+        self.files.note_tier(self.files.index().sync())
     }
 
     fn conflicted(&self, path: &Path) -> Result<Arc<File>> {

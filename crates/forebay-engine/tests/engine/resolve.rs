@@ -8,6 +8,7 @@ use forebay_backing::{Access, BackingStore};
 use forebay_engine::{Engine, Keep, OpenFile, Progress, Tunables};
 
 use crate::hook::Hook;
+use crate::losses::{self, KIB, file_of};
 use crate::media::CrashMedia;
 use crate::start::{NEW, abandon, counter, patient, start};
 use crate::store::MemStore;
@@ -174,4 +175,30 @@ fn keeping_ours_keeps_what_was_clean_of_it() {
     assert_eq!(engine.ops.status().dirty_bytes, 0);
     drop(file);
     abandon(engine);
+}
+
+/// Makes `name` a file of `O` here, synced and in conflict with one of `T`.
+fn in_conflict(name: &str) -> losses::Bed {
+    let bed = losses::Bed::new();
+    let file = bed.flushed(name, b'A');
+    bed.engine.io.write(&file, 0, &[b'O'; 64 * KIB]).expect("room");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    drop(file);
+    bed.others_write(name, b'T');
+    assert_eq!(bed.engine.drain.flush(&[], &Progress::default()).failures.len(), 1);
+    bed
+}
+
+/// Method: the tier loses its power as soon as the command has ended.
+// S-4 S-8
+#[test]
+fn a_loss_of_power_brings_no_settled_conflict_back() {
+    for keep in [Keep::Theirs, Keep::Both] {
+        let bed = in_conflict("f");
+        bed.engine.ops.resolve(path(), keep).expect("nobody else writes");
+        bed.cut_and_flush(|store, report| {
+            assert!(report.failures.is_empty(), "{keep:?}: {:?}", report.failures);
+            assert!(file_of(store, "f") == [b'T'; 64 * KIB], "{keep:?}");
+        });
+    }
 }
