@@ -27,6 +27,9 @@ pub enum Keep {
     Both,
 }
 
+/// The most bytes of a name on Linux.
+const NAME_MAX: usize = 255;
+
 /// The number of saves: a file that is written while it is saved is saved again.
 const SAVES_MAX: u32 = 4;
 
@@ -89,7 +92,7 @@ impl Ops {
             Keep::Theirs => self.purge_file(&file)?,
             Keep::Ours => self.resolve_ours(&file, path)?,
             Keep::Both => {
-                let beside = self.beside(path, "ours");
+                let beside = self.beside(path, "ours")?;
                 self.save(&file, &beside, || Ok(()))?;
                 tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
             }
@@ -113,13 +116,20 @@ impl Ops {
         })
     }
 
-    /// Returns a free name beside `path` that says whose version it is.
-    pub(crate) fn beside(&self, path: &Path, whose: &str) -> PathBuf {
+    /// Returns a free name beside `path` that says whose version it is; a long name is cut.
+    pub(crate) fn beside(&self, path: &Path, whose: &str) -> Result<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        (1..)
-            .map(|n| path.with_file_name(format!("{name}.forebay-{whose}-{n}")))
-            .find(|candidate| self.names.ask(|b| b.stat(candidate)).is_err())
-            .expect("some name is free")
+        let named = |n: u32| {
+            let end = format!(".forebay-{whose}-{n}");
+            let kept = name.floor_char_boundary(NAME_MAX - end.len());
+            path.with_file_name(format!("{}{end}", &name[..kept]))
+        };
+        let free = |beside: PathBuf| match self.names.ask(|b| b.stat(&beside)) {
+            Ok(_) => None,
+            Err(error) if error.is(libc::ENOENT) => Some(Ok(beside)),
+            Err(error) => Some(Err(error)),
+        };
+        (1..).map(named).find_map(free).expect("some name is free")
     }
 
     fn resolve_ours(self: &Arc<Self>, file: &Arc<File>, path: &Path) -> Result<()> {
@@ -147,7 +157,7 @@ impl Ops {
             }
             // Written beside the foreign file and renamed over it: at any moment one of them is there whole.
             Ok(theirs) => {
-                let beside = self.beside(path, "ours");
+                let beside = self.beside(path, "ours")?;
                 self.save(file, &beside, || {
                     if theirs.kind == FileKind::Dir {
                         self.move_aside(path)?;
@@ -162,7 +172,7 @@ impl Ops {
 
     /// Moves a directory aside: no file can be renamed over it, and its content is not the daemon's to remove.
     fn move_aside(&self, path: &Path) -> Result<()> {
-        let aside = self.beside(path, "theirs");
+        let aside = self.beside(path, "theirs")?;
         self.names.ask(|b| b.rename(path, &aside, RenameMode::NoReplace))?;
         tracing::warn!(path = %path.display(), moved = %aside.display(), "a directory that had the file's name was moved aside");
         Ok(())

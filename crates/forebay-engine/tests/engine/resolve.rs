@@ -202,3 +202,19 @@ fn a_loss_of_power_brings_no_settled_conflict_back() {
         });
     }
 }
+
+// S-8
+#[test]
+fn our_side_is_saved_beside_a_long_name() {
+    for (name, cut) in [("n".repeat(255), 240), (format!("n{}", "\u{e4}".repeat(127)), 239)] {
+        let bed = in_conflict(&name);
+        let taken = format!("{}.forebay-ours-1", &name[..cut]);
+        bed.store.create(Path::new(&taken), &NEW).expect("memory");
+        bed.engine.ops.resolve(Path::new(&name), Keep::Both).expect("a shorter name is free");
+        let saved = format!("{}.forebay-ours-2", &name[..cut]);
+        assert!(file_of(&bed.store, &saved) == [b'O'; 64 * KIB], "{saved}");
+        assert!(file_of(&bed.store, &taken).is_empty(), "it is another's");
+        assert!(file_of(&bed.store, &name) == [b'T'; 64 * KIB]);
+        abandon(bed.engine);
+    }
+}

@@ -223,8 +223,9 @@ impl Tree {
     }
 
     fn ino(&self, path: &Path) -> Result<u64> {
-        let none = || Error::os(libc::ENOENT, path.display().to_string());
-        self.names.get(path).copied().ok_or_else(none)
+        let is_long = path.iter().any(|name| name.len() > 255);
+        let errno = if is_long { libc::ENAMETOOLONG } else { libc::ENOENT };
+        self.names.get(path).copied().ok_or_else(|| Error::os(errno, path.display().to_string()))
     }
 
     fn ino_of(&self, path: &Path, key: Option<FileKey>) -> Result<u64> {
@@ -327,8 +328,10 @@ impl BackingStore for MemStore {
 
     fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)> {
         let mut tree = self.lock();
-        if tree.ino(path).is_ok() {
-            return Err(Error::os(libc::EEXIST, path.display().to_string()));
+        match tree.ino(path) {
+            Ok(_) => return Err(Error::os(libc::EEXIST, path.display().to_string())),
+            Err(error) if !error.is(libc::ENOENT) => return Err(error),
+            Err(_) => {}
         }
         tree.ino(path.parent().expect("not the root"))?;
         let ino = tree.add(path, FileKind::File, new.mode & !new.umask);
