@@ -14,6 +14,7 @@ use crate::files::live::Meanwhile;
 use crate::files::work::AtWork;
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;
+use crate::ops::operate::goes_on_with;
 use crate::tier::media::{MediaFile, torn};
 
 /// Which side of a conflict wins.
@@ -190,6 +191,8 @@ impl Ops {
             if !file.lock().may_be_emptied() {
                 return Err(Error::os(libc::EBUSY, "it is open past the daemon: close it first"));
             }
+            let now = self.attr_now(file);
+            goes_on_with(file, &file.lock(), now)?;
             let key = self.export_file(&still, to)?;
             let done = place().and_then(|()| still.purge_unchanged());
             if matches!(done, Ok(true)) {
