@@ -100,6 +100,11 @@ impl Error {
         self.kind == Kind::Os(errno)
     }
 
+    /// Whether nothing is at the path: it does not exist, or leads through a file or a link.
+    pub fn is_nowhere(&self) -> bool {
+        [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|errno| self.is(*errno))
+    }
+
     /// The errno that a program sees.
     pub fn errno(&self) -> i32 {
         self.kind.row().0

@@ -12,11 +12,19 @@ use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
 use crate::file::{File, Inner};
-use crate::live::Around;
+use crate::live::{Around, Live};
 use crate::shadow::is_blank;
 use crate::tier::media::MediaStat;
 use crate::unseen::{Copied, Unseen};
 use forebay_base::lock::MutexGuard;
+
+impl Inner {
+    /// Whether the daemon is changing the file on the store.
+    pub(crate) fn changes_home(&self) -> bool {
+        let copies = |live: &Live| live.flight.is_some() || live.around.is_under_way();
+        self.clock.is_under_way() || self.live.as_deref().is_some_and(copies)
+    }
+}
 
 impl Files {
     /// Compares the cached file with the backing store's present answer. Clean bytes of another version
@@ -25,12 +33,10 @@ impl Files {
     pub fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
-        let busy = inner.live().flight.is_some()
-            || inner.live().around.is_under_way()
+        let busy = inner.changes_home()
             || inner.state.flush_is_open()
             // The former home may still write to the file: the flush overwrites that.
-            || inner.state.is_held()
-            || inner.clock.is_under_way();
+            || inner.state.is_held();
         inner.live().mine().checked = Some(self.time.now());
         if busy || outdated {
             return false;
@@ -140,27 +146,6 @@ impl Files {
     /// daemon keep them.
     pub fn is_outdated(&self, file: &File) -> bool {
         file.lock().in_use().is_some_and(|live| live.stale)
-    }
-
-    /// Takes the key from a file that is clean here: the next open begins with other bytes. A program that has
-    /// the file open goes on with its old bytes.
-    ///
-    /// # Errors
-    ///
-    /// Those of the tier; then the file is as before.
-    pub fn give_way(&self, known: &Arc<File>) -> Result<()> {
-        let mut inner = known.lock();
-        if inner.is_idle() {
-            self.erase(known, &mut inner);
-            drop(inner);
-            self.forget(known);
-            return Ok(());
-        }
-        self.drop_record(known, &mut inner)?;
-        inner.live().outdate();
-        drop(inner);
-        self.forget_key(known);
-        Ok(())
     }
 
     /// Whether the backing file differs in its ctime alone, or has the mtime that the file has

@@ -134,13 +134,15 @@ impl Files {
         }
     }
 
-    /// Drops the file that waits under the key of a file that was just created.
-    pub fn give_up_buried(&self, attr: &Attr) {
-        let before = self.graveyard.lock().with_key(attr.key).cloned();
-        if before.is_some_and(|before| before.lock().state.base().ctime >= attr.ctime) {
+    /// Drops the file that waits under the key of a file that was just created. Files that were known
+    /// before have ids below `next`.
+    pub fn give_up_buried(&self, key: FileKey, next: u64) {
+        let mut graves = self.graveyard.lock();
+        if graves.with_key(key).is_some_and(|file| file.id.0 >= next) {
             return; // It is the same file, and its name has gone already.
         }
-        let before = self.graveyard.lock().give_up(attr.key);
+        let before = graves.give_up(key);
+        drop(graves);
         self.retire_buried(before);
     }
 

@@ -53,6 +53,7 @@ pub mod pace;
 pub mod partners;
 pub mod queue;
 mod record;
+mod reused;
 mod sealing;
 mod shadow;
 mod shared;
@@ -248,6 +249,11 @@ impl Files {
     /// Whether the file with this key may have been forgotten since `since`.
     pub fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
         self.table.read().forgotten_since(key, since)
+    }
+
+    /// Whether the file's key finds this file.
+    pub fn has_its_key(&self, file: &Arc<File>) -> bool {
+        self.table.read().with_key(file.key).is_some_and(|known| Arc::ptr_eq(known, file))
     }
 
     /// Makes a file that can be found by its id alone.

@@ -231,7 +231,7 @@ impl Drain {
     fn is_elsewhere(&self, path: &Path, key: FileKey) -> bool {
         match self.call_home(|| self.home.backing().stat(path)) {
             Ok(attr) => attr.key != key,
-            Err(e) => [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|errno| e.is(*errno)),
+            Err(e) => e.is_nowhere(),
         }
     }
 

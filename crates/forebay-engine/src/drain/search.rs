@@ -28,7 +28,10 @@ impl Drain {
     /// Returns the dirty files that the store has at or below `scope` although only other names of them are
     /// known, and those for which that cannot be told. If no dirty file has such names, the store is not asked.
     pub(crate) fn search(&self, scope: &[PathBuf], progress: &Progress) -> Vec<Arc<File>> {
-        let beside = self.files.dirty_beside(scope).into_iter().map(|file| (file.key, file));
+        let mut beside = self.files.dirty_beside(scope);
+        // Another file has the key of one that is found by its id alone.
+        beside.retain(|file| self.files.has_its_key(file));
+        let beside = beside.into_iter().map(|file| (file.key, file));
         let mut search = Search {
             drain: self,
             progress,
@@ -70,7 +73,11 @@ impl Search<'_> {
         match self.drain.names.ask(|b| b.stat(path)) {
             Ok(attr) if attr.kind == FileKind::Dir => self.dirs.push(path.into()),
             Ok(attr) => {
-                if let Some(file) = self.beside.remove(&attr.key) {
+                if let Err(error) = self.drain.files.tell_apart(path, &attr, seen) {
+                    return self.note(&error);
+                }
+                let is_it = |file: &Arc<File>| self.drain.files.has_its_key(file);
+                if let Some(file) = self.beside.remove(&attr.key).filter(is_it) {
                     self.drain.files.learn_name(&file, path, seen);
                     self.found.push(file);
                 }
@@ -106,8 +113,7 @@ impl Search<'_> {
 
     /// Notes an error of the store; a path that does not exist has nothing below it.
     fn note(&mut self, error: &Error) {
-        let is_nowhere = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|it| error.is(*it));
-        self.is_partial |= !is_nowhere;
+        self.is_partial |= !error.is_nowhere();
     }
 
     /// Leaves out the files whose names are all known. It does not wait for a file whose lock is held.

@@ -32,9 +32,7 @@ impl Io {
         loop {
             let file = self.files.find(attr.key).unwrap_or_else(&insert);
             let inner = file.lock();
-            let is_known =
-                || self.files.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file));
-            if !inner.gone() && is_known() {
+            if !inner.gone() && self.files.has_its_key(&file) {
                 return self.files.open(&file, inner);
             }
             drop(inner);
@@ -43,14 +41,13 @@ impl Io {
         }
     }
 
-    /// Takes the key from a file that is gone: another program has removed it, and the store, whose
-    /// keys have no generations, has given its number to the just created file with `attr`. Dirty
-    /// bytes of the old file are still found by its id.
-    fn supersede(&self, attr: &Attr) {
-        self.files.give_up_buried(attr);
-        let is_older = |file: &Arc<File>| file.lock().state.base().ctime < attr.ctime;
-        let Some(old) = self.files.find(attr.key).filter(is_older) else { return };
-        self.files.forget_key(&old);
+    /// Makes way for the just created file with this key, if the store has given it the inode number of
+    /// a file that another program has removed. Files that were known before have ids below `next`.
+    fn supersede(&self, key: FileKey, next: u64) {
+        self.files.give_up_buried(key, next);
+        // Another thread may have found the new file on the store already.
+        let Some(old) = self.files.find(key).filter(|file| file.id.0 < next) else { return };
+        self.files.supersede(&old);
     }
 
     /// Opens the file at `path`: compares its cached bytes with the backing store (S1). `known` is
@@ -67,6 +64,7 @@ impl Io {
 
     fn open_for(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<OpenFile> {
         if let Some(file) = known.and_then(|key| self.files.find(key))
+            && self.files.is_known_by(&file, path)
             && self.files.prove_shadow(&file).is_ok()
             && self.is_fresh(&file)
         {
@@ -79,6 +77,7 @@ impl Io {
         let before = asked.look;
         match self.look_at(path, known, next) {
             Ok((mut attr, backing)) => {
+                self.files.tell_apart(path, &attr, before)?;
                 let file = self.enter(path, &attr);
                 if let Some(backing) = backing {
                     file.lock().live().keep_backing(backing);
@@ -160,9 +159,10 @@ impl Io {
                     .is_some_and(|at| self.files.time().since(at) < ttl))
     }
 
-    /// Opens a file that the caller has just created on the backing store.
-    pub(crate) fn created(&self, path: &Path, attr: &Attr) -> OpenFile {
-        self.supersede(attr);
+    /// Opens a file that the caller has just created on the backing store; `next` was the id of the
+    /// next new file before that.
+    pub(crate) fn created(&self, path: &Path, attr: &Attr, next: u64) -> OpenFile {
+        self.supersede(attr.key, next);
         self.names.note_made(path, attr);
         let file = self.enter_by(attr, || self.files.insert_new(path, attr));
         let mut inner = file.lock();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use forebay_backing::{Attr, Error, FileKind, Kind, Result};
+use forebay_backing::{Attr, Error, FileKind, Kind, Result, Version};
 
 use crate::core::config::Tunables;
 use crate::core::report::{Failure, Progress, Report};
@@ -158,15 +158,14 @@ impl Ops {
             self.files.forget(file);
             return Ok(());
         }
-        let attr = now.unwrap_or_else(|| Err(Error::os(libc::ENOENT, "it has no name")))?;
-        let (base, owner) = (attr.version(), Owner::of(&attr));
+        let (base, owner) = goes_on_with(file, &inner, now)?;
         self.files.commit(file, &mut inner, Change::Emptied { base, owner, pinned: false })?;
         inner.note_base();
         // After a loss of power dirty bytes must not come back as holes.
         self.files.note_tier(self.files.index().sync())?;
         inner.note_gone(0, u64::MAX);
         let shadow = self.files.shadow(file, &mut inner)?;
-        self.files.note_tier(self.files.empty(file, &mut inner, &*shadow, attr.size))?;
+        self.files.note_tier(self.files.empty(file, &mut inner, &*shadow, base.size))?;
         self.files.account(file, &mut inner);
         Ok(())
     }
@@ -183,6 +182,30 @@ impl Ops {
         self.room.evict_to_mark();
         self.files.nudge();
         Ok(())
+    }
+}
+
+/// Returns the version and the owner that a file has once its bytes here are thrown away; `now` is
+/// from [`Ops::attr_now`].
+///
+/// # Errors
+///
+/// Those of the store; EBUSY if programs have the file open, and its name leads to it no more.
+pub(crate) fn goes_on_with(
+    file: &File,
+    inner: &Inner,
+    now: Option<Result<Attr>>,
+) -> Result<(Version, Owner)> {
+    match now {
+        Some(Ok(attr)) if attr.key == file.key => Ok((attr.version(), Owner::of(&attr))),
+        Some(Err(error)) if !error.is_nowhere() => Err(error),
+        _ if !inner.in_use().is_some_and(|live| live.is_open()) => {
+            Ok((inner.state.base(), inner.state.owner()))
+        }
+        _ => Err(Error::os(
+            libc::EBUSY,
+            "it is open, and others have replaced or deleted the backing file: close it first",
+        )),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::files::live::Meanwhile;
 use crate::files::work::AtWork;
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;
+use crate::ops::operate::goes_on_with;
 use crate::tier::media::{MediaFile, torn};
 
 /// Which side of a conflict wins.
@@ -26,6 +27,9 @@ pub enum Keep {
     /// The version here is saved beside the file, under a name that says so.
     Both,
 }
+
+/// The most bytes of a name on Linux.
+const NAME_MAX: usize = 255;
 
 /// The number of saves: a file that is written while it is saved is saved again.
 const SAVES_MAX: u32 = 4;
@@ -82,19 +86,19 @@ impl Drop for Still<'_> {
 }
 
 impl Ops {
-    /// Settles a conflict (S8).
+    /// Settles a conflict (S8). Durable on return.
     pub fn resolve(self: &Arc<Self>, path: &Path, keep: Keep) -> Result<()> {
         let file = self.conflicted(path)?;
         match keep {
-            Keep::Theirs => self.purge_file(&file),
-            Keep::Ours => self.resolve_ours(&file, path),
+            Keep::Theirs => self.purge_file(&file)?,
+            Keep::Ours => self.resolve_ours(&file, path)?,
             Keep::Both => {
-                let beside = self.beside(path, "ours");
+                let beside = self.beside(path, "ours")?;
                 self.save(&file, &beside, || Ok(()))?;
                 tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
-                Ok(())
             }
         }
+        self.files.note_tier(self.files.index().sync())
     }
 
     fn conflicted(&self, path: &Path) -> Result<Arc<File>> {
@@ -113,13 +117,20 @@ impl Ops {
         })
     }
 
-    /// Returns a free name beside `path` that says whose version it is.
-    pub(crate) fn beside(&self, path: &Path, whose: &str) -> PathBuf {
+    /// Returns a free name beside `path` that says whose version it is; a long name is cut.
+    pub(crate) fn beside(&self, path: &Path, whose: &str) -> Result<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        (1..)
-            .map(|n| path.with_file_name(format!("{name}.forebay-{whose}-{n}")))
-            .find(|candidate| self.names.ask(|b| b.stat(candidate)).is_err())
-            .expect("some name is free")
+        let named = |n: u32| {
+            let end = format!(".forebay-{whose}-{n}");
+            let kept = name.floor_char_boundary(NAME_MAX - end.len());
+            path.with_file_name(format!("{}{end}", &name[..kept]))
+        };
+        let free = |beside: PathBuf| match self.names.ask(|b| b.stat(&beside)) {
+            Ok(_) => None,
+            Err(error) if error.is(libc::ENOENT) => Some(Ok(beside)),
+            Err(error) => Some(Err(error)),
+        };
+        (1..).map(named).find_map(free).expect("some name is free")
     }
 
     fn resolve_ours(self: &Arc<Self>, file: &Arc<File>, path: &Path) -> Result<()> {
@@ -147,7 +158,7 @@ impl Ops {
             }
             // Written beside the foreign file and renamed over it: at any moment one of them is there whole.
             Ok(theirs) => {
-                let beside = self.beside(path, "ours");
+                let beside = self.beside(path, "ours")?;
                 self.save(file, &beside, || {
                     if theirs.kind == FileKind::Dir {
                         self.move_aside(path)?;
@@ -162,7 +173,7 @@ impl Ops {
 
     /// Moves a directory aside: no file can be renamed over it, and its content is not the daemon's to remove.
     fn move_aside(&self, path: &Path) -> Result<()> {
-        let aside = self.beside(path, "theirs");
+        let aside = self.beside(path, "theirs")?;
         self.names.ask(|b| b.rename(path, &aside, RenameMode::NoReplace))?;
         tracing::warn!(path = %path.display(), moved = %aside.display(), "a directory that had the file's name was moved aside");
         Ok(())
@@ -180,6 +191,8 @@ impl Ops {
             if !file.lock().may_be_emptied() {
                 return Err(Error::os(libc::EBUSY, "it is open past the daemon: close it first"));
             }
+            let now = self.attr_now(file);
+            goes_on_with(file, &file.lock(), now)?;
             let key = self.export_file(&still, to)?;
             let done = place().and_then(|()| still.purge_unchanged());
             if matches!(done, Ok(true)) {

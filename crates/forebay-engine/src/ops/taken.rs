@@ -132,7 +132,7 @@ impl Ops {
         });
         self.files.note_tier(shadow)?;
         if let Some(known) = self.files.find(key) {
-            self.files.give_way(&known)?;
+            self.files.give_way(&known, known.lock())?;
         }
         let mut paths = Paths::default();
         for name in names {
@@ -205,7 +205,7 @@ impl Ops {
         self.files.note_tier(self.files.index().sync())?;
         match self.files.find(key) {
             Some(known) if Arc::ptr_eq(&known, &file) => return Ok(()),
-            Some(known) => self.files.give_way(&known)?,
+            Some(known) => self.files.give_way(&known, known.lock())?,
             None => {}
         }
         self.files.know_key(&file);

@@ -104,7 +104,9 @@ impl Verbs {
 
     fn ask(&self, path: &Path) -> Result<DatedAttr> {
         let asked = self.asking();
-        self.names.ask(|b| b.stat(path)).map(|attr| DatedAttr { attr, asked })
+        let attr = self.names.ask(|b| b.stat(path))?;
+        self.files.tell_apart(path, &attr, asked.look)?;
+        Ok(DatedAttr { attr, asked })
     }
 
     /// Returns a moment before the backing store is asked.
@@ -131,10 +133,12 @@ impl Verbs {
         self.home.health().quietly(|| self.home.backing().read_dir(path))
     }
 
-    /// Returns attributes by an earlier answer of the store, with newer values from here. `None` if
-    /// the daemon has made that answer invalid since.
-    pub fn recall(&self, told: &DatedAttr) -> Option<Attr> {
-        self.newest(told, Heard::Before)
+    /// Returns attributes by an earlier answer of the store about `path`, with newer values from here.
+    /// `None` if the daemon has made that answer invalid since, or if only the store can tell whether
+    /// the answer is about the known file.
+    pub fn recall(&self, path: &Path, told: &DatedAttr) -> Option<Attr> {
+        let doubted = self.files.may_be_another(path, &told.attr, told.asked.look);
+        if doubted.is_some() { None } else { self.newest(told, Heard::Before) }
     }
 
     fn newest(&self, told: &DatedAttr, heard: Heard) -> Option<Attr> {

@@ -22,9 +22,9 @@ impl Verbs {
     /// Creates a file on the backing store and opens it.
     pub fn create(&self, path: &Path, new: &New) -> Result<(OpenFile, Attr)> {
         self.files.refuse_read_only()?;
-        let asked = self.files.time().now();
+        let (asked, next) = (self.files.time().now(), self.files.next_id());
         let (_, attr) = self.names.alter(|b| b.create(path, new))?;
-        let file = self.io.created(path, &attr);
+        let file = self.io.created(path, &attr, next);
         note_new(&mut file.lock(), asked, &attr);
         Ok((file, attr))
     }

@@ -146,7 +146,11 @@ fn names_that_were_exchanged_when_we_died_are_not_exchanged_back() {
 // S-1 S-8
 #[test]
 fn a_new_file_with_the_number_of_a_removed_one_is_empty() {
-    let store = MemStore::new();
+    makes_a_new_file(MemStore::without_generations());
+    makes_a_new_file(MemStore::of_seconds());
+}
+
+fn makes_a_new_file(store: MemStore) {
     let engine = serve(&CrashMedia::default(), Arc::new(store.clone()));
     for keeps_dirty in [false, true] {
         dirty(&engine, "old", b'A');

@@ -36,6 +36,7 @@ mod rescue;
 mod reserved;
 mod resolve;
 mod rest;
+mod reused;
 mod rng;
 mod seals;
 mod shrunk;

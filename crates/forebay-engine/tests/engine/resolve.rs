@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::wrap::{Call, Verb};
-use forebay_backing::{Access, BackingStore};
+use forebay_backing::{Access, BackingStore, RenameMode};
 use forebay_engine::{Engine, Keep, OpenFile, Progress, Tunables};
 
 use crate::hook::Hook;
+use crate::losses::{self, KIB, file_of};
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, counter, patient, start};
+use crate::start::{NEW, abandon, counter, patient, read_all, start};
 use crate::store::MemStore;
 
 const MIB: usize = 1 << 20;
@@ -174,4 +175,72 @@ fn keeping_ours_keeps_what_was_clean_of_it() {
     assert_eq!(engine.ops.status().dirty_bytes, 0);
     drop(file);
     abandon(engine);
+}
+
+/// Makes `name` a file of `O` here, synced and in conflict with one of `T`.
+fn in_conflict(name: &str) -> losses::Bed {
+    let bed = losses::Bed::new();
+    let file = bed.flushed(name, b'A');
+    bed.engine.io.write(&file, 0, &[b'O'; 64 * KIB]).expect("room");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    drop(file);
+    bed.others_write(name, b'T');
+    assert_eq!(bed.engine.drain.flush(&[], &Progress::default()).failures.len(), 1);
+    bed
+}
+
+/// Method: the tier loses its power as soon as the command has ended.
+// S-4 S-8
+#[test]
+fn a_loss_of_power_brings_no_settled_conflict_back() {
+    for keep in [Keep::Theirs, Keep::Both] {
+        let bed = in_conflict("f");
+        bed.engine.ops.resolve(path(), keep).expect("nobody else writes");
+        bed.cut_and_flush(|store, report| {
+            assert!(report.failures.is_empty(), "{keep:?}: {:?}", report.failures);
+            assert!(file_of(store, "f") == [b'T'; 64 * KIB], "{keep:?}");
+        });
+    }
+}
+
+// S-8
+#[test]
+fn our_side_is_saved_beside_a_long_name() {
+    for (name, cut) in [("n".repeat(255), 240), (format!("n{}", "\u{e4}".repeat(127)), 239)] {
+        let bed = in_conflict(&name);
+        let taken = format!("{}.forebay-ours-1", &name[..cut]);
+        bed.store.create(Path::new(&taken), &NEW).expect("memory");
+        bed.engine.ops.resolve(Path::new(&name), Keep::Both).expect("a shorter name is free");
+        let saved = format!("{}.forebay-ours-2", &name[..cut]);
+        assert!(file_of(&bed.store, &saved) == [b'O'; 64 * KIB], "{saved}");
+        assert!(file_of(&bed.store, &taken).is_empty(), "it is another's");
+        assert!(file_of(&bed.store, &name) == [b'T'; 64 * KIB]);
+        abandon(bed.engine);
+    }
+}
+
+/// A program would go on with a descriptor that leads to no file on the store.
+// S-8
+#[test]
+fn a_file_that_others_replaced_is_settled_once_programs_have_closed_it() {
+    for keep in [Keep::Theirs, Keep::Ours, Keep::Both] {
+        let Bed { store, engine, file, .. } = bed(PAGE, |store| {
+            let (theirs, _) = store.create(Path::new("aside"), &NEW).expect("memory");
+            theirs.write_at(b"theirs", 0).expect("memory");
+            store.rename(Path::new("aside"), path(), RenameMode::Replace).expect("memory");
+        });
+        let error = engine.ops.resolve(path(), keep).expect_err("it is open");
+        assert_eq!(error.errno(), libc::EBUSY, "{keep:?}: {error}");
+        assert!(file_of(&store, "f") == b"theirs" && saved(&store).is_empty(), "{keep:?}");
+        let (mut now, size) = (vec![0; PAGE], engine.verbs.stat_open(&file).size);
+        engine.io.read(&file, 0, &mut now).expect("it is open");
+        assert!((now, size) == (vec![2; PAGE], PAGE as u64), "{keep:?}: ours");
+        drop(file);
+        engine.ops.resolve(path(), keep).expect("it is closed");
+        let left = if keep == Keep::Ours { vec![2; PAGE] } else { b"theirs".to_vec() };
+        assert!(read_all(&engine, path()).expect("it is there") == left, "{keep:?}");
+        assert_eq!(saved(&store).len(), usize::from(keep == Keep::Both));
+        assert_eq!(engine.ops.status().conflicted_files, 0);
+        abandon(engine);
+    }
 }

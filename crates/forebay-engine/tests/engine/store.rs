@@ -23,10 +23,22 @@ pub struct Tree {
     /// The changes of names since, in order.
     recent: Vec<Change>,
     clock: u64,
+    /// The generation of every file's key.
+    generation: u64,
+    keeps: Times,
     pub writes: u64,
     pub syncs: u64,
     /// Up to where the store was asked for zeros.
     pub zeroed_to: u64,
+}
+
+/// The times that a store keeps.
+#[derive(Clone, Copy, Default)]
+enum Times {
+    #[default]
+    Fine,
+    /// Whole seconds: most changes in a test have the same time.
+    Seconds,
 }
 
 /// A change of names, and the times that files of it had before.
@@ -73,7 +85,21 @@ impl Pin for MemFile {
 
 impl MemStore {
     pub fn new() -> MemStore {
-        let mut tree = Tree::default();
+        MemStore::keeping(7, Times::Fine)
+    }
+
+    /// Returns a store on which a file may have the key of a removed one.
+    pub fn without_generations() -> MemStore {
+        MemStore::keeping(0, Times::Fine)
+    }
+
+    /// Returns such a store that keeps whole seconds.
+    pub fn of_seconds() -> MemStore {
+        MemStore::keeping(0, Times::Seconds)
+    }
+
+    fn keeping(generation: u64, keeps: Times) -> MemStore {
+        let mut tree = Tree { generation, keeps, ..Tree::default() };
         tree.add(Path::new(""), FileKind::Dir, 0o755);
         tree.sync_names();
         MemStore::on(tree)
@@ -164,10 +190,11 @@ impl Tree {
 
     fn tick(&mut self) -> Timestamp {
         self.clock += 1;
-        Timestamp {
-            sec: 1_600_000_000 + (self.clock / 1000) as i64,
-            nsec: self.clock as u32 % 1000,
-        }
+        let nsec = match self.keeps {
+            Times::Fine => self.clock as u32 % 1000,
+            Times::Seconds => 0,
+        };
+        Timestamp { sec: 1_600_000_000 + (self.clock / 1000) as i64, nsec }
     }
 
     fn add(&mut self, path: &Path, kind: FileKind, mode: u32) -> u64 {
@@ -196,8 +223,9 @@ impl Tree {
     }
 
     fn ino(&self, path: &Path) -> Result<u64> {
-        let none = || Error::os(libc::ENOENT, path.display().to_string());
-        self.names.get(path).copied().ok_or_else(none)
+        let is_long = path.iter().any(|name| name.len() > 255);
+        let errno = if is_long { libc::ENAMETOOLONG } else { libc::ENOENT };
+        self.names.get(path).copied().ok_or_else(|| Error::os(errno, path.display().to_string()))
     }
 
     fn ino_of(&self, path: &Path, key: Option<FileKey>) -> Result<u64> {
@@ -215,7 +243,7 @@ impl Tree {
     fn attr(&self, ino: u64) -> Attr {
         let inode = &self.inodes[&ino];
         Attr {
-            key: FileKey { ino, generation: 7 },
+            key: FileKey { ino, generation: self.generation },
             kind: inode.kind,
             mode: inode.mode,
             nlink: inode.links,
@@ -300,8 +328,10 @@ impl BackingStore for MemStore {
 
     fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)> {
         let mut tree = self.lock();
-        if tree.ino(path).is_ok() {
-            return Err(Error::os(libc::EEXIST, path.display().to_string()));
+        match tree.ino(path) {
+            Ok(_) => return Err(Error::os(libc::EEXIST, path.display().to_string())),
+            Err(error) if !error.is(libc::ENOENT) => return Err(error),
+            Err(_) => {}
         }
         tree.ino(path.parent().expect("not the root"))?;
         let ino = tree.add(path, FileKind::File, new.mode & !new.umask);

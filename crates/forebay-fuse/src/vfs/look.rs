@@ -85,7 +85,7 @@ impl Vfs {
         if !is_shared || purpose == Purpose::Listing {
             match self.foresight.recall(path) {
                 Recalled::There(told) if !is_shared || told.at().elapsed() < FORESEEN => {
-                    if let Some(attr) = self.engine.verbs.recall(&told) {
+                    if let Some(attr) = self.engine.verbs.recall(path, &told) {
                         return Ok(Said::There(attr, told.at()));
                     }
                 }

@@ -182,7 +182,7 @@ impl Vfs {
         }
         let old = Arc::clone(&file);
         drop(file);
-        self.engine.files.give_way(&old)?;
+        self.engine.files.give_way(&old, old.lock())?;
         open()
     }
 
