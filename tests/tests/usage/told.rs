@@ -203,3 +203,19 @@ fn a_rule_that_can_match_nothing_or_matches_everything_is_asked_about() {
     assert_eq!(rules.as_array().map(Vec::len), Some(2), "{rules:#}");
     mounted.umount();
 }
+
+/// A new file without a byte is dirty by its name alone.
+#[test]
+fn what_a_detach_waits_for_is_never_no_bytes() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    let file = fs::File::options().create(true).append(true).open(mounted.at("f")).unwrap();
+    file.set_len(0).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+    drop(file);
+    let out = mounted.forebay(&["detach", text(&bed.mnt)]).ok();
+    assert!(out.stdout.starts_with("waits for 1 file without dirty bytes "), "{out:#?}");
+    mounted.umount();
+    proof!("{}", out.stdout.lines().next().unwrap_or_default());
+}
