@@ -58,6 +58,13 @@ impl Mounts {
         self.0.iter().rev().filter(theirs).filter_map(place).collect()
     }
 
+    /// The device of the newest forebay mount at exactly this path.
+    fn device_at(&self, path: &Path) -> Option<(u32, u32)> {
+        let ours = |mount: &&Mount| mount.path == path && tier_of(mount).is_some();
+        let (major, minor) = self.0.iter().rfind(ours)?.device.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
+
     /// The place inside a forebay mount that an absolute path without links names.
     pub fn place(&self, path: &Path) -> Option<Place> {
         let mount = mounts::holding(&self.0, path)?;
@@ -224,27 +231,57 @@ pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
     )
 }
 
-/// Processes with something open, mapped, running or working below a directory, at most `max`,
-/// as `pid (command)`. Reads links in `/proc` only, so it cannot hang on the mount.
+/// Processes with something open, mapped, running or working below a directory, at most `max`, as
+/// `pid (command)`; for a forebay mount, in that mount: the paths of what it covers are the same. Reads `/proc` only,
+/// so it cannot hang on the mount. This process is not among them.
 pub fn users_of(dir: &Path, max: usize) -> Vec<String> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let device = Mounts::read().ok().and_then(|mounts| mounts.device_at(dir));
+    let within = Within { dir, device };
+    let own = std::process::id().to_string();
     let pids = processes.flatten().filter(|e| e.file_name().as_bytes()[0].is_ascii_digit());
-    pids.filter(|process| uses(&process.path(), dir))
-        .take(max)
-        .map(|process| {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            format!("{} ({})", process.file_name().display(), name.trim())
-        })
-        .collect()
+    let others = pids.filter(|process| process.file_name() != *own);
+    let named = others.filter_map(|process| {
+        let works = within.is_used_by(&process.path())?;
+        let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        Some(format!("{} ({}{works})", process.file_name().display(), name.trim()))
+    });
+    named.take(max).collect()
 }
 
-fn uses(process: &Path, dir: &Path) -> bool {
-    let below = |link: &Path| std::fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
-    if ["cwd", "exe", "root"].iter().any(|name| below(&process.join(name))) {
-        return true;
+/// What is below a directory, and on a device if one is given.
+struct Within<'a> {
+    dir: &'a Path,
+    device: Option<(u32, u32)>,
+}
+
+impl Within<'_> {
+    /// How a process uses it, in words behind the name of its program; `None` if it does not.
+    fn is_used_by(&self, process: &Path) -> Option<&'static str> {
+        if self.holds(&process.join("cwd")) {
+            return Some(", works in it");
+        }
+        let entries = |name| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
+        let mut open = entries("fd").chain(entries("map_files")).map(|entry| entry.path());
+        let uses = ["exe", "root"].iter().any(|name| self.holds(&process.join(name)))
+            || open.any(|link| self.holds(&link));
+        uses.then_some("")
     }
-    let open = |name: &str| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
-    open("fd").chain(open("map_files")).any(|entry| below(&entry.path()))
+
+    fn holds(&self, link: &Path) -> bool {
+        let is_below = || std::fs::read_link(link).is_ok_and(|target| target.starts_with(self.dir));
+        is_below() && self.device.is_none_or(|device| is_on(link, device))
+    }
+}
+
+/// Whether a link of `/proc` leads to this device. Asks no file system for anything: it may hang.
+fn is_on(link: &Path, device: (u32, u32)) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    match statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()) {
+        Ok(found) => (found.stx_dev_major, found.stx_dev_minor) == device,
+        // Only root follows the links of mappings.
+        Err(_) => true,
+    }
 }
 
 #[cfg(test)]
@@ -308,12 +345,36 @@ broken line\n";
     }
 
     #[test]
+    fn the_device_of_a_mount_is_that_of_the_newest_forebay_at_its_path() {
+        let mounts = parsed(MOUNTINFO);
+        assert_eq!(mounts.device_at(Path::new("/mnt/fast")), Some((0, 35)));
+        for not_ours in ["/", "/mnt/fast/sub", "/mnt/fas", "/mnt/fast/x"] {
+            assert_eq!(mounts.device_at(Path::new(not_ours)), None, "{not_ours}");
+        }
+    }
+
+    #[test]
     fn processes_that_use_a_directory_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap();
         assert!(users_of(&real, 5).is_empty());
-        let _open = std::fs::File::create(real.join("open")).unwrap();
-        let ours = std::process::id().to_string();
-        assert!(users_of(&real, 5).iter().any(|user| user.starts_with(&ours)));
+        let open = || std::fs::File::create(real.join("open")).unwrap();
+        let sleeping = |input: std::process::Stdio, at: &Path| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("600").stdin(input).current_dir(at).spawn().unwrap()
+        };
+        let _ours = open();
+        let mut reads = sleeping(open().into(), Path::new("/"));
+        let mut works = sleeping(std::process::Stdio::null(), &real);
+        let mut found = users_of(&real, 5);
+        [&mut reads, &mut works].iter_mut().for_each(|child| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        found.sort();
+        let mut expected =
+            [format!("{} (sleep)", reads.id()), format!("{} (sleep, works in it)", works.id())];
+        expected.sort();
+        assert_eq!(found, expected);
     }
 }
