@@ -10,8 +10,6 @@ use std::path::{Component, Path, PathBuf};
 use forebay_backing::{Error, Kind, Result};
 use forebay_base::mounts::{self, Mount};
 
-use crate::http::Client;
-
 /// The types of a forebay mount. `fuse` is that of a mount whose helper could not set a subtype.
 const FS_TYPES: [&str; 2] = ["fuse.forebay", "fuse"];
 const SOURCE_PREFIX: &[u8] = b"forebay#";
@@ -135,22 +133,6 @@ impl Mounts {
         }
     }
 
-    /// The mount that a path is in, or the daemon of the tier whose directory the path is.
-    pub fn daemon_of(&self, path: &Path) -> Result<Place> {
-        self.find(path).or_else(|error| {
-            let tier = self.absolute(path)?;
-            match forebay_engine::Tier::socket_path(&tier).exists() {
-                true => Ok(Place { mountpoint: PathBuf::from("-"), tier, path: PathBuf::new() }),
-                false => Err(error),
-            }
-        })
-    }
-
-    /// The mount of `path`, or the implied one.
-    pub fn daemon_or_implied(&self, path: Option<&Path>) -> Result<Place> {
-        path.map_or_else(|| self.implied(), |path| self.daemon_of(path))
-    }
-
     fn not_ours(&self, kind: Kind, what: &str) -> Error {
         let mounted: Vec<String> =
             self.ours().map(|(path, _)| path.display().to_string()).collect();
@@ -175,60 +157,6 @@ pub fn sharing(tier: &Path) -> u64 {
     let (Some(own), Ok(mounts)) = (device(tier), Mounts::read()) else { return 0 };
     let others = mounts.ours().filter(|(_, other)| *other != tier && device(other) == Some(own));
     others.map(|(_, other)| other).collect::<BTreeSet<_>>().len() as u64
-}
-
-/// The purpose for which a command opens a tier that turns out to be in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    Mount,
-    Check,
-    Recover,
-}
-
-impl Wish {
-    /// The advice; `at` is the mount that uses the tier, if this process sees that mount.
-    fn instead(self, at: Option<&str>) -> String {
-        let place = at.unwrap_or("MOUNTPOINT");
-        match (self, at) {
-            (Wish::Mount, Some(at)) => {
-                format!("end that with `forebay umount {at}`, or give --tier another directory")
-            }
-            (Wish::Mount, None) => {
-                "`forebay status` of the tier's directory tells what its daemon does (after an umount it drains \
-                 and ends); wait for its end, or give --tier another directory"
-                    .into()
-            }
-            (Wish::Check, _) => format!(
-                "`forebay status {place}` tells what is dirty in it, `forebay umount {place}` frees \
-                 it for a check"
-            ),
-            (Wish::Recover, _) => format!(
-                "`forebay flush --wait {place}` brings home what is dirty in it, and so does \
-                 `forebay umount {place}`"
-            ),
-        }
-    }
-}
-
-/// Adds to an error that says that a tier is in use the mount that uses the tier, if this process sees
-/// the mount, and what to do.
-pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
-    if error.kind() != Kind::WrongTier || !error.to_string().contains("is in use") {
-        return error;
-    }
-    let mounts = Mounts::read().unwrap_or_default();
-    let tier = tier.canonicalize().unwrap_or_else(|_| tier.into());
-    let Some((at, _)) = mounts.ours().find(|(_, of)| *of == tier) else {
-        return Error::new(Kind::WrongTier, format!("{error}: {}", wish.instead(None)));
-    };
-    let pid = Client::new(&tier).daemon_pid();
-    let pid = pid.map_or(String::new(), |pid| format!(" (pid {})", pid.as_raw_nonzero()));
-    let (tier, at) = (tier.display(), at.display().to_string());
-    let instead = wish.instead(Some(&at));
-    Error::new(
-        Kind::WrongTier,
-        format!("the tier {tier} is in use by the mount at {at}{pid}: {instead}"),
-    )
 }
 
 /// Processes with something open, mapped, running or working below a directory, at most `max`, as

@@ -338,11 +338,31 @@ impl MemberView {
     }
 }
 
+/// How far a daemon is from its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    #[default]
+    Serving,
+    /// It drains, and then unmounts.
+    Leaving,
+    /// The mount is gone; it drains, and then ends.
+    Unmounted,
+}
+
+impl Phase {
+    /// Reads the answer of `GET /v1/status`.
+    pub fn of(status: &serde_json::Value) -> Phase {
+        Phase::deserialize(&status["phase"]).unwrap_or_default()
+    }
+}
+
 /// The fields of `GET /v1/status` that commands read; the answer has more.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct StatusView {
     pub pid: u32,
+    pub phase: Phase,
     pub backing: String,
     pub policy: String,
     pub passthrough: String,

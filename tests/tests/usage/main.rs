@@ -1,6 +1,7 @@
 //! The command in daily use: missing names, and other common mistakes.
 
 mod bench;
+mod drainers;
 mod missing;
 mod over;
 mod refused;

@@ -125,6 +125,7 @@ fn the_usage_of_mount_and_umount_names_all_ways() {
     needs_forebay!();
     for (command, ways) in [
         ("mount", ["<BACKING> <MOUNTPOINT> --tier <DIR>", "<NAME>", "--all"].as_slice()),
+        ("umount", &["<MOUNTPOINT|NAME|TIER>", "--all"]),
     ] {
         let help = forebay(&[command, "--help"]).ok().stdout;
         for way in ways {

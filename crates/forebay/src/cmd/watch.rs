@@ -7,6 +7,7 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_base::lock::sleep;
 use serde_json::json;
 
+use crate::daemons::Drainer;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::signals;
@@ -66,10 +67,10 @@ impl Scope {
         let Some(first) = typed.first() else {
             return Ok(Scope { place: mounts.implied()?, paths: Vec::new() });
         };
-        let place = mounts.find(first)?;
+        let place = mounts.daemon_of(first)?;
         let mut paths = Vec::new();
         for path in typed {
-            let other = mounts.find(path)?;
+            let other = mounts.daemon_of(path)?;
             if other.tier != place.tier {
                 let message = format!(
                     "{} and {} are in different mounts: run the command once for each",
@@ -81,6 +82,11 @@ impl Scope {
             paths.push(other.path.as_path().into());
         }
         Ok(Scope { place, paths })
+    }
+
+    /// The daemon, if its mount is gone and it still drains.
+    pub fn drainer(&self) -> Result<Option<Drainer>> {
+        Ok(Mounts::read()?.drainer(&self.place))
     }
 
     pub fn client(&self) -> Client {

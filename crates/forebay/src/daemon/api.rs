@@ -20,7 +20,7 @@ use super::statistics::rule_figures;
 use crate::config::RuleText;
 use crate::http::{Reply, Request};
 use crate::moment::unix_secs;
-use crate::wire::{Copies, File, JobKind, JobReport, Leave, NewJob, WirePath};
+use crate::wire::{Copies, File, JobKind, JobReport, Leave, NewJob, Phase, WirePath};
 
 impl Daemon {
     pub fn answer(self: &Arc<Daemon>, request: Request) -> Reply {
@@ -105,11 +105,16 @@ impl Daemon {
         for trouble in &mut status.troubles {
             trouble.path = PathBuf::from(trouble.path.to_string_lossy().into_owned());
         }
+        // Nothing more is to fill the tier.
+        if self.phase() != Phase::Serving {
+            status.full_in_secs = None;
+        }
         let mut json = json!(status);
         let config = |name: &str| self.settings.value(name).map(ToString::to_string);
         let ours = json!({
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "phase": self.phase(),
             "mountpoint": self.places.mountpoint.to_string_lossy(),
             "backing": self.places.backing.to_string_lossy(),
             "tier": self.places.tier.to_string_lossy(),
