@@ -162,7 +162,10 @@ pub fn attend(
     let began = Instant::now();
     let mut give_up = deadline;
     loop {
-        let job: Job = read_job(client, &url)?;
+        let job = read_job(client, &url).map_err(|error| {
+            line.clear();
+            explained(client, error)
+        })?;
         if job.state != JobState::Running {
             line.clear();
             return Ok(job);
@@ -182,6 +185,22 @@ pub fn attend(
         }
         sleep((began.elapsed() / POLLS).clamp(POLL_FIRST, POLL_LAST));
     }
+}
+
+/// The error of a daemon that has died or ended while its job was watched says so.
+fn explained(client: &Client, error: Error) -> Error {
+    let Some(tier) = client.tier().filter(|_| error.kind() == Kind::Unreachable) else {
+        return error;
+    };
+    if !client.is_gone() {
+        return error;
+    }
+    let tier = tier.display();
+    let text = format!(
+        "the daemon died, or was ended, before the job was done: what is dirty is safe in the tier {tier}, and the \
+         next mount flushes it"
+    );
+    Error::new(Kind::Unreachable, text)
 }
 
 pub fn read_job(client: &Client, url: &str) -> Result<Job> {

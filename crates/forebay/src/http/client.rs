@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result, users};
 use forebay_client::{Answer, exchange};
 use forebay_engine::Tier;
@@ -18,6 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The time limit for connecting, if the caller only checks who listens.
 const GLANCE: Duration = Duration::from_secs(2);
+
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The result of a connection attempt, as to the daemon.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,6 +72,23 @@ impl Client {
             Err(e) if matches!(e.kind(), ConnectionRefused | NotFound) => Liveness::Dead,
             _ => Liveness::Alive,
         }
+    }
+
+    /// Whether the daemon is gone, or goes within a moment: a killed process closes its connections first.
+    pub fn is_gone(&self) -> bool {
+        let until = Instant::now() + GLANCE;
+        loop {
+            match self.liveness() {
+                Liveness::Dead => return true,
+                Liveness::Alive if Instant::now() >= until => return false,
+                Liveness::Alive => sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// The tier of the daemon, if it has one.
+    pub fn tier(&self) -> Option<&Path> {
+        self.tier.as_deref()
     }
 
     /// Whether the socket belongs to another user, so that this user has no access to its daemon.
