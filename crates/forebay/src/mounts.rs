@@ -145,7 +145,7 @@ impl Mounts {
 }
 
 /// The fast tier of a forebay mount; `None` for other mounts.
-fn tier_of(mount: &Mount) -> Option<&Path> {
+pub fn tier_of(mount: &Mount) -> Option<&Path> {
     let ours = FS_TYPES.contains(&mount.file_system.as_str());
     let tier = mount.source.as_bytes().strip_prefix(SOURCE_PREFIX).filter(|_| ours)?;
     Some(Path::new(OsStr::from_bytes(tier)))

@@ -1,5 +1,6 @@
 //! The command in daily use: missing names, and other common mistakes.
 
+mod astray;
 mod bench;
 mod drainers;
 mod missing;

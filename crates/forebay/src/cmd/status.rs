@@ -342,6 +342,9 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         format!("; last error {} ago: {error}", human_secs(*ago))
     });
     facts.push(("backing", format!("{available}{error}")));
+    if let Some(astray) = &s.backing_astray {
+        facts.push(("WARNING", astray.clone()));
+    }
     facts
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 use serde_json::{Value, json};
 
-use super::watch::{tell_failures, watch};
+use super::watch::{tell_failures, warn, watch};
 use crate::config::ConfigFlags;
 use crate::daemons::Drainer;
 use crate::http::Client;
@@ -281,6 +281,7 @@ pub fn is_in_use(job: &Job) -> bool {
 fn tell(job: &Job, place: &Place, args: &Args) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures, Some(&place.mountpoint));
+    warn(job.warning.as_deref());
     let at = place.mountpoint.display();
     let left = match (report.left_dirty_bytes, report.left_dirty_files) {
         (Some(bytes), Some(files)) if bytes + files > 0 => {

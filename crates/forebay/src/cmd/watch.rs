@@ -12,7 +12,7 @@ use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
-use crate::ui::{Output, note, say, say_json};
+use crate::ui::{Output, note, note_wrong, say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
 
@@ -229,6 +229,7 @@ fn abandoned(mut job: Job, timed_out: bool) -> Job {
 pub fn tell(job: &Job, at: &Path) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures, Some(at));
+    warn(job.warning.as_deref());
     if let Some(error) = &job.error {
         note!("{error}");
     }
@@ -251,6 +252,12 @@ pub fn tell(job: &Job, at: &Path) {
         JobState::Cancelled => {
             note!("interrupted: {done}{failed}; {}", rest(job.kind));
         }
+    }
+}
+
+pub fn warn(of: Option<&str>) {
+    if let Some(text) = of {
+        note_wrong(&format!("WARNING: {text}"));
     }
 }
 

@@ -380,6 +380,7 @@ impl Entry {
             report: None,
             error: None,
             exit_code: None,
+            warning: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The daemon: its assembly for a mount, its answers, its end.
 
+mod anchor;
 mod api;
 mod attach;
 mod background;
@@ -47,6 +48,7 @@ use crate::config::Settings;
 use crate::signals::{self, Blocked};
 use crate::units::{counted, human_size};
 use crate::{daemons, http, mounts};
+use anchor::Anchor;
 use device::Device;
 use jobs::Jobs;
 use readings::History;
@@ -87,6 +89,7 @@ struct Daemon {
     /// Present if the store is shared with other nodes.
     member: Option<Arc<Member>>,
     meter: Arc<Meter>,
+    anchor: Anchor,
     mount: OnceLock<Mount>,
     places: Places,
     /// The folder of the socket, the log and the state that a restart needs.
@@ -229,6 +232,7 @@ fn begin(
         engine,
         member,
         meter: stack.meter,
+        anchor: stack.anchor,
         mount: OnceLock::new(),
         places,
         run,

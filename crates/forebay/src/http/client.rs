@@ -151,7 +151,7 @@ impl Client {
         };
         let why = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
-                "within {} s; if it hangs, kill -9 it and mount again: dirty bytes survive in the \
+                "within {}; if it hangs, kill -9 it and mount again: dirty bytes survive in the \
                  tier",
                 human_secs(self.patience.as_secs_f64())
             ),

@@ -11,6 +11,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
 use super::{Args, END_PATIENCE, Ended, LOOK_AGAIN, of_place};
+use crate::cmd::watch::warn;
 use crate::daemons::Drainer;
 use crate::http::Client;
 use crate::mounts::Place;
@@ -32,6 +33,7 @@ pub fn wait(drainer: &Drainer, args: &Args) -> Result<Ended> {
         client.post("/v1/umount", &json!(Leave { keep_dirty: true, ..Leave::default() }))?;
     }
     note!("{}: waiting for its end", drainer.told());
+    warn(drainer.status["backing_astray"].as_str());
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
     let (mut line, mut status) = (Line::new("drain"), drainer.status.clone());
     while process.as_ref().is_some_and(|process| !ends_within(process, ASK_AGAIN)) {
