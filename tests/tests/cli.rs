@@ -460,7 +460,7 @@ fn run_waits_for_what_the_command_leaves_behind() {
     let wait = format!("for i in $(seq 600); do test -e {} && break; sleep 0.1; done", text(&go));
     let mut run = start(&format!("echo early > early; ({wait}; echo late > late) & exit 7"));
     within(PATIENCE, "it tells whom it waits for", || said().contains("in use by"));
-    assert!(said().contains("(sh)") && run.running(), "{}", said());
+    assert!(said().contains("(sh, works in it)") && run.running(), "{}", said());
     assert_eq!(fs::read(bed.backing.join("early")).unwrap(), b"early\n");
     let other = bed.dir("other");
     let refused =
@@ -474,7 +474,7 @@ fn run_waits_for_what_the_command_leaves_behind() {
     // A child that never ends is left alone when the user does not want to wait.
     let pid = bed.root.join("pid");
     let mut run = start(&format!("echo x > left; sleep 120 & echo $! > {}; exit 3", text(&pid)));
-    within(PATIENCE, "it tells whom it waits for", || said().contains("(sleep)"));
+    within(PATIENCE, "it tells whom it waits for", || said().contains("(sleep, works in it)"));
     kill(run.pid(), libc::SIGINT);
     let ended = code(&mut run);
     kill(fs::read_to_string(&pid).unwrap().trim().parse().unwrap(), libc::SIGKILL);

@@ -9,6 +9,7 @@ mod cli;
 mod cmd;
 mod config;
 mod daemon;
+mod daemons;
 mod dw;
 mod helper;
 mod http;

@@ -10,8 +10,6 @@ use std::path::{Component, Path, PathBuf};
 use forebay_backing::{Error, Kind, Result};
 use forebay_base::mounts::{self, Mount};
 
-use crate::http::Client;
-
 /// The types of a forebay mount. `fuse` is that of a mount whose helper could not set a subtype.
 const FS_TYPES: [&str; 2] = ["fuse.forebay", "fuse"];
 const SOURCE_PREFIX: &[u8] = b"forebay#";
@@ -56,6 +54,13 @@ impl Mounts {
             Some(Place { mountpoint, tier, path: PathBuf::new() })
         };
         self.0.iter().rev().filter(theirs).filter_map(place).collect()
+    }
+
+    /// The device of the newest forebay mount at exactly this path.
+    fn device_at(&self, path: &Path) -> Option<(u32, u32)> {
+        let ours = |mount: &&Mount| mount.path == path && tier_of(mount).is_some();
+        let (major, minor) = self.0.iter().rfind(ours)?.device.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
     /// The place inside a forebay mount that an absolute path without links names.
@@ -128,22 +133,6 @@ impl Mounts {
         }
     }
 
-    /// The mount that a path is in, or the daemon of the tier whose directory the path is.
-    pub fn daemon_of(&self, path: &Path) -> Result<Place> {
-        self.find(path).or_else(|error| {
-            let tier = self.absolute(path)?;
-            match forebay_engine::Tier::socket_path(&tier).exists() {
-                true => Ok(Place { mountpoint: PathBuf::from("-"), tier, path: PathBuf::new() }),
-                false => Err(error),
-            }
-        })
-    }
-
-    /// The mount of `path`, or the implied one.
-    pub fn daemon_or_implied(&self, path: Option<&Path>) -> Result<Place> {
-        path.map_or_else(|| self.implied(), |path| self.daemon_of(path))
-    }
-
     fn not_ours(&self, kind: Kind, what: &str) -> Error {
         let mounted: Vec<String> =
             self.ours().map(|(path, _)| path.display().to_string()).collect();
@@ -156,7 +145,7 @@ impl Mounts {
 }
 
 /// The fast tier of a forebay mount; `None` for other mounts.
-fn tier_of(mount: &Mount) -> Option<&Path> {
+pub fn tier_of(mount: &Mount) -> Option<&Path> {
     let ours = FS_TYPES.contains(&mount.file_system.as_str());
     let tier = mount.source.as_bytes().strip_prefix(SOURCE_PREFIX).filter(|_| ours)?;
     Some(Path::new(OsStr::from_bytes(tier)))
@@ -170,81 +159,57 @@ pub fn sharing(tier: &Path) -> u64 {
     others.map(|(_, other)| other).collect::<BTreeSet<_>>().len() as u64
 }
 
-/// The purpose for which a command opens a tier that turns out to be in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    Mount,
-    Check,
-    Recover,
-}
-
-impl Wish {
-    /// The advice; `at` is the mount that uses the tier, if this process sees that mount.
-    fn instead(self, at: Option<&str>) -> String {
-        let place = at.unwrap_or("MOUNTPOINT");
-        match (self, at) {
-            (Wish::Mount, Some(at)) => {
-                format!("end that with `forebay umount {at}`, or give --tier another directory")
-            }
-            (Wish::Mount, None) => {
-                "`forebay status` of the tier's directory tells what its daemon does (after an umount it drains \
-                 and ends); wait for its end, or give --tier another directory"
-                    .into()
-            }
-            (Wish::Check, _) => format!(
-                "`forebay status {place}` tells what is dirty in it, `forebay umount {place}` frees \
-                 it for a check"
-            ),
-            (Wish::Recover, _) => format!(
-                "`forebay flush --wait {place}` brings home what is dirty in it, and so does \
-                 `forebay umount {place}`"
-            ),
-        }
-    }
-}
-
-/// Adds to an error that says that a tier is in use the mount that uses the tier, if this process sees
-/// the mount, and what to do.
-pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
-    if error.kind() != Kind::WrongTier || !error.to_string().contains("is in use") {
-        return error;
-    }
-    let mounts = Mounts::read().unwrap_or_default();
-    let tier = tier.canonicalize().unwrap_or_else(|_| tier.into());
-    let Some((at, _)) = mounts.ours().find(|(_, of)| *of == tier) else {
-        return Error::new(Kind::WrongTier, format!("{error}: {}", wish.instead(None)));
-    };
-    let pid = Client::new(&tier).daemon_pid();
-    let pid = pid.map_or(String::new(), |pid| format!(" (pid {})", pid.as_raw_nonzero()));
-    let (tier, at) = (tier.display(), at.display().to_string());
-    let instead = wish.instead(Some(&at));
-    Error::new(
-        Kind::WrongTier,
-        format!("the tier {tier} is in use by the mount at {at}{pid}: {instead}"),
-    )
-}
-
-/// Processes with something open, mapped, running or working below a directory, at most `max`,
-/// as `pid (command)`. Reads links in `/proc` only, so it cannot hang on the mount.
+/// Processes with something open, mapped, running or working below a directory, at most `max`, as
+/// `pid (command)`; for a forebay mount, in that mount: the paths of what it covers are the same. Reads `/proc` only,
+/// so it cannot hang on the mount. This process is not among them.
 pub fn users_of(dir: &Path, max: usize) -> Vec<String> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let device = Mounts::read().ok().and_then(|mounts| mounts.device_at(dir));
+    let within = Within { dir, device };
+    let own = std::process::id().to_string();
     let pids = processes.flatten().filter(|e| e.file_name().as_bytes()[0].is_ascii_digit());
-    pids.filter(|process| uses(&process.path(), dir))
-        .take(max)
-        .map(|process| {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            format!("{} ({})", process.file_name().display(), name.trim())
-        })
-        .collect()
+    let others = pids.filter(|process| process.file_name() != *own);
+    let named = others.filter_map(|process| {
+        let works = within.is_used_by(&process.path())?;
+        let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        Some(format!("{} ({}{works})", process.file_name().display(), name.trim()))
+    });
+    named.take(max).collect()
 }
 
-fn uses(process: &Path, dir: &Path) -> bool {
-    let below = |link: &Path| std::fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
-    if ["cwd", "exe", "root"].iter().any(|name| below(&process.join(name))) {
-        return true;
+/// What is below a directory, and on a device if one is given.
+struct Within<'a> {
+    dir: &'a Path,
+    device: Option<(u32, u32)>,
+}
+
+impl Within<'_> {
+    /// How a process uses it, in words behind the name of its program; `None` if it does not.
+    fn is_used_by(&self, process: &Path) -> Option<&'static str> {
+        if self.holds(&process.join("cwd")) {
+            return Some(", works in it");
+        }
+        let entries = |name| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
+        let mut open = entries("fd").chain(entries("map_files")).map(|entry| entry.path());
+        let uses = ["exe", "root"].iter().any(|name| self.holds(&process.join(name)))
+            || open.any(|link| self.holds(&link));
+        uses.then_some("")
     }
-    let open = |name: &str| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
-    open("fd").chain(open("map_files")).any(|entry| below(&entry.path()))
+
+    fn holds(&self, link: &Path) -> bool {
+        let is_below = || std::fs::read_link(link).is_ok_and(|target| target.starts_with(self.dir));
+        is_below() && self.device.is_none_or(|device| is_on(link, device))
+    }
+}
+
+/// Whether a link of `/proc` leads to this device. Asks no file system for anything: it may hang.
+fn is_on(link: &Path, device: (u32, u32)) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    match statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()) {
+        Ok(found) => (found.stx_dev_major, found.stx_dev_minor) == device,
+        // Only root follows the links of mappings.
+        Err(_) => true,
+    }
 }
 
 #[cfg(test)]
@@ -308,12 +273,36 @@ broken line\n";
     }
 
     #[test]
+    fn the_device_of_a_mount_is_that_of_the_newest_forebay_at_its_path() {
+        let mounts = parsed(MOUNTINFO);
+        assert_eq!(mounts.device_at(Path::new("/mnt/fast")), Some((0, 35)));
+        for not_ours in ["/", "/mnt/fast/sub", "/mnt/fas", "/mnt/fast/x"] {
+            assert_eq!(mounts.device_at(Path::new(not_ours)), None, "{not_ours}");
+        }
+    }
+
+    #[test]
     fn processes_that_use_a_directory_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap();
         assert!(users_of(&real, 5).is_empty());
-        let _open = std::fs::File::create(real.join("open")).unwrap();
-        let ours = std::process::id().to_string();
-        assert!(users_of(&real, 5).iter().any(|user| user.starts_with(&ours)));
+        let open = || std::fs::File::create(real.join("open")).unwrap();
+        let sleeping = |input: std::process::Stdio, at: &Path| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("600").stdin(input).current_dir(at).spawn().unwrap()
+        };
+        let _ours = open();
+        let mut reads = sleeping(open().into(), Path::new("/"));
+        let mut works = sleeping(std::process::Stdio::null(), &real);
+        let mut found = users_of(&real, 5);
+        [&mut reads, &mut works].iter_mut().for_each(|child| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        found.sort();
+        let mut expected =
+            [format!("{} (sleep)", reads.id()), format!("{} (sleep, works in it)", works.id())];
+        expected.sort();
+        assert_eq!(found, expected);
     }
 }

@@ -93,6 +93,11 @@ impl JobKind {
         matches!(self, JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain)
     }
 
+    /// Whether the job flushes, or takes the tier away once all is flushed.
+    pub fn brings_home(self) -> bool {
+        self.flushes() || matches!(self, JobKind::Umount | JobKind::Detach)
+    }
+
     /// The request that starts the job, below `/v1/`, if it is not `POST /v1/jobs`.
     pub fn request(self) -> Option<&'static str> {
         match self {
@@ -190,6 +195,9 @@ pub struct Job {
     pub error: Option<String>,
     /// The exit code of the command that waits for the job.
     pub exit_code: Option<u8>,
+    /// Of a job that has ended: the path of the backing store leads elsewhere by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 impl Job {
@@ -338,12 +346,34 @@ impl MemberView {
     }
 }
 
+/// How far a daemon is from its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    #[default]
+    Serving,
+    /// It drains, and then unmounts.
+    Leaving,
+    /// The mount is gone; it drains, and then ends.
+    Unmounted,
+}
+
+impl Phase {
+    /// Reads the answer of `GET /v1/status`.
+    pub fn of(status: &serde_json::Value) -> Phase {
+        Phase::deserialize(&status["phase"]).unwrap_or_default()
+    }
+}
+
 /// The fields of `GET /v1/status` that commands read; the answer has more.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct StatusView {
     pub pid: u32,
+    pub phase: Phase,
     pub backing: String,
+    /// Where the bytes of the backing store are, if not at its path.
+    pub backing_astray: Option<String>,
     pub policy: String,
     pub passthrough: String,
     /// Absent in the moment before the mount serves.

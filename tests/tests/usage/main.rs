@@ -1,6 +1,8 @@
 //! The command in daily use: missing names, and other common mistakes.
 
+mod astray;
 mod bench;
+mod drainers;
 mod missing;
 mod over;
 mod refused;

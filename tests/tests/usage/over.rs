@@ -2,8 +2,12 @@
 // S-12
 
 use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use forebay_tests::{Bed, PATIENCE, Tier, forebay, images, needs_forebay, proof, text, within};
+use forebay_tests::{
+    Bed, PATIENCE, Tier, forebay, images, needs_forebay, proof, text, while_busy, within,
+};
 
 fn mount_over(bed: &Bed, flags: &[&str]) {
     let dir = text(&bed.backing);
@@ -75,4 +79,30 @@ fn what_is_above_or_below_cannot_be_covered() {
     let words = ["mount", text(&bed.backing), text(&bed.backing), "--tier", text(&inside)];
     let out = forebay(&words).expect(2);
     assert!(out.stderr.contains("is inside"), "{out:#?}");
+}
+
+/// Those who use what a mount covers do not keep the mount from going.
+#[test]
+fn the_users_of_a_mount_are_not_those_of_the_directory_that_it_covers() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let dir = text(&bed.backing).to_string();
+    let sleeper = |at: &Path| {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600").current_dir(at).stdin(Stdio::null()).spawn().unwrap()
+    };
+    let mut below = sleeper(&bed.backing);
+    bed.forebay(&["mount", &dir, &dir, "--tier", text(&bed.tier)]).ok();
+    let mut inside = sleeper(&bed.backing);
+    let out = bed.forebay(&["umount", &dir]);
+    for sleeper in [&mut below, &mut inside] {
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+    let end = while_busy(|| bed.forebay(&["umount", &dir]));
+    let out = out.expect(1);
+    let named = format!("in use by {} (sleep, works in it): ", inside.id());
+    assert!(out.stderr.contains(&named), "{out:#?}");
+    end.ok();
+    proof!("{}", out.stderr.trim());
 }

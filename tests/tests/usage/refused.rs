@@ -1,5 +1,8 @@
 //! Meaningless settings are refused, or at least reported, with the remedy.
 
+use std::fs;
+use std::path::Path;
+
 use forebay_tests::{Bed, Faults, Tier, forebay_env, needs_forebay, proof, text};
 
 #[test]
@@ -59,4 +62,25 @@ fn run_says_of_the_mount_only_what_is_so() {
     bed.forebay(&["recover", text(&bed.tier)]).ok();
     assert_eq!(std::fs::read(bed.backing.join("f")).unwrap(), b"bytes\n");
     proof!("{}", out.stderr.trim());
+}
+
+/// Advice to create the directory would be wrong: the tier belongs to one that is only not mounted.
+#[test]
+fn a_store_that_is_not_mounted_is_not_to_be_created() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let new = bed.root.join("new");
+    let mount = |backing: &Path| {
+        let words = ["mount", text(backing), text(&bed.mnt), "--tier", text(&bed.tier)];
+        bed.forebay(&words).expect(2).stderr
+    };
+    assert!(mount(&new).contains("mkdir -p"), "a new tier may have a new store");
+    bed.mount(&[]).umount();
+    fs::rename(&bed.backing, bed.root.join("aside")).unwrap();
+    let said = mount(&bed.backing);
+    assert!(said.contains("mount the file system"), "{said}");
+    assert!(said.contains(text(&bed.tier)) && !said.contains("mkdir"), "{said}");
+    fs::create_dir(&bed.backing).unwrap();
+    let said = mount(&bed.backing);
+    assert!(said.contains("is the file system of the backing store mounted there?"), "{said}");
 }

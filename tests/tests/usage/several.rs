@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_tests::{
-    Bed, PATIENCE, Tier, binary, finish, forebay, images, is_root, needs_forebay, proof, skip, text,
+    Bed, PATIENCE, Tier, binary, finish, forebay, forebay_env, images, is_root, needs_forebay,
+    proof, skip, text,
 };
 
 /// The directories for a mount of some name.
@@ -79,9 +80,12 @@ fn one_file_describes_several_mounts() {
     let rules = forebay(&["rules", "list", "--json", text(&two.at)]).ok().json();
     assert_eq!(rules[0]["name"], "logs", "{rules:#}");
     fs::write(one.at.join("f"), "bytes").unwrap();
-    for spot in [&one, &two] {
-        forebay(&["umount", text(&spot.at)]).ok();
-    }
+    forebay(&["umount", "one", "--config", text(&config)]).ok();
+    assert!(!is_mounted(&one.at) && is_mounted(&two.at));
+    let env = [("FOREBAY_CONFIG".to_string(), text(&config).to_string())];
+    forebay_env(&["umount", "two"], &env).ok();
+    assert!(!is_mounted(&two.at));
+    forebay_env(&["umount", "two"], &env).expect(3);
     assert_eq!(fs::read(one.backing.join("f")).unwrap(), b"bytes");
     proof!("two mounts of one file");
 }
@@ -136,9 +140,15 @@ fn umount_all_takes_every_mount_of_the_caller() {
         skip!("mounts of others could not be taken out of the namespace");
     }
     let out = out.expect(1);
-    let documents = fs::read_to_string(&json).unwrap();
-    assert_eq!(documents.matches("\"exit_code\": 0").count(), 1, "{documents}");
-    assert_eq!(documents.matches("\"exit_code\": 1").count(), 1, "in use: {documents}");
+    let documents: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&json).unwrap()).expect("one document");
+    // The newest mount comes first.
+    let ended = [(&spots[1], 0), (&spots[0], 1)];
+    for (document, (spot, exit_code)) in documents.as_array().unwrap().iter().zip(ended) {
+        assert_eq!(document["mountpoint"], text(&spot.at), "{documents:#}");
+        assert_eq!(document["exit_code"], exit_code, "{documents:#}");
+    }
+    assert_eq!(documents.as_array().unwrap().len(), 2, "{documents:#}");
     assert_eq!(out.stdout.matches("nothing of yours is mounted").count(), 1, "{out:#?}");
     for (spot, bytes) in spots.iter().zip(["one\n", "two\n"]) {
         assert_eq!(fs::read_to_string(spot.backing.join("f")).unwrap(), bytes);

@@ -119,3 +119,18 @@ fn help_texts_of_the_benchmarks_fit_eighty_columns() {
 fn first_word(line: &str) -> Option<&str> {
     line.split_whitespace().next()
 }
+
+#[test]
+fn the_usage_of_mount_and_umount_names_all_ways() {
+    needs_forebay!();
+    for (command, ways) in [
+        ("mount", ["<BACKING> <MOUNTPOINT> --tier <DIR>", "<NAME>", "--all"].as_slice()),
+        ("umount", &["<MOUNTPOINT|NAME|TIER>", "--all"]),
+    ] {
+        let help = forebay(&[command, "--help"]).ok().stdout;
+        for way in ways {
+            let line = format!("forebay {command} [OPTIONS] {way}\n");
+            assert!(help.contains(&line), "{line}{help}");
+        }
+    }
+}

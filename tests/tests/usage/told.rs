@@ -203,3 +203,40 @@ fn a_rule_that_can_match_nothing_or_matches_everything_is_asked_about() {
     assert_eq!(rules.as_array().map(Vec::len), Some(2), "{rules:#}");
     mounted.umount();
 }
+
+/// The command that waits for a flush says in plain words that nobody flushes any more.
+#[test]
+fn a_daemon_that_is_killed_under_a_flush_is_told_as_such() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold", "--throttle", "1MB,1ms"]);
+    sample::file(&mounted.at("f"), 1, 12_000_000);
+    let said = bed.root.join("said");
+    let mut flush = Command::new(binary());
+    flush.args(["flush", "--wait", text(&bed.mnt)]).stderr(fs::File::create(&said).unwrap());
+    let mut flush = Proc::spawn(&mut flush);
+    within(PATIENCE, "the flush is under way", || mounted.number("flushing_bytes") > 0);
+    mounted.kill9();
+    let ended = flush.wait(PATIENCE).and_then(|status| status.code());
+    let said = fs::read_to_string(&said).unwrap();
+    assert_eq!(ended, Some(3), "{said}");
+    let safe = format!("what is dirty is safe in the tier {}", text(&bed.tier));
+    assert!(said.contains("the daemon died") && said.contains(&safe), "{said}");
+    assert!(!said.contains("os error"), "{said}");
+}
+
+/// A new file without a byte is dirty by its name alone.
+#[test]
+fn what_a_detach_waits_for_is_never_no_bytes() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    let file = fs::File::options().create(true).append(true).open(mounted.at("f")).unwrap();
+    file.set_len(0).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+    drop(file);
+    let out = mounted.forebay(&["detach", text(&bed.mnt)]).ok();
+    assert!(out.stdout.starts_with("waits for 1 file without dirty bytes "), "{out:#?}");
+    mounted.umount();
+    proof!("{}", out.stdout.lines().next().unwrap_or_default());
+}

@@ -78,6 +78,13 @@ pub struct Sample<'a> {
     pub minute: u16,
 }
 
+impl Sample<'_> {
+    /// Counter: bytes that were copied and are not waiting for their sync any more.
+    fn settled(&self) -> u64 {
+        self.copied.saturating_sub(self.unsettled_bytes)
+    }
+}
+
 /// The cause that held the drain up since the last sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Busy {
@@ -198,7 +205,8 @@ pub struct Outlook {
     pub service_rate: f64,
     /// The time until writers would find no room; `None` while the level does not rise.
     pub full_in: Option<Duration>,
-    /// The time until nothing is dirty; `None` while the level does not fall.
+    /// The time until nothing is dirty; `None` while the level does not fall, and until the first bytes of a drain
+    /// that had rested are settled: copies alone show no pace.
     pub clean_in: Option<Duration>,
 }
 
@@ -217,6 +225,10 @@ pub struct Governor {
     last: Option<Last>,
     /// The time since bytes last became dirty.
     quiet: Duration,
+    /// The time since bytes were last copied, or copied and not yet settled.
+    rested: Duration,
+    /// The counter of settled bytes when the drain last rested.
+    settled_at_rest: u64,
     told: f64,
 }
 
@@ -323,6 +335,11 @@ impl Governor {
         let dt = s.now.saturating_sub(last.now);
         self.quiet = if s.arrived > last.arrived { Duration::ZERO } else { self.quiet + dt };
         let copied = s.copied.saturating_sub(last.copied);
+        let rests = copied == 0 && s.unsettled_bytes == 0;
+        self.rested = if rests { self.rested + dt } else { Duration::ZERO };
+        if self.rested >= QUIET {
+            self.settled_at_rest = s.settled();
+        }
         self.arrival.note(s.arrived.saturating_sub(last.arrived), dt, MEMORY);
         self.drain.note(copied, dt, MEMORY);
         self.offer.note(s.written.saturating_sub(last.written), dt);
@@ -515,7 +532,8 @@ impl Governor {
             // Means go on rising a while after the last writer has ended.
             full_in: at(marks.full.saturating_sub(s.dirty_bytes), arrival - drain)
                 .filter(|_| self.quiet < QUIET),
-            clean_in: at(s.dirty_bytes, drain - arrival),
+            clean_in: at(s.dirty_bytes, drain - arrival)
+                .filter(|_| s.settled() > self.settled_at_rest),
         }
     }
 }

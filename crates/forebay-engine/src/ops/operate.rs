@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKind, Kind, Result, Version};
 
+use crate::core::clock::Look;
 use crate::core::config::Tunables;
 use crate::core::report::{Failure, Progress, Report};
 use crate::core::state::{Change, Owner};
@@ -42,11 +43,27 @@ impl Ops {
         Some(Failure { path: path.to_path_buf(), state: "missing", error: why.into() })
     }
 
+    /// Returns the cached files at or below the paths. The store is asked which file has a path as its name, for the
+    /// file may be known by other names alone; below a directory only known names count.
+    fn named(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+        scope.iter().for_each(|path| self.learn(path));
+        self.files.select(scope)
+    }
+
+    /// Learns that a path is a name of a cached file, if it is.
+    pub(crate) fn learn(&self, path: &Path) {
+        let seen = Look::now();
+        let Ok(attr) = self.names.ask(|b| b.stat(path)) else { return };
+        if let Some(file) = self.files.find(attr.key) {
+            self.files.learn_name(&file, path, seen);
+        }
+    }
+
     /// Evicts clean bytes. Dirty, pinned and open files stay; a file that was named and stays is in
     /// the report.
     pub fn evict(&self, scope: &[PathBuf], progress: &Progress) -> Report {
         let mut report = Report::default();
-        let files = self.files.select(scope);
+        let files = self.named(scope);
         progress.total_files.store(files.len() as u64, Relaxed);
         for file in files {
             if progress.is_cancelled() {
@@ -82,7 +99,7 @@ impl Ops {
     /// Marks cached files so that they are not evicted, or removes the mark.
     pub fn set_pinned(&self, scope: &[PathBuf], pinned: bool) -> Report {
         let mut report = Report::default();
-        for file in self.files.select(scope) {
+        for file in self.named(scope) {
             match self.pin_file(&file, pinned) {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
@@ -107,7 +124,7 @@ impl Ops {
     /// Throws cached bytes away, dirty ones too. Only an operator asks for this (S7).
     pub fn purge(&self, scope: &[PathBuf]) -> Report {
         let mut report = Report::default();
-        for file in self.files.select(scope) {
+        for file in self.named(scope) {
             let bytes = file.lock().charged();
             match self.purge_file(&file) {
                 Ok(()) => {

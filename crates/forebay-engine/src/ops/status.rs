@@ -19,6 +19,7 @@ impl Ops {
     ///
     /// EBUSY if a file stays locked for so long that its state cannot be read.
     pub fn list(&self, prefix: &Path) -> Result<Vec<FileInfo>> {
+        self.learn(prefix);
         let (mut glance, mut infos) = (Glance::new(self.files.time()), Vec::new());
         for file in self.files.candidates(&[prefix.into()]) {
             let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");

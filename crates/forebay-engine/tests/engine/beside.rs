@@ -184,6 +184,37 @@ fn a_flush_of_one_name_brings_home_what_was_written_by_another() {
     }
 }
 
+/// Others have linked or moved the file; its new name is given, and the directory of it.
+// S-5
+#[test]
+fn a_named_file_is_listed_and_purged_by_a_name_that_only_the_store_knows() {
+    let ways: [fn(&Bed); 2] = [|bed| bed.link("d/f", "e/g"), |bed| bed.rename("d/f", "e/g")];
+    for way in ways {
+        let bed = Bed::new(&["d", "e"]);
+        let (scope, ops) = ([PathBuf::from("e/g")], &bed.engine.ops);
+        bed.write("d/f");
+        way(&bed);
+        let list = |path| ops.list(path).expect("no lock is held").len();
+        assert_eq!(list(Path::new("e")), 0, "what is below a directory is taken as known");
+        assert_eq!(list(&scope[0]), 1);
+        assert_eq!(ops.purge(&scope).files, 1);
+        assert_eq!(ops.status().dirty_files, 0);
+        assert_eq!(bed.there("e/g").as_deref(), Some(THEIRS), "nothing was flushed");
+    }
+}
+
+/// The file was cached by another name, and no open has told of the new one.
+// S-5
+#[test]
+fn a_file_is_evicted_by_a_name_that_only_the_store_knows() {
+    let bed = Bed::new(&["d", "e"]);
+    bed.write("d/f");
+    bed.flush("d/f");
+    bed.link("d/f", "e/g");
+    let evicted = bed.engine.ops.evict(&[PathBuf::from("e/g")], &Progress::default());
+    assert_eq!((evicted.files, evicted.failures.len()), (1, 0), "{evicted:?}");
+}
+
 // S-5
 #[test]
 fn a_flush_of_a_new_name_finds_the_file_that_had_it_given_by_us() {

@@ -9,6 +9,7 @@ mod checks;
 mod deadline;
 mod demands;
 mod disk;
+mod forecast;
 mod head;
 mod load;
 mod order;

@@ -9,7 +9,7 @@ use forebay_base::lock::sleep;
 use forebay_engine::{CheckReport, Progress};
 use serde_json::json;
 
-use crate::mounts::{Wish, name_user};
+use crate::daemons::{Wish, name_user};
 use crate::rights;
 use crate::ui::progress::{Line, Sample};
 use crate::ui::{say, say_json};

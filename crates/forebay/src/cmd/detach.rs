@@ -7,7 +7,7 @@ use forebay_backing::Result;
 use serde_json::json;
 
 use super::umount::GRACE;
-use super::watch::{tell_failures, watch};
+use super::watch::{tell_failures, warn, watch};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::ui::{note, say, say_json};
@@ -76,6 +76,7 @@ pub fn run(args: &Args) -> Result<u8> {
 fn tell(job: &Job, place: &Place) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures, Some(&place.mountpoint));
+    warn(job.warning.as_deref());
     if let Some(error) = &job.error {
         note!("{error}");
         return;

@@ -11,7 +11,7 @@ Examples:
   forebay evict /mnt/fast
 
 Dirty bytes and pinned files stay: flush or unpin them first. The next read comes from the backing
-store again.";
+store again. A directory stands for the files that forebay knows by a name below it.";
 
 /// Give up the clean cached bytes of files, to make room.
 #[derive(Debug, clap::Args)]

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use forebay_backing::Result;
 use serde_json::json;
 
+use super::umount;
 use super::watch::{self, Scope, tell_failures};
+use crate::daemons::Drainer;
 use crate::moment;
 use crate::ui::{say, say_json};
 use crate::units::counted;
@@ -26,6 +28,8 @@ With --wait, exit code 0 means that every byte that was dirty in PATH when the c
 the backing store and synced there. Without it the flush goes on as a job of the daemon, also if the
 daemon is restarted: see `forebay jobs`. A PATH that is not there is told at once, with exit code 1.
 Without PATH it is everything in the mount of the current directory, or in the only mount there is.
+After a umount(8) PATH, or the directory of the tier, names the daemon that still drains, and --wait
+waits for its end.
 
 --last PATTERN: files that match are flushed when all others are on the backing store and synced
 there, and not at all if one of the others failed (they are listed as held-back, exit code 1). Until
@@ -67,6 +71,9 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let scope = Scope::of(&args.paths)?;
+    if let Some(drainer) = scope.drainer()? {
+        return drained(&drainer, args);
+    }
     let asked = NewJob {
         last: args.last.clone(),
         drain_by_unix_secs: args.drain_by,
@@ -97,6 +104,16 @@ pub fn run(args: &Args) -> Result<u8> {
     let what = what(args, &scope);
     say(format!("job {id}: flushing {what}{by}; `forebay jobs wait {id}` waits for it"));
     Ok(exit_code)
+}
+
+/// Handles a daemon whose mount is gone: it flushes everything as it is.
+fn drained(drainer: &Drainer, args: &Args) -> Result<u8> {
+    match (args.wait, args.json) {
+        (true, json) => return umount::wait_for(drainer, json),
+        (false, true) => say_json(&json!({ "id": null, "failures": [] })),
+        (false, false) => say(drainer.told()),
+    }
+    Ok(0)
 }
 
 /// Paths that do not exist in the mount.

@@ -199,7 +199,7 @@ fn drain(args: &Drain) -> Result<u8> {
     let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
     let client = Client::new(&place.tier);
     if client.get("/v1/status")?["cluster"]["member"] == args.name.as_str() {
-        return umount::of(place, args.timeout, args.json);
+        return umount::of(&place, args.timeout, args.json);
     }
     let timeout = args.timeout.map(|timeout| timeout.as_secs_f64());
     let body = json!({ "member": args.name, "timeout_secs": timeout });

@@ -41,9 +41,14 @@ A block device or a regular file as the backing store shows as one file of that 
 `losetup --direct-io=on --find --show /mnt/fast/vdb` or an NBD server; nobody else may write to it
 meanwhile.";
 
+const USAGE: &str = "\
+forebay mount [OPTIONS] <BACKING> <MOUNTPOINT> --tier <DIR>
+       forebay mount [OPTIONS] <NAME>
+       forebay mount [OPTIONS] --all";
+
 /// Mount a backing store with a fast tier in front of it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
     /// The slow directory, or one file or block device. Alone, the name of a mount that the
     /// configuration file describes.

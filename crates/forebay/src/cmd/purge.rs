@@ -16,7 +16,8 @@ Examples:
   forebay purge --yes /mnt/fast/scratch/core.1234
 
 Beside `forebay resolve --keep theirs` this is the only command that throws away bytes the backing
-store does not have. It lists them and asks first; without a terminal it needs --yes.";
+store does not have. It lists them and asks first; without a terminal it needs --yes. A directory stands
+for the files that forebay knows by a name below it: name a file that others have moved or linked there.";
 
 /// Throw away what the fast tier holds of files, dirty bytes included.
 #[derive(Debug, clap::Args)]

@@ -14,7 +14,7 @@ use forebay_engine::KeepDirty;
 
 use super::trial::TrialArgs;
 use super::umount;
-use super::watch::tell_failures;
+use super::watch::{tell_failures, warn};
 use crate::config::ConfigFlags;
 use crate::daemon::{self, Places, Side};
 use crate::http::{Client, Liveness};
@@ -202,6 +202,7 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
     };
     let late = job.report.clone().unwrap_or_default();
     tell_failures(&late.failures, Some(&places.mountpoint));
+    warn(job.warning.as_deref());
     let all = Flushed { bytes: before.bytes + late.bytes, files: before.files + late.files };
     tell(&all, &at_end, took, ended.elapsed());
     if job.exit_code.unwrap_or(0) == 0 {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 use forebay_cluster::member::{Overview, Seen};
@@ -10,12 +11,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::watch::how_to_settle;
+use crate::daemons::{self, Drainer};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json, say_wrong};
 use crate::units::{counted, human_rate, human_secs, human_size};
-use crate::wire::{MemberView, StatusView};
+use crate::wire::{MemberView, Phase, StatusView};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,8 +26,8 @@ Examples:
   forebay status --json /mnt/fast
   forebay status --cluster /mnt/fast
 
-Without MOUNTPOINT it tells of every forebay mount. A tier's directory works as MOUNTPOINT too, for
-a daemon whose mount is gone and which still drains.";
+Without MOUNTPOINT it tells of every forebay mount, and of every daemon whose mount is gone and which
+still drains. A tier's directory works as MOUNTPOINT, too.";
 
 /// Show what a mount holds: cached, dirty, failed, pinned, and what the drain waits for.
 #[derive(Debug, clap::Args)]
@@ -178,43 +180,80 @@ fn copies_at(member: &Seen, said: Option<&MemberView>) -> String {
 
 /// The daemon's status, with the number of other tiers on the tier's file system.
 fn asked(tier: &Path) -> Result<Value> {
-    let mut status = Client::new(tier).get("/v1/status")?;
-    status["tier_shared_with"] = sharing(tier).into();
-    Ok(status)
+    Client::new(tier).get("/v1/status").map(|status| with_sharing(tier, status))
 }
 
+fn with_sharing(tier: &Path, mut status: Value) -> Value {
+    status["tier_shared_with"] = sharing(tier).into();
+    status
+}
+
+/// Answers that have come by then are told in the order of the mounts, all others as they come.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 fn all(mounts: &Mounts, json: bool) -> Result<u8> {
-    let mut exit_code = 0;
-    let mut answers = Vec::new();
-    for (mountpoint, tier) in mounts.ours() {
-        match asked(tier) {
-            Ok(status) if json => answers.push(status),
-            Ok(status) => tell(mountpoint, tier, &status)?,
-            Err(error) => {
-                exit_code = error.exit_code();
-                answers.push(json!({
-                    "mountpoint": mountpoint.to_string_lossy(),
-                    "tier": tier.to_string_lossy(),
-                    "error": error.to_string(),
-                }));
-                if !json {
-                    note!("{}: {error}", mountpoint.display());
-                }
-            }
-        }
+    let ours: Vec<(&Path, &Path)> = mounts.ours().collect();
+    let tiers: Vec<PathBuf> = ours.iter().map(|(_, tier)| tier.to_path_buf()).collect();
+    let answers = daemons::statuses(&tiers, Duration::MAX);
+    let drainers = Drainer::all(mounts);
+    let mut told = Told { json, documents: BTreeMap::new(), exit_code: 0 };
+    let (mut early, until) = (BTreeMap::new(), Instant::now() + AT_ONCE);
+    let left = || until.saturating_duration_since(Instant::now());
+    while let Ok((n, answer)) = answers.recv_timeout(left()) {
+        early.insert(n, answer);
     }
+    early.into_iter().try_for_each(|(n, answer)| told.add(n, ours[n], answer))?;
+    let mut unmounted = drainers.into_iter().zip(ours.len()..);
+    unmounted.try_for_each(|(Drainer { place, status }, n)| {
+        told.add(n, (&place.mountpoint, &place.tier), Ok(status))
+    })?;
+    answers.into_iter().try_for_each(|(n, answer)| told.add(n, ours[n], answer))?;
     match json {
-        true => say_json(&answers),
-        false if mounts.ours().next().is_none() => say("nothing is mounted"),
+        true => say_json(&told.documents.values().collect::<Vec<_>>()),
+        false if told.documents.is_empty() => say("nothing is mounted"),
         false => {}
     }
-    Ok(exit_code)
+    Ok(told.exit_code)
+}
+
+/// The answers of several daemons, by the number of the daemon.
+struct Told {
+    json: bool,
+    documents: BTreeMap<usize, Value>,
+    exit_code: u8,
+}
+
+impl Told {
+    fn add(&mut self, n: usize, (at, tier): (&Path, &Path), answer: Result<Value>) -> Result<()> {
+        let document = match answer {
+            Ok(status) => {
+                let status = with_sharing(tier, status);
+                if !self.json {
+                    tell(at, tier, &status)?;
+                }
+                status
+            }
+            Err(error) => {
+                self.exit_code = error.exit_code();
+                if !self.json {
+                    note!("{}: {error}", at.display());
+                }
+                json!({
+                    "mountpoint": at.to_string_lossy(),
+                    "tier": tier.to_string_lossy(),
+                    "error": error.to_string(),
+                })
+            }
+        };
+        self.documents.insert(n, document);
+        Ok(())
+    }
 }
 
 fn tell(mountpoint: &Path, tier: &Path, status: &Value) -> Result<()> {
     let view: StatusView = serde_json::from_value(status.clone())
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
-    say(format!("{} serves {}", mountpoint.display(), view.backing));
+    say(title(mountpoint, &view));
     let rows: Vec<Vec<String>> = facts(tier, &view)
         .into_iter()
         .map(|(name, text)| vec![format!("  {name}"), text])
@@ -227,6 +266,17 @@ fn tell(mountpoint: &Path, tier: &Path, status: &Value) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn title(at: &Path, view: &StatusView) -> String {
+    let (at, backing) = (at.display(), &view.backing);
+    match view.phase {
+        Phase::Serving => format!("{at} serves {backing}"),
+        Phase::Leaving => format!("{at} serves {backing}, and is ending: it drains, then unmounts"),
+        Phase::Unmounted => {
+            format!("{at} is unmounted: its daemon drains into {backing}, then ends")
+        }
+    }
 }
 
 fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
@@ -292,6 +342,9 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         format!("; last error {} ago: {error}", human_secs(*ago))
     });
     facts.push(("backing", format!("{available}{error}")));
+    if let Some(astray) = &s.backing_astray {
+        facts.push(("WARNING", astray.clone()));
+    }
     facts
 }
 

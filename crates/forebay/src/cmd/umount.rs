@@ -1,23 +1,22 @@
 //! `forebay umount`.
 
+mod left;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_base::lock::sleep;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
-use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
-use super::watch::{tell_failures, watch};
+use super::watch::{tell_failures, warn, watch};
+use crate::config::ConfigFlags;
+use crate::daemons::Drainer;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
 use crate::node::client::NodeClient;
 use crate::pulse;
-use crate::rights;
-use crate::ui::{note, say, say_json, tell_error};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
 use crate::wire::{Job, Leave};
 
@@ -26,6 +25,7 @@ Examples:
   forebay umount /mnt/fast
   forebay umount /mnt/fast --timeout 5min
   forebay umount /mnt/fast --keep-dirty
+  forebay umount home
   forebay umount --all
 
 Every dirty byte is flushed first. If that fails or takes longer than --timeout, the mount stays and
@@ -35,15 +35,22 @@ tier (0 with --keep-dirty), or the tier cannot be read. With --json it has `\"da
 (`\"ended\"` if the daemon has just unmounted by itself), and where
 a job has them `exit_code` and, in `report`, `left_dirty_files` and `left_dirty_bytes`.
 
+If the mount is gone already, after a umount(8), and its daemon still drains, the command waits for the
+end of the daemon; TIER, the directory of the tier, names it as well.
+
 --all unmounts every mount of your user id on this machine, the newest first, whatever fails: as root also
-those that others made as root. The exit code is the worst, and --json prints a document for each, with
-its `mountpoint` and `tier`.";
+those that others made as root. The exit code is the worst, and --json prints an array of their documents,
+each with its `mountpoint` and `tier`.";
+
+const USAGE: &str = "\
+forebay umount [OPTIONS] <MOUNTPOINT|NAME|TIER>
+       forebay umount [OPTIONS] --all";
 
 /// Drain and unmount.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
-    /// The mount point.
+    /// The mount point; or the name of a mount that the configuration file describes.
     #[arg(required_unless_present = "all")]
     mountpoint: Option<PathBuf>,
 
@@ -59,9 +66,19 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
 
+    /// Look for NAME in this file [default: that of `forebay mount`].
+    #[arg(long, value_name = "FILE", conflicts_with = "all")]
+    config: Option<PathBuf>,
+
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// How an unmount ended; for people it is told by then.
+struct Ended {
+    document: Value,
+    exit_code: u8,
 }
 
 /// Added to --timeout: a copy in flight may take this long to reach a safe point.
@@ -70,24 +87,48 @@ pub const GRACE: Duration = Duration::from_secs(45);
 /// After the answer "unmounted" the daemon only closes files before its process ends.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
+/// A daemon gets this long for an answer, however short --timeout is: the machine may be busy.
+const ANSWER_MIN: Duration = Duration::from_secs(5);
+
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Result<u8> {
     let mounts = Mounts::read()?;
-    let Some(mountpoint) = &args.mountpoint else { return all(&mounts, args) };
-    let place = mounts.find(mountpoint).map_err(|error| match error.kind() {
-        Kind::Unreachable => not_mounted(mountpoint, &mounts),
-        _ => error,
-    })?;
-    if !place.path.as_os_str().is_empty() {
-        let message = format!(
-            "{} is inside a mount: name its mount point, {}",
-            mountpoint.display(),
-            place.mountpoint.display()
-        );
-        return Err(Error::new(Kind::Usage, message));
+    let Some(typed) = &args.mountpoint else { return all(&mounts, args) };
+    Ok(shown(one(&place(&mounts, typed, args)?, args)?, args))
+}
+
+/// The mount or the draining daemon that was named.
+fn place(mounts: &Mounts, typed: &Path, args: &Args) -> Result<Place> {
+    let found = mounts.daemon_of(typed);
+    if found.as_ref().is_ok_and(|place| place.path.as_os_str().is_empty()) {
+        return found;
     }
-    one(place, args)
+    if let Some(at) = at_of(typed, args)? {
+        return mounts.daemon_of(&at).map_err(|error| explained(error, &at, mounts));
+    }
+    let place = found.map_err(|error| explained(error, typed, mounts))?;
+    let message = format!(
+        "{} is inside a mount: name its mount point, {}",
+        typed.display(),
+        place.mountpoint.display()
+    );
+    Err(Error::new(Kind::Usage, message))
+}
+
+/// The mount point of a mount that the configuration file describes under this name.
+fn at_of(name: &Path, args: &Args) -> Result<Option<PathBuf>> {
+    let Some(name) = name.to_str().filter(|name| !name.contains('/')) else { return Ok(None) };
+    let config = ConfigFlags { file: args.config.clone(), ..ConfigFlags::default() };
+    let sections = config.read_file()?.sections.into_iter();
+    Ok(sections.filter(|section| section.name == name).map(|section| section.at).next())
+}
+
+fn explained(error: Error, typed: &Path, mounts: &Mounts) -> Error {
+    match error.kind() {
+        Kind::Unreachable => not_mounted(typed, mounts),
+        _ => error,
+    }
 }
 
 /// The error for a path that is not in a mount: on a drained node its reason, else the existing mounts.
@@ -119,33 +160,65 @@ fn all(mounts: &Mounts, args: &Args) -> Result<u8> {
     if own.is_empty() && !args.json {
         say("nothing of yours is mounted");
     }
-    let codes = own.into_iter().map(|place| {
-        let at = place.mountpoint.display().to_string();
-        one(place, args).unwrap_or_else(|error| tell_error(&error.context(at), args.json.into()))
-    });
-    Ok(codes.max().unwrap_or(0))
+    let ended =
+        own.iter().map(|place| one(place, args).unwrap_or_else(|error| failed(place, &error)));
+    let all: Vec<Ended> = ended.collect();
+    if args.json {
+        say_json(&all.iter().map(|one| &one.document).collect::<Vec<_>>());
+    }
+    Ok(all.iter().map(|one| one.exit_code).max().unwrap_or(0))
+}
+
+fn failed(place: &Place, error: &Error) -> Ended {
+    note!("{}: {error}", place.mountpoint.display());
+    let exit_code = error.exit_code();
+    let document = json!({ "error": error.to_string(), "exit_code": exit_code });
+    Ended { document: of_place(place, document), exit_code }
 }
 
 /// Drains and unmounts this mount.
-pub fn of(place: Place, timeout: Option<Duration>, json: bool) -> Result<u8> {
-    one(place, &Args { mountpoint: None, all: false, keep_dirty: false, timeout, json })
+pub fn of(place: &Place, timeout: Option<Duration>, json: bool) -> Result<u8> {
+    let args = plain(timeout, json);
+    Ok(shown(one(place, &args)?, &args))
 }
 
-fn one(place: Place, args: &Args) -> Result<u8> {
-    let client = Client::new(&place.tier);
+/// Waits for the end of a daemon whose mount is gone.
+pub fn wait_for(drainer: &Drainer, json: bool) -> Result<u8> {
+    let args = plain(None, json);
+    Ok(shown(left::wait(drainer, &args)?, &args))
+}
+
+fn plain(timeout: Option<Duration>, json: bool) -> Args {
+    Args { mountpoint: None, all: false, keep_dirty: false, timeout, config: None, json }
+}
+
+fn shown(ended: Ended, args: &Args) -> u8 {
+    if args.json {
+        say_json(&ended.document);
+    }
+    ended.exit_code
+}
+
+fn one(place: &Place, args: &Args) -> Result<Ended> {
+    // A command that works in the mount would itself keep the mount in use.
+    let _ = std::env::set_current_dir("/");
+    if let Some(drainer) = Mounts::read()?.drainer(place) {
+        return left::wait(&drainer, args);
+    }
+    let patience = args.timeout.map_or(Duration::MAX, |timeout| timeout.max(ANSWER_MIN));
+    let client = Client::new(&place.tier).within(patience);
     let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
     let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };
     let job = match leave(&client, &ask) {
         Err(error) if error.kind() == Kind::Unreachable && !client.is_forbidden() => {
-            return unanswered(&place, args, error);
+            return unanswered(place, args, error);
         }
         job => job?,
     };
-    match args.json {
-        true => say_json(&of_place(&place, json!(job))),
-        false => tell(&job, &place, args),
+    if !args.json {
+        tell(&job, place, args);
     }
-    Ok(job.exit_code.unwrap_or(0))
+    Ok(Ended { document: of_place(place, json!(job)), exit_code: job.exit_code.unwrap_or(0) })
 }
 
 /// Adds the mount to a document about its unmount.
@@ -157,23 +230,18 @@ fn of_place(place: &Place, mut document: Value) -> Value {
 
 /// Handles a daemon that does not answer: it has unmounted and ended, has died and left the mount, or hangs.
 /// The kernel says which, since a socket may be full, gone or unreadable.
-fn unanswered(place: &Place, args: &Args, error: Error) -> Result<u8> {
+fn unanswered(place: &Place, args: &Args, error: Error) -> Result<Ended> {
+    let at = place.mountpoint.display();
     if is_mounted(place)? && pulse::is_dead(&place.mountpoint)? {
         detach(&place.mountpoint)?;
-        let at = place.mountpoint.display();
-        return Ok(tell_left(
-            place,
-            args,
-            "dead",
-            format!("the daemon of {at} had died; the mount is cleared away"),
-        ));
+        let text = format!("the daemon of {at} had died; the mount is cleared away");
+        return Ok(left::tell_left(place, args, "dead", text));
     }
     match is_mounted(place)? {
         true => Err(error),
         false => {
-            let text =
-                format!("{} was unmounted by its own daemon meanwhile", place.mountpoint.display());
-            Ok(tell_left(place, args, "ended", text))
+            let text = format!("{at} was unmounted by its own daemon meanwhile");
+            Ok(left::tell_left(place, args, "ended", text))
         }
     }
 }
@@ -195,12 +263,12 @@ pub fn leave_within(client: &Client, ask: &Leave, limit: Duration) -> Result<Job
 }
 
 fn left(client: &Client, ask: &Leave, limit: Option<Duration>) -> Result<Job> {
-    let process = client.daemon_pid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let process = left::process(client);
     let answer = client.post("/v1/umount", &json!(ask))?;
     let id = answer["id"].as_u64().unwrap_or(0);
     let job = watch(client, id, "drain", limit.map(|limit| Instant::now() + limit))?;
     if let (Some(process), true) = (process, job.is_gone()) {
-        wait_end(&process);
+        left::ends_within(&process, END_PATIENCE);
     }
     Ok(job)
 }
@@ -210,16 +278,10 @@ pub fn is_in_use(job: &Job) -> bool {
     job.exit_code == Some(1) && job.error.as_ref().is_some_and(|error| error.contains("is in use"))
 }
 
-/// Waits until the daemon's process has ended: until then it holds the tier's lock.
-fn wait_end(process: &OwnedFd) {
-    let limit = Timespec { tv_sec: END_PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    // An error of poll does not matter: the mount is gone, and a later mount reports a held tier.
-    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
-}
-
 fn tell(job: &Job, place: &Place, args: &Args) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures, Some(&place.mountpoint));
+    warn(job.warning.as_deref());
     let at = place.mountpoint.display();
     let left = match (report.left_dirty_bytes, report.left_dirty_files) {
         (Some(bytes), Some(files)) if bytes + files > 0 => {
@@ -268,116 +330,6 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
              leave them in the tier for later"
         ),
     }
-}
-
-/// Prints what became of a mount whose daemon is gone, and what its tier still holds. Returns the exit code.
-fn tell_left(place: &Place, args: &Args, daemon: &str, told: String) -> u8 {
-    let left = Left::look(&place.tier);
-    let text = left.text();
-    let exit_code = left.exit_code(args.keep_dirty);
-    match args.json {
-        // Fields that a job has as well have the same names and places here.
-        true => say_json(&of_place(
-            place,
-            json!({
-                "kind": "umount",
-                "daemon": daemon,
-                "dirty": left.dirty(),
-                "report": { "left_dirty_files": left.files(), "left_dirty_bytes": left.bytes() },
-                "message": text,
-                "exit_code": exit_code,
-            }),
-        )),
-        false => {
-            say(told);
-            say(match left {
-                Left::Nothing => text,
-                _ => {
-                    let tier = place.tier.display();
-                    format!("{text}; mount it again to go on, or `forebay recover {tier}`")
-                }
-            });
-        }
-    }
-    exit_code
-}
-
-/// The dirty bytes that a dead daemon left in its tier.
-enum Left {
-    Nothing,
-    Dirty {
-        files: u64,
-        bytes: u64,
-    },
-    /// The tier cannot be read.
-    Unknown(Error),
-}
-
-impl Left {
-    fn look(tier: &Path) -> Left {
-        let deadline = Instant::now() + END_PATIENCE;
-        loop {
-            match rights::dirty_in(tier) {
-                Ok(found) if found.bytes + found.files == 0 => return Left::Nothing,
-                Ok(found) => return Left::Dirty { files: found.files, bytes: found.bytes },
-                // A dying daemon releases the tier's lock last.
-                Err(error) if is_held(&error) && Instant::now() < deadline => {
-                    sleep(LOOK_AGAIN);
-                }
-                Err(error) => return Left::Unknown(error),
-            }
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Left::Nothing => "nothing is dirty in the tier".into(),
-            Left::Dirty { files, bytes } => {
-                let (what, files) = (human_size(*bytes), counted(*files, "file"));
-                format!("{what} in {files} are dirty and safe in the tier")
-            }
-            Left::Unknown(error) => {
-                format!("what is dirty in the tier is not known, for it cannot be checked: {error}")
-            }
-        }
-    }
-
-    fn dirty(&self) -> Option<bool> {
-        match self {
-            Left::Nothing => Some(false),
-            Left::Dirty { .. } => Some(true),
-            Left::Unknown(_) => None,
-        }
-    }
-
-    fn files(&self) -> Option<u64> {
-        match self {
-            Left::Nothing => Some(0),
-            Left::Dirty { files, .. } => Some(*files),
-            Left::Unknown(_) => None,
-        }
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        match self {
-            Left::Nothing => Some(0),
-            Left::Dirty { bytes, .. } => Some(*bytes),
-            Left::Unknown(_) => None,
-        }
-    }
-
-    /// 0 if the user asked to keep dirty bytes; 4 for a tier that cannot be read in any case.
-    fn exit_code(&self, keep_dirty: bool) -> u8 {
-        match self {
-            Left::Nothing => 0,
-            Left::Dirty { .. } if keep_dirty => 0,
-            Left::Dirty { .. } | Left::Unknown(_) => 4,
-        }
-    }
-}
-
-fn is_held(error: &Error) -> bool {
-    error.kind() == Kind::WrongTier && error.to_string().contains("is in use")
 }
 
 fn detach(mountpoint: &Path) -> Result<()> {

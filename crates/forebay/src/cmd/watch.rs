@@ -7,11 +7,12 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_base::lock::sleep;
 use serde_json::json;
 
+use crate::daemons::Drainer;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
-use crate::ui::{Output, note, say, say_json};
+use crate::ui::{Output, note, note_wrong, say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
 
@@ -66,10 +67,10 @@ impl Scope {
         let Some(first) = typed.first() else {
             return Ok(Scope { place: mounts.implied()?, paths: Vec::new() });
         };
-        let place = mounts.find(first)?;
+        let place = mounts.daemon_of(first)?;
         let mut paths = Vec::new();
         for path in typed {
-            let other = mounts.find(path)?;
+            let other = mounts.daemon_of(path)?;
             if other.tier != place.tier {
                 let message = format!(
                     "{} and {} are in different mounts: run the command once for each",
@@ -81,6 +82,11 @@ impl Scope {
             paths.push(other.path.as_path().into());
         }
         Ok(Scope { place, paths })
+    }
+
+    /// The daemon, if its mount is gone and it still drains.
+    pub fn drainer(&self) -> Result<Option<Drainer>> {
+        Ok(Mounts::read()?.drainer(&self.place))
     }
 
     pub fn client(&self) -> Client {
@@ -156,7 +162,10 @@ pub fn attend(
     let began = Instant::now();
     let mut give_up = deadline;
     loop {
-        let job: Job = read_job(client, &url)?;
+        let job = read_job(client, &url).map_err(|error| {
+            line.clear();
+            explained(client, error)
+        })?;
         if job.state != JobState::Running {
             line.clear();
             return Ok(job);
@@ -176,6 +185,22 @@ pub fn attend(
         }
         sleep((began.elapsed() / POLLS).clamp(POLL_FIRST, POLL_LAST));
     }
+}
+
+/// The error of a daemon that has died or ended while its job was watched says so.
+fn explained(client: &Client, error: Error) -> Error {
+    let Some(tier) = client.tier().filter(|_| error.kind() == Kind::Unreachable) else {
+        return error;
+    };
+    if !client.is_gone() {
+        return error;
+    }
+    let tier = tier.display();
+    let text = format!(
+        "the daemon died, or was ended, before the job was done: what is dirty is safe in the tier {tier}, and the \
+         next mount flushes it"
+    );
+    Error::new(Kind::Unreachable, text)
 }
 
 pub fn read_job(client: &Client, url: &str) -> Result<Job> {
@@ -204,6 +229,7 @@ fn abandoned(mut job: Job, timed_out: bool) -> Job {
 pub fn tell(job: &Job, at: &Path) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures, Some(at));
+    warn(job.warning.as_deref());
     if let Some(error) = &job.error {
         note!("{error}");
     }
@@ -226,6 +252,12 @@ pub fn tell(job: &Job, at: &Path) {
         JobState::Cancelled => {
             note!("interrupted: {done}{failed}; {}", rest(job.kind));
         }
+    }
+}
+
+pub fn warn(of: Option<&str>) {
+    if let Some(text) = of {
+        note_wrong(&format!("WARNING: {text}"));
     }
 }
 

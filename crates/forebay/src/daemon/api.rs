@@ -20,7 +20,9 @@ use super::statistics::rule_figures;
 use crate::config::RuleText;
 use crate::http::{Reply, Request};
 use crate::moment::unix_secs;
-use crate::wire::{Copies, File, JobKind, JobReport, Leave, NewJob, WirePath};
+use crate::wire::{
+    Copies, File, Job, JobKind, JobReport, JobState, Leave, NewJob, Phase, WirePath,
+};
 
 impl Daemon {
     pub fn answer(self: &Arc<Daemon>, request: Request) -> Reply {
@@ -79,7 +81,7 @@ impl Daemon {
             ("GET", ["v1", "jobs"]) => Ok(json!(self.jobs.views())),
             ("POST", ["v1", "jobs"]) => self.post_job(request.body),
             ("GET", ["v1", "jobs", id]) => {
-                self.jobs.view(job_id(id)?).map(|job| json!(job)).ok_or_else(|| no_job(id))
+                self.job(job_id(id)?).map(|job| json!(job)).ok_or_else(|| no_job(id))
             }
             ("DELETE", ["v1", "jobs", id]) => match self.jobs.cancel(job_id(id)?) {
                 true => Ok(json!({})),
@@ -105,15 +107,21 @@ impl Daemon {
         for trouble in &mut status.troubles {
             trouble.path = PathBuf::from(trouble.path.to_string_lossy().into_owned());
         }
+        // Nothing more is to fill the tier.
+        if self.phase() != Phase::Serving {
+            status.full_in_secs = None;
+        }
         let mut json = json!(status);
         let config = |name: &str| self.settings.value(name).map(ToString::to_string);
         let ours = json!({
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "phase": self.phase(),
             "mountpoint": self.places.mountpoint.to_string_lossy(),
             "backing": self.places.backing.to_string_lossy(),
             "tier": self.places.tier.to_string_lossy(),
             "policy": self.engine.files.tunables().policy,
+            "backing_astray": self.anchor.astray(&self.places.tier),
             "attachment": self.attachment_json(),
             "passthrough": config("passthrough"),
             "transport": self.mount.get().map(|mount| mount.transport()),
@@ -131,6 +139,14 @@ impl Daemon {
         });
         merge(&mut json, ours);
         json
+    }
+
+    /// A job. One that has brought bytes home warns if these are not where the user looks for them.
+    fn job(&self, id: u64) -> Option<Job> {
+        let job = self.jobs.view(id)?;
+        let is_over = job.kind.brings_home() && job.state != JobState::Running;
+        let warning = is_over.then(|| self.anchor.astray(&self.places.tier)).flatten();
+        Some(Job { warning, ..job })
     }
 
     pub fn one_of_many(&self) -> Result<&Arc<Member>> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_engine::{Attachment, KeepDirty, Progress, Report};
+use forebay_engine::{Attachment, KeepDirty, Progress, Report, Status};
 use serde_json::{Value, json};
 
 use super::jobs::Outcome;
@@ -74,9 +74,7 @@ impl Daemon {
         let now = self.engine.ops.status();
         let mut waits = Vec::new();
         if keep == KeepDirty::No && now.dirty_files > 0 {
-            let files = counted(now.dirty_files, "file");
-            let dirty = human_size(now.dirty_bytes);
-            waits.push(format!("{dirty} dirty in {files} to reach the backing store"));
+            waits.push(to_be_flushed(&now));
         }
         let past_us = self.engine.files.files_past_us();
         if past_us > 0 {
@@ -127,6 +125,16 @@ impl Daemon {
             ..JobReport::from(report)
         }
     }
+}
+
+/// What is dirty, and has to reach the backing store. A file may be dirty without a byte: by its size, or as a new one.
+pub fn to_be_flushed(now: &Status) -> String {
+    let files = counted(now.dirty_files, "file");
+    let what = match now.dirty_bytes {
+        0 => format!("{files} without dirty bytes"),
+        bytes => format!("{} dirty in {files}", human_size(bytes)),
+    };
+    format!("{what} to reach the backing store")
 }
 
 /// Refuses a detach of a detached tier, except to flush the dirty bytes that an earlier one kept.

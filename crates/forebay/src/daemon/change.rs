@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Daemon;
 use super::api::drain;
+use super::attach::to_be_flushed;
 use crate::config::{Origin, change_tunable, tunable};
 use crate::units::{counted, human_size};
 use crate::wire::{JobKind, NewJob};
@@ -88,10 +89,7 @@ impl Daemon {
         if now.attachment != Attachment::Attached {
             return waits; // Bytes that a detached tier keeps wait for its attach.
         }
-        let dirty = || {
-            let files = counted(now.dirty_files, "file");
-            format!("{} dirty in {files} to reach the backing store", human_size(now.dirty_bytes))
-        };
+        let dirty = || to_be_flushed(&now);
         let sooner = after.policy != before.policy && after.policy != WritePolicy::WriteBack;
         if sooner && now.dirty_bytes > 0 {
             waits.push(dirty());

@@ -341,11 +341,15 @@ impl Entry {
     fn ended_as(&self, id: u64, outcome: Outcome) -> Job {
         let state = if outcome.report.cancelled { JobState::Cancelled } else { JobState::Done };
         let job = self.view(id);
+        // Bytes that were copied but not synced when the job ended do not count, nor does what others had copied.
+        let own = match state {
+            JobState::Done => job.done_bytes.min(outcome.report.bytes),
+            _ => job.done_bytes,
+        };
         Job {
             state,
             eta_secs: None,
-            // The rate is that of finished bytes: bytes copied but not synced when the job ended do not count.
-            rate_bytes_per_sec: (job.done_bytes as f64 / job.elapsed_secs.max(1e-3)) as u64,
+            rate_bytes_per_sec: (own as f64 / job.elapsed_secs.max(1e-3)) as u64,
             failures: Vec::new(),
             report: Some(outcome.report),
             error: outcome.error,
@@ -385,6 +389,7 @@ impl Entry {
             report: None,
             error: None,
             exit_code: None,
+            warning: None,
         }
     }
 }
@@ -411,6 +416,28 @@ mod tests {
             assert!(Instant::now() < deadline, "the job does not end");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A drain had copied most of it before, and the job only waited for the sync.
+    #[test]
+    fn the_rate_of_a_job_that_is_done_counts_what_it_copied_itself() {
+        let jobs = Arc::new(Jobs::with(Table::default()));
+        let work = |own: u64| {
+            move |_: u64, progress: &Arc<Progress>| {
+                progress.total_bytes.store(1_000_000, Relaxed);
+                progress.done_bytes.store(1_000_000, Relaxed);
+                let report = JobReport { bytes: own, ..JobReport::default() };
+                Outcome { report, ..Outcome::default() }
+            }
+        };
+        let rate = |own: u64| {
+            let id = jobs.start(flush(), work(own)).unwrap();
+            let job = wait_end(&jobs, id);
+            job.rate_bytes_per_sec as f64 * job.elapsed_secs.max(1e-3)
+        };
+        assert!(rate(0) < 1.0);
+        assert!((rate(1000) - 1000.0).abs() < 10.0);
+        assert!((rate(5_000_000) - 1_000_000.0).abs() < 10_000.0, "no more than was to be done");
     }
 
     #[test]

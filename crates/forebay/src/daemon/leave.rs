@@ -17,7 +17,7 @@ use super::jobs::Outcome;
 use super::{Daemon, Event, spawn};
 use crate::mounts::users_of;
 use crate::units::{counted, human_secs, human_size};
-use crate::wire::{JobKind, JobReport, Leave, NewJob};
+use crate::wire::{JobKind, JobReport, Leave, NewJob, Phase};
 
 /// The pause between two reports in the log about a drain.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -61,10 +61,10 @@ impl Daemon {
         keep: KeepDirty,
         deadline: Option<Instant>,
         progress: &Progress,
-    ) -> Option<MutexGuard<'_, ()>> {
+    ) -> Option<Turn<'_>> {
         loop {
             if let Some(turn) = self.leaving.try_lock_anyway() {
-                return Some(turn);
+                return Some(Turn::new(self, turn));
             }
             if matches!(keep, KeepDirty::Yes) {
                 self.cut_short();
@@ -311,8 +311,17 @@ impl Daemon {
 
     /// The turn to leave. A panic in another thread's turn must not prevent the unmount, and the lock guards no data.
     #[track_caller]
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.leaving.lock_anyway()
+    fn turn(&self) -> Turn<'_> {
+        Turn::new(self, self.leaving.lock_anyway())
+    }
+
+    /// How far the daemon is from its end.
+    pub fn phase(&self) -> Phase {
+        match (self.session_over.load(SeqCst), self.is_leaving.load(SeqCst)) {
+            (true, _) => Phase::Unmounted,
+            (false, true) => Phase::Leaving,
+            (false, false) => Phase::Serving,
+        }
     }
 
     #[track_caller]
@@ -347,6 +356,25 @@ enum Grip {
     Polite,
     /// The process is about to end, so the mount goes even if something is open in it.
     Last,
+}
+
+/// The turn to leave; status says while this value lives that the daemon leaves.
+struct Turn<'a> {
+    daemon: &'a Daemon,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    fn new<'a>(daemon: &'a Daemon, guard: MutexGuard<'a, ()>) -> Turn<'a> {
+        daemon.is_leaving.store(true, SeqCst);
+        Turn { daemon, _guard: guard }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.daemon.is_leaving.store(false, SeqCst);
+    }
 }
 
 /// An unmount under way that keeps dirty bytes.

@@ -1,5 +1,6 @@
 //! The daemon: its assembly for a mount, its answers, its end.
 
+mod anchor;
 mod api;
 mod attach;
 mod background;
@@ -46,7 +47,8 @@ use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 use crate::config::Settings;
 use crate::signals::{self, Blocked};
 use crate::units::{counted, human_size};
-use crate::{http, mounts};
+use crate::{daemons, http, mounts};
+use anchor::Anchor;
 use device::Device;
 use jobs::Jobs;
 use readings::History;
@@ -87,6 +89,7 @@ struct Daemon {
     /// Present if the store is shared with other nodes.
     member: Option<Arc<Member>>,
     meter: Arc<Meter>,
+    anchor: Anchor,
     mount: OnceLock<Mount>,
     places: Places,
     /// The folder of the socket, the log and the state that a restart needs.
@@ -102,6 +105,8 @@ struct Daemon {
     detaching: Arc<AtomicBool>,
     /// Held by the thread that ends the daemon: one at a time.
     leaving: Mutex<()>,
+    /// A thread holds `leaving`.
+    is_leaving: AtomicBool,
     /// The drain of the leaving thread, so that a signal, or an unmount that keeps dirty bytes, can cut it
     /// short.
     drain: Mutex<Option<Arc<Progress>>>,
@@ -176,7 +181,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         mark::refuse_alone(root)?;
     }
     let mut tier = Tier::open(&places.tier, &owner)
-        .map_err(|error| mounts::name_user(&places.tier, error, mounts::Wish::Mount))?;
+        .map_err(|error| daemons::name_user(&places.tier, error, daemons::Wish::Mount))?;
     let made = tier.made();
     let daemon = begin(tier, stack, (places, settings), events, background);
     daemon.map_err(|error| Made::undo(made, error, &OF_DAEMON))
@@ -227,6 +232,7 @@ fn begin(
         engine,
         member,
         meter: stack.meter,
+        anchor: stack.anchor,
         mount: OnceLock::new(),
         places,
         run,
@@ -239,6 +245,7 @@ fn begin(
         events,
         detaching: Arc::default(),
         leaving: Mutex::new(Rank::Leaving, ()),
+        is_leaving: AtomicBool::new(false),
         drain: Mutex::new(Rank::DaemonNotes, None),
         keepers: AtomicU32::new(0),
         hurry: AtomicBool::new(false),

@@ -25,7 +25,7 @@ impl Places {
     pub fn check(backing: &Path, mountpoint: &Path, tier: &Path) -> Result<Places> {
         let mounts = Mounts::read()?;
         let places = Places {
-            backing: backing_store(backing, &mounts)?,
+            backing: backing_store(backing, tier, &mounts)?,
             // Checked by mountinfo alone at first: system calls on a dead mount there would fail.
             mountpoint: mountpoint_dir(mountpoint, &mounts)?,
             tier: tier_dir(tier, &mounts)?,
@@ -105,12 +105,15 @@ impl Places {
 /// A directory, or one file or device. The last name of a file or device is kept as typed, even if it is
 /// a link: it becomes the file's name in the mount, and links like those in /dev/disk/by-id outlast the
 /// names that they point to.
-fn backing_store(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
+fn backing_store(path: &Path, tier: &Path, mounts: &Mounts) -> Result<PathBuf> {
     refuse_inside("backing store", path, mounts)?;
     if path.is_dir() {
         return existing_dir("backing store", path, mounts);
     }
-    path.metadata().map_err(|e| cannot_use("backing store", path, &e))?;
+    path.metadata().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => missing_store(path, tier),
+        _ => cannot_use("backing store", path, &e),
+    })?;
     if !SingleStore::serves(path) {
         return Err(usage(format!(
             "backing store {}: is not a directory, a file or a block device",
@@ -124,6 +127,23 @@ fn backing_store(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
         (Some(dir), Some(name)) => Ok(dir.join(name)),
         _ => Err(usage(format!("backing store {}: name a file", path.display()))),
     }
+}
+
+/// The error for a backing store that is not there. Only that of a new tier may be new, too.
+fn missing_store(path: &Path, tier: &Path) -> Error {
+    let path = path.display();
+    usage(match Tier::owner(tier) {
+        Ok(owner) => format!(
+            "backing store {path}: nothing is there, and the tier {} belongs to {}: mount the file system that \
+             this is on",
+            tier.display(),
+            owner.path.display()
+        ),
+        Err(_) => format!(
+            "backing store {path}: nothing is there: mount the file system that it is on, or create it, with \
+             mkdir -p, if it is to be new"
+        ),
+    })
 }
 
 fn existing_dir(what: &str, path: &Path, mounts: &Mounts) -> Result<PathBuf> {
@@ -204,9 +224,6 @@ fn tier_dir(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
 
 fn cannot_use(what: &str, path: &Path, error: &io::Error) -> Error {
     let remedy = match error.kind() {
-        io::ErrorKind::NotFound if what == "backing store" => {
-            ": mount the file system that it is on; create it, with mkdir -p, if it is to be new"
-        }
         io::ErrorKind::NotFound => ": create it first, with mkdir -p",
         io::ErrorKind::PermissionDenied => ": run as a user who may enter it",
         _ if error.raw_os_error() == Some(libc::ENOTCONN) => ": a dead mount, unmount it first",

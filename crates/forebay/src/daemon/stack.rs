@@ -13,6 +13,7 @@ use forebay_backing::{Access, BackingStore, DirStore, Error, Result, SingleStore
 use forebay_engine::Tier;
 use rustix::fs::{Mode, OFlags};
 
+use super::anchor::Anchor;
 use crate::units;
 
 /// Wrappers for trials and tests.
@@ -57,6 +58,7 @@ pub struct Stack {
     pub meter: Arc<Meter>,
     /// The opened directory of the store, or the directory of its only file.
     pub dir: OwnedFd,
+    pub anchor: Anchor,
 }
 
 /// Opens the backing store of the tier at `tier`, which may not exist yet.
@@ -79,6 +81,7 @@ pub fn open_as(
     trial: &Trial,
     users: Users,
 ) -> Result<Stack> {
+    let anchor = Anchor::drop_at(backing)?;
     let of_dir = |store: DirStore| Ok::<_, Error>((store.dir()?, Arc::new(store) as _));
     let (dir, mut store): (OwnedFd, Arc<dyn BackingStore>) = match SingleStore::serves(backing) {
         true => (dir_of(backing)?, Arc::new(open_single(backing, tier, access)?)),
@@ -95,7 +98,7 @@ pub fn open_as(
     }
     let metered = Meter::wrap(Retry::wrap(store, RetryPolicy::default()));
     let meter = metered.layer().clone();
-    Ok(Stack { store: metered, meter, dir })
+    Ok(Stack { store: metered, meter, dir, anchor })
 }
 
 fn dir_of(file: &Path) -> Result<OwnedFd> {

@@ -4,18 +4,23 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result, users};
 use forebay_client::{Answer, exchange};
 use forebay_engine::Tier;
 use serde_json::Value;
+
+use crate::units::human_secs;
 
 /// The daemon answers from memory; a daemon that takes this long hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The time limit for connecting, if the caller only checks who listens.
 const GLANCE: Duration = Duration::from_secs(2);
+
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The result of a connection attempt, as to the daemon.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,16 +36,22 @@ pub struct Client {
     socket: PathBuf,
     /// The tier whose owner must be the user of the answering process.
     tier: Option<PathBuf>,
+    patience: Duration,
 }
 
 impl Client {
     pub fn new(tier: &Path) -> Client {
-        Client { socket: Tier::socket_path(tier), tier: Some(tier.into()) }
+        Client { socket: Tier::socket_path(tier), tier: Some(tier.into()), patience: TIMEOUT }
     }
 
     /// A client of any process that listens there; the directory must be trusted.
     pub fn at(socket: &Path) -> Client {
-        Client { socket: socket.into(), tier: None }
+        Client { socket: socket.into(), tier: None, patience: TIMEOUT }
+    }
+
+    /// The same client with another time limit for an answer, if that is shorter.
+    pub fn within(self, patience: Duration) -> Client {
+        Client { patience: self.patience.min(patience), ..self }
     }
 
     pub fn get(&self, path: &str) -> Result<Value> {
@@ -61,6 +72,23 @@ impl Client {
             Err(e) if matches!(e.kind(), ConnectionRefused | NotFound) => Liveness::Dead,
             _ => Liveness::Alive,
         }
+    }
+
+    /// Whether the daemon is gone, or goes within a moment: a killed process closes its connections first.
+    pub fn is_gone(&self) -> bool {
+        let until = Instant::now() + GLANCE;
+        loop {
+            match self.liveness() {
+                Liveness::Dead => return true,
+                Liveness::Alive if Instant::now() >= until => return false,
+                Liveness::Alive => sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// The tier of the daemon, if it has one.
+    pub fn tier(&self) -> Option<&Path> {
+        self.tier.as_deref()
     }
 
     /// Whether the socket belongs to another user, so that this user has no access to its daemon.
@@ -93,11 +121,12 @@ impl Client {
 
     /// Sends one request and reads the answer. An error answer becomes an error here.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
-        let stream = self.connect(TIMEOUT).map_err(|e| match e.kind() {
+        let stream = self.connect(self.patience).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => self.silent(&e),
             _ => self.unreachable(&e),
         })?;
-        let answer = exchange(stream, TIMEOUT, method, path, body).map_err(|e| self.silent(&e))?;
+        let answer =
+            exchange(stream, self.patience, method, path, body).map_err(|e| self.silent(&e))?;
         match answer.status {
             200..300 => Ok(answer.body),
             _ => Err(error_of(&answer)),
@@ -122,9 +151,9 @@ impl Client {
         };
         let why = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
-                "within {} s; if it hangs, kill -9 it and mount again: dirty bytes survive in the \
+                "within {}; if it hangs, kill -9 it and mount again: dirty bytes survive in the \
                  tier",
-                TIMEOUT.as_secs()
+                human_secs(self.patience.as_secs_f64())
             ),
             _ => format!("as it should: {error}"),
         };
