@@ -296,13 +296,6 @@ impl Vfs {
         self.open.lock().get(&key).map(|node| node.file.clone())
     }
 
-    fn refuse_read_only(&self) -> Result<()> {
-        match self.engine.config().read_only {
-            true => Err(Error::os(libc::EROFS, "the mount is read-only")),
-            false => Ok(()),
-        }
-    }
-
     fn keep(&self, handle: Handle) -> u64 {
         let n = self.next_handle.fetch_add(1, Relaxed);
         self.handles.write().insert(n, Arc::new(handle));

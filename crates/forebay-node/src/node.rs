@@ -543,15 +543,14 @@ impl Node {
         for (transfer, actual) in here {
             let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
             let gone = !wanted.may_have(transfer);
+            let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
             if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
                 // Its job may ask for it; not for as long as a named instance may live.
-                let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
                 if spent && ended < old {
                     self.forget_transfer(&transfer.id)?;
                 }
                 continue;
             }
-            let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
             let count = done.entry(transfer.owner.uid).or_default();
             *count += usize::from(spent);
             if ((gone || spent) && ended < old) || (spent && *count > DONE_MAX) {

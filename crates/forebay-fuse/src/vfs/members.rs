@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
-use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, asks_a_member};
+use forebay_base::lock::{Condvar, Mutex, Rank, asks_a_member};
 use forebay_cluster::core::{Access, Holder, Revision, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, NameChange, Question};
@@ -155,15 +155,10 @@ pub(super) struct Naming<'a> {
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
         let (busy, ended) = &self.members.naming;
-        let mut busy = lock(busy);
+        let mut busy = busy.lock();
         self.files.iter().for_each(|file| _ = busy.remove(file));
         ended.notify_all();
     }
-}
-
-#[track_caller]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 pub(super) fn moved() -> Error {
@@ -210,7 +205,7 @@ impl Vfs {
             Holder::There(home) => Some(home),
             Holder::Here | Holder::Dead(_) => None,
             Holder::Nobody => {
-                let mut heard = lock(&self.members.heard);
+                let mut heard = self.members.heard.lock();
                 let told = heard.get(&key)?;
                 if told.at.elapsed() < HEARD {
                     return Some(told.home.clone());
@@ -224,7 +219,7 @@ impl Vfs {
     /// Notes a file's home, until a claim is heard of; `None` forgets it. The member that named the home knew of all
     /// claims' ends up to a revision: a home as of an older revision does not replace one as of a newer.
     pub(super) fn heard(&self, key: FileKey, home: Option<(&str, Revision)>) {
-        let mut heard = lock(&self.members.heard);
+        let mut heard = self.members.heard.lock();
         let Some((home, as_of)) = home else { return drop(heard.remove(&key)) };
         if heard.len() >= KEPT {
             heard.retain(|_, told| told.at.elapsed() < HEARD);
@@ -237,7 +232,7 @@ impl Vfs {
 
     /// Forgets a file's home that was heard of before `given`: it is not the file's home any more.
     pub(super) fn forget_home(&self, key: FileKey, given: Revision) {
-        let mut heard = lock(&self.members.heard);
+        let mut heard = self.members.heard.lock();
         if heard.get(&key).is_some_and(|told| told.as_of < given) {
             heard.remove(&key);
         }
@@ -340,7 +335,7 @@ impl Vfs {
     /// Notes that a thread of a program gets ESTALE: the kernel has it look the name up again, but once. To be called
     /// before the answer.
     pub fn told(&self, thread: u32) {
-        let mut told = lock(&self.members.told);
+        let mut told = self.members.told.lock();
         told.retain(|_, at| at.elapsed() < HEARD);
         told.insert(thread, Instant::now());
     }
@@ -359,7 +354,7 @@ impl Vfs {
         if home.is_some() || self.is_held(key) {
             return home;
         }
-        lock(&self.members.told).remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
+        self.members.told.lock().remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
         let dir = self.nodes.key(parent)?;
         let path = self.path(parent).ok()?.join(name);
         let how = match self.engine.config().read_only {
@@ -410,7 +405,7 @@ impl Vfs {
         place: impl Fn() -> Result<(Place, Option<String>)>,
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
-        self.refuse_read_only()?;
+        self.engine.files.refuse_read_only()?;
         let mut looks = Looks::begin();
         loop {
             if let Some(home) = named.take() {
@@ -446,7 +441,7 @@ impl Vfs {
         };
         let (busy, ended) = &self.members.naming;
         let is_busy = |busy: &mut HashSet<FileKey>| files.iter().any(|file| busy.contains(file));
-        let (mut busy, is_late) = ended.wait_timeout_while(lock(busy), NAMING, is_busy);
+        let (mut busy, is_late) = ended.wait_timeout_while(busy.lock(), NAMING, is_busy);
         if is_late {
             return Err(moved());
         }
@@ -608,7 +603,7 @@ impl Vfs {
         }
         let asked = match purpose {
             Purpose::Listing => {
-                let foreseen = lock(&self.members.foreseen).remove(&attr.key);
+                let foreseen = self.members.foreseen.lock().remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
             }
             Purpose::Lookup(_) => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
@@ -662,19 +657,19 @@ impl Vfs {
             }
         }
         let now = Instant::now();
-        lock(&self.members.foreseen).retain(|_, (_, at)| now - *at < FORESEEN);
+        self.members.foreseen.lock().retain(|_, (_, at)| now - *at < FORESEEN);
         for (home, files) in homes {
             let question = Question::Attrs { files };
             let answer = self.ask(&home, &question, &[], &mut Vec::new());
             let (Ok(Answer::Attrs(attrs)), now) = (answer, Instant::now()) else { continue };
             let known = attrs.into_iter().flatten().map(|attrs| (attrs.file, (attrs, now)));
-            lock(&self.members.foreseen).extend(known);
+            self.members.foreseen.lock().extend(known);
         }
     }
 
     /// The lock that lets one append to the file at a time, and no writer begin past the daemon meanwhile.
     pub(super) fn placing(&self, key: FileKey) -> Arc<Mutex<()>> {
-        let mut places = lock(&self.members.places);
+        let mut places = self.members.places.lock();
         if places.len() >= KEPT {
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }

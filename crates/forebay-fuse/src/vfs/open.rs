@@ -100,7 +100,7 @@ impl Vfs {
         // Linux truncates for an open to read, too, if the caller may write.
         let truncate = flags & libc::O_TRUNC != 0;
         if write || truncate {
-            self.refuse_read_only()?;
+            self.engine.files.refuse_read_only()?;
         }
         let tree = self.tree();
         if self.is_far(id) {

@@ -332,7 +332,7 @@ impl Vfs {
         let mut as_of = cluster.vouches(file).ok_or_else(moved)?;
         let mut held = None;
         if write {
-            self.refuse_read_only()?;
+            self.engine.files.refuse_read_only()?;
             let dir = self.dir_of(path)?;
             match cluster.open(file, dir, path, Access::Serve)? {
                 Place::Here(guard) => held = guard,

@@ -37,7 +37,7 @@ fn file_at(path: &Path, key: FileKey) -> Named<'_> {
 impl Vfs {
     /// Makes a change for another member.
     pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Answer> {
-        self.refuse_read_only()?;
+        self.engine.files.refuse_read_only()?;
         let _held = self.hold_claims(&change)?;
         // By the claim that is held now: the file may have been given back since the question, and claimed anew.
         let cluster = self.cluster().ok_or_else(moved)?;
