@@ -97,7 +97,6 @@ pub struct Mount {
     mountpoint: PathBuf,
     device: Arc<Device>,
     ended: Arc<(Mutex<bool>, Condvar)>,
-    passthrough: bool,
     over_ring: bool,
     stop: Arc<AtomicBool>,
 }
@@ -207,15 +206,9 @@ impl Mount {
             mountpoint: options.mountpoint.clone(),
             device,
             ended,
-            passthrough,
             over_ring: crew.is_some(),
             stop,
         }))
-    }
-
-    /// Whether files are passed through at all on this mount.
-    pub fn passes_through(&self) -> bool {
-        self.passthrough
     }
 
     /// The transport, as the setting would name it.
@@ -236,13 +229,6 @@ impl Mount {
     /// The busiest processes, at most `count`.
     pub fn processes(&self, count: usize) -> Vec<Process> {
         self.shared.usage.processes(count)
-    }
-
-    /// Makes the kernel drop its cached data and attributes.
-    pub fn invalidate_all(&self) {
-        for id in self.shared.vfs.held() {
-            self.device.forget_cached(id);
-        }
     }
 
     /// Unmounts. A mount that is in use gives EBUSY, unless `lazy`: then it disappears from the name

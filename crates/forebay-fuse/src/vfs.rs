@@ -322,11 +322,6 @@ impl Vfs {
     pub fn statfs(&self) -> Result<StatFs> {
         self.engine.drain.statfs()
     }
-
-    /// All nodes whose data or attributes the kernel may have cached.
-    pub fn held(&self) -> Vec<u64> {
-        self.nodes.held()
-    }
 }
 
 /// What [`Vfs::make`] makes.
