@@ -317,7 +317,7 @@ impl Member {
         how: Access,
     ) -> Result<Opening> {
         let ask = Ask::Open { file, dir, path: path.into(), how };
-        let (ticket, way) = self.settle(ask, path)?;
+        let (_, way) = self.settle(ask, path)?;
         match way {
             Way::Here => {
                 let member = self.clone();
@@ -330,7 +330,7 @@ impl Member {
                 self.forget_stale(file);
                 Ok(Opening::There(home))
             }
-            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Fails(why) => Err(self.failed(why, path)),
         }
     }
 
@@ -348,7 +348,7 @@ impl Member {
     pub fn create(self: &Arc<Member>, dir: FileKey, path: &Path) -> Result<Making> {
         let (ticket, way) = self.settle(Ask::Create { dir, path: path.into() }, path)?;
         match way {
-            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Fails(why) => Err(self.failed(why, path)),
             Way::Here | Way::There { .. } | Way::Through { .. } => {
                 Ok(Making { member: self.clone(), dir, ticket })
             }
@@ -400,7 +400,7 @@ impl Member {
             Way::Here => Ok(Changing::Here(change())),
             Way::There { home } => Ok(Changing::There(home)),
             Way::Through { home } => Ok(Changing::Through(home, change())),
-            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Fails(why) => Err(self.failed(why, path)),
         }
     }
 
@@ -508,7 +508,7 @@ impl Member {
                 // The answer may have come just before; a change that was granted is undone by now.
                 match answer.try_recv() {
                     Ok(way) if !is_change => Ok((ticket, way)),
-                    _ => Err(self.failed(ticket, Why::NoRegistry, path)),
+                    _ => Err(self.failed(Why::NoRegistry, path)),
                 }
             }
         }
@@ -529,7 +529,7 @@ impl Member {
         }
     }
 
-    fn failed(&self, _ticket: Ticket, why: Why, path: &Path) -> Error {
+    fn failed(&self, why: Why, path: &Path) -> Error {
         let path = path.display();
         let error = match why {
             Why::HomeDead(home) => Error::new(
@@ -641,7 +641,7 @@ impl Member {
             Effect::Unfilled { partner, fill } => self.leave_partner(partner, fill),
             Effect::Struck { ticket, ok } => self.struck.answer(ticket, ok),
             Effect::ListCopies { member: home } => self.list_copies(home),
-            Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
+            Effect::Adopt { member: home, file } => self.adopt(home, file),
             Effect::Taken { file, end } => {
                 let taken = Arc::new(Mutex::new(Rank::Taking, Begun(false)));
                 self.taken.lock().insert(file, taken);

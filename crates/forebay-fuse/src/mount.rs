@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
-use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_backing::{Error, Kind, Result};
 use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
@@ -95,7 +95,6 @@ pub struct MountOptions {
 pub struct Mount {
     shared: Arc<Shared>,
     mountpoint: PathBuf,
-    device: Arc<Device>,
     ended: Arc<(Mutex<bool>, Condvar)>,
     over_ring: bool,
     stop: Arc<AtomicBool>,
@@ -103,11 +102,7 @@ pub struct Mount {
 
 impl Mount {
     /// Mounts and serves. The mount answers requests when this returns.
-    pub fn new(
-        engine: Arc<Engine>,
-        _backing: Arc<dyn BackingStore>,
-        options: MountOptions,
-    ) -> Result<Mount> {
+    pub fn new(engine: Arc<Engine>, options: MountOptions) -> Result<Mount> {
         if wants_ring(options.transport)?
             && let Some(mount) = Mount::over(&engine, &options, true)?
         {
@@ -167,7 +162,7 @@ impl Mount {
         {
             shared.busy_poll.begin(device, options.busy_poll);
         }
-        shared.vfs.set_notify(device.clone());
+        shared.vfs.set_notify(device);
         let caches = Arc::downgrade(&shared);
         shared.vfs.engine.files.set_discarder(Box::new(move |key| {
             if let Some(shared) = caches.upgrade() {
@@ -204,7 +199,6 @@ impl Mount {
         Ok(Some(Mount {
             shared,
             mountpoint: options.mountpoint.clone(),
-            device,
             ended,
             over_ring: crew.is_some(),
             stop,
