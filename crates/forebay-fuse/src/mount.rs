@@ -119,8 +119,7 @@ impl Mount {
         let (control, passthrough) = (options.control.clone(), options.passthrough);
         let times = Times { entry: options.entry_ttl, attr: options.attr_ttl };
         let vfs = Vfs::new(engine.clone(), control, passthrough, times)?;
-        let threads = options.threads.max(2);
-        let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl));
+        let shared = Arc::new(Shared::new(vfs, options.threads, options.entry_ttl));
         let wishes = Wishes {
             passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
             kernel_writeback: options.kernel_writeback,
@@ -130,7 +129,7 @@ impl Mount {
             maps: options.member.is_some(),
         };
         let (session, granted) =
-            open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;
+            open_session(wishes, options, root).map_err(|e| explain(e, options))?;
         let device = session.device().clone();
         let passthrough = granted.passthrough && attach_registrar(&device, &shared);
         if options.passthrough == Passthrough::Always && !passthrough {
@@ -291,11 +290,10 @@ fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
 fn open_session(
     wishes: Wishes,
     options: &MountOptions,
-    threads: usize,
     root: bool,
 ) -> io::Result<(Session, Granted)> {
     let fd = if root { mount_directly(options)? } else { mount_by_helper(options)? };
-    let session = Session::begin(fd, wishes, threads);
+    let session = Session::begin(fd, wishes, options.threads);
     if session.is_err() {
         detach(options);
     }
