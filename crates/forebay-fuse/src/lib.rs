@@ -8,6 +8,7 @@ mod busy_poll;
 mod codec;
 mod control;
 mod dev;
+mod flags;
 mod modes;
 mod mount;
 mod nodes;

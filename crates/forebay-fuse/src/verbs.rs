@@ -10,6 +10,7 @@ use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs}
 use forebay_engine::on_behalf_of;
 use forebay_engine::rules::Origin;
 
+use crate::flags::OpenFlags;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
@@ -174,7 +175,13 @@ impl Shared {
         do_entry(|v| &v.link, reply, move |vfs| vfs.link(id, parent, &name)).run(self);
     }
 
-    pub fn open(self: &Arc<Shared>, from: Origin, id: u64, flags: i32, reply: impl Tell<Opened>) {
+    pub fn open(
+        self: &Arc<Shared>,
+        from: Origin,
+        id: u64,
+        flags: OpenFlags,
+        reply: impl Tell<Opened>,
+    ) {
         self.usage.note(who(from), Moved::Opened);
         let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(id, flags, from));
         open.or(move |vfs| vfs.open_cached(id, flags, from))
@@ -187,7 +194,7 @@ impl Shared {
         from: Origin,
         (parent, name): (u64, &OsStr),
         (mode, umask): (u32, u32),
-        flags: i32,
+        flags: OpenFlags,
         reply: impl Tell<(Entry, Opened)>,
     ) {
         self.usage.note(who(from), Moved::Opened);

@@ -62,6 +62,7 @@ use self::members::Members;
 use self::there::Remote;
 use self::tree::Tree;
 use crate::control::Control;
+use crate::flags::OpenFlags;
 use crate::modes::Plan;
 use crate::nodes::{Nodes, ROOT};
 use crate::{Passthrough, control};
@@ -114,8 +115,8 @@ pub struct Opened {
 
 impl Opened {
     /// Whether the file can be written to through a mapping that the daemon does not see.
-    fn maps_unseen(&self, flags: i32) -> bool {
-        matches!(self.how, How::Passthrough(_)) && flags & libc::O_ACCMODE == libc::O_RDWR
+    fn maps_unseen(&self, flags: OpenFlags) -> bool {
+        matches!(self.how, How::Passthrough(_)) && flags.maps_writes()
     }
 }
 
