@@ -35,18 +35,12 @@ impl Door {
         match self.route(request) {
             Ok(body) => Reply::new(200, body),
             Err(error) => {
-                let status = match error.kind() {
-                    Kind::Usage | Kind::WrongTier => 400,
-                    Kind::Unavailable | Kind::TimedOut => 503,
-                    _ if error.is(libc::EPERM) => 403,
-                    _ => 500,
-                };
                 let body = json!({
                     "error": error.to_string(),
                     "exit_code": error.exit_code(),
                     "errno": error.errno(),
                 });
-                Reply::new(status, body)
+                Reply::new(error.http_status(), body)
             }
         }
     }
