@@ -27,11 +27,20 @@ const FLUSHES: usize = 8;
 /// Behind this offset the kernel has no pages.
 const PAGES_END: u64 = i64::MAX as u64;
 
-/// A file that a program of another member has open here.
+/// Caller program has a file open.
+enum Caller {
+    Own,
+    /// Another member's, and the life of that member that opened the file.
+    Member {
+        name: String,
+        epoch: u64,
+    },
+}
+
+/// A file that a program has open here by its home's door: of another member, or of this one if the file has
+/// come here since.
 pub struct Guest {
-    from: String,
-    /// The life of that member that opened the file.
-    epoch: u64,
+    caller: Caller,
     file: OpenFile,
     /// The claim that a writer needs.
     _held: Option<Guard>,
@@ -41,10 +50,27 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn new(from: (&str, u64), file: OpenFile, held: Option<Guard>) -> Guest {
-        let (from, epoch) = (from.0.to_string(), from.1);
+    /// A file that a program of this member has open; a writer has the claim.
+    pub fn own(file: OpenFile, held: Option<Guard>) -> Guest {
+        let writes = held.is_some();
+        Guest::new(Caller::Own, file, held, writes)
+    }
+
+    fn of((name, epoch): (&str, u64), file: OpenFile, held: Option<Guard>, writes: bool) -> Guest {
+        Guest::new(Caller::Member { name: name.into(), epoch }, file, held, writes)
+    }
+
+    fn new(caller: Caller, file: OpenFile, held: Option<Guard>, writes: bool) -> Guest {
         let appended = Mutex::new(Rank::GuestAppend, (0, 0));
-        Guest { from, epoch, file, writes: held.is_some(), _held: held, appended }
+        Guest { caller, file, writes, _held: held, appended }
+    }
+
+    /// The life of that member that opened the file, if it was that member's program.
+    fn epoch_of(&self, member: &str) -> Option<u64> {
+        match &self.caller {
+            Caller::Member { name, epoch } if name == member => Some(*epoch),
+            Caller::Member { .. } | Caller::Own => None,
+        }
     }
 
     fn may_write(&self) -> Result<()> {
@@ -281,7 +307,8 @@ impl Vfs {
     /// A handle by which a program of another member has the file open here.
     fn opened_for(&self, from: &str, file: FileKey) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock();
-        let found = guests.values().find(|guest| guest.from == from && guest.file.key == file);
+        let found =
+            guests.values().find(|guest| guest.epoch_of(from).is_some() && guest.file.key == file);
         found.cloned()
     }
 
@@ -353,8 +380,7 @@ impl Vfs {
             self.allows_open(&program, &attr, path)?;
         }
         let attrs = words_of(&attr);
-        let mut guest = Guest::new(from, opened, held);
-        guest.writes = write;
+        let guest = Guest::of(from, opened, held, write);
         let handle = self.members.next_guest();
         self.members.guests.lock().insert(handle, Arc::new(guest));
         Ok(Answer::Opened { handle, attrs, as_of })
@@ -370,7 +396,7 @@ impl Vfs {
 
     fn guest(&self, (from, epoch): (&str, u64), handle: u64) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock();
-        guests.get(&handle).filter(|guest| guest.from == from && guest.epoch == epoch).cloned()
+        guests.get(&handle).filter(|guest| guest.epoch_of(from) == Some(epoch)).cloned()
     }
 
     fn serve(
@@ -593,7 +619,7 @@ impl Vfs {
         let lives = |epoch: u64| newest.is_some_and(|n| epoch > n || (epoch == n && is_alive));
         let mut ended = Vec::new();
         self.members.guests.lock().retain(|_, guest| {
-            let stays = guest.from != member || lives(guest.epoch);
+            let stays = guest.epoch_of(member).is_none_or(lives);
             if !stays {
                 ended.push(guest.clone());
             }

@@ -168,7 +168,7 @@ impl Vfs {
                     };
                     self.allows_open(&program, &self.engine.verbs.stat_open(&file), &path)?;
                     self.opened_at(key, None);
-                    seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
+                    seat = Some(Seat::Here(Arc::new(Guest::own(file, held))));
                 }
             }
             if seat.is_some() {
@@ -244,7 +244,7 @@ impl Vfs {
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
                 self.opened_at(key, None);
-                Seat::Here(Arc::new(Guest::new(("", 0), file, held)))
+                Seat::Here(Arc::new(Guest::own(file, held)))
             }
         };
         let mut at = remote.seat();
