@@ -217,8 +217,6 @@ pub enum Rank {
     /// A member's notes besides its core: the threads that wait for its answers, the position of its watch, and news
     /// of others.
     MemberNotes,
-    /// Work for a member's threads.
-    Hands,
     /// Connections that other members have to a door.
     Guests,
     /// One connection under TLS: held until bytes of it have come or gone.
