@@ -16,6 +16,7 @@ mod reply;
 mod request;
 mod returning;
 mod ring;
+mod spare;
 mod usage;
 mod verbs;
 pub mod vfs;

@@ -13,6 +13,7 @@ use forebay_engine::rules::Origin;
 use crate::flags::OpenFlags;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
+use crate::spare::give_back;
 use crate::usage::{Moved, Who};
 use crate::vfs::{Entry, Looked, Make, Manner, Opened, Reader, Vfs};
 
@@ -488,24 +489,6 @@ fn write(
         vfs.strip_privilege(id, None, Some(from));
     }
     Ok(())
-}
-
-thread_local! {
-    /// A used read buffer: clearing and faulting in a new one of 128 KiB costs more than the read.
-    static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
-/// A buffer of at least `size` bytes.
-pub fn take_spare(size: usize) -> Vec<u8> {
-    let mut buf = SPARE.with_borrow_mut(std::mem::take);
-    if buf.len() < size {
-        buf.resize(size, 0);
-    }
-    buf
-}
-
-pub fn give_back(buf: Vec<u8>) {
-    SPARE.with_borrow_mut(|spare| *spare = buf);
 }
 
 /// The kind of rename that the flags of renameat2 ask for.

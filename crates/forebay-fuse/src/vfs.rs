@@ -19,6 +19,7 @@ mod dirs;
 mod doubts;
 mod fence;
 mod foresight;
+mod homes;
 mod laundry;
 mod left;
 mod listing;

@@ -16,10 +16,11 @@ use forebay_base::{Error, Kind, Result, users};
 use forebay_registry::{Lease, Registry, Seen};
 
 use crate::book::Book;
+use crate::clock::now;
 use crate::clock::{Clock, Doubt, boot_id};
 use crate::config::{NodeConfig, PoolConfig};
 use crate::crew::{Crew, Next, Offer};
-use crate::desk::{Desk, JOBS, Transfers, now};
+use crate::desk::{Desk, JOBS, Transfers};
 use crate::hands::{Hands, Moved, Stop};
 use crate::job::{self, Reaper, Scheduler};
 use crate::local::{Known, Local};

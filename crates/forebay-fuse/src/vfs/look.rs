@@ -10,7 +10,7 @@ use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Glance};
 
-use super::members::FORESEEN;
+use super::homes::FORESEEN;
 use super::open::Opens;
 use super::{Entry, Handle, Listing, Looked, Opened, Recalled, Vfs};
 use crate::control;

@@ -22,6 +22,7 @@ use super::blanks::Blanks;
 use super::copies::Succession;
 use super::doubts::{Again, Asked, Doubts, Whose};
 use super::fence::{Fences, Numbers};
+use super::homes::{FORESEEN, Looks, moved, odd, with_home, words_of};
 use super::laundry::Laundry;
 use super::left::Left;
 use super::look::Purpose;
@@ -31,18 +32,9 @@ use super::{Entry, Looked, Vfs};
 use crate::control::Control;
 use crate::nodes::Side;
 
-/// How long a request that is told to look again does so, before its program gets the error.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The first pause between looks, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-
 /// How long a home is believed that an open has found before the home's claim was to be seen; and how long a program
 /// that got ESTALE takes at most to look again.
 const HEARD: Duration = Duration::from_secs(2);
-
-/// How long attributes that were asked for a listing wait to be listed.
-pub(super) const FORESEEN: Duration = Duration::from_millis(500);
 
 /// How long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
@@ -124,28 +116,6 @@ pub(super) struct Through {
     pub by: Option<By>,
 }
 
-/// Counts the looks of a request whose file goes from home to home, or whose home begins anew.
-pub(super) struct Looks {
-    began: Instant,
-    pause: Duration,
-}
-
-impl Looks {
-    pub(super) fn begin() -> Looks {
-        Looks { began: Instant::now(), pause: PAUSES.0 }
-    }
-
-    /// Pauses before another look; `false` once the patience is over.
-    pub(super) fn again(&mut self) -> bool {
-        if self.began.elapsed() >= PATIENCE {
-            return false;
-        }
-        forebay_base::lock::sleep(self.pause);
-        self.pause = (self.pause * 2).min(PAUSES.1);
-        true
-    }
-}
-
 /// The right to change names of these files: no other thread here does so until it is dropped.
 pub(super) struct Naming<'a> {
     members: &'a Members,
@@ -159,20 +129,6 @@ impl Drop for Naming<'_> {
         self.files.iter().for_each(|file| _ = busy.remove(file));
         ended.notify_all();
     }
-}
-
-pub(super) fn moved() -> Error {
-    Error::os(libc::ESTALE, "the file is served by another member now")
-}
-
-pub(super) fn odd(answer: &Answer) -> Error {
-    Error::os(libc::EPROTO, format!("a member answers {answer:?} to another question"))
-}
-
-/// The store's attributes, with those that the file's home knows better.
-pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
-    let ctime = attr.ctime.max(home.ctime);
-    Attr { size: home.size, blocks: home.blocks, mtime: home.mtime, ctime, ..attr }
 }
 
 impl Vfs {
@@ -703,32 +659,5 @@ impl Vfs {
             true => notify.attributes(id),
             false => notify.pages(id, offset, len),
         }
-    }
-}
-
-pub(super) fn words_of(attr: &Attr) -> Attrs {
-    let &Attr { key, mode, nlink, uid, gid, size, blocks, .. } = attr;
-    let &Attr { atime, mtime, ctime, btime, .. } = attr;
-    Attrs { file: key, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, btime }
-}
-
-pub(super) fn attr_of(attrs: &Attrs) -> Attr {
-    let &Attrs { file, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, btime } = attrs;
-    let (key, kind, rdev, blksize) = (file, FileKind::File, 0, 4096);
-    Attr {
-        key,
-        kind,
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size,
-        blocks,
-        blksize,
-        atime,
-        mtime,
-        ctime,
-        btime,
     }
 }

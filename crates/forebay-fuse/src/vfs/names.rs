@@ -12,8 +12,9 @@ use forebay_engine::rules::Origin;
 use forebay_engine::{DatedAttr, Named};
 
 use super::answers::Became;
+use super::homes::{Looks, moved};
 use super::look::Purpose;
-use super::members::{Looks, Settled, Through, moved};
+use super::members::{Settled, Through};
 use super::{Entry, Looked, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;

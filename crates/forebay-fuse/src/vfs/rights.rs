@@ -14,7 +14,7 @@ use forebay_engine::rules::Origin;
 
 use super::Vfs;
 use super::acl::{self, Entry, Tag};
-use super::members::moved;
+use super::homes::moved;
 use crate::flags::OpenFlags;
 
 /// Capabilities, by their numbers in linux/capability.h.

@@ -18,7 +18,7 @@ use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 
 use super::Vfs;
 use super::doubts::Whose;
-use super::members::{moved, words_of};
+use super::homes::{moved, words_of};
 use crate::nodes::Side;
 
 /// How often a file is flushed whose claim is to go while programs go on making it dirty.

@@ -11,7 +11,8 @@ use forebay_cluster::words::{Answer, Attrs, By, NameChange, NewSize, Set};
 use forebay_engine::Named;
 
 use super::Vfs;
-use super::members::{Through, moved, words_of};
+use super::homes::{moved, words_of};
+use super::members::Through;
 use crate::verbs::rename_mode;
 
 /// A change of attributes, as a member is asked for it.

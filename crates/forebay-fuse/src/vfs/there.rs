@@ -19,7 +19,7 @@ use super::ahead::{Ahead, Asking, Part, Wanted};
 use super::blanks::Share;
 use super::copies::{Succession, is_silence};
 use super::doubts::{Again, Asked};
-use super::members::{Looks, attr_of, moved, odd, with_home};
+use super::homes::{Looks, attr_of, moved, odd, with_home};
 use super::rights::opener;
 use super::serve::Guest;
 use super::unsynced::{Account, Life};

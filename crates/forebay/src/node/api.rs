@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::{Error, Kind, Result};
-use forebay_node::desk::{self, Asker, now};
+use forebay_node::desk::{self, Asker};
 use forebay_node::ledger::Ledger;
+use forebay_node::now;
 use forebay_node::records::{
     Actual, Backing, Direction, Instance, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
     SpaceWish, Transfer, TransferActual, TransferWant, Want, What, When, keys,
