@@ -95,7 +95,7 @@ pub struct MountOptions {
 pub struct Mount {
     shared: Arc<Shared>,
     mountpoint: PathBuf,
-    ended: Arc<(Mutex<bool>, Condvar)>,
+    ended: Ended,
     over_ring: bool,
     stop: Arc<AtomicBool>,
 }
@@ -120,19 +120,12 @@ impl Mount {
         let times = Times { entry: options.entry_ttl, attr: options.attr_ttl };
         let vfs = Vfs::new(engine.clone(), control, passthrough, times)?;
         let shared = Arc::new(Shared::new(vfs, options.threads, options.entry_ttl));
-        let wishes = Wishes {
-            passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
-            kernel_writeback: options.kernel_writeback,
-            io_uring: ring,
-            locks: options.member.is_some() && options.locks == Locks::Cluster,
-            links: shared.vfs.tells_births(),
-            maps: options.member.is_some(),
-        };
+        let wishes = wishes(options, &shared, ring, root);
         let (session, granted) =
             open_session(wishes, options, root).map_err(|e| explain(e, options))?;
         let device = session.device().clone();
-        let passthrough = granted.passthrough && attach_registrar(&device, &shared);
-        if options.passthrough == Passthrough::Always && !passthrough {
+        let passes = granted.passthrough && attach_registrar(&device, &shared);
+        if options.passthrough == Passthrough::Always && !passes {
             detach(options);
             return Err(Error::new(
                 Kind::Usage,
@@ -162,33 +155,8 @@ impl Mount {
             shared.busy_poll.begin(device, options.busy_poll);
         }
         shared.vfs.set_notify(device);
-        let caches = Arc::downgrade(&shared);
-        shared.vfs.engine.files.set_discarder(Box::new(move |key| {
-            if let Some(shared) = caches.upgrade() {
-                shared.vfs.drop_pages(key);
-            }
-        }));
-        if let Some(member) = &options.member {
-            let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
-            member.serve(front, returning::sort(engine, member)?);
-            compare_superseded(&shared, &stop)?;
-        }
-        let ended = Arc::new((Mutex::new(Rank::Ended, false), Condvar::new()));
-        let (signal, serving, requests) = (ended.clone(), crew.clone(), shared.clone());
-        let serve = move || {
-            if let Err(e) = session.run(&requests) {
-                tracing::error!(error = %e, "the FUSE session ended");
-            }
-            if serving.is_none_or(|crew| crew.settles()) {
-                requests.settle();
-            }
-            *signal.0.lock() = true;
-            signal.1.notify_all();
-        };
-        std::thread::Builder::new()
-            .name("fb-session".into())
-            .spawn(serve)
-            .map_err(|e| Error::io(e, "starting the session thread"))?;
+        be_told(engine, options, &shared, &stop)?;
+        let ended = begin_session(session, &shared, crew.clone())?;
         if let Some(crew) = &crew {
             crew.make_known();
         }
@@ -283,6 +251,59 @@ fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
     let mount = mounts::at(&mounts, mountpoint).ok_or(io::ErrorKind::NotFound)?;
     let knob = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
     std::fs::write(knob, READ_AHEAD_KIB.to_string())
+}
+
+fn wishes(options: &MountOptions, shared: &Shared, ring: bool, root: bool) -> Wishes {
+    let passes = options.passthrough != Passthrough::Off;
+    Wishes {
+        passthrough: passes && !options.kernel_writeback && root,
+        kernel_writeback: options.kernel_writeback,
+        io_uring: ring,
+        locks: options.member.is_some() && options.locks == Locks::Cluster,
+        links: shared.vfs.tells_births(),
+        maps: options.member.is_some(),
+    }
+}
+
+/// From here on the engine has the kernel's pages dropped, and other members may ask this mount.
+fn be_told(
+    engine: &Arc<Engine>,
+    options: &MountOptions,
+    shared: &Arc<Shared>,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    let caches = Arc::downgrade(shared);
+    shared.vfs.engine.files.set_discarder(Box::new(move |key| {
+        if let Some(shared) = caches.upgrade() {
+            shared.vfs.drop_pages(key);
+        }
+    }));
+    let Some(member) = &options.member else { return Ok(()) };
+    let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
+    member.serve(front, returning::sort(engine, member)?);
+    compare_superseded(shared, stop)
+}
+
+/// Whether a session has ended, and the condition that tells of it.
+type Ended = Arc<(Mutex<bool>, Condvar)>;
+
+/// Starts the thread that serves the kernel until the mount is taken away.
+fn begin_session(session: Session, shared: &Arc<Shared>, crew: Option<Arc<Crew>>) -> Result<Ended> {
+    let ended = Arc::new((Mutex::new(Rank::Ended, false), Condvar::new()));
+    let (signal, requests) = (ended.clone(), shared.clone());
+    let serve = move || {
+        if let Err(e) = session.run(&requests) {
+            tracing::error!(error = %e, "the FUSE session ended");
+        }
+        if crew.is_none_or(|crew| crew.settles()) {
+            requests.settle();
+        }
+        *signal.0.lock() = true;
+        signal.1.notify_all();
+    };
+    let thread = std::thread::Builder::new().name("fb-session".into());
+    thread.spawn(serve).map_err(|e| Error::io(e, "starting the session thread"))?;
+    Ok(ended)
 }
 
 /// Mounts by a system call as root, else through fusermount3. Either way the mount has a file system

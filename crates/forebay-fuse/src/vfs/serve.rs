@@ -13,7 +13,7 @@ use forebay_backing::{Error, FileKey, Result};
 use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::core::{Access, Ends, Holder};
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
+use forebay_cluster::words::{Answer, Attrs, By, NameChange, Opener, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 
 use super::Vfs;
@@ -406,46 +406,38 @@ impl Vfs {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
-        let by = |number| By { member: from.0.into(), epoch: from.1, number };
-        let (handle, question) = match question {
+        match question {
             Question::Open { file, path, write, program } => {
-                return self.open_for(from, file, &path, (write, program));
+                self.open_for(from, file, &path, (write, program))
             }
             Question::Attrs { files } => {
                 let of = |key: &FileKey| self.attrs_for(from.0, *key);
-                return Ok(Answer::Attrs(files.iter().map(of).collect()));
+                Ok(Answer::Attrs(files.iter().map(of).collect()))
             }
-            Question::Name { number, change } => {
-                let by = by(number);
-                let askers: Vec<By> = [&by].into_iter().chain(change.by()).cloned().collect();
-                self.is_of_now(&askers)?;
-                let entered = self.members.fences.enter(&askers, &change.files())?;
-                let change = || self.change_for(change, by);
-                return on_behalf_of(entered.changing.clone(), change);
-            }
+            Question::Name { number, change } => self.change_fenced(by(from, number), change),
             Question::Fence { file, number } => {
-                self.members.fences.raise(&by(number), file)?;
+                self.members.fences.raise(&by(from, number), file)?;
                 // A change that another home was asked for on the asker's behalf may still be made there.
                 self.settle_doubts(file, Whose::ForAnother(from.0))?;
-                return Ok(Answer::Done);
+                Ok(Answer::Done)
             }
             Question::Fetch { version, path, offset, len } => {
                 out.resize(len as usize, 0);
                 let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
                 out.truncate(n);
-                return Ok(Answer::Bytes);
+                Ok(Answer::Bytes)
             }
             Question::Lock { file, path, epoch, ask } => {
                 let done = self.lock_for((from.0, epoch), file, &path, &ask);
-                return done.map(|(answer, ends)| Answer::Lock { answer, ends });
+                done.map(|(answer, ends)| Answer::Lock { answer, ends })
             }
             Question::Granted { number } => {
                 self.lock_granted(number);
-                return Ok(Answer::Done);
+                Ok(Answer::Done)
             }
             Question::Reclaimed { epoch } => {
                 self.locks_reclaimed(from.0, epoch)?;
-                return Ok(Answer::Done);
+                Ok(Answer::Done)
             }
             Question::Close { handle }
             | Question::Read { handle, .. }
@@ -456,17 +448,42 @@ impl Vfs {
             | Question::Flush { handle }
             | Question::Resize { handle, .. }
             | Question::Allocate { handle, .. }
-            | Question::Seek { handle, .. } => (handle, question),
-            other => {
-                return Err(Error::os(libc::EPROTO, format!("{other:?} is not for a mount")));
-            }
-        };
-        let Some(guest) = self.guest(from, handle) else {
-            // A handle that is not open is closed.
-            let is_close = matches!(question, Question::Close { .. });
-            return Ok(if is_close { Answer::Done } else { Answer::Refused(Refusal::Handle) });
-        };
-        match question {
+            | Question::Seek { handle, .. } => match self.guest(from, handle) {
+                Some(guest) => self.serve_guest(from, (handle, &guest), &question, bytes, out),
+                // A handle that is not open is closed.
+                None if matches!(question, Question::Close { .. }) => Ok(Answer::Done),
+                None => Ok(Answer::Refused(Refusal::Handle)),
+            },
+            other => Err(Error::os(libc::EPROTO, format!("{other:?} is not for a mount"))),
+        }
+    }
+}
+
+/// The change that a member has numbered.
+fn by((member, epoch): (&str, u64), number: u64) -> By {
+    By { member: member.into(), epoch, number }
+}
+
+impl Vfs {
+    /// Makes a change of names unless its askers have given it up, or do so meanwhile.
+    fn change_fenced(&self, by: By, change: NameChange) -> Result<Answer> {
+        let askers: Vec<By> = [&by].into_iter().chain(change.by()).cloned().collect();
+        self.is_of_now(&askers)?;
+        let entered = self.members.fences.enter(&askers, &change.files())?;
+        let change = || self.change_for(change, by);
+        on_behalf_of(entered.changing.clone(), change)
+    }
+
+    /// Answers a question about a file that a guest has open.
+    fn serve_guest(
+        &self,
+        from: (&str, u64),
+        (handle, guest): (u64, &Guest),
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        match *question {
             Question::Close { .. } => {
                 self.members.guests.lock().remove(&handle);
                 guest.flush(self).map(|()| Answer::Done)
@@ -486,8 +503,8 @@ impl Vfs {
             | Question::Append { number, .. }
             | Question::Resize { number, .. }
             | Question::Allocate { number, .. } => {
-                let entered = self.members.fences.enter(&[by(number)], &[guest.file.key])?;
-                let change = || self.change_by(&guest, &question, bytes);
+                let entered = self.members.fences.enter(&[by(from, number)], &[guest.file.key])?;
+                let change = || self.change_by(guest, question, bytes);
                 on_behalf_of(entered.changing.clone(), change)
             }
             Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
