@@ -268,9 +268,8 @@ impl Forebay {
 
     /// `forebay jobs --json`; `None` if it does not answer, as where there is no such command.
     pub fn jobs(&self) -> Option<Value> {
-        let mut command = Command::new(&self.binary);
-        let told = command.args(["jobs", "--json"]).arg(&self.mountpoint).output().ok()?;
-        serde_json::from_slice(&told.stdout).ok()
+        let told = self.run(&["jobs".into(), "--json".into(), text(&self.mountpoint)]).ok()?;
+        serde_json::from_str(&told).ok()
     }
 
     /// Resident memory of the daemon, in KiB.

@@ -224,7 +224,7 @@ pub fn data(place: &Place) -> PathBuf {
     place.path("data")
 }
 
-/// Removes a file that may exist.
+/// Removes a file; an error names it.
 pub fn remove(path: &Path) -> Result<()> {
     std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
 }

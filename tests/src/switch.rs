@@ -22,7 +22,7 @@ impl Switch {
             return None;
         }
         // The lock is not in a place that a test removes; it is shared with `run`.
-        let path = Path::new("/tmp/forebay-enable_uring.lock");
+        let path = Path::new("/run/forebay-enable_uring.lock");
         let lock = File::options().create(true).append(true).open(path).expect("lock file");
         crate::within(Duration::from_secs(600), "the switch is free", || {
             crate::sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB).is_ok()

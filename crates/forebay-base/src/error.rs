@@ -118,23 +118,36 @@ impl Error {
     pub fn retry(&self) -> Retry {
         self.kind.row().2
     }
+
+    /// The status with which a daemon's door answers a request that ended with this error.
+    pub fn http_status(&self) -> u16 {
+        self.kind.row().3
+    }
 }
 
 impl Kind {
-    /// The table: errno, exit code, whether to retry.
-    fn row(self) -> (i32, u8, Retry) {
+    /// The table: errno, exit code, whether to retry, status of an HTTP answer.
+    fn row(self) -> (i32, u8, Retry, u16) {
         match self {
-            Kind::Os(errno) => (errno, 1, os_retry(errno)),
-            Kind::Unavailable => (libc::EIO, 1, Retry::Later),
-            Kind::TimedOut => (libc::ETIMEDOUT, 1, Retry::Later),
-            Kind::Conflict => (libc::ESTALE, 4, Retry::Never),
-            Kind::Corrupt => (libc::EIO, 1, Retry::Never),
-            Kind::WrongTier | Kind::Usage => (libc::EINVAL, 2, Retry::Never),
-            Kind::Unreachable => (libc::ENOTCONN, 3, Retry::Later),
-            Kind::DirtyAtRisk => (libc::EIO, 4, Retry::Later),
-            Kind::Lapsed => (libc::ESTALE, 1, Retry::Never),
-            Kind::Interrupted => (libc::EINTR, 130, Retry::Never),
+            Kind::Os(errno) => (errno, 1, os_retry(errno), os_status(errno)),
+            Kind::Unavailable => (libc::EIO, 1, Retry::Later, 503),
+            Kind::TimedOut => (libc::ETIMEDOUT, 1, Retry::Later, 503),
+            Kind::Conflict => (libc::ESTALE, 4, Retry::Never, 409),
+            Kind::Corrupt => (libc::EIO, 1, Retry::Never, 500),
+            Kind::WrongTier | Kind::Usage => (libc::EINVAL, 2, Retry::Never, 400),
+            Kind::Unreachable => (libc::ENOTCONN, 3, Retry::Later, 500),
+            Kind::DirtyAtRisk => (libc::EIO, 4, Retry::Later, 500),
+            Kind::Lapsed => (libc::ESTALE, 1, Retry::Never, 500),
+            Kind::Interrupted => (libc::EINTR, 130, Retry::Never, 500),
         }
+    }
+}
+
+fn os_status(errno: i32) -> u16 {
+    match errno {
+        libc::EPERM => 403,
+        libc::ENOENT => 404,
+        _ => 500,
     }
 }
 

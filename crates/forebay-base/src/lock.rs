@@ -217,8 +217,6 @@ pub enum Rank {
     /// A member's notes besides its core: the threads that wait for its answers, the position of its watch, and news
     /// of others.
     MemberNotes,
-    /// Work for a member's threads.
-    Hands,
     /// Connections that other members have to a door.
     Guests,
     /// One connection under TLS: held until bytes of it have come or gone.
@@ -257,44 +255,6 @@ pub enum Rank {
     Time,
     /// The daemon's log, which may be written under any lock.
     Diary,
-}
-
-impl Rank {
-    /// L2.
-    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
-    fn is_leaf(self) -> bool {
-        self >= Rank::Dirty
-    }
-
-    /// Whether the lock is waited for under leaves, too (L2): no other lock is taken under it.
-    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
-    fn is_last(self) -> bool {
-        matches!(self, Rank::Time | Rank::Diary)
-    }
-
-    /// Whether the lock may be held for as long as the store, another member, or the registry takes (L3).
-    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
-    fn lasts(self) -> bool {
-        matches!(
-            self,
-            Rank::Leaving
-                | Rank::NextRequest
-                | Rank::NodeTime
-                | Rank::NodeClock
-                | Rank::NodeLease
-                | Rank::NodeDoors
-                | Rank::Capacity
-                | Rank::Spool
-                | Rank::FarAppend
-                | Rank::LockTurn
-                | Rank::LockDebts
-                | Rank::Tree
-                | Rank::GuestAppend
-                | Rank::Append
-                | Rank::Turn
-                | Rank::Marks
-        )
-    }
 }
 
 /// Says that the store is called now (L3).

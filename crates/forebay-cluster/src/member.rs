@@ -51,12 +51,6 @@ pub use crate::core::Holder;
 /// The core's decisions take no longer than its patience; this margin is for the machine.
 const MARGIN: Duration = Duration::from_secs(2);
 
-const REGISTRY: usize = 0;
-const PEERS: usize = 1;
-const MOUNT: usize = 2;
-const COPIES: usize = 3;
-const FENCE: usize = 4;
-
 /// A barrier writes a key of its own for the watch to see after the watch has stood still for this long: a revision
 /// of another store's key never reaches this store's watch.
 const LAG: Duration = Duration::from_millis(3);
@@ -105,9 +99,7 @@ pub struct Member {
     asked: Waiting<Way>,
     replies: Waiting<Reply>,
     struck: Waiting<bool>,
-    /// For the registry, for other members, for flushes of the own mount, for copies, and for stopping or suspending
-    /// the mount: no kind of work waits behind another.
-    hands: [Hands; 5],
+    hands: Hands,
     front: OnceLock<Weak<dyn Front>>,
     desk: OnceLock<Box<dyn Desk>>,
     peers: Peers,
@@ -323,7 +315,7 @@ impl Member {
         how: Access,
     ) -> Result<Opening> {
         let ask = Ask::Open { file, dir, path: path.into(), how };
-        let (ticket, way) = self.settle(ask, path)?;
+        let (_, way) = self.settle(ask, path)?;
         match way {
             Way::Here => {
                 let member = self.clone();
@@ -336,7 +328,7 @@ impl Member {
                 self.forget_stale(file);
                 Ok(Opening::There(home))
             }
-            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Fails(why) => Err(self.failed(why, path)),
         }
     }
 
@@ -354,7 +346,7 @@ impl Member {
     pub fn create(self: &Arc<Member>, dir: FileKey, path: &Path) -> Result<Making> {
         let (ticket, way) = self.settle(Ask::Create { dir, path: path.into() }, path)?;
         match way {
-            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Fails(why) => Err(self.failed(why, path)),
             Way::Here | Way::There { .. } | Way::Through { .. } => {
                 Ok(Making { member: self.clone(), dir, ticket })
             }
@@ -406,7 +398,7 @@ impl Member {
             Way::Here => Ok(Changing::Here(change())),
             Way::There { home } => Ok(Changing::There(home)),
             Way::Through { home } => Ok(Changing::Through(home, change())),
-            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Fails(why) => Err(self.failed(why, path)),
         }
     }
 
@@ -516,7 +508,7 @@ impl Member {
                 // The answer may have come just before; a change that was granted is undone by now.
                 match answer.try_recv() {
                     Ok(way) if !is_change => Ok((ticket, way)),
-                    _ => Err(self.failed(ticket, Why::NoRegistry, path)),
+                    _ => Err(self.failed(Why::NoRegistry, path)),
                 }
             }
         }
@@ -537,7 +529,7 @@ impl Member {
         }
     }
 
-    fn failed(&self, _ticket: Ticket, why: Why, path: &Path) -> Error {
+    fn failed(&self, why: Why, path: &Path) -> Error {
         let path = path.display();
         let error = match why {
             Why::HomeDead(home) => Error::new(
@@ -593,7 +585,7 @@ impl Member {
         match effect {
             Effect::Answer(ticket, way) => self.asked.answer(ticket, way),
             Effect::Reply(ticket, reply) => self.replies.answer(ticket, reply),
-            Effect::Commit(ticket, commit) => self.hands[REGISTRY].run(move || {
+            Effect::Commit(ticket, commit) => self.hands.registry.leave(move || {
                 let outcome = member.leased(commit).and_then(|it| member.registry.commit(&it));
                 let outcome = outcome.inspect_err(|error| {
                     tracing::warn!(%error, "a commit of this member failed");
@@ -602,15 +594,15 @@ impl Member {
                 member.feed(Input::Committed(ticket, outcome.map_err(drop)));
             }),
             Effect::Barrier(ticket) => {
-                self.hands[REGISTRY].run(move || member.ask_barrier(ticket));
+                self.hands.registry.leave(move || member.ask_barrier(ticket));
             }
-            Effect::Send { ticket, to, question } => self.hands[PEERS].run(move || {
+            Effect::Send { ticket, to, question } => self.hands.peers.leave(move || {
                 let reply = member.send(&to, question).inspect_err(|error| {
                     tracing::debug!(%error, to, "a member was not asked");
                 });
                 member.feed(Input::Answered(ticket, reply.map_err(drop)));
             }),
-            Effect::Release { file, flush } => self.hands[MOUNT].run(move || {
+            Effect::Release { file, flush } => self.hands.mount.leave(move || {
                 let flush = flush && !member.leaving.load(Relaxed);
                 let front = member.front();
                 let is_free = front.is_some_and(|front| match flush {
@@ -622,12 +614,12 @@ impl Member {
             Effect::Forget { file, end } => {
                 self.note_stale(file, end);
                 // An open does this, too.
-                self.hands[MOUNT].run(move || _ = member.freshen(file));
+                self.hands.mount.leave(move || _ = member.freshen(file));
             }
-            Effect::Lost { file } => self.hands[MOUNT].run(move || {
+            Effect::Lost { file } => self.hands.mount.leave(move || {
                 member.front().into_iter().for_each(|front| front.lost(file));
             }),
-            Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
+            Effect::FindBelow { ticket, path } => self.hands.mount.leave(move || {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
             }),
@@ -653,7 +645,7 @@ impl Member {
             Effect::Unfilled { partner, fill } => self.leave_partner(partner, fill),
             Effect::Struck { ticket, ok } => self.struck.answer(ticket, ok),
             Effect::ListCopies { member: home } => self.list_copies(home),
-            Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
+            Effect::Adopt { member: home, file } => self.adopt(home, file),
             Effect::Taken { file, end } => {
                 let taken = Arc::new(Mutex::new(Rank::Taking, Begun(false)));
                 self.taken.lock().insert(file, taken);
@@ -722,7 +714,7 @@ impl Member {
         }
         // The caller has time for one request only.
         let member = self.clone();
-        self.hands[REGISTRY].run(move || {
+        self.hands.registry.leave(move || {
             let written = member.tick();
             member.barrier_ends(ticket, written);
         });

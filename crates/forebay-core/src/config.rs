@@ -117,6 +117,9 @@ pub struct Marks {
     pub full: u64,
 }
 
+/// The most that `used_high` may be, in percent: above it nothing is left to evict ahead of a writer.
+pub const USED_HIGH_MAX: u8 = 98;
+
 /// Changeable while the engine runs. Watermarks keep the order
 /// `dirty_low <= dirty_high <= dirty_hard <= used_high`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -208,8 +211,11 @@ impl Tunables {
                 check_order((low, *l), (high, *h))?;
             }
         }
-        if self.used_high > 98 {
-            return Err(format!("used-high is {}%: choose at most 98%", self.used_high));
+        if self.used_high > USED_HIGH_MAX {
+            return Err(format!(
+                "used-high is {}%: choose at most {USED_HIGH_MAX}%",
+                self.used_high
+            ));
         }
         for (name, depth) in [("flush-depth", self.flush_depth), ("fill-depth", self.fill_depth)] {
             if !(1..=64).contains(&depth) {

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::{SmallVec, smallvec};
 
@@ -26,11 +27,14 @@ enum Name {
         dir: Arc<Dir>,
         name: Box<OsStr>,
     },
-    /// A name as it is on record: a path, or [`IN`] with the number of a directory and the name in it.
-    Read(Box<[u8]>),
+    /// A name as it is on record: the number of a directory, and the name in it.
+    Read {
+        dir: DirId,
+        name: Box<OsStr>,
+    },
 }
 
-/// The first byte of a recorded name that is in a numbered directory; no path begins with it.
+/// The first byte of a recorded name.
 const IN: u8 = 0;
 
 impl PartialEq for Name {
@@ -39,7 +43,9 @@ impl PartialEq for Name {
             (Name::In { dir, name }, Name::In { dir: other, name: known }) => {
                 Arc::ptr_eq(dir, other) && name == known
             }
-            (Name::Read(bytes), Name::Read(other)) => bytes == other,
+            (Name::Read { dir, name }, Name::Read { dir: other, name: known }) => {
+                dir == other && name == known
+            }
             _ => false,
         }
     }
@@ -53,14 +59,19 @@ impl Name {
         Name::In { dir, name: path.file_name().unwrap_or_default().into() }
     }
 
+    fn read(bytes: &[u8]) -> Option<Name> {
+        let (number, name) = bytes.strip_prefix(&[IN])?.split_first_chunk()?;
+        let dir = DirId(u64::from_le_bytes(*number));
+        Some(Name::Read { dir, name: OsStr::from_bytes(name).into() })
+    }
+
     fn path(&self) -> PathBuf {
         match self {
             Name::In { dir, name } => dir.join(name),
-            Name::Read(bytes) => match numbered(bytes) {
-                // The place of the directory is unknown.
-                Some((dir, name)) => Path::new(&format!("(directory {:x})", dir.0)).join(name),
-                None => OsStr::from_bytes(bytes).into(),
-            },
+            // The place of the directory is unknown.
+            Name::Read { dir, name } => {
+                Path::new(&format!("(directory {:x})", dir.0)).join(&**name)
+            }
         }
     }
 
@@ -70,30 +81,24 @@ impl Name {
                 path.file_name().unwrap_or_default() == &**name
                     && dir.is_at(path.parent().unwrap_or(Path::new("")))
             }
-            Name::Read(_) => self.path() == path,
+            Name::Read { .. } => self.path() == path,
         }
     }
 
     fn dir(&self) -> Option<&Arc<Dir>> {
         match self {
             Name::In { dir, .. } => Some(dir),
-            Name::Read(_) => None,
+            Name::Read { .. } => None,
         }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        match self {
-            Name::In { dir, name } => {
-                [&[IN][..], &dir.id().0.to_le_bytes(), name.as_bytes()].concat()
-            }
-            Name::Read(bytes) => bytes.to_vec(),
-        }
+        let (dir, name) = match self {
+            Name::In { dir, name } => (dir.id(), name),
+            Name::Read { dir, name } => (*dir, name),
+        };
+        [&[IN][..], &dir.0.to_le_bytes(), name.as_bytes()].concat()
     }
-}
-
-fn numbered(bytes: &[u8]) -> Option<(DirId, &OsStr)> {
-    let (number, name) = bytes.strip_prefix(&[IN])?.split_first_chunk()?;
-    Some((DirId(u64::from_le_bytes(*number)), OsStr::from_bytes(name)))
 }
 
 impl Paths {
@@ -129,7 +134,7 @@ impl Paths {
     fn entries(&self) -> impl Iterator<Item = (&Arc<Dir>, &OsStr)> + Clone {
         self.0.iter().filter_map(|name| match name {
             Name::In { dir, name } => Some((dir, &**name)),
-            Name::Read(_) => None,
+            Name::Read { .. } => None,
         })
     }
 
@@ -235,14 +240,10 @@ impl Paths {
     /// is, if the file has no other.
     pub fn settle(&mut self, grown: &mut Grown) {
         for name in &mut self.0 {
-            let Name::Read(bytes) = name else { continue };
-            match numbered(bytes) {
-                Some((dir, leaf)) => {
-                    if let Some(dir) = grown.dir(dir) {
-                        *name = Name::In { dir, name: leaf.into() };
-                    }
-                }
-                None => *name = Name::of(&grown.tree, Path::new(OsStr::from_bytes(bytes))),
+            if let Name::Read { dir, name: leaf } = name
+                && let Some(dir) = grown.dir(*dir)
+            {
+                *name = Name::In { dir, name: std::mem::take(leaf) };
             }
         }
         if self.dirs().next().is_some() {
@@ -261,6 +262,8 @@ impl Serialize for Paths {
 impl<'d> Deserialize<'d> for Paths {
     fn deserialize<D: Deserializer<'d>>(d: D) -> Result<Paths, D::Error> {
         let raw = Vec::<Vec<u8>>::deserialize(d)?;
-        Ok(Paths(raw.into_iter().map(|bytes| Name::Read(bytes.into())).collect()))
+        let names = raw.iter().map(|bytes| Name::read(bytes));
+        let names: Option<_> = names.collect();
+        names.map(Paths).ok_or_else(|| D::Error::custom("a name in no directory"))
     }
 }

@@ -167,10 +167,8 @@ pub struct FileState {
     /// The file is not flushed until a user decides which version counts.
     conflict: Conflict,
     /// The file was another member's, which may still write to the backing file: flushed bytes stay, to be
-    /// flushed again.
-    held: bool,
-    /// The number of the claim that the file was taken over under; 0 if it is not held any more, or never was.
-    claim: u64,
+    /// flushed again. The number of the claim that the file was taken over under, 0 if it is not on record.
+    held: Option<u64>,
 }
 
 /// The records around a write of `[start, end)`.
@@ -229,19 +227,18 @@ impl FileState {
             pinned: false,
             unsynced: false,
             conflict: Conflict::None,
-            held: false,
-            claim: 0,
+            held: None,
         }
     }
 
     /// Whether flushed bytes of the file stay, to be flushed again.
     pub fn is_held(&self) -> bool {
-        self.held
+        self.held.is_some()
     }
 
     /// The number of the claim that a held file was taken over under.
     pub fn held_under(&self) -> Option<u64> {
-        (self.held && self.claim > 0).then_some(self.claim)
+        self.held.filter(|claim| *claim > 0)
     }
 
     pub fn owner(&self) -> Owner {
@@ -399,7 +396,8 @@ impl FileState {
     /// ones, since its former home may still write over them.
     pub fn owed_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return self.present(start, end) };
-        let is_owed = |run: &Run| run.state.is_dirty() || (self.held && run.state == State::Kept);
+        let is_owed =
+            |run: &Run| run.state.is_dirty() || (self.is_held() && run.state == State::Kept);
         ranges.within(start, end).filter(is_owed).map(edges).collect()
     }
 
@@ -612,7 +610,7 @@ impl FileState {
     }
 
     fn verdict(&self) -> Verdict {
-        let worth = self.is_dirty() || self.has_bytes() || self.pinned || self.held;
+        let worth = self.is_dirty() || self.has_bytes() || self.pinned || self.is_held();
         if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop }
     }
 }

@@ -36,7 +36,7 @@ pub use drain::order::Order;
 pub use drain::suspend::Suspension;
 pub use engine::Engine;
 pub use forebay_core::config::{
-    Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
+    Attachment, Config, Eviction, KeepDirty, Marks, Tunables, USED_HIGH_MAX, Watermark, WritePolicy,
 };
 pub use forebay_core::near::{Near, Neighbours, Owned};
 pub use forebay_core::ranges::{Ranges, Run, State};

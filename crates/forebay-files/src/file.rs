@@ -643,13 +643,8 @@ impl Inner {
 
     /// Closes the descriptors of a file whose run-time part is here only because partners know the file.
     pub(crate) fn close_for_partners(&mut self) {
-        let Some(copied) = self.live.as_mut().and_then(|live| live.mine().copied.take()) else {
-            return;
-        };
-        let closes = self.is_idle() && !self.only_descriptor();
-        let live = self.live().mine();
-        live.copied = Some(copied);
-        if closes {
+        if self.is_copied() && self.is_unused() && !self.only_descriptor() {
+            let live = self.live().mine();
             (live.shadow, live.backing, live.target) = (None, None, None);
         }
     }

@@ -13,7 +13,8 @@ pub use self::device::Device;
 use crate::codec::{self, Agreed, BATCH_FORGET, Carrier, FORGET, Granted, INTERRUPT, Request};
 use crate::codec::{Wishes, agree};
 use crate::request::Shared;
-use crate::verbs::{MAX_WRITE, give_back, take_spare};
+use crate::spare::{give_back, take_spare};
+use crate::verbs::MAX_WRITE;
 
 /// The longest request: a write, with its headers. The kernel refuses to read a request into a buffer
 /// that is shorter than that.

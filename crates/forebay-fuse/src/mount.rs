@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
-use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_backing::{Error, Kind, Result};
 use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
@@ -95,20 +95,14 @@ pub struct MountOptions {
 pub struct Mount {
     shared: Arc<Shared>,
     mountpoint: PathBuf,
-    device: Arc<Device>,
-    ended: Arc<(Mutex<bool>, Condvar)>,
-    passthrough: bool,
+    ended: Ended,
     over_ring: bool,
     stop: Arc<AtomicBool>,
 }
 
 impl Mount {
     /// Mounts and serves. The mount answers requests when this returns.
-    pub fn new(
-        engine: Arc<Engine>,
-        _backing: Arc<dyn BackingStore>,
-        options: MountOptions,
-    ) -> Result<Mount> {
+    pub fn new(engine: Arc<Engine>, options: MountOptions) -> Result<Mount> {
         if wants_ring(options.transport)?
             && let Some(mount) = Mount::over(&engine, &options, true)?
         {
@@ -125,21 +119,13 @@ impl Mount {
         let (control, passthrough) = (options.control.clone(), options.passthrough);
         let times = Times { entry: options.entry_ttl, attr: options.attr_ttl };
         let vfs = Vfs::new(engine.clone(), control, passthrough, times)?;
-        let threads = options.threads.max(2);
-        let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl));
-        let wishes = Wishes {
-            passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
-            kernel_writeback: options.kernel_writeback,
-            io_uring: ring,
-            locks: options.member.is_some() && options.locks == Locks::Cluster,
-            links: shared.vfs.tells_births(),
-            maps: options.member.is_some(),
-        };
+        let shared = Arc::new(Shared::new(vfs, options.threads, options.entry_ttl));
+        let wishes = wishes(options, &shared, ring, root);
         let (session, granted) =
-            open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;
+            open_session(wishes, options, root).map_err(|e| explain(e, options))?;
         let device = session.device().clone();
-        let passthrough = granted.passthrough && attach_registrar(&device, &shared);
-        if options.passthrough == Passthrough::Always && !passthrough {
+        let passes = granted.passthrough && attach_registrar(&device, &shared);
+        if options.passthrough == Passthrough::Always && !passes {
             detach(options);
             return Err(Error::new(
                 Kind::Usage,
@@ -168,34 +154,9 @@ impl Mount {
         {
             shared.busy_poll.begin(device, options.busy_poll);
         }
-        shared.vfs.set_notify(device.clone());
-        let caches = Arc::downgrade(&shared);
-        shared.vfs.engine.files.set_discarder(Box::new(move |key| {
-            if let Some(shared) = caches.upgrade() {
-                shared.vfs.drop_pages(key);
-            }
-        }));
-        if let Some(member) = &options.member {
-            let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
-            member.serve(front, returning::sort(engine, member)?);
-            compare_superseded(&shared, &stop)?;
-        }
-        let ended = Arc::new((Mutex::new(Rank::Ended, false), Condvar::new()));
-        let (signal, serving, requests) = (ended.clone(), crew.clone(), shared.clone());
-        let serve = move || {
-            if let Err(e) = session.run(&requests) {
-                tracing::error!(error = %e, "the FUSE session ended");
-            }
-            if serving.is_none_or(|crew| crew.settles()) {
-                requests.settle();
-            }
-            *signal.0.lock() = true;
-            signal.1.notify_all();
-        };
-        std::thread::Builder::new()
-            .name("fb-session".into())
-            .spawn(serve)
-            .map_err(|e| Error::io(e, "starting the session thread"))?;
+        shared.vfs.set_notify(device);
+        be_told(engine, options, &shared, &stop)?;
+        let ended = begin_session(session, &shared, crew.clone())?;
         if let Some(crew) = &crew {
             crew.make_known();
         }
@@ -205,17 +166,10 @@ impl Mount {
         Ok(Some(Mount {
             shared,
             mountpoint: options.mountpoint.clone(),
-            device,
             ended,
-            passthrough,
             over_ring: crew.is_some(),
             stop,
         }))
-    }
-
-    /// Whether files are passed through at all on this mount.
-    pub fn passes_through(&self) -> bool {
-        self.passthrough
     }
 
     /// The transport, as the setting would name it.
@@ -236,13 +190,6 @@ impl Mount {
     /// The busiest processes, at most `count`.
     pub fn processes(&self, count: usize) -> Vec<Process> {
         self.shared.usage.processes(count)
-    }
-
-    /// Makes the kernel drop its cached data and attributes.
-    pub fn invalidate_all(&self) {
-        for id in self.shared.vfs.held() {
-            self.device.forget_cached(id);
-        }
     }
 
     /// Unmounts. A mount that is in use gives EBUSY, unless `lazy`: then it disappears from the name
@@ -306,16 +253,68 @@ fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
     std::fs::write(knob, READ_AHEAD_KIB.to_string())
 }
 
+fn wishes(options: &MountOptions, shared: &Shared, ring: bool, root: bool) -> Wishes {
+    let passes = options.passthrough != Passthrough::Off;
+    Wishes {
+        passthrough: passes && !options.kernel_writeback && root,
+        kernel_writeback: options.kernel_writeback,
+        io_uring: ring,
+        locks: options.member.is_some() && options.locks == Locks::Cluster,
+        links: shared.vfs.tells_births(),
+        maps: options.member.is_some(),
+    }
+}
+
+/// From here on the engine has the kernel's pages dropped, and other members may ask this mount.
+fn be_told(
+    engine: &Arc<Engine>,
+    options: &MountOptions,
+    shared: &Arc<Shared>,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    let caches = Arc::downgrade(shared);
+    shared.vfs.engine.files.set_discarder(Box::new(move |key| {
+        if let Some(shared) = caches.upgrade() {
+            shared.vfs.drop_pages(key);
+        }
+    }));
+    let Some(member) = &options.member else { return Ok(()) };
+    let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
+    member.serve(front, returning::sort(engine, member)?);
+    compare_superseded(shared, stop)
+}
+
+/// Whether a session has ended, and the condition that tells of it.
+type Ended = Arc<(Mutex<bool>, Condvar)>;
+
+/// Starts the thread that serves the kernel until the mount is taken away.
+fn begin_session(session: Session, shared: &Arc<Shared>, crew: Option<Arc<Crew>>) -> Result<Ended> {
+    let ended = Arc::new((Mutex::new(Rank::Ended, false), Condvar::new()));
+    let (signal, requests) = (ended.clone(), shared.clone());
+    let serve = move || {
+        if let Err(e) = session.run(&requests) {
+            tracing::error!(error = %e, "the FUSE session ended");
+        }
+        if crew.is_none_or(|crew| crew.settles()) {
+            requests.settle();
+        }
+        *signal.0.lock() = true;
+        signal.1.notify_all();
+    };
+    let thread = std::thread::Builder::new().name("fb-session".into());
+    thread.spawn(serve).map_err(|e| Error::io(e, "starting the session thread"))?;
+    Ok(ended)
+}
+
 /// Mounts by a system call as root, else through fusermount3. Either way the mount has a file system
 /// type of its own, by which the command line finds it.
 fn open_session(
     wishes: Wishes,
     options: &MountOptions,
-    threads: usize,
     root: bool,
 ) -> io::Result<(Session, Granted)> {
     let fd = if root { mount_directly(options)? } else { mount_by_helper(options)? };
-    let session = Session::begin(fd, wishes, threads);
+    let session = Session::begin(fd, wishes, options.threads);
     if session.is_err() {
         detach(options);
     }

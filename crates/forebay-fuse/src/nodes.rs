@@ -452,12 +452,6 @@ impl Nodes {
         }
     }
 
-    /// All nodes the kernel may hold.
-    pub fn held(&self) -> Vec<u64> {
-        let table = self.read();
-        table.nodes.iter().filter(|(_, node)| node.lookups > 0).map(|(id, _)| *id).collect()
-    }
-
     #[cfg(test)]
     fn count(&self) -> usize {
         self.read().nodes.len()
@@ -746,14 +740,15 @@ pub(crate) mod tests {
     #[test]
     fn at_most_so_many_removed_files_are_held() {
         let n = nodes(10 * PINS_MAX);
+        let mut held = Vec::new();
         for ino in 10..10 + 2 * PINS_MAX as u64 {
             let name = format!("{ino}");
-            n.remember(ROOT, name.as_ref(), &attr(ino, FileKind::File), 1);
+            held.push(n.remember(ROOT, name.as_ref(), &attr(ino, FileKind::File), 1));
             let _hold = n.may_hold(ino).then(|| n.hold(ino, Arc::new(NoPin)));
             n.unlink(ROOT, name.as_ref());
         }
         assert_eq!(Arc::strong_count(&n.pins) - 1, PINS_MAX);
-        n.held().into_iter().for_each(|id| n.forget(id, 1));
+        held.into_iter().for_each(|id| n.forget(id, 1));
         assert_eq!((n.count(), Arc::strong_count(&n.pins)), (1, 1));
     }
 

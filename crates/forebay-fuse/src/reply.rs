@@ -13,7 +13,7 @@ use forebay_engine::time::Time;
 use forebay_engine::{Pool, Requester};
 
 use crate::request::Shared;
-use crate::verbs::take_spare;
+use crate::spare::take_spare;
 use crate::vfs::Entry;
 
 /// A reply of a transport. A reply that is dropped unanswered answers EIO.

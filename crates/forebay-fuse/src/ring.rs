@@ -2,7 +2,6 @@
 //!
 //! The kernel has a queue for each processor, and each queue has *entries*: places for one request
 //! and its answer. A request goes to an idle entry of the queue of the processor its program runs
-//! and its answer. A request goes to an idle entry of the queue of the processor its program runs
 //! on. A thread serves one entry, bound to that processor. Since verbs block, and hang when the
 //! backing store hangs, there is always one entry more than requests at work: the thread that takes
 //! the last idle entry of a queue has another made.

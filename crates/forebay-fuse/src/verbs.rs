@@ -10,8 +10,10 @@ use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs}
 use forebay_engine::rules::Origin;
 use forebay_engine::{Cached, Came, on_behalf_of};
 
+use crate::flags::OpenFlags;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
+use crate::spare::give_back;
 use crate::usage::{Moved, Who};
 use crate::vfs::{Entry, Looked, Make, Manner, Opened, Reader, Vfs};
 
@@ -174,7 +176,13 @@ impl Shared {
         do_entry(|v| &v.link, reply, move |vfs| vfs.link(id, parent, &name)).run(self);
     }
 
-    pub fn open(self: &Arc<Shared>, from: Origin, id: u64, flags: i32, reply: impl Tell<Opened>) {
+    pub fn open(
+        self: &Arc<Shared>,
+        from: Origin,
+        id: u64,
+        flags: OpenFlags,
+        reply: impl Tell<Opened>,
+    ) {
         self.usage.note(who(from), Moved::Opened);
         let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(id, flags, from));
         open.or(move |vfs| vfs.open_cached(id, flags, from))
@@ -187,7 +195,7 @@ impl Shared {
         from: Origin,
         (parent, name): (u64, &OsStr),
         (mode, umask): (u32, u32),
-        flags: i32,
+        flags: OpenFlags,
         reply: impl Tell<(Entry, Opened)>,
     ) {
         self.usage.note(who(from), Moved::Opened);
@@ -483,11 +491,6 @@ fn write(
     Ok(())
 }
 
-thread_local! {
-    /// A used read buffer: clearing and faulting in a new one of 128 KiB costs more than the read.
-    static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
 /// Answers with bytes of the tier, and returns their number.
 fn give(came: Cached, reply: impl Bytes) -> usize {
     match came {
@@ -501,19 +504,6 @@ fn give(came: Cached, reply: impl Bytes) -> usize {
             parts.iter().map(|part| part.len()).sum()
         }
     }
-}
-
-/// A buffer of at least `size` bytes.
-pub fn take_spare(size: usize) -> Vec<u8> {
-    let mut buf = SPARE.with_borrow_mut(std::mem::take);
-    if buf.len() < size {
-        buf.resize(size, 0);
-    }
-    buf
-}
-
-pub fn give_back(buf: Vec<u8>) {
-    SPARE.with_borrow_mut(|spare| *spare = buf);
 }
 
 /// The kind of rename that the flags of renameat2 ask for.

@@ -19,6 +19,7 @@ mod dirs;
 mod doubts;
 mod fence;
 mod foresight;
+mod homes;
 mod laundry;
 mod left;
 mod listing;
@@ -62,6 +63,7 @@ use self::members::Members;
 use self::there::Remote;
 use self::tree::Tree;
 use crate::control::Control;
+use crate::flags::OpenFlags;
 use crate::modes::Plan;
 use crate::nodes::{Nodes, ROOT};
 use crate::{Passthrough, control};
@@ -114,8 +116,8 @@ pub struct Opened {
 
 impl Opened {
     /// Whether the file can be written to through a mapping that the daemon does not see.
-    fn maps_unseen(&self, flags: i32) -> bool {
-        matches!(self.how, How::Passthrough(_)) && flags & libc::O_ACCMODE == libc::O_RDWR
+    fn maps_unseen(&self, flags: OpenFlags) -> bool {
+        matches!(self.how, How::Passthrough(_)) && flags.maps_writes()
     }
 }
 
@@ -296,13 +298,6 @@ impl Vfs {
         self.open.lock().get(&key).map(|node| node.file.clone())
     }
 
-    fn refuse_read_only(&self) -> Result<()> {
-        match self.engine.config().read_only {
-            true => Err(Error::os(libc::EROFS, "the mount is read-only")),
-            false => Ok(()),
-        }
-    }
-
     fn keep(&self, handle: Handle) -> u64 {
         let n = self.next_handle.fetch_add(1, Relaxed);
         self.handles.write().insert(n, Arc::new(handle));
@@ -328,11 +323,6 @@ impl Vfs {
 
     pub fn statfs(&self) -> Result<StatFs> {
         self.engine.drain.statfs()
-    }
-
-    /// All nodes whose data or attributes the kernel may have cached.
-    pub fn held(&self) -> Vec<u64> {
-        self.nodes.held()
     }
 }
 

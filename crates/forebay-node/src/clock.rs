@@ -14,17 +14,22 @@
 //! A node that was off for long is doubted, too: alone it cannot tell that from a wrong clock. It then acts late,
 //! which loses nothing; a node that is never up for a day gives nothing up by time.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use forebay_base::lock::{Mutex, Rank};
 use forebay_base::units::human_secs;
 use serde::{Deserialize, Serialize};
-
-use crate::desk::now;
 
 /// How far the clock may go on unseen: over a restart of the machine, and beyond the last written note.
 pub const MAY_JUMP: u64 = 600;
 
 /// How long a clock that has gone further is doubted.
 pub const GRACE: u64 = 24 * 60 * 60;
+
+/// The seconds since the epoch, as the machine's clock has them.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
 
 /// The clocks of the machine.
 #[derive(Debug, Clone)]

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_base::nearest::nearest;
 use forebay_base::units::human_size;
@@ -12,7 +11,7 @@ use forebay_base::{Error, Kind, Result};
 use serde_json::Value;
 
 use crate::book::{Book, Draft};
-use crate::clock::Clock;
+use crate::clock::{Clock, now};
 use crate::config::Limits;
 use crate::job::Job;
 use crate::ledger::{Ledger, UserUse, in_grains};
@@ -83,10 +82,6 @@ pub struct Desk {
     /// The directory below which instances are mounted by default.
     mount_root: PathBuf,
     clock: Arc<Clock>,
-}
-
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 fn usage(why: impl Into<String>) -> Error {

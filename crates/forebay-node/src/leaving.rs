@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::book::Listed;
 use crate::clock::Time;
-use crate::desk::now;
+use crate::clock::now;
 use crate::hands::Moved;
 use crate::job::{Job, Phase, is_elsewhere};
 use crate::manifest;

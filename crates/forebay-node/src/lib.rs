@@ -34,6 +34,7 @@ mod trial;
 
 pub use backing::{file_system_of, require_mounted};
 pub use book::Book;
+pub use clock::now;
 pub use config::NodeConfig;
 pub use local::own_dir;
 pub use node::Node;

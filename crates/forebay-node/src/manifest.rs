@@ -11,7 +11,7 @@ use forebay_base::units::human_size;
 use forebay_registry::limits;
 
 use crate::book::{Book, Listed};
-use crate::desk::now;
+use crate::clock::now;
 use crate::hands::{Failed, Unflushed};
 use crate::records::{Instance, Missing, keys, written};
 

@@ -16,10 +16,11 @@ use forebay_base::{Error, Kind, Result, users};
 use forebay_registry::{Lease, Registry, Seen};
 
 use crate::book::Book;
+use crate::clock::now;
 use crate::clock::{Clock, Doubt, boot_id};
 use crate::config::{NodeConfig, PoolConfig};
 use crate::crew::{Crew, Next, Offer};
-use crate::desk::{Desk, JOBS, Transfers, now};
+use crate::desk::{Desk, JOBS, Transfers};
 use crate::hands::{Hands, Moved, Stop};
 use crate::job::{self, Reaper, Scheduler};
 use crate::local::{Known, Local};
@@ -543,15 +544,14 @@ impl Node {
         for (transfer, actual) in here {
             let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
             let gone = !wanted.may_have(transfer);
+            let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
             if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
                 // Its job may ask for it; not for as long as a named instance may live.
-                let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
                 if spent && ended < old {
                     self.forget_transfer(&transfer.id)?;
                 }
                 continue;
             }
-            let spent = actual.as_ref().is_some_and(|actual| transfer.is_spent(actual));
             let count = done.entry(transfer.owner.uid).or_default();
             *count += usize::from(spent);
             if ((gone || spent) && ended < old) || (spent && *count > DONE_MAX) {

@@ -1,5 +1,7 @@
 //! A pool of this node as instances see it: what it offers, and what is made in it for an instance.
 
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::swap::SwapState;
@@ -14,7 +16,6 @@ use crate::records::{Instance, PoolRecord, keys};
 use crate::space::{
     Choice, Door, Enforce, Fs, Id, Means, Owner, Pool, Removal, Settings, SpaceSpec, State,
 };
-use crate::tend::make_mount_point;
 
 /// The directory of a pool's cache tiers.
 pub const TIERS: &str = "tiers";
@@ -199,4 +200,14 @@ pub fn means_named(name: &str) -> Result<Means> {
         let names = Means::ALL.map(|means| means.to_string()).join(", ");
         Error::new(Kind::Usage, format!("means {name}: there are {names}"))
     })
+}
+
+/// Makes the directory for a mount, which only root can exchange.
+pub(crate) fn make_mount_point(at: &Path) -> Result<()> {
+    let failed = |e| Error::io(e, format!("mount point {}", at.display()));
+    match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(at) {
+        // A dead mount is there; the step that mounts reports it.
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
+        done => done.map_err(failed),
+    }
 }

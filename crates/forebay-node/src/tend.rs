@@ -8,7 +8,6 @@
 //! - T2: dirty bytes of a cache are never dropped: its tier goes when nothing in it is dirty.
 //! - T3: before a space goes, its stage-outs are home, revoked, or kept as long as was promised.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +16,17 @@ use forebay_base::units::{counted, human_size};
 use forebay_base::{Error, Kind, Result};
 
 use crate::backing;
+use crate::clock::now;
 use crate::closed;
 use crate::crew::Next;
-use crate::desk::{now, place_for};
+use crate::desk::place_for;
 use crate::failpoint;
 use crate::hands::{Cache, Leave, Look, Unflushed};
 use crate::leaving::{Before, Needs};
 use crate::ledger::{Ledger, UserUse};
 use crate::manifest;
 use crate::node::Node;
-use crate::pools::PoolHere;
+use crate::pools::{PoolHere, make_mount_point};
 use crate::records::{Actual, Instance, Mode, State, Want, keys};
 
 /// How often a ready instance is looked at: its mount may have died.
@@ -335,14 +335,4 @@ fn not_home(found: &[Unflushed]) -> String {
     let why = found.first().map_or("", |unflushed| unflushed.why.as_str());
     let files = counted(found.len() as u64, "file");
     format!("{} in {files} are not on the backing store yet: {why}", human_size(bytes))
-}
-
-/// Makes the directory for a mount, which only root can exchange.
-pub(crate) fn make_mount_point(at: &Path) -> Result<()> {
-    let failed = |e| Error::io(e, format!("mount point {}", at.display()));
-    match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(at) {
-        // A dead mount is there; the step that mounts reports it.
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
-        done => done.map_err(failed),
-    }
 }

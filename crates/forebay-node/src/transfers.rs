@@ -4,8 +4,8 @@ use forebay_base::units::counted;
 use forebay_base::{Error, Kind, Result};
 
 use crate::backing;
+use crate::clock::now;
 use crate::crew::Next;
-use crate::desk::now;
 use crate::hands::{Failed, Moved, Order, Staging};
 use crate::manifest;
 use crate::node::Node;

@@ -14,9 +14,10 @@ use std::time::Duration;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::Registry;
 
+use crate::clock::now;
 use crate::config::NodeConfig;
 use crate::crew::Next;
-use crate::desk::{Asker, Held, NewInstance, NewTransfer, OfJob, Told, now};
+use crate::desk::{Asker, Held, NewInstance, NewTransfer, OfJob, Told};
 use crate::hands::{Cache, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed};
 use crate::job::{Answer, Hurry, Job, Phase, tidy};
 use crate::leaving::{Before, Needs};

@@ -45,6 +45,8 @@ struct Queue {
     /// A thread takes all the work once the time to gather is over.
     gathering: bool,
     max: usize,
+    /// No more work is taken.
+    closed: bool,
     /// The machine refuses more threads.
     #[cfg(test)]
     refused: bool,
@@ -105,6 +107,11 @@ impl Pool {
     /// Queues work. Returns the queue if no thread will take the work.
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock();
+        if queue.closed {
+            drop(queue);
+            drop(work); // Dropping the work may need locks of its own.
+            return None;
+        }
         queue.work.push_back(work);
         if queue.gathering {
             let much = queue.work.len() == GATHERED;
@@ -125,6 +132,12 @@ impl Pool {
         drop(queue);
         self.shared.wake.notify_one();
         None
+    }
+
+    /// Ends the threads once the queued work is done. From here on work is dropped, and not run.
+    pub fn close(&self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.wake.notify_all();
     }
 
     /// Makes a thread for work that was left when none could be made.
@@ -241,6 +254,10 @@ impl Shared {
                 turn = Turn::Gathered;
                 continue;
             }
+            if queue.closed {
+                queue.threads -= 1;
+                return;
+            }
             turn = Turn::Woken;
             queue.idle += 1;
             let timed_out;
@@ -307,6 +324,26 @@ mod tests {
         drop(goes_on);
         let come = [told.recv_timeout(LONG), told.recv_timeout(LONG)];
         assert_eq!(come, [Ok(0), Ok(1)]);
+    }
+
+    /// Otherwise a member that has left would go on as long as its threads.
+    #[test]
+    fn a_closed_pool_does_what_is_queued_and_takes_no_more() {
+        let pool = Pool::new("test", 1, Time::default());
+        let (goes_on, waits) = std::sync::mpsc::channel::<()>();
+        let (tells, told) = std::sync::mpsc::channel();
+        pool.run(move || _ = waits.recv());
+        let queued = tells.clone();
+        pool.leave(move || _ = queued.send("queued"));
+        pool.close();
+        pool.leave(move || _ = tells.send("late"));
+        drop(goes_on);
+        assert_eq!(told.iter().collect::<Vec<_>>(), ["queued"]);
+        let began = std::time::Instant::now();
+        while pool.shared.queue.lock().threads > 0 {
+            assert!(began.elapsed() < IDLE, "an idle thread ends at once");
+            std::thread::yield_now();
+        }
     }
 
     /// Work that is all given at once runs at once, although a single thread is idle.

@@ -9,8 +9,8 @@
 //!
 //! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, `synced: u64`,
 //! payload of `len` bytes; little-endian. Sequence numbers rise by one and never start again.
-//! `synced`: the records before this number were durable when this one was written. The field is present if the
-//! highest bit of `len` is set, which older versions never set.
+//! `synced`: the records before this number were durable when this one was written. The highest bit of `len` is
+//! set in every record and does not count.
 
 use std::io;
 use std::sync::Arc;
@@ -401,25 +401,24 @@ pub fn read<E: DeserializeOwned>(
     Ok(Tail::of(&bytes, at, *next_seq))
 }
 
-/// The end of a record, according to its header, and the beginning of its payload.
-fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
+/// The end of a record, according to its header.
+fn extent(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(bytes.get(..4)?.try_into().expect("4 bytes"));
-    let header = if len & HAS_SYNCED == 0 { HEADER - 8 } else { HEADER };
+    let is_record = len & HAS_SYNCED != 0;
     let len = (len & !HAS_SYNCED) as usize;
-    Some((header, header + len)).filter(|_| len <= RECORD_MAX)
+    Some(HEADER + len).filter(|_| is_record && len <= RECORD_MAX)
 }
 
 fn decode<E: DeserializeOwned>(bytes: &[u8]) -> Option<Found<E>> {
-    let (header, size) = extent(bytes)?;
+    let size = extent(bytes)?;
     let body = bytes.get(8..size)?;
     let crc = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes"));
     if crc32fast::hash(body) != crc {
         return None;
     }
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-    let synced = if header == HEADER { word(16) } else { 0 };
-    let entry = postcard::from_bytes(&bytes[header..size]).ok()?;
-    Some(Found { seq: word(8), synced, entry, size })
+    let entry = postcard::from_bytes(&bytes[HEADER..size]).ok()?;
+    Some(Found { seq: word(8), synced: word(16), entry, size })
 }
 
 #[cfg(test)]

@@ -77,11 +77,6 @@ impl Throttle {
         Wrapped::new(store, Arc::new(Throttle { device, clock: Box::new(clock) }))
     }
 
-    /// Sets limits for calls whose real work ends from now on; a busy link becomes free.
-    pub fn set_limits(&self, limits: Limits) {
-        *self.device() = Device::new(limits);
-    }
-
     fn device(&self) -> MutexGuard<'_, Device> {
         self.device.lock()
     }

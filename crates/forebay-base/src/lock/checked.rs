@@ -19,6 +19,41 @@ struct Held {
     taken: &'static Location<'static>,
 }
 
+impl Rank {
+    /// L2.
+    fn is_leaf(self) -> bool {
+        self >= Rank::Dirty
+    }
+
+    /// Whether the lock is waited for under leaves, too (L2): no other lock is taken under it.
+    fn is_last(self) -> bool {
+        matches!(self, Rank::Time | Rank::Diary)
+    }
+
+    /// Whether the lock may be held for as long as the store, another member, or the registry takes (L3).
+    fn lasts(self) -> bool {
+        matches!(
+            self,
+            Rank::Leaving
+                | Rank::NextRequest
+                | Rank::NodeTime
+                | Rank::NodeClock
+                | Rank::NodeLease
+                | Rank::NodeDoors
+                | Rank::Capacity
+                | Rank::Spool
+                | Rank::FarAppend
+                | Rank::LockTurn
+                | Rank::LockDebts
+                | Rank::Tree
+                | Rank::GuestAppend
+                | Rank::Append
+                | Rank::Turn
+                | Rank::Marks
+        )
+    }
+}
+
 /// The mark of a lock that is taken when a thread ends, and its list is gone already.
 const LATE: u64 = u64::MAX;
 

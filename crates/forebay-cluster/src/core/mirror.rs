@@ -73,12 +73,11 @@ fn set<T: DeserializeOwned>(
     name: &str,
     put: Option<&Entry>,
     revision: Revision,
-) -> bool {
+) {
     match put.and_then(parse) {
         Some(value) => _ = all.insert(name.into(), (value, revision)),
         None => _ = all.remove(name),
     }
-    true
 }
 
 impl Mirror {
@@ -172,11 +171,18 @@ impl Mirror {
                 }
             }
             "members" => {
-                self.has_moved |= set(&mut self.members, name, put, revision);
+                self.has_moved = true;
+                set(&mut self.members, name, put, revision);
                 self.note_process(name);
             }
-            "partners" => self.has_moved |= set(&mut self.partners, name, put, revision),
-            "fenced" => self.has_moved |= set(&mut self.fenced, name, put, revision),
+            "partners" => {
+                self.has_moved = true;
+                set(&mut self.partners, name, put, revision);
+            }
+            "fenced" => {
+                self.has_moved = true;
+                set(&mut self.fenced, name, put, revision);
+            }
             "gate" => self.gate = put.and_then(parse).map(|gate| (gate, revision)),
             _ => {}
         }

@@ -452,7 +452,7 @@ impl Core {
             && taking.adopting.len() < ADOPTING
             && let Some((file, number)) = taking.left.pop_first()
         {
-            self.out.push(Effect::Adopt { member: member.into(), file, number });
+            self.out.push(Effect::Adopt { member: member.into(), file });
             match claims_first {
                 true => _ = taking.adopted.insert(file),
                 false => _ = taking.adopting.insert(file, number),

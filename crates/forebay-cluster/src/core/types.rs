@@ -269,7 +269,6 @@ pub enum Effect {
     Adopt {
         member: String,
         file: FileKey,
-        number: u64,
     },
     /// The claim of an adopted file is this member's: from here on the file is served and flushed, and stays newer
     /// than the store (copied, not evicted, not at rest) until [`Effect::Settle`]. The claims of former homes have

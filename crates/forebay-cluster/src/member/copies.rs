@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use forebay_backing::FileKey;
 use forebay_base::lock::{asks_the_registry, sleep};
 use forebay_base::{Error, Result};
+use forebay_threads::pool::Pool;
 
-use super::{COPIES, FENCE, MARGIN, MOUNT, Member};
+use super::{MARGIN, Member};
 use crate::core::{Fitness, Input, Keeper as Partner};
 use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::peer::limits::BYTES_MAX;
@@ -423,7 +424,7 @@ impl Member {
     }
 
     pub(super) fn settle_taken(self: &Arc<Member>, file: FileKey) {
-        self.with_front(MOUNT, move |member, front| {
+        self.with_front(&self.hands.mount, move |member, front| {
             // A file that the engine does not hold yet would be settled at once.
             let settled = member.freshen(file).and_then(|()| front.settle(file));
             if let Err(error) = &settled {
@@ -439,16 +440,16 @@ impl Member {
         self: &Arc<Member>,
         work: impl FnOnce(&Arc<Member>, &dyn Keeper) + Send + 'static,
     ) {
-        self.with_front(COPIES, work);
+        self.with_front(&self.hands.copies, work);
     }
 
     fn with_front(
         self: &Arc<Member>,
-        hands: usize,
+        pool: &Pool,
         work: impl FnOnce(&Arc<Member>, &dyn Keeper) + Send + 'static,
     ) {
         let member = self.clone();
-        self.hands[hands].run(move || {
+        pool.leave(move || {
             if let Some(front) = member.front() {
                 work(&member, &*front);
             }
@@ -458,12 +459,14 @@ impl Member {
     /// Suspends or resumes the mount as the flag is when a thread gets to it: of two such calls the later one may run
     /// first.
     pub(super) fn suspend_or_resume(self: &Arc<Member>) {
-        self.with_front(FENCE, |member, front| front.suspend(member.is_suspended.load(Relaxed)));
+        self.with_front(&self.hands.fence, |member, front| {
+            front.suspend(member.is_suspended.load(Relaxed))
+        });
     }
 
     /// This member's place is another's: once none of its calls to the store is under way, the registry is told.
     pub(super) fn stop(self: &Arc<Member>) {
-        self.with_front(FENCE, |member, front| {
+        self.with_front(&self.hands.fence, |member, front| {
             front.suspend(true);
             front.superseded();
             while !front.is_idle() {

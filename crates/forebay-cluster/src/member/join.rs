@@ -114,7 +114,7 @@ impl Member {
             asked: Waiting::default(),
             replies: Waiting::default(),
             struck: Waiting::default(),
-            hands: [256, 256, 32, 32, 4].map(super::hands::Hands::new),
+            hands: super::hands::Hands::default(),
             front: OnceLock::new(),
             desk: OnceLock::new(),
             peers,
@@ -187,7 +187,7 @@ impl Member {
             self.give_back_or_stay();
         }
         self.left.store(true, Relaxed);
-        self.hands.iter().for_each(super::hands::Hands::close);
+        self.hands.close();
         // Programs may still be using the mount, if it was only detached.
         self.feed(Input::LeaseGone);
         let own = self.lease.lock().take();

@@ -38,8 +38,7 @@ impl Member {
     fn ended(&self, members: impl IntoIterator<Item = String>) {
         for ended in members {
             let front = self.front();
-            self.hands[super::MOUNT]
-                .run(move || front.into_iter().for_each(|front| front.ended(&ended)));
+            self.hands.mount.leave(move || front.into_iter().for_each(|front| front.ended(&ended)));
         }
     }
 
@@ -60,6 +59,7 @@ impl Member {
             }
         })?;
         self.at_times("fb-tend", TICK, |member| {
+            member.hands.tend();
             let now = member.now();
             let remaining = member.lease.lock().as_ref().map(|lease| lease.remaining());
             member.feed(Input::Lease(now + remaining.unwrap_or_default()));

@@ -219,8 +219,7 @@ impl FileState {
             Change::Pinned(pinned) => self.pinned = *pinned,
             Change::Lost { len, loss } => self.lose(*len, *loss),
             Change::Held(held) => {
-                self.held = *held;
-                self.claim *= u64::from(*held);
+                self.held = held.then_some(self.held.unwrap_or(0));
             }
             Change::Again { base, age } => {
                 self.base = *base;

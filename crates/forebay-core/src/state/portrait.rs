@@ -60,8 +60,7 @@ impl FileState {
                 Conflict::None => Conflict::Adopted,
                 stands => stands,
             },
-            held: true,
-            claim,
+            held: Some(claim),
         }
     }
 

@@ -39,10 +39,7 @@ impl Serialize for FileState {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let stored = Stored {
             paths: Cow::Borrowed(&self.paths),
-            claim: match self.claim {
-                0 => Vec::new(),
-                claim => vec![claim.to_le_bytes().to_vec()],
-            },
+            claim: self.held_under().iter().map(|claim| claim.to_le_bytes().to_vec()).collect(),
             owner: self.owner,
             size: self.size,
             mtime: self.mtime,
@@ -53,7 +50,7 @@ impl Serialize for FileState {
             unseen: self.is_unseen(),
             meta_dirty: self.meta_dirty,
             flush_open: self.flush_open,
-            held: self.held,
+            held: self.is_held(),
             marks: u8::from(self.pinned) * PINNED + u8::from(self.unsynced) * UNSYNCED,
             conflict: self.conflict,
         };
@@ -65,7 +62,7 @@ impl<'d> Deserialize<'d> for FileState {
     fn deserialize<D: Deserializer<'d>>(d: D) -> Result<FileState, D::Error> {
         let stored = Stored::deserialize(d)?;
         let ranges = stored.ranges.into_owned();
-        let claim = stored.claim.first().filter(|_| stored.held);
+        let claim = stored.claim.first();
         let claim =
             claim.and_then(|claim| Some(u64::from_le_bytes(claim.as_slice().try_into().ok()?)));
         Ok(FileState {
@@ -85,8 +82,7 @@ impl<'d> Deserialize<'d> for FileState {
             pinned: stored.marks & PINNED != 0,
             unsynced: stored.marks & UNSYNCED != 0,
             conflict: stored.conflict,
-            held: stored.held,
-            claim: claim.unwrap_or(0),
+            held: stored.held.then_some(claim.unwrap_or(0)),
         })
     }
 }

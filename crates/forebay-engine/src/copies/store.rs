@@ -76,6 +76,23 @@ pub struct CopyInfo {
     pub mtime: Timestamp,
 }
 
+/// What a message puts on record of a copy.
+enum Record {
+    /// More of a copy that is on record.
+    Grown(Grown),
+    Whole(Kept),
+}
+
+impl Record {
+    /// The size of the file.
+    fn size(&self) -> u64 {
+        match self {
+            Record::Grown(grown) => grown.size,
+            Record::Whole(kept) => kept.portrait.size,
+        }
+    }
+}
+
 impl Copies {
     pub(crate) fn new(files: Arc<Files>, room: Arc<Room>, found: Found) -> Result<Copies> {
         let mut homes = BTreeMap::new();
@@ -168,24 +185,24 @@ impl Copies {
         let (id, round) = (turn.id.expect("its shadow is open"), words.number);
         let grown = |turn: &Turn, size, mtime| {
             let ranges = turn.brought.iter().map(|run| (run.start, run.end)).collect();
-            Grown { claim: number, round, size, mtime, ranges }
+            Record::Grown(Grown { claim: number, round, size, mtime, ranges })
         };
-        let whole = match words.then {
-            Then::Grown { size, mtime } => Ok(grown(&turn, size, mtime)),
+        let record = match words.then {
+            Then::Grown { size, mtime } => grown(&turn, size, mtime),
             Then::Part(mut portrait) => {
                 turn.is_part = true;
                 match home.has(file) {
-                    true => Ok(grown(&turn, portrait.size, portrait.mtime)),
+                    true => grown(&turn, portrait.size, portrait.mtime),
                     false => {
                         portrait.ranges = turn.brought.clone();
-                        Err(Kept { id, claim: number, round, portrait: *portrait })
+                        Record::Whole(Kept { id, claim: number, round, portrait: *portrait })
                     }
                 }
             }
             Then::Whole(mut portrait) => {
                 turn.is_part &= told == Told::Beside;
                 portrait.ranges = turn.runs.clone();
-                Err(Kept { id, claim: number, round, portrait: *portrait })
+                Record::Whole(Kept { id, claim: number, round, portrait: *portrait })
             }
             Then::More { .. } => {
                 // More messages follow: the disk need not wait for the last one.
@@ -194,11 +211,10 @@ impl Copies {
             }
             Then::Forget { .. } => return Ok(()),
         };
-        let size = whole.as_ref().map_or_else(|kept| kept.portrait.size, |grown| grown.size);
-        self.make_durable(&mut turn, &*shadow, size)?;
-        let seq = match whole {
-            Ok(grown) => home.record_grown(&self.files, file, words.session, grown),
-            Err(kept) => home.record_whole(&self.files, file, words.session, kept, &turn),
+        self.make_durable(&mut turn, &*shadow, record.size())?;
+        let seq = match record {
+            Record::Grown(grown) => home.record_grown(&self.files, file, words.session, grown),
+            Record::Whole(kept) => home.record_whole(&self.files, file, words.session, kept, &turn),
         }?;
         turn.begin_round();
         home.sync(&self.files, seq)?;

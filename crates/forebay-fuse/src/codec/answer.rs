@@ -2,7 +2,7 @@
 
 use super::abi::OUT_HEADER_LEN;
 use crate::reply::{Bytes, Fail};
-use crate::verbs::take_spare;
+use crate::spare::take_spare;
 
 /// Takes the answer of one request to the kernel.
 pub trait Carrier: Send + 'static {

@@ -11,6 +11,7 @@ use forebay_cluster::locks::{END, Kind, Lock, Of, Range, Space};
 use forebay_engine::rules::Origin;
 
 use super::abi;
+use crate::flags::OpenFlags;
 use crate::verbs::{At, MAX_WRITE, Suid};
 use crate::vfs::{Manner, Reader};
 
@@ -90,12 +91,12 @@ pub enum Call<'a> {
         name: &'a OsStr,
     },
     Open {
-        flags: i32,
+        flags: OpenFlags,
     },
     Create {
         name: &'a OsStr,
         mode: Mode,
-        flags: i32,
+        flags: OpenFlags,
     },
     Read(At, u32, Reader),
     Write {
@@ -232,7 +233,7 @@ impl<'a> Request<'a> {
             abi::LINK => Call::Link { node: self.u64(0), name },
             abi::CREATE => {
                 let mode = (self.u32(4), self.u32(8));
-                Call::Create { name, mode, flags: self.u32(0) as i32 }
+                Call::Create { name, mode, flags: OpenFlags::from(self.u32(0) as i32) }
             }
             _ => return Err(libc::ENOSYS),
         })
@@ -262,7 +263,7 @@ impl<'a> Request<'a> {
             abi::STATX => Call::Statx,
             abi::SETATTR => Call::Setattr(self.set_attr()?, self.set_size()?),
             abi::READLINK => Call::Readlink,
-            abi::OPEN => Call::Open { flags: self.u32(0) as i32 },
+            abi::OPEN => Call::Open { flags: OpenFlags::from(self.u32(0) as i32) },
             abi::STATFS => Call::Statfs,
             abi::RELEASE => Call::Release(self.u64(0)),
             abi::FSYNC => Call::Fsync(self.u64(0)),

@@ -77,11 +77,6 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the kernel drop its cached attributes and pages of a node.
-    pub fn forget_cached(&self, node: u64) {
-        self.tell(&codec::inval_inode(node, 0, 0));
-    }
-
     /// Asks for a NOTIFY_REPLY with the number `unique`. Returns whether there will be one.
     pub fn retrieve(&self, node: u64, unique: u64) -> bool {
         self.tell(&codec::retrieve(node, unique))

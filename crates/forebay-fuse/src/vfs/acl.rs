@@ -7,7 +7,7 @@ use std::path::Path;
 use forebay_backing::{Error, FileKey, Kind, Result};
 
 use super::Vfs;
-use super::members::moved;
+use super::homes::moved;
 
 /// The extended attribute with the access list of a file.
 pub const ACCESS: &str = "system.posix_acl_access";

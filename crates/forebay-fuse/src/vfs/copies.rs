@@ -11,7 +11,7 @@ use forebay_cluster::words::{Answer, Question};
 use forebay_engine::{SupersededFile, Suspension};
 
 use super::Vfs;
-use super::members::{moved, odd};
+use super::homes::{moved, odd};
 
 /// How long one look waits for calls to the store to end.
 const IDLE_LOOK: Duration = Duration::from_secs(5);

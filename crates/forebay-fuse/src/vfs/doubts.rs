@@ -11,7 +11,8 @@ use hashbrown::HashMap;
 use super::Vfs;
 use super::copies::is_silence;
 use super::fence::UNDER_WAY;
-use super::members::{Members, odd};
+use super::homes::odd;
+use super::members::Members;
 
 /// How long a thread waits for another thread that raises the fence: longer than a home has to answer.
 const RAISED: Duration = Duration::from_secs(6);

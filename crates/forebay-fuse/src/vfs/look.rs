@@ -10,11 +10,12 @@ use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Glance};
 
-use super::members::FORESEEN;
+use super::homes::FORESEEN;
 use super::open::Opens;
 use super::{Entry, Handle, Listing, Looked, Opened, Recalled, Vfs};
 use crate::control;
 use crate::control::Control;
+use crate::flags::OpenFlags;
 use crate::nodes::{ROOT, Side};
 
 /// The purpose of a lookup.
@@ -247,9 +248,9 @@ impl Vfs {
         }
     }
 
-    pub fn open_cached(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
+    pub fn open_cached(&self, id: u64, flags: OpenFlags, who: Origin) -> Result<Opened> {
         let away = || Error::os(libc::EIO, "the backing store is away");
-        if flags & (libc::O_TRUNC | libc::O_ACCMODE) != 0 {
+        if flags.changes() {
             return Err(away());
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
@@ -263,7 +264,7 @@ impl Vfs {
             return Err(away());
         };
         let wish =
-            Opens { flags: libc::O_RDONLY, fresh: false, ready: false, admission, held: None };
+            Opens { flags: OpenFlags::READ, fresh: false, ready: false, admission, held: None };
         self.open_under(open, id, file, wish)
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
-use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank, asks_a_member};
+use forebay_base::lock::{Condvar, Mutex, Rank, asks_a_member};
 use forebay_cluster::core::{Access, Holder, Revision, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, By, NameChange, Question};
@@ -22,6 +22,7 @@ use super::blanks::Blanks;
 use super::copies::Succession;
 use super::doubts::{Again, Asked, Doubts, Whose};
 use super::fence::{Fences, Numbers};
+use super::homes::{FORESEEN, Looks, moved, odd, with_home, words_of};
 use super::laundry::Laundry;
 use super::left::Left;
 use super::look::Purpose;
@@ -31,18 +32,9 @@ use super::{Entry, Looked, Vfs};
 use crate::control::Control;
 use crate::nodes::Side;
 
-/// How long a request that is told to look again does so, before its program gets the error.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The first pause between looks, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-
 /// How long a home is believed that an open has found before the home's claim was to be seen; and how long a program
 /// that got ESTALE takes at most to look again.
 const HEARD: Duration = Duration::from_secs(2);
-
-/// How long attributes that were asked for a listing wait to be listed.
-pub(super) const FORESEEN: Duration = Duration::from_millis(500);
 
 /// How long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
@@ -124,28 +116,6 @@ pub(super) struct Through {
     pub by: Option<By>,
 }
 
-/// Counts the looks of a request whose file goes from home to home, or whose home begins anew.
-pub(super) struct Looks {
-    began: Instant,
-    pause: Duration,
-}
-
-impl Looks {
-    pub(super) fn begin() -> Looks {
-        Looks { began: Instant::now(), pause: PAUSES.0 }
-    }
-
-    /// Pauses before another look; `false` once the patience is over.
-    pub(super) fn again(&mut self) -> bool {
-        if self.began.elapsed() >= PATIENCE {
-            return false;
-        }
-        forebay_base::lock::sleep(self.pause);
-        self.pause = (self.pause * 2).min(PAUSES.1);
-        true
-    }
-}
-
 /// The right to change names of these files: no other thread here does so until it is dropped.
 pub(super) struct Naming<'a> {
     members: &'a Members,
@@ -155,29 +125,10 @@ pub(super) struct Naming<'a> {
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
         let (busy, ended) = &self.members.naming;
-        let mut busy = lock(busy);
+        let mut busy = busy.lock();
         self.files.iter().for_each(|file| _ = busy.remove(file));
         ended.notify_all();
     }
-}
-
-#[track_caller]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
-pub(super) fn moved() -> Error {
-    Error::os(libc::ESTALE, "the file is served by another member now")
-}
-
-pub(super) fn odd(answer: &Answer) -> Error {
-    Error::os(libc::EPROTO, format!("a member answers {answer:?} to another question"))
-}
-
-/// The store's attributes, with those that the file's home knows better.
-pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
-    let ctime = attr.ctime.max(home.ctime);
-    Attr { size: home.size, blocks: home.blocks, mtime: home.mtime, ctime, ..attr }
 }
 
 impl Vfs {
@@ -210,7 +161,7 @@ impl Vfs {
             Holder::There(home) => Some(home),
             Holder::Here | Holder::Dead(_) => None,
             Holder::Nobody => {
-                let mut heard = lock(&self.members.heard);
+                let mut heard = self.members.heard.lock();
                 let told = heard.get(&key)?;
                 if told.at.elapsed() < HEARD {
                     return Some(told.home.clone());
@@ -224,7 +175,7 @@ impl Vfs {
     /// Notes a file's home, until a claim is heard of; `None` forgets it. The member that named the home knew of all
     /// claims' ends up to a revision: a home as of an older revision does not replace one as of a newer.
     pub(super) fn heard(&self, key: FileKey, home: Option<(&str, Revision)>) {
-        let mut heard = lock(&self.members.heard);
+        let mut heard = self.members.heard.lock();
         let Some((home, as_of)) = home else { return drop(heard.remove(&key)) };
         if heard.len() >= KEPT {
             heard.retain(|_, told| told.at.elapsed() < HEARD);
@@ -237,7 +188,7 @@ impl Vfs {
 
     /// Forgets a file's home that was heard of before `given`: it is not the file's home any more.
     pub(super) fn forget_home(&self, key: FileKey, given: Revision) {
-        let mut heard = lock(&self.members.heard);
+        let mut heard = self.members.heard.lock();
         if heard.get(&key).is_some_and(|told| told.as_of < given) {
             heard.remove(&key);
         }
@@ -335,7 +286,7 @@ impl Vfs {
     /// Notes that a thread of a program gets ESTALE: the kernel has it look the name up again, but once. To be called
     /// before the answer.
     pub fn told(&self, thread: u32) {
-        let mut told = lock(&self.members.told);
+        let mut told = self.members.told.lock();
         told.retain(|_, at| at.elapsed() < HEARD);
         told.insert(thread, Instant::now());
     }
@@ -354,7 +305,7 @@ impl Vfs {
         if home.is_some() || self.is_held(key) {
             return home;
         }
-        lock(&self.members.told).remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
+        self.members.told.lock().remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
         let dir = self.nodes.key(parent)?;
         let path = self.path(parent).ok()?.join(name);
         let how = match self.engine.config().read_only {
@@ -405,7 +356,7 @@ impl Vfs {
         place: impl Fn() -> Result<(Place, Option<String>)>,
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
-        self.refuse_read_only()?;
+        self.engine.files.refuse_read_only()?;
         let mut looks = Looks::begin();
         loop {
             if let Some(home) = named.take() {
@@ -441,7 +392,7 @@ impl Vfs {
         };
         let (busy, ended) = &self.members.naming;
         let is_busy = |busy: &mut HashSet<FileKey>| files.iter().any(|file| busy.contains(file));
-        let (mut busy, is_late) = ended.wait_timeout_while(lock(busy), NAMING, is_busy);
+        let (mut busy, is_late) = ended.wait_timeout_while(busy.lock(), NAMING, is_busy);
         if is_late {
             return Err(moved());
         }
@@ -605,7 +556,7 @@ impl Vfs {
         let asked = match purpose {
             _ if home.is_none() => Some(words_of(&attr)),
             Purpose::Listing => {
-                let foreseen = lock(&self.members.foreseen).remove(&attr.key);
+                let foreseen = self.members.foreseen.lock().remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
             }
             Purpose::Lookup(_) => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
@@ -659,19 +610,19 @@ impl Vfs {
             }
         }
         let now = Instant::now();
-        lock(&self.members.foreseen).retain(|_, (_, at)| now - *at < FORESEEN);
+        self.members.foreseen.lock().retain(|_, (_, at)| now - *at < FORESEEN);
         for (home, files) in homes {
             let question = Question::Attrs { files };
             let answer = self.ask(&home, &question, &[], &mut Vec::new());
             let (Ok(Answer::Attrs(attrs)), now) = (answer, Instant::now()) else { continue };
             let known = attrs.into_iter().flatten().map(|attrs| (attrs.file, (attrs, now)));
-            lock(&self.members.foreseen).extend(known);
+            self.members.foreseen.lock().extend(known);
         }
     }
 
     /// The lock that lets one append to the file at a time, and no writer begin past the daemon meanwhile.
     pub(super) fn placing(&self, key: FileKey) -> Arc<Mutex<()>> {
-        let mut places = lock(&self.members.places);
+        let mut places = self.members.places.lock();
         if places.len() >= KEPT {
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }
@@ -705,32 +656,5 @@ impl Vfs {
             true => notify.attributes(id),
             false => notify.pages(id, offset, len),
         }
-    }
-}
-
-pub(super) fn words_of(attr: &Attr) -> Attrs {
-    let &Attr { key, mode, nlink, uid, gid, size, blocks, .. } = attr;
-    let &Attr { atime, mtime, ctime, btime, .. } = attr;
-    Attrs { file: key, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, btime }
-}
-
-pub(super) fn attr_of(attrs: &Attrs) -> Attr {
-    let &Attrs { file, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, btime } = attrs;
-    let (key, kind, rdev, blksize) = (file, FileKind::File, 0, 4096);
-    Attr {
-        key,
-        kind,
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size,
-        blocks,
-        blksize,
-        atime,
-        mtime,
-        ctime,
-        btime,
     }
 }

@@ -12,8 +12,9 @@ use forebay_engine::rules::Origin;
 use forebay_engine::{DatedAttr, Named};
 
 use super::answers::Became;
+use super::homes::{Looks, moved};
 use super::look::Purpose;
-use super::members::{Looks, Settled, Through, moved};
+use super::members::{Settled, Through};
 use super::{Entry, Looked, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
@@ -28,7 +29,7 @@ const GATED: Duration = Duration::from_secs(1);
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
     pub fn make(&self, parent: u64, name: &OsStr, new: New, what: &Make) -> Result<Entry> {
-        self.refuse_read_only()?;
+        self.engine.files.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let asked = self.engine.verbs.asking();
@@ -135,7 +136,7 @@ impl Vfs {
     }
 
     pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
-        self.refuse_read_only()?;
+        self.engine.files.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let (key, _) = self.named(parent, name, &path)?;

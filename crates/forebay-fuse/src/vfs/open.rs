@@ -11,7 +11,6 @@ use std::sync::atomic::AtomicBool;
 
 use forebay_backing::{Error, FileKey, New, Result};
 use forebay_base::lock::MutexGuard;
-use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
 use forebay_engine::rules::Origin;
 use forebay_engine::{Admission, DatedAttr, File, OpenFile, Past, WritePolicy};
@@ -20,11 +19,12 @@ use super::answers::Became;
 use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
 use crate::control::Control;
+use crate::flags::OpenFlags;
 use crate::modes::{Mode, Permit, Plan, Wish, plan};
 
 /// The way in which a file that was found is to be opened.
 pub(super) struct Opens {
-    pub flags: i32,
+    pub flags: OpenFlags,
     /// Created or truncated by this open.
     pub fresh: bool,
     /// The file may be written past the daemon, which does not see what is written.
@@ -43,21 +43,13 @@ pub(super) enum Way {
     Ready,
 }
 
-fn access(flags: i32) -> Access {
-    // Linux truncates for an open to read, too, if the caller may write.
-    match flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
-        true => Access::Write,
-        false => Access::Read,
-    }
-}
-
 impl Vfs {
     pub fn create(
         &self,
         parent: u64,
         name: &OsStr,
         new: New,
-        flags: i32,
+        flags: OpenFlags,
         who: Origin,
     ) -> Result<(Entry, Opened)> {
         let _tree = self.tree();
@@ -81,7 +73,7 @@ impl Vfs {
             }
             // Others have made the file since the kernel's lookup. The kernel looks it up again, and checks
             // whether the caller may open it.
-            Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
+            Err(e) if e.is(libc::EEXIST) && !flags.is_exclusive() => {
                 drop(change);
                 // The member that made it may ask what is being made here before it answers.
                 drop(making);
@@ -91,24 +83,21 @@ impl Vfs {
         }
     }
 
-    pub fn open(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
+    pub fn open(&self, id: u64, flags: OpenFlags, who: Origin) -> Result<Opened> {
         if Control::owns(id) {
             let text = self.control.read(id)?;
             let handle = self.keep(Handle::Control { id, text });
             return Ok(Opened { handle, how: How::Direct, at_close: AtClose::Nothing });
         }
-        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        // Linux truncates for an open to read, too, if the caller may write.
-        let truncate = flags & libc::O_TRUNC != 0;
-        if write || truncate {
-            self.refuse_read_only()?;
+        if flags.changes() {
+            self.engine.files.refuse_read_only()?;
         }
         let tree = self.tree();
         if self.is_far(id) {
             return self.open_there(id, flags, who);
         }
-        let held = self.claim(id, access(flags))?;
-        let opened = self.open_node(id, !write && !truncate);
+        let held = self.claim(id, flags.access())?;
+        let opened = self.open_node(id, !flags.changes());
         if opened.is_err()
             && let Some(path) = self.nodes.path(id)
         {
@@ -121,6 +110,7 @@ impl Vfs {
             return Err(self.replaced(&self.path(id)?));
         }
         let admission = self.engine.room.admission_of(&file, who);
+        let truncate = flags.truncates();
         if truncate {
             self.engine.io.set_len_in(&admission, &file, 0)?;
         }
@@ -129,7 +119,7 @@ impl Vfs {
         }
         // The path is not needed any more. Making a file ready waits for the tier: no rename may wait for it.
         drop(tree);
-        let ready = write && !truncate && self.make_ready(&file, flags, &admission);
+        let ready = flags.writes() && !truncate && self.make_ready(&file, flags, &admission);
         let wish = Opens { flags, fresh: truncate, ready, admission, held };
         let opened = self.open_as(id, file, wish)?;
         if opened.maps_unseen(flags) {
@@ -195,7 +185,7 @@ impl Vfs {
 
     /// Makes the handle, in the mode that the inode's other descriptors allow.
     pub(super) fn open_as(&self, id: u64, file: OpenFile, wish: Opens) -> Result<Opened> {
-        let write = wish.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let write = wish.flags.writes();
         let placing = (write && self.cluster().is_some()).then(|| self.placing(file.key));
         let _one = placing.as_ref().map(|placing| placing.lock());
         let open = self.open.lock();
@@ -210,7 +200,7 @@ impl Vfs {
         file: OpenFile,
         Opens { flags, fresh, ready, admission, held }: Opens,
     ) -> Result<Opened> {
-        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let write = flags.writes();
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
             file: file.clone(),
             cached: 0,
@@ -238,12 +228,11 @@ impl Vfs {
         };
         let mut permit = self.permit(write, facts.set_id, &admission);
         // Bytes that are synced past the daemon are on no record.
-        permit.write &= flags & libc::O_DSYNC == 0;
-        let maps = flags & libc::O_ACCMODE == libc::O_RDWR;
+        permit.write &= !flags.syncs();
         let mut planned = plan(mode, wish, permit);
         let mut kernel_id = 0;
         if planned != Plan::Cached {
-            match self.pass_through(node, &file, planned, (way, maps)) {
+            match self.pass_through(node, &file, planned, (way, flags.maps_writes())) {
                 Ok(Some(found)) => kernel_id = found,
                 Ok(None) if !node.past.is_empty() => {
                     return Err(Error::os(
@@ -260,7 +249,7 @@ impl Vfs {
         }
         let node = open.get_mut(&file.key).expect("entered above");
         // Otherwise the kernel of each node would say where the end is.
-        let append = write && flags & libc::O_APPEND != 0 && self.cluster().is_some();
+        let append = flags.appends() && self.cluster().is_some();
         let how = match planned {
             Plan::Cached if append => {
                 node.cached += 1;
@@ -312,12 +301,12 @@ impl Vfs {
 
     /// Makes a complete file ready to be written past the daemon, if the mount passes such writers through. This
     /// may take a flush of the device, for which other opens of the file wait as well: the vfs holds no lock.
-    fn make_ready(&self, file: &Arc<File>, flags: i32, admission: &Admission) -> bool {
+    fn make_ready(&self, file: &Arc<File>, flags: OpenFlags, admission: &Admission) -> bool {
         if !matches!(self.passthrough, Passthrough::Auto | Passthrough::Always) {
             return false;
         }
         let facts = self.engine.verbs.facts(file);
-        let seen = flags & libc::O_DSYNC != 0 || !facts.complete || facts.wholly_dirty;
+        let seen = flags.syncs() || !facts.complete || facts.wholly_dirty;
         let cached = || self.open.lock().get(&file.key).is_some_and(|node| node.cached > 0);
         if seen || cached() || !self.permit(true, facts.set_id, admission).write {
             return false;

@@ -14,7 +14,8 @@ use forebay_engine::rules::Origin;
 
 use super::Vfs;
 use super::acl::{self, Entry, Tag};
-use super::members::moved;
+use super::homes::moved;
+use crate::flags::OpenFlags;
 
 /// Capabilities, by their numbers in linux/capability.h.
 const CHOWN: u32 = 0;
@@ -48,19 +49,9 @@ fn ranges(map: &str) -> Vec<(u32, u32)> {
     map.lines().filter_map(range).collect()
 }
 
-/// The flag of an open to run a file, internal to the kernel, which passes it on to the daemon (linux/fs.h).
-const FMODE_EXEC: i32 = 0x20;
-
 /// The program that opens a file, and the rights that it wants.
-pub(super) fn opener(who: Origin, flags: i32) -> Opener {
-    let wants = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY if flags & FMODE_EXEC != 0 => libc::X_OK,
-        libc::O_RDONLY => libc::R_OK,
-        libc::O_WRONLY => libc::W_OK,
-        _ => libc::R_OK | libc::W_OK,
-    };
-    let truncates = if flags & libc::O_TRUNC != 0 { libc::W_OK } else { 0 };
-    Opener { asker: asker_of(who), wants: wants | truncates }
+pub(super) fn opener(who: Origin, flags: OpenFlags) -> Opener {
+    Opener { asker: asker_of(who), wants: flags.rights() }
 }
 
 fn namespace_of(process: &str) -> Option<PathBuf> {

@@ -13,12 +13,12 @@ use forebay_backing::{Error, FileKey, Result};
 use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::core::{Access, Ends, Holder};
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Attrs, By, Opener, Question, Refusal};
+use forebay_cluster::words::{Answer, Attrs, By, NameChange, Opener, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 
 use super::Vfs;
 use super::doubts::Whose;
-use super::members::{moved, words_of};
+use super::homes::{moved, words_of};
 use crate::nodes::Side;
 
 /// How often a file is flushed whose claim is to go while programs go on making it dirty.
@@ -27,11 +27,20 @@ const FLUSHES: usize = 8;
 /// Behind this offset the kernel has no pages.
 const PAGES_END: u64 = i64::MAX as u64;
 
-/// A file that a program of another member has open here.
+/// Caller program has a file open.
+enum Caller {
+    Own,
+    /// Another member's, and the life of that member that opened the file.
+    Member {
+        name: String,
+        epoch: u64,
+    },
+}
+
+/// A file that a program has open here by its home's door: of another member, or of this one if the file has
+/// come here since.
 pub struct Guest {
-    from: String,
-    /// The life of that member that opened the file.
-    epoch: u64,
+    caller: Caller,
     file: OpenFile,
     /// The claim that a writer needs.
     _held: Option<Guard>,
@@ -41,10 +50,27 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn new(from: (&str, u64), file: OpenFile, held: Option<Guard>) -> Guest {
-        let (from, epoch) = (from.0.to_string(), from.1);
+    /// A file that a program of this member has open; a writer has the claim.
+    pub fn own(file: OpenFile, held: Option<Guard>) -> Guest {
+        let writes = held.is_some();
+        Guest::new(Caller::Own, file, held, writes)
+    }
+
+    fn of((name, epoch): (&str, u64), file: OpenFile, held: Option<Guard>, writes: bool) -> Guest {
+        Guest::new(Caller::Member { name: name.into(), epoch }, file, held, writes)
+    }
+
+    fn new(caller: Caller, file: OpenFile, held: Option<Guard>, writes: bool) -> Guest {
         let appended = Mutex::new(Rank::GuestAppend, (0, 0));
-        Guest { from, epoch, file, writes: held.is_some(), _held: held, appended }
+        Guest { caller, file, writes, _held: held, appended }
+    }
+
+    /// The life of that member that opened the file, if it was that member's program.
+    fn epoch_of(&self, member: &str) -> Option<u64> {
+        match &self.caller {
+            Caller::Member { name, epoch } if name == member => Some(*epoch),
+            Caller::Member { .. } | Caller::Own => None,
+        }
     }
 
     fn may_write(&self) -> Result<()> {
@@ -281,7 +307,8 @@ impl Vfs {
     /// A handle by which a program of another member has the file open here.
     fn opened_for(&self, from: &str, file: FileKey) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock();
-        let found = guests.values().find(|guest| guest.from == from && guest.file.key == file);
+        let found =
+            guests.values().find(|guest| guest.epoch_of(from).is_some() && guest.file.key == file);
         found.cloned()
     }
 
@@ -332,7 +359,7 @@ impl Vfs {
         let mut as_of = cluster.vouches(file).ok_or_else(moved)?;
         let mut held = None;
         if write {
-            self.refuse_read_only()?;
+            self.engine.files.refuse_read_only()?;
             let dir = self.dir_of(path)?;
             match cluster.open(file, dir, path, Access::Serve)? {
                 Place::Here(guard) => held = guard,
@@ -353,8 +380,7 @@ impl Vfs {
             self.allows_open(&program, &attr, path)?;
         }
         let attrs = words_of(&attr);
-        let mut guest = Guest::new(from, opened, held);
-        guest.writes = write;
+        let guest = Guest::of(from, opened, held, write);
         let handle = self.members.next_guest();
         self.members.guests.lock().insert(handle, Arc::new(guest));
         Ok(Answer::Opened { handle, attrs, as_of })
@@ -370,7 +396,7 @@ impl Vfs {
 
     fn guest(&self, (from, epoch): (&str, u64), handle: u64) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock();
-        guests.get(&handle).filter(|guest| guest.from == from && guest.epoch == epoch).cloned()
+        guests.get(&handle).filter(|guest| guest.epoch_of(from) == Some(epoch)).cloned()
     }
 
     fn serve(
@@ -380,46 +406,38 @@ impl Vfs {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
-        let by = |number| By { member: from.0.into(), epoch: from.1, number };
-        let (handle, question) = match question {
+        match question {
             Question::Open { file, path, write, program } => {
-                return self.open_for(from, file, &path, (write, program));
+                self.open_for(from, file, &path, (write, program))
             }
             Question::Attrs { files } => {
                 let of = |key: &FileKey| self.attrs_for(from.0, *key);
-                return Ok(Answer::Attrs(files.iter().map(of).collect()));
+                Ok(Answer::Attrs(files.iter().map(of).collect()))
             }
-            Question::Name { number, change } => {
-                let by = by(number);
-                let askers: Vec<By> = [&by].into_iter().chain(change.by()).cloned().collect();
-                self.is_of_now(&askers)?;
-                let entered = self.members.fences.enter(&askers, &change.files())?;
-                let change = || self.change_for(change, by);
-                return on_behalf_of(entered.changing.clone(), change);
-            }
+            Question::Name { number, change } => self.change_fenced(by(from, number), change),
             Question::Fence { file, number } => {
-                self.members.fences.raise(&by(number), file)?;
+                self.members.fences.raise(&by(from, number), file)?;
                 // A change that another home was asked for on the asker's behalf may still be made there.
                 self.settle_doubts(file, Whose::ForAnother(from.0))?;
-                return Ok(Answer::Done);
+                Ok(Answer::Done)
             }
             Question::Fetch { version, path, offset, len } => {
                 out.resize(len as usize, 0);
                 let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
                 out.truncate(n);
-                return Ok(Answer::Bytes);
+                Ok(Answer::Bytes)
             }
             Question::Lock { file, path, epoch, ask } => {
                 let done = self.lock_for((from.0, epoch), file, &path, &ask);
-                return done.map(|(answer, ends)| Answer::Lock { answer, ends });
+                done.map(|(answer, ends)| Answer::Lock { answer, ends })
             }
             Question::Granted { number } => {
                 self.lock_granted(number);
-                return Ok(Answer::Done);
+                Ok(Answer::Done)
             }
             Question::Reclaimed { epoch } => {
                 self.locks_reclaimed(from.0, epoch)?;
-                return Ok(Answer::Done);
+                Ok(Answer::Done)
             }
             Question::Close { handle }
             | Question::Read { handle, .. }
@@ -430,17 +448,42 @@ impl Vfs {
             | Question::Flush { handle }
             | Question::Resize { handle, .. }
             | Question::Allocate { handle, .. }
-            | Question::Seek { handle, .. } => (handle, question),
-            other => {
-                return Err(Error::os(libc::EPROTO, format!("{other:?} is not for a mount")));
-            }
-        };
-        let Some(guest) = self.guest(from, handle) else {
-            // A handle that is not open is closed.
-            let is_close = matches!(question, Question::Close { .. });
-            return Ok(if is_close { Answer::Done } else { Answer::Refused(Refusal::Handle) });
-        };
-        match question {
+            | Question::Seek { handle, .. } => match self.guest(from, handle) {
+                Some(guest) => self.serve_guest(from, (handle, &guest), &question, bytes, out),
+                // A handle that is not open is closed.
+                None if matches!(question, Question::Close { .. }) => Ok(Answer::Done),
+                None => Ok(Answer::Refused(Refusal::Handle)),
+            },
+            other => Err(Error::os(libc::EPROTO, format!("{other:?} is not for a mount"))),
+        }
+    }
+}
+
+/// The change that a member has numbered.
+fn by((member, epoch): (&str, u64), number: u64) -> By {
+    By { member: member.into(), epoch, number }
+}
+
+impl Vfs {
+    /// Makes a change of names unless its askers have given it up, or do so meanwhile.
+    fn change_fenced(&self, by: By, change: NameChange) -> Result<Answer> {
+        let askers: Vec<By> = [&by].into_iter().chain(change.by()).cloned().collect();
+        self.is_of_now(&askers)?;
+        let entered = self.members.fences.enter(&askers, &change.files())?;
+        let change = || self.change_for(change, by);
+        on_behalf_of(entered.changing.clone(), change)
+    }
+
+    /// Answers a question about a file that a guest has open.
+    fn serve_guest(
+        &self,
+        from: (&str, u64),
+        (handle, guest): (u64, &Guest),
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        match *question {
             Question::Close { .. } => {
                 self.members.guests.lock().remove(&handle);
                 guest.flush(self).map(|()| Answer::Done)
@@ -460,8 +503,8 @@ impl Vfs {
             | Question::Append { number, .. }
             | Question::Resize { number, .. }
             | Question::Allocate { number, .. } => {
-                let entered = self.members.fences.enter(&[by(number)], &[guest.file.key])?;
-                let change = || self.change_by(&guest, &question, bytes);
+                let entered = self.members.fences.enter(&[by(from, number)], &[guest.file.key])?;
+                let change = || self.change_by(guest, question, bytes);
                 on_behalf_of(entered.changing.clone(), change)
             }
             Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
@@ -593,7 +636,7 @@ impl Vfs {
         let lives = |epoch: u64| newest.is_some_and(|n| epoch > n || (epoch == n && is_alive));
         let mut ended = Vec::new();
         self.members.guests.lock().retain(|_, guest| {
-            let stays = guest.from != member || lives(guest.epoch);
+            let stays = guest.epoch_of(member).is_none_or(lives);
             if !stays {
                 ended.push(guest.clone());
             }

@@ -7,11 +7,12 @@ use std::path::Path;
 use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Attrs, By, NameChange, NewSize, Set};
+use forebay_cluster::words::{Answer, Asker, Attrs, By, NameChange, NewSize, Set};
 use forebay_engine::Named;
 
 use super::Vfs;
-use super::members::{Through, moved, words_of};
+use super::homes::{moved, words_of};
+use super::members::Through;
 use crate::verbs::rename_mode;
 
 /// A change of attributes, as a member is asked for it.
@@ -37,7 +38,7 @@ fn file_at(path: &Path, key: FileKey) -> Named<'_> {
 impl Vfs {
     /// Makes a change for another member.
     pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Answer> {
-        self.refuse_read_only()?;
+        self.engine.files.refuse_read_only()?;
         let _held = self.hold_claims(&change)?;
         // By the claim that is held now: the file may have been given back since the question, and claimed anew.
         let cluster = self.cluster().ok_or_else(moved)?;
@@ -49,75 +50,21 @@ impl Vfs {
     fn changed_for(&self, change: NameChange, by: By) -> Result<Option<Attrs>> {
         match &change {
             NameChange::SetAttr { file, path, set, size, asker } => {
-                self.is_home(&[Some(*file)])?;
-                self.allows_set(asker, &self.newest(*file, path)?, path, (set, *size))?;
-                if let Some(NewSize { size, .. }) = *size {
-                    let opened = self.known_at(*file, path)?;
-                    self.resize_for(&opened, size)?;
-                    if asker.uid != 0 && self.engine.verbs.has_set_id(&opened) {
-                        self.strip_privilege(self.nodes.id_of(*file), Some(path), None);
-                    }
-                    let nothing = *set == Set::default();
-                    if nothing {
-                        return Ok(Some(words_of(&self.engine.verbs.stat_open(&opened))));
-                    }
-                }
-                self.is_still(*file, path)?;
-                let attr = self.engine.verbs.set_attr(file_at(path, *file), &asked_of(set))?;
-                if set.mode.is_some() {
-                    self.nodes.forget_acl(self.nodes.id_of(*file));
-                }
-                self.tell_attributes(self.nodes.id_of(*file));
-                Ok(Some(words_of(&attr)))
+                self.set_attr_for((*file, path), set, *size, asker).map(Some)
             }
             NameChange::SetXattr { file, path, name, value, flags, asker } => {
-                self.is_home(&[Some(*file)])?;
-                self.is_still(*file, path)?;
-                let name = OsStr::from_bytes(name);
-                self.allows_xattr(asker, *file, path, name)?;
                 let mode = xattr_mode(*flags);
-                self.engine.verbs.set_xattr(file_at(path, *file), name, value, mode)?;
-                self.xattr_changed(*file, name);
-                Ok(None)
+                self.change_xattr_for((*file, path), name, asker, |at, name| {
+                    self.engine.verbs.set_xattr(at, name, value, mode)
+                })
             }
             NameChange::RemoveXattr { file, path, name, asker } => {
-                self.is_home(&[Some(*file)])?;
-                self.is_still(*file, path)?;
-                let name = OsStr::from_bytes(name);
-                self.allows_xattr(asker, *file, path, name)?;
-                self.engine.verbs.remove_xattr(file_at(path, *file), name)?;
-                self.xattr_changed(*file, name);
-                Ok(None)
+                self.change_xattr_for((*file, path), name, asker, |at, name| {
+                    self.engine.verbs.remove_xattr(at, name)
+                })
             }
-            NameChange::Link { file, path, to } => {
-                self.is_home(&[Some(*file)])?;
-                let _entering = self.entering(path, to, false)?;
-                self.is_still(*file, path)?;
-                let attr = self.engine.verbs.link(file_at(path, *file), to)?;
-                if let Some((dir, name)) = self.name_at(to) {
-                    self.nodes.remember(dir, name, &attr, 0);
-                }
-                self.name_changed(to);
-                self.tell_attributes(self.nodes.id_of(*file));
-                Ok(Some(words_of(&attr)))
-            }
-            NameChange::Unlink { file, path } => {
-                self.is_home(&[Some(*file)])?;
-                let _alone = self.alone_with([*file])?;
-                self.is_still(*file, path)?;
-                let at = self.name_at(path);
-                if let Some(at) = at {
-                    self.teach_names(*file, at);
-                }
-                let _hold = self.hold(*file, path);
-                self.engine.verbs.unlink(file_at(path, *file))?;
-                if let Some((dir, name)) = at {
-                    self.nodes.unlink(dir, name);
-                }
-                self.name_changed(path);
-                self.tell_attributes(self.nodes.id_of(*file));
-                Ok(None)
-            }
+            NameChange::Link { file, path, to } => self.link_for(*file, path, to).map(Some),
+            NameChange::Unlink { file, path } => self.unlink_for(*file, path),
             NameChange::Replace { file, from, to, over, .. } => {
                 self.is_home(&[Some(*over)])?;
                 // The asker has entered the directory, too, but may have given up since.
@@ -138,6 +85,82 @@ impl Vfs {
                 Ok(None)
             }
         }
+    }
+
+    fn set_attr_for(
+        &self,
+        (file, path): (FileKey, &Path),
+        set: &Set,
+        size: Option<NewSize>,
+        asker: &Asker,
+    ) -> Result<Attrs> {
+        self.is_home(&[Some(file)])?;
+        self.allows_set(asker, &self.newest(file, path)?, path, (set, size))?;
+        if let Some(NewSize { size, .. }) = size {
+            let opened = self.known_at(file, path)?;
+            self.resize_for(&opened, size)?;
+            if asker.uid != 0 && self.engine.verbs.has_set_id(&opened) {
+                self.strip_privilege(self.nodes.id_of(file), Some(path), None);
+            }
+            let nothing = *set == Set::default();
+            if nothing {
+                return Ok(words_of(&self.engine.verbs.stat_open(&opened)));
+            }
+        }
+        self.is_still(file, path)?;
+        let attr = self.engine.verbs.set_attr(file_at(path, file), &asked_of(set))?;
+        if set.mode.is_some() {
+            self.nodes.forget_acl(self.nodes.id_of(file));
+        }
+        self.tell_attributes(self.nodes.id_of(file));
+        Ok(words_of(&attr))
+    }
+
+    fn change_xattr_for(
+        &self,
+        (file, path): (FileKey, &Path),
+        name: &[u8],
+        asker: &Asker,
+        change: impl FnOnce(Named<'_>, &OsStr) -> Result<()>,
+    ) -> Result<Option<Attrs>> {
+        self.is_home(&[Some(file)])?;
+        self.is_still(file, path)?;
+        let name = OsStr::from_bytes(name);
+        self.allows_xattr(asker, file, path, name)?;
+        change(file_at(path, file), name)?;
+        self.xattr_changed(file, name);
+        Ok(None)
+    }
+
+    fn link_for(&self, file: FileKey, path: &Path, to: &Path) -> Result<Attrs> {
+        self.is_home(&[Some(file)])?;
+        let _entering = self.entering(path, to, false)?;
+        self.is_still(file, path)?;
+        let attr = self.engine.verbs.link(file_at(path, file), to)?;
+        if let Some((dir, name)) = self.name_at(to) {
+            self.nodes.remember(dir, name, &attr, 0);
+        }
+        self.name_changed(to);
+        self.tell_attributes(self.nodes.id_of(file));
+        Ok(words_of(&attr))
+    }
+
+    fn unlink_for(&self, file: FileKey, path: &Path) -> Result<Option<Attrs>> {
+        self.is_home(&[Some(file)])?;
+        let _alone = self.alone_with([file])?;
+        self.is_still(file, path)?;
+        let at = self.name_at(path);
+        if let Some(at) = at {
+            self.teach_names(file, at);
+        }
+        let _hold = self.hold(file, path);
+        self.engine.verbs.unlink(file_at(path, file))?;
+        if let Some((dir, name)) = at {
+            self.nodes.unlink(dir, name);
+        }
+        self.name_changed(path);
+        self.tell_attributes(self.nodes.id_of(file));
+        Ok(None)
     }
 
     /// Holds the claims of the files that are changed, until the change is made.

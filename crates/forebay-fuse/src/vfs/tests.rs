@@ -394,7 +394,7 @@ impl Mount {
     }
 
     fn open(&self, name: &str, flags: i32) -> Result<Opened> {
-        self.vfs.open(self.lookup(name)?.id, flags, Origin::default())
+        self.vfs.open(self.lookup(name)?.id, flags.into(), Origin::default())
     }
 
     fn opened(&self, name: &str) -> u64 {
@@ -404,7 +404,8 @@ impl Mount {
     fn create(&self, name: &str) -> u64 {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
-        let created = self.vfs.create(ROOT, OsStr::new(name), new, libc::O_RDWR, Origin::default());
+        let created =
+            self.vfs.create(ROOT, OsStr::new(name), new, libc::O_RDWR.into(), Origin::default());
         created.expect("no such file yet").1.handle
     }
 

@@ -19,11 +19,12 @@ use super::ahead::{Ahead, Asking, Part, Wanted};
 use super::blanks::Share;
 use super::copies::{Succession, is_silence};
 use super::doubts::{Again, Asked};
-use super::members::{Looks, attr_of, moved, odd, with_home};
+use super::homes::{Looks, attr_of, moved, odd, with_home};
 use super::rights::opener;
 use super::serve::Guest;
 use super::unsynced::{Account, Life};
 use super::{AtClose, Handle, How, Manner, Opened, Vfs};
+use crate::flags::OpenFlags;
 use crate::nodes::Side;
 
 /// How often a handle follows its file to another home for one request.
@@ -125,13 +126,10 @@ impl Home {
 }
 
 impl Vfs {
-    pub(super) fn open_there(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
-        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let truncate = flags & libc::O_TRUNC != 0;
+    pub(super) fn open_there(&self, id: u64, flags: OpenFlags, who: Origin) -> Result<Opened> {
         let (key, dir) = self.nodes.placed(id).ok_or_else(moved)?;
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
-        let how = if write || truncate { Access::Write } else { Access::Read };
         // Bytes fetched ahead for other handles may be too old for this open, and all share the kernel's pages.
         self.members.fetching.stir(key);
         let mut seat = None;
@@ -142,11 +140,11 @@ impl Vfs {
         loop {
             let place = match named.take() {
                 Some(home) => Place::There(home),
-                None => cluster.open(key, self.as_found(dir, &path), &path, how)?,
+                None => cluster.open(key, self.as_found(dir, &path), &path, flags.access())?,
             };
             match place {
                 Place::There(home) => {
-                    let how = (write || truncate, Some(program.clone()));
+                    let how = (flags.changes(), Some(program.clone()));
                     match self.ask_open(&home, key, path.clone(), how) {
                         Ok(there) => {
                             self.opened_at(key, Some(&there.life));
@@ -170,7 +168,7 @@ impl Vfs {
                     };
                     self.allows_open(&program, &self.engine.verbs.stat_open(&file), &path)?;
                     self.opened_at(key, None);
-                    seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
+                    seat = Some(Seat::Here(Arc::new(Guest::own(file, held))));
                 }
             }
             if seat.is_some() {
@@ -185,16 +183,18 @@ impl Vfs {
         let remote = Remote {
             id,
             key,
-            write: write || truncate,
-            append: write && flags & libc::O_APPEND != 0,
+            write: flags.changes(),
+            append: flags.appends(),
             seat: Mutex::new(Rank::Seat, seat),
             appended: Mutex::new(Rank::FarAppend, ()),
             account: self.members.unsynced.open(key),
-            has_written: AtomicBool::new(truncate),
+            has_written: AtomicBool::new(flags.truncates()),
             ahead: Ahead::default(),
-            blank: self.members.blanks.open(key, write || truncate),
+            blank: self.members.blanks.open(key, flags.changes()),
         };
-        if truncate && let Err(error) = self.truncate_there(&remote) {
+        if flags.truncates()
+            && let Err(error) = self.truncate_there(&remote)
+        {
             self.close_there(&remote);
             return Err(error);
         }
@@ -244,7 +244,7 @@ impl Vfs {
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
                 self.opened_at(key, None);
-                Seat::Here(Arc::new(Guest::new(("", 0), file, held)))
+                Seat::Here(Arc::new(Guest::own(file, held)))
             }
         };
         let mut at = remote.seat();

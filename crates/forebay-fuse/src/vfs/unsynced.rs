@@ -12,7 +12,7 @@ use forebay_cluster::words::Question;
 use hashbrown::HashMap;
 
 use super::Vfs;
-use super::members::moved;
+use super::homes::moved;
 use super::there::{Remote, Repeated};
 
 /// One life of a member that has a file.

@@ -9,8 +9,9 @@ use forebay_base::units::human_size;
 use forebay_base::{Error, Result};
 use serde_json::Value;
 
-use super::{Asker, Desk, job_of, now, usage};
+use super::{Asker, Desk, job_of, usage};
 use crate::book::{Draft, Listed};
+use crate::clock::now;
 use crate::ledger::UserUse;
 use crate::records::{
     Actual, Attribute, Direction, Existing, Instance, JobKey, Mode, Preserve, THREADS_MAX,

@@ -62,7 +62,7 @@ impl Log {
 
 /// The present time, such as `2026-11-24 18:40:02Z`.
 fn stamp() -> String {
-    let seconds = i64::try_from(crate::desk::now()).unwrap_or(i64::MAX);
+    let seconds = i64::try_from(crate::clock::now()).unwrap_or(i64::MAX);
     // SAFETY: a structure of integers and a pointer, for which zeros are valid.
     let mut at: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both are valid for the call; on failure `at` stays as it is.

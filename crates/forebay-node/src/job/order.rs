@@ -8,7 +8,8 @@ use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{self, Create, Nodes, Of, Space, Staging};
 
 use super::record::Job;
-use crate::desk::{Asker, Desk, NewInstance, NewTransfer, OfJob, now};
+use crate::clock::now;
+use crate::desk::{Asker, Desk, NewInstance, NewTransfer, OfJob};
 use crate::records::{
     Backing, Direction, Instance, Life, Mode, Owner, PoolRecord, SpaceWish, Transfer,
     TransferActual, TransferOptions, What, When, keys,

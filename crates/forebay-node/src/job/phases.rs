@@ -11,8 +11,9 @@ use super::order::{Eyes, Leg, Orders};
 use super::record::{Ended, Job, Phase, Released};
 use crate::Book;
 use crate::book::Listed;
+use crate::clock::now;
 use crate::config::SchedulerConfig;
-use crate::desk::{Asker, Desk, now};
+use crate::desk::{Asker, Desk};
 use crate::failpoint;
 use crate::records::{
     Actual, Instance, JobKey, Owner, PoolRecord, State, TransferState, TransferWant, Want, When,

@@ -6,7 +6,7 @@ use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{Direction, Of, Plan, Space, value_of};
 use serde::{Deserialize, Serialize};
 
-use crate::desk::now;
+use crate::clock::now;
 use crate::desk::place_for;
 use crate::records::{Instance, JobKey, Mode, Owner};
 

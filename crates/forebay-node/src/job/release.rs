@@ -9,7 +9,7 @@ use super::phases::Answer;
 use super::record::{Job, Phase, Released};
 use crate::Book;
 use crate::book::Listed;
-use crate::desk::now;
+use crate::clock::now;
 use crate::records::{Instance, Life, check_name, keys};
 
 /// What to do about processes of a job that still exist.

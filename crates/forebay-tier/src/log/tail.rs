@@ -53,7 +53,7 @@ impl<E: DeserializeOwned> Tail<E> {
 /// Whether the first `written` bytes of `rest` may be a part of record `seq`.
 fn is_torn(rest: &[u8], written: usize, seq: u64) -> bool {
     let Some(number) = rest.get(8..16).filter(|_| written >= 16) else { return true };
-    number == seq.to_le_bytes() && extent(rest).is_some_and(|(_, end)| end > written)
+    number == seq.to_le_bytes() && extent(rest).is_some_and(|end| end > written)
 }
 
 /// Every record that can be read in `bytes`, which begin with an unreadable one, with rising numbers

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::sleep;
 use forebay_base::{Error, Kind, Result};
-use forebay_node::desk::now;
+use forebay_node::now;
 use forebay_node::records::{Instance, JobKey, Life, Mode, State, Want};
 use serde_json::json;
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use forebay_base::Result;
-use forebay_node::desk::{Known, now};
+use forebay_node::desk::Known;
+use forebay_node::now;
 
 use super::instance::name_of;
 use super::ls::encode;

@@ -1,7 +1,7 @@
 //! `forebay nodes`.
 
 use forebay_base::Result;
-use forebay_node::desk::now;
+use forebay_node::now;
 
 use crate::node::client::NodeArgs;
 use crate::node::wire::NodeView;

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_engine::Watermark;
 use forebay_engine::governor::schedule::Schedule;
+use forebay_engine::{USED_HIGH_MAX, Watermark};
 
 use crate::nearest::nearest;
 use crate::units;
@@ -35,7 +35,9 @@ pub enum Type {
     /// A size per second, or `none`.
     Rate,
     Duration,
-    Percent,
+    Percent {
+        max: u8,
+    },
     /// A share of the tier, or a size.
     Watermark,
     /// A time, or `auto`.
@@ -207,7 +209,7 @@ pub const KEYS: &[Key] = &[
     live(
         Asker,
         "used-high",
-        Type::Percent,
+        Type::Percent { max: USED_HIGH_MAX },
         "90%",
         "Evict clean extents above this share of used bytes",
     ),
@@ -334,7 +336,13 @@ pub const KEYS: &[Key] = &[
         "auto",
         "Attributes are believed this long, extended ones too; auto is what trust says",
     ),
-    fixed(Node, "threads", Type::Count { min: 1, max: 64 }, "4", "Threads that serve the kernel"),
+    fixed(
+        Node,
+        "threads",
+        Type::Count { min: 2, max: 64 },
+        "4",
+        "Threads that serve the kernel; at least two, as one may wait for what another answers",
+    ),
     fixed(
         Node,
         "busy-poll",
@@ -510,7 +518,7 @@ impl Key {
                 if reason.contains("rate of 0") { reason + STOP_HINT } else { reason }
             }),
             Type::Duration => units::parse_duration(text).map(Value::Time),
-            Type::Percent => units::parse_percent(text).map(Value::Percent),
+            Type::Percent { max } => parse_percent(text, max),
             Type::Watermark => parse_watermark(text).map(Value::Level),
             Type::DurationOrAuto if text == "auto" => Ok(Value::Auto),
             Type::DurationOrAuto => units::parse_duration(text).map(Value::Time),
@@ -536,7 +544,7 @@ impl Key {
             Type::Size | Type::SizeOrAuto | Type::SizeOrOff => "SIZE",
             Type::Rate => "RATE",
             Type::Duration => "TIME",
-            Type::Percent => "PERCENT",
+            Type::Percent { .. } => "PERCENT",
             Type::Watermark => "LEVEL",
             Type::DurationOrAuto => "TIME",
             Type::Schedule => "WINDOWS",
@@ -557,7 +565,7 @@ impl Key {
             Type::SizeOrOff => "a size, such as 64MiB, or off".into(),
             Type::Rate => "a size per second, such as 100MB/s, or none".into(),
             Type::Duration => "a time, such as 30s or 5min".into(),
-            Type::Percent => "a share, 0% to 100%".into(),
+            Type::Percent { max } => format!("a share, 0% to {max}%"),
             Type::DurationOrAuto => "a time, such as 20ms, or auto".into(),
             Type::Schedule => "windows of the day, such as 22:00-06:00, or always".into(),
             Type::Watermark => "a share, 0% to 100%, or a size, such as 10GiB".into(),
@@ -668,6 +676,13 @@ fn parse_count(text: &str, min: u64, max: u64) -> Result<Value, String> {
     }
 }
 
+fn parse_percent(text: &str, max: u8) -> Result<Value, String> {
+    match units::parse_percent(text)? {
+        share if share <= max => Ok(Value::Percent(share)),
+        _ => Err(format!("write a whole share from 0% to {max}%, for example 80%")),
+    }
+}
+
 fn parse_bool(text: &str) -> Result<Value, String> {
     match text {
         "true" | "yes" | "on" | "1" => Ok(Value::Flag(true)),
@@ -720,7 +735,9 @@ mod tests {
         assert!(wrong("metrics-listen", "0.0.0.0:9464").contains("127.0.0.1:9464"));
         assert!(wrong("metrics-listen", "9464").contains("127.0.0.1:9464"));
         assert!(wrong("policy", "writeback").contains("did you mean write-back?"));
-        assert!(wrong("threads", "65").contains("from 1 to 64"));
+        assert!(wrong("threads", "65").contains("from 2 to 64"));
+        assert!(wrong("threads", "1").contains("from 2 to 64"));
+        assert!(wrong("used-high", "99%").contains("from 0% to 98%"));
         assert!(wrong("read-only", "maybe").contains("true or false"));
         assert!(wrong("tier-size", "10").contains("for example 10GiB"));
         assert!(wrong("dirty-high", "10G").contains("10GiB"));

@@ -39,7 +39,7 @@ impl Daemon {
             }
             Err(error) => {
                 let body = json!({ "error": error.to_string(), "exit_code": error.exit_code() });
-                Reply::new(http_status(&error), body)
+                Reply::new(error.http_status(), body)
             }
         }
     }
@@ -48,7 +48,7 @@ impl Daemon {
     pub fn say(self: &Arc<Daemon>, method: &str, path: &str, body: Value) -> (u16, Value) {
         match self.route(Request::of(method, path, body)) {
             Ok(body) => (200, body),
-            Err(error) => (http_status(&error), json!({ "error": error.to_string() })),
+            Err(error) => (error.http_status(), json!({ "error": error.to_string() })),
         }
     }
 
@@ -456,16 +456,6 @@ fn no_job(id: &str) -> Error {
         "job {id}: not known; only the last 64 are remembered, and `forebay jobs` lists them"
     );
     Error::new(Kind::Usage, what)
-}
-
-fn http_status(error: &Error) -> u16 {
-    match error.kind() {
-        Kind::Usage => 400,
-        Kind::Os(libc::ENOENT) => 404,
-        Kind::Conflict => 409,
-        Kind::Unavailable => 429,
-        _ => 500,
-    }
 }
 
 fn merge(into: &mut Value, from: Value) {

@@ -75,9 +75,9 @@ struct Entry {
     origin: Origin,
     pace: Pace,
     ended: Option<Box<Job>>,
-    /// A view with the end was taken ...
+    /// A view that shows the end was taken.
     told: bool,
-    /// ... and was sent.
+    /// A view that shows the end was sent to a client.
     seen: bool,
 }
 

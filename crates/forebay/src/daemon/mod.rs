@@ -255,7 +255,7 @@ fn begin(
     if let Some(member) = &daemon.member {
         member.set_desk(Box::new(others::TheDesk::of(&daemon)));
     }
-    if let Err(error) = daemon.open_doors(stack.store) {
+    if let Err(error) = daemon.open_doors(&*stack.store) {
         daemon.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         return Err(error);
     }
@@ -288,7 +288,7 @@ fn start_log(settings: &Settings, run: &Arc<Folder>, background: bool) -> Result
 }
 
 impl Daemon {
-    fn open_doors(self: &Arc<Daemon>, backing: Arc<dyn BackingStore>) -> Result<()> {
+    fn open_doors(self: &Arc<Daemon>, backing: &dyn BackingStore) -> Result<()> {
         let daemon = self.clone();
         http::serve(&Tier::socket_path(&self.places.tier), move |request| daemon.answer(request))?;
         if let Some(address) = self.settings.metrics_listen {
@@ -302,7 +302,7 @@ impl Daemon {
             allow_other: rustix::process::geteuid().is_root(),
             read_only: self.settings.engine.read_only,
             no_exec: mount.no_exec,
-            passthrough: self.passthrough(&*backing),
+            passthrough: self.passthrough(backing),
             transport: mount.transport,
             kernel_writeback: mount.kernel_writeback,
             threads: mount.threads,
@@ -313,7 +313,7 @@ impl Daemon {
             member: self.member.clone(),
             locks: self.settings.cluster.as_ref().map_or(Locks::Node, |cluster| cluster.locks),
         };
-        let mount = Mount::new(self.engine.clone(), backing, options)?;
+        let mount = Mount::new(self.engine.clone(), options)?;
         assert!(self.mount.set(mount).is_ok(), "a daemon mounts once");
         Ok(())
     }

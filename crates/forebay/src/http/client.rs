@@ -167,7 +167,7 @@ fn error_of(Answer { status, body }: &Answer) -> Error {
     let kind = match (body["exit_code"].as_u64(), status) {
         (Some(4), _) => Kind::DirtyAtRisk,
         (Some(2), _) | (None, 400..500) => Kind::Usage,
-        (_, 429 | 503) => Kind::Unavailable,
+        (_, 503) => Kind::Unavailable,
         _ => return failed(message),
     };
     Error::new(kind, message)

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::{Error, Kind, Result};
-use forebay_node::desk::{self, Asker, now};
+use forebay_node::desk::{self, Asker};
 use forebay_node::ledger::Ledger;
+use forebay_node::now;
 use forebay_node::records::{
     Actual, Backing, Direction, Instance, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
     SpaceWish, Transfer, TransferActual, TransferWant, Want, What, When, keys,
@@ -35,18 +36,12 @@ impl Door {
         match self.route(request) {
             Ok(body) => Reply::new(200, body),
             Err(error) => {
-                let status = match error.kind() {
-                    Kind::Usage | Kind::WrongTier => 400,
-                    Kind::Unavailable | Kind::TimedOut => 503,
-                    _ if error.is(libc::EPERM) => 403,
-                    _ => 500,
-                };
                 let body = json!({
                     "error": error.to_string(),
                     "exit_code": error.exit_code(),
                     "errno": error.errno(),
                 });
-                Reply::new(status, body)
+                Reply::new(error.http_status(), body)
             }
         }
     }

@@ -106,7 +106,7 @@ impl World {
                 let delay = self.dice.roll(20);
                 self.at(delay, What::Listed(node, life, node_of(&member)));
             }
-            Effect::Adopt { member, file, .. } => {
+            Effect::Adopt { member, file } => {
                 let delay = self.dice.roll(40);
                 self.at(delay, What::Adopt(node, life, node_of(&member), number_of(file)));
             }

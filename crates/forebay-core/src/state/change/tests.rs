@@ -164,7 +164,7 @@ impl Life {
             let mtime = if self.dice.one_in(2) { base.mtime } else { now.mtime };
             let copied = captured.iter().flat_map(|&(a, b)| rewritten.gaps(a, b)).collect();
             let copied = if now.is_unseen() { (&[]).into() } else { copied };
-            let (keep, lasts) = (now.held || self.dice.one_in(2), self.dice.one_in(2));
+            let (keep, lasts) = (now.is_held() || self.dice.one_in(2), self.dice.one_in(2));
             let since = self.age().since;
             let size = now.size;
             let settled = Settled { copied, base, size, mtime, keep, lasts, since };
@@ -184,14 +184,14 @@ impl Life {
     }
 
     fn let_go(&mut self, start: u64, end: u64) {
-        if self.now().keeps_within(start, end) && !self.now().held {
+        if self.now().keeps_within(start, end) && !self.now().is_held() {
             self.commit(Change::LetGo { start, end });
         }
     }
 
     fn evict(&mut self) {
         let (start, end) = self.dice.stretch();
-        if self.now().is_unseen() || self.now().held {
+        if self.now().is_unseen() || self.now().is_held() {
             return;
         }
         self.let_go(start, end);
@@ -218,7 +218,7 @@ impl Life {
 
     fn go_around(&mut self) {
         let now = self.now();
-        if now.is_dirty() || now.flush_open || now.held {
+        if now.is_dirty() || now.flush_open || now.is_held() {
             return;
         }
         self.let_go(0, u64::MAX);
@@ -235,7 +235,7 @@ impl Life {
         let age = self.age();
         let now = self.now().clone();
         match self.dice.below(8) {
-            0 if self.flight.is_none() && !now.is_unseen() && !now.held => {
+            0 if self.flight.is_none() && !now.is_unseen() && !now.is_held() => {
                 self.commit(Change::Emptied { base: version, owner, pinned: now.pinned });
             }
             1 => {
@@ -250,11 +250,11 @@ impl Life {
                 self.commit(Change::Ours { base: version, age });
             }
             4 => self.commit(Change::Pinned(!now.pinned)),
-            5 if !now.held => self.commit(Change::Held(true)),
-            6 if now.held && self.flight.is_none() && !now.is_unseen() => {
+            5 if !now.is_held() => self.commit(Change::Held(true)),
+            6 if now.is_held() && self.flight.is_none() && !now.is_unseen() => {
                 self.commit(Change::Again { base: version, age });
             }
-            5 | 7 if now.held && !now.is_dirty() => {
+            5 | 7 if now.is_held() && !now.is_dirty() => {
                 self.commit(Change::Held(false));
                 self.let_go(0, u64::MAX);
             }

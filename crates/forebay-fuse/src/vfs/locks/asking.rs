@@ -15,7 +15,7 @@ use forebay_cluster::words::{Answer, Question};
 use super::mine::{Mine, Owed, PAUSE, Seat};
 use super::{Came, Told, Wanted};
 use crate::vfs::Vfs;
-use crate::vfs::members::{moved, odd};
+use crate::vfs::homes::{moved, odd};
 
 /// How long a request follows its file from home to home, or waits for a home that has begun anew.
 const FOLLOW: Duration = RECLAIM.saturating_add(Duration::from_secs(5));

@@ -12,7 +12,7 @@ use forebay_cluster::words::Question;
 
 use super::Told;
 use crate::vfs::Vfs;
-use crate::vfs::members::moved;
+use crate::vfs::homes::moved;
 
 impl Vfs {
     /// Serves another member, as [`Vfs::at_desk`]. Like all questions of members, this asks no other member.

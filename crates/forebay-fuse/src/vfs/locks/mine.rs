@@ -7,7 +7,7 @@ use forebay_base::lock::{Mutex, MutexGuard, Rank, RwLock};
 use forebay_cluster::locks::{Lock, Of, Range};
 use hashbrown::HashMap;
 
-use crate::vfs::members::moved;
+use crate::vfs::homes::moved;
 
 /// The place of a file's locks.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use forebay_cluster::words::Question;
 use super::asking::odd_of_locks;
 use super::mine::{Mine, Seat};
 use crate::vfs::Vfs;
-use crate::vfs::members::moved;
+use crate::vfs::homes::moved;
 
 /// How long a home that begins may say that it does not hold a file, and then find out that it does.
 const BEGINS: Duration = Duration::from_secs(3);

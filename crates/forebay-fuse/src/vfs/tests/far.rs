@@ -622,7 +622,7 @@ fn who_looks_again_finds_the_file_where_it_is_opened() {
         };
         let writer = a.open("f", libc::O_WRONLY).expect("here or there").handle;
         a.write(writer, 0, "NEW").expect("somebody takes it");
-        let opened = b.vfs.open(found.id, libc::O_RDONLY, again);
+        let opened = b.vfs.open(found.id, libc::O_RDONLY.into(), again);
         assert_eq!(opened.is_ok(), is_told, "nobody else's file stays where it was found");
         if let Ok(opened) = opened {
             assert_eq!(b.read(opened.handle), "NEW");
@@ -679,7 +679,7 @@ fn apart(bed: &Bed, homes: (usize, usize)) -> (u64, u64) {
 
 fn opened_in(mount: &Mount, dir: u64, name: &str) -> u64 {
     let id = mount.lookup_in(dir, name).expect("it is there").id;
-    mount.vfs.open(id, libc::O_RDWR, Origin::default()).expect("it can be opened").handle
+    mount.vfs.open(id, libc::O_RDWR.into(), Origin::default()).expect("it can be opened").handle
 }
 
 fn renames(mount: &Mount, (from, to): (u64, u64)) -> Result<()> {

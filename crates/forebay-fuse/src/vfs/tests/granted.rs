@@ -32,7 +32,7 @@ fn moved(bed: &Bed, from: &str, to: &str) {
 }
 
 fn opens(bed: &Bed, file: u64) -> std::result::Result<u64, bool> {
-    let opened = bed.mounts[0].vfs.open(file, libc::O_RDONLY, Origin::default());
+    let opened = bed.mounts[0].vfs.open(file, libc::O_RDONLY.into(), Origin::default());
     opened.map(|opened| opened.handle).map_err(|error| error.is(libc::ESTALE))
 }
 

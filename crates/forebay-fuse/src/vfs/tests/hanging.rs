@@ -77,7 +77,8 @@ impl Home {
         let Ok(Looked::There(entry)) = vfs.lookup(ROOT, OsStr::new("f"), Origin::default()) else {
             panic!("it is there")
         };
-        let near = vfs.open(entry.id, libc::O_RDWR, Origin::default()).expect("it is A's").handle;
+        let near =
+            vfs.open(entry.id, libc::O_RDWR.into(), Origin::default()).expect("it is A's").handle;
         let open =
             Question::Open { file: entry.attr.key, path: "f".into(), write: true, program: None };
         let Answer::Opened { handle: guest, .. } = vfs.answer(("b", 1), open, b"", &mut Vec::new())

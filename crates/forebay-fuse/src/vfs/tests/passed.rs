@@ -90,7 +90,7 @@ fn a_file_that_is_made_ready_keeps_nobody_waiting_but_those_who_open_it() {
     gate.close();
     let opens = || {
         let (vfs, id) = (mount.vfs.clone(), ids[0]);
-        std::thread::spawn(move || vfs.open(id, libc::O_RDWR, Origin::default()))
+        std::thread::spawn(move || vfs.open(id, libc::O_RDWR.into(), Origin::default()))
     };
     let first = opens();
     eventually("the first makes it ready", || gate.came() == 1);
@@ -104,7 +104,7 @@ fn a_file_that_is_made_ready_keeps_nobody_waiting_but_those_who_open_it() {
     renamed.expect("there is such a directory");
     let (vfs, other) = (mount.vfs.clone(), ids[2]);
     let opened = answered("an open of another file", move || {
-        vfs.open(other, libc::O_RDWR, Origin::default())
+        vfs.open(other, libc::O_RDWR.into(), Origin::default())
     });
     mount.vfs.release(opened.expect("it is there").handle);
     let beside = Mount { vfs: mount.vfs.clone(), kernel: Arc::default() };
