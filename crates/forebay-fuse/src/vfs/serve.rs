@@ -47,6 +47,10 @@ impl Guest {
         Guest { from, epoch, file, writes: held.is_some(), _held: held, appended }
     }
 
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
     fn may_write(&self) -> Result<()> {
         match self.writes {
             true => Ok(()),
