@@ -292,6 +292,24 @@ fn who_has_a_file_open_changes_its_attributes_whatever_others_do_to_its_name() {
 }
 
 #[test]
+fn a_name_that_another_node_has_removed_is_made_anew_at_once() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    // The kernel goes on with the name that it knows.
+    let cluster = Cluster::start(3, &["--entry-ttl", "10s", "--attr-ttl", "10s"]);
+    let [a, b, c] = [0, 1, 2].map(|node| cluster.at(node, "f"));
+    append(&b, b"before").unwrap();
+    cluster.gives_back(1);
+    let home = File::options().write(true).open(&a).unwrap();
+    append(&b, b"far").unwrap();
+    cluster.flush(0);
+    fs::remove_file(c).unwrap();
+    drop(home);
+    File::create(&b).expect("its directory is there");
+    assert_eq!(read(&b).unwrap(), b"");
+}
+
+#[test]
 fn a_directory_is_renamed_with_files_in_it_that_others_have_claimed() {
     needs_forebay!();
     needs_tools!("etcd");

@@ -626,6 +626,11 @@ impl Vfs {
     }
 
     /// Attributes of a node that another member serves.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the name is gone or another file's, and no program here has the file open: the kernel looks the name
+    /// up again.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
         let known = self.attrs_at_home(key)?;
@@ -638,8 +643,8 @@ impl Vfs {
             (_, Some(home)) => Ok(attr_of(&home)),
             (of_store, None) => match (self.attrs_as_opened(id, key)?, of_store) {
                 (Some(opened), _) => Ok(Attr { nlink: 0, ..attr_of(&opened) }),
-                (None, Err(error)) => Err(error),
-                (None, Ok(_)) => Err(Error::os(libc::ESTALE, "the file was replaced")),
+                (None, Err(error)) if !error.is(libc::ENOENT) => Err(error),
+                (None, _) => Err(path.map_or_else(moved, |path| self.replaced(&path))),
             },
         }
     }

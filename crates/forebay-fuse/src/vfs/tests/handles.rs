@@ -103,6 +103,26 @@ fn a_name_that_is_gone_is_no_other_files() {
     }
 }
 
+/// Otherwise an open that may create the file fails with ENOENT: the kernel asks for the permission first.
+#[test]
+fn the_kernel_looks_a_name_up_again_that_others_have_removed() {
+    for is_far in [false, true] {
+        let bed = Bed::new(2);
+        let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+        a.vfs.release(a.create("f"));
+        if !is_far {
+            lock(&bed.net.homes).clear();
+        }
+        let id = b.lookup("f").expect("it is there").id;
+        assert_eq!(b.vfs.is_far(id), is_far);
+        lock(&bed.net.homes).clear();
+        std::fs::remove_file(bed.root.join("backing/f")).expect("it is writable");
+        let error = b.vfs.getattr(id).expect_err("it is gone");
+        assert!(error.is(libc::ESTALE), "far: {is_far}, {error}");
+        assert!(b.lookup("f").expect_err("it is gone").is(libc::ENOENT));
+    }
+}
+
 /// A has brought the file home and given it back. It was opened for reading before.
 fn read_since_before(bed: &Bed) -> (u64, u64) {
     let (near, far, id) = shared_by_two_of_three(bed);
