@@ -269,6 +269,8 @@ pub enum NameChange {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
+        /// The asker has the file open, which is changed whatever its names are by now.
+        is_open: bool,
         set: Set,
         size: Option<NewSize>,
         asker: Asker,

@@ -241,6 +241,74 @@ fn who_has_a_file_open_that_its_home_removes_knows_its_attributes() {
     }
 }
 
+// S-25
+#[test]
+fn who_has_a_file_open_changes_its_attributes_whatever_others_do_to_its_name() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(3, HOLD);
+    let replace = |dir: &Path| {
+        write(&dir.join("other"), b"other bytes");
+        fs::rename(dir.join("other"), dir.join("f"))
+    };
+    type Act<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
+    let acts: [(&str, Act<'_>); 3] = [
+        ("renamed", &|dir| fs::rename(dir.join("f"), dir.join("g"))),
+        ("removed", &|dir| fs::remove_file(dir.join("f"))),
+        ("replaced", &replace),
+    ];
+    for (what, act) in acts {
+        fs::create_dir(cluster.at(0, what)).unwrap();
+        write(&cluster.at(0, what).join("f"), &bytes());
+        let home = File::open(cluster.at(0, what).join("f")).unwrap();
+        let path = cluster.at(1, what).join("f");
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        act(&cluster.at(2, what)).unwrap();
+        // Once as long as the kernel knows the name, and once when it does not.
+        for (size, mode, secs) in [(200, 0o640, 1_234_567), (100, 0o600, 7_654_321)] {
+            let done = |call: &str, done: std::io::Result<()>| {
+                done.unwrap_or_else(|why| panic!("{call} of a {what} file: {why}"));
+            };
+            done("ftruncate", file.set_len(size));
+            done("fchmod", file.set_permissions(Permissions::from_mode(mode)));
+            done("fchown", std::os::unix::fs::fchown(&file, Some(47_110), Some(47_111)));
+            let mtime = std::time::UNIX_EPOCH + Duration::from_secs(secs);
+            done("futimens", file.set_modified(mtime));
+            let is_so = |file: &File| {
+                let attrs = file.metadata().unwrap();
+                let owner = (attrs.uid(), attrs.gid()) == (47_110, 47_111);
+                let rights = owner && attrs.mode() & 0o7777 == mode;
+                rights && attrs.len() == size && attrs.modified().unwrap() == mtime
+            };
+            assert!(is_so(&file), "{what}: {:?}", file.metadata());
+            within(SEEN, "its home shows it", || is_so(&home));
+            thread::sleep(SEEN);
+            assert!(is_so(&file), "{what}, later: {:?}", file.metadata());
+        }
+    }
+    for node in 0..3 {
+        assert_eq!(mode_of(&cluster.at(node, "replaced")), Some(0o644), "that is another file");
+    }
+}
+
+#[test]
+fn a_name_that_another_node_has_removed_is_made_anew_at_once() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    // The kernel goes on with the name that it knows.
+    let cluster = Cluster::start(3, &["--entry-ttl", "10s", "--attr-ttl", "10s"]);
+    let [a, b, c] = [0, 1, 2].map(|node| cluster.at(node, "f"));
+    append(&b, b"before").unwrap();
+    cluster.gives_back(1);
+    let home = File::options().write(true).open(&a).unwrap();
+    append(&b, b"far").unwrap();
+    cluster.flush(0);
+    fs::remove_file(c).unwrap();
+    drop(home);
+    File::create(&b).expect("its directory is there");
+    assert_eq!(read(&b).unwrap(), b"");
+}
+
 #[test]
 fn a_directory_is_renamed_with_files_in_it_that_others_have_claimed() {
     needs_forebay!();

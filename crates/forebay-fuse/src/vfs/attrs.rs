@@ -6,13 +6,15 @@ use std::sync::Arc;
 use forebay_backing::{Attr, Error, Result, SetAttr};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
-use forebay_cluster::words::{NameChange, NewSize};
+use forebay_cluster::words::{Attrs, NameChange, NewSize};
 use forebay_engine::rules::Origin;
 use forebay_engine::{Admission, File, Named};
 
+use super::homes::attr_of;
 use super::members::Settled;
+use super::privilege::mode_with_owner;
 use super::rights::asker_of;
-use super::served_names::set_of;
+use super::served_names::{has_no_name, set_of};
 use super::{Handle, Vfs};
 use crate::control::Control;
 
@@ -45,9 +47,9 @@ impl Vfs {
         if let Some((size, handle)) = size {
             let admission = handle.and_then(|handle| self.admission(handle));
             // Where members share the store, the bytes here may be of an old version, although a program reads them.
-            let known =
-                || self.open_file(id).filter(|_| self.cluster().is_none() || path.is_none());
-            let open = handle.and_then(|handle| self.file(handle).ok()).or_else(known);
+            let is_named = handle.is_none() && self.has_members() && path.is_some();
+            let own = handle.and_then(|handle| self.file(handle).ok());
+            let open = own.or_else(|| self.opened_here(id).filter(|_| !is_named));
             let resize = || {
                 self.set_size((id, open), path.as_deref(), size, |file| {
                     admission.unwrap_or_else(|| self.engine.room.admission_of(file, who))
@@ -75,19 +77,17 @@ impl Vfs {
         }
         let altering =
             changes.then(|| self.foresight.answers.altering(path.as_deref(), self.nodes.key(id)));
-        if let (None, true, Some(file)) = (&path, changes, self.open_file(id)) {
+        if let (None, true, Some(file)) = (&path, changes, self.opened_here(id)) {
             return self.engine.verbs.set_attr_open(&file, set);
         }
         if let (Some(path), true) = (path, changes) {
-            let mut set = *set;
-            if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
-                set.mode = self.mode_with_owner(&path, who)?;
-            }
-            let done = self.engine.verbs.set_attr(self.at(id, &path)?, &set);
-            if set.mode.is_some() {
-                self.nodes.forget_acl(id);
-            }
-            return done;
+            let done = self.set_by_name(id, &path, who, *set);
+            // Another member may have changed the name of a file that a program has open here.
+            let is_lost = self.has_members() && done.as_ref().is_err_and(has_no_name);
+            return match is_lost.then(|| self.opened_here(id)).flatten() {
+                Some(file) => self.engine.verbs.set_attr_open(&file, set),
+                None => done,
+            };
         }
         drop((tree, altering));
         match changes {
@@ -97,7 +97,21 @@ impl Vfs {
         }
     }
 
-    /// Has the file's home change the attributes, if that is another member.
+    fn set_by_name(&self, id: u64, path: &Path, who: Origin, mut set: SetAttr) -> Result<Attr> {
+        let gives_away = set.uid.is_some() || set.gid.is_some();
+        if gives_away && set.mode.is_none() && who.uid != 0 {
+            let attr = self.engine.names.ask(|b| b.stat(path))?;
+            set.mode = mode_with_owner(&attr, &asker_of(who));
+        }
+        let done = self.engine.verbs.set_attr(self.at(id, path)?, &set);
+        if set.mode.is_some() {
+            self.nodes.forget_acl(id);
+        }
+        done
+    }
+
+    /// Has the file's home change the attributes, if that is another member. The home's answer tells them: the path
+    /// may be another file's by then.
     fn settle_attr(
         &self,
         id: u64,
@@ -109,16 +123,12 @@ impl Vfs {
         if self.cluster().is_none() || self.nodes.is_dir(id) {
             return Ok(Attributes::Here(None, None));
         }
-        let mut set = *set;
-        let gives_away = set.uid.is_some() || set.gid.is_some();
-        if let (Some(path), true, None) = (path, gives_away, set.mode) {
-            set.mode = self.mode_with_owner(path, who)?;
-        }
         let size = size.map(|(size, handle)| NewSize { size, is_open: handle.is_some() });
         let change = |file, path: &Path| NameChange::SetAttr {
             file,
             path: path.into(),
-            set: set_of(&set),
+            is_open: self.open_file(id).is_some() || self.has_seats(file),
+            set: set_of(set),
             size,
             asker: asker_of(who),
         };
@@ -128,19 +138,33 @@ impl Vfs {
             let key = self.nodes.key(id).filter(|_| self.is_far(id));
             let home = key.and_then(|key| self.home_of(key));
             let Some((key, home)) = key.zip(home) else { return Ok(Attributes::Here(None, None)) };
-            self.ask_change(&home, change(key, Path::new("")))?;
-            return self.getattr_there(id).map(Attributes::Changed);
+            let attrs = self.ask_change(&home, change(key, Path::new("")))?;
+            return self.told_attr(id, attrs).map(Attributes::Changed);
         };
         match self.settle(&[(key, dir)], None, || change(key, path))? {
             Settled::Done(attrs) => {
                 self.nodes.forget_acl(id);
-                self.changed_there(path, attrs).map(Attributes::Changed)
+                self.told_attr(id, attrs).map(Attributes::Changed)
             }
             Settled::Here(change) => {
                 let held = size.map(|_| self.claim(id, Access::Write)).transpose()?.flatten();
                 Ok(Attributes::Here(change, held))
             }
         }
+    }
+
+    fn told_attr(&self, id: u64, attrs: Option<Attrs>) -> Result<Attr> {
+        attrs.map_or_else(|| self.getattr_there(id), |attrs| Ok(attr_of(&attrs)))
+    }
+
+    /// A file that a program here has open, and that is served here.
+    fn opened_here(&self, id: u64) -> Option<Arc<File>> {
+        let key = self.nodes.file_key(id)?;
+        if !self.is_far(id) {
+            return self.open_file(id);
+        }
+        let open = || self.open_file(id).filter(|_| !self.has_older_open(key));
+        self.seated_here(key).or_else(open)
     }
 
     fn admission(&self, handle: u64) -> Option<Admission> {

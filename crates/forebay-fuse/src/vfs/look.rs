@@ -207,19 +207,17 @@ impl Vfs {
             };
         };
         let as_opened = |file: Arc<File>| (self.engine.verbs.stat_open(&file), now);
-        match self.attr_told(&path) {
-            Ok((attr, as_of)) if self.nodes.id_of(attr.key) == id => Ok((attr, as_of)),
-            // Others have replaced the file on the store: a program that has it open keeps the old one.
-            Ok(_) => {
-                self.foresight.answers.doubt(&path);
-                open.map(as_opened).ok_or_else(|| Error::os(libc::ESTALE, "the file was replaced"))
-            }
+        let error = match self.attr_told(&path) {
+            Ok((attr, as_of)) if self.nodes.id_of(attr.key) == id => return Ok((attr, as_of)),
             Err(error) if !self.engine.health.is_available() => {
                 let key = self.nodes.key(id).ok_or(error)?;
-                self.attr_away(id, key).map(as_of_now)
+                return self.attr_away(id, key).map(as_of_now);
             }
-            Err(error) => open.map(as_opened).ok_or(error),
-        }
+            Err(error) if !error.is(libc::ENOENT) => error,
+            // Others have replaced or removed the file on the store: a program that has it open keeps the old one.
+            Ok(_) | Err(_) => self.replaced(&path),
+        };
+        open.map(as_opened).ok_or(error)
     }
 
     /// The attributes of a directory that was removed while in use.

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use forebay_backing::{Attr, FileKind, Result, SetAttr};
+use forebay_backing::{Attr, FileKind, SetAttr};
 use forebay_cluster::words::Asker;
 use forebay_engine::Named;
 use forebay_engine::rules::Origin;
@@ -24,6 +24,14 @@ fn may_keep_group(asker: &Asker, gid: u32) -> bool {
 fn written(mode: u32, may_keep_group: bool) -> u32 {
     let drops_group = mode & GROUP_EXECUTES != 0 || !may_keep_group;
     mode & !(SET_USER | if drops_group { SET_GROUP } else { 0 })
+}
+
+/// The mode to set with a new owner, if the asker may not keep the set-group-id bit: the store's kernel strips the rest
+/// for any user.
+pub(super) fn mode_with_owner(attr: &Attr, asker: &Asker) -> Option<u32> {
+    let has_bit = attr.kind == FileKind::File && attr.mode & SET_GROUP != 0;
+    let drops = asker.uid != 0 && has_bit && !may_keep_group(asker, attr.gid);
+    drops.then(|| written(attr.mode, false))
 }
 
 impl Vfs {
@@ -54,18 +62,6 @@ impl Vfs {
             let keeps = attr.mode & SET_GROUP == 0 || may_keep_group(&asker_of(who), attr.gid);
             if keeps { attr.mode } else { attr.mode & !SET_GROUP }
         });
-    }
-
-    /// The mode to set with a new owner, if `who` may not keep the set-group-id bit: the store's kernel
-    /// strips the rest for any user.
-    pub(super) fn mode_with_owner(&self, path: &Path, who: Origin) -> Result<Option<u32>> {
-        if who.uid == 0 {
-            return Ok(None);
-        }
-        let attr = self.engine.names.ask(|b| b.stat(path))?;
-        let has_bit = attr.kind == FileKind::File && attr.mode & SET_GROUP != 0;
-        let drops = has_bit && !may_keep_group(&asker_of(who), attr.gid);
-        Ok(drops.then(|| written(attr.mode, false)))
     }
 
     fn take_bits(&self, id: u64, path: Option<&Path>, left: impl FnOnce(&Attr) -> u32) {

@@ -73,6 +73,10 @@ impl Guest {
         }
     }
 
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
     fn may_write(&self) -> Result<()> {
         match self.writes {
             true => Ok(()),

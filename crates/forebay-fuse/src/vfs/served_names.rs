@@ -2,9 +2,9 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
+use forebay_backing::{Attr, Error, FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Answer, Asker, Attrs, By, NameChange, NewSize, Set};
@@ -13,6 +13,7 @@ use forebay_engine::Named;
 use super::Vfs;
 use super::homes::{moved, words_of};
 use super::members::Through;
+use super::privilege::mode_with_owner;
 use crate::verbs::rename_mode;
 
 /// A change of attributes, as a member is asked for it.
@@ -35,6 +36,11 @@ fn file_at(path: &Path, key: FileKey) -> Named<'_> {
     Named { path, key, is_dir: false }
 }
 
+/// Whether a name is gone, or another file's.
+pub(super) fn has_no_name(error: &Error) -> bool {
+    error.is(libc::ENOENT) || error.is(libc::ESTALE)
+}
+
 impl Vfs {
     /// Makes a change for another member.
     pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Answer> {
@@ -49,8 +55,11 @@ impl Vfs {
 
     fn changed_for(&self, change: NameChange, by: By) -> Result<Option<Attrs>> {
         match &change {
-            NameChange::SetAttr { file, path, set, size, asker } => {
-                self.set_attr_for((*file, path), set, *size, asker).map(Some)
+            NameChange::SetAttr { file, path, is_open, set, size, asker } => {
+                self.is_home(&[Some(*file)])?;
+                let name = self.name_for(*file, path, *is_open)?;
+                let attr = self.set_for(asker, *file, (path, name), (set, *size))?;
+                Ok(Some(words_of(&attr)))
             }
             NameChange::SetXattr { file, path, name, value, flags, asker } => {
                 let mode = xattr_mode(*flags);
@@ -87,33 +96,65 @@ impl Vfs {
         }
     }
 
-    fn set_attr_for(
+    /// Changes attributes of a file that was asked for by this path, and has this name.
+    fn set_for(
         &self,
-        (file, path): (FileKey, &Path),
-        set: &Set,
-        size: Option<NewSize>,
         asker: &Asker,
-    ) -> Result<Attrs> {
-        self.is_home(&[Some(file)])?;
-        self.allows_set(asker, &self.newest(file, path)?, path, (set, size))?;
-        if let Some(NewSize { size, .. }) = size {
-            let opened = self.known_at(file, path)?;
-            self.resize_for(&opened, size)?;
-            if asker.uid != 0 && self.engine.verbs.has_set_id(&opened) {
-                self.strip_privilege(self.nodes.id_of(file), Some(path), None);
-            }
-            let nothing = *set == Set::default();
-            if nothing {
-                return Ok(words_of(&self.engine.verbs.stat_open(&opened)));
+        file: FileKey,
+        (path, name): (&Path, Option<PathBuf>),
+        (set, size): (&Set, Option<NewSize>),
+    ) -> Result<Attr> {
+        let opened = match (&name, size) {
+            (Some(_), None) => None,
+            _ => Some(self.known_at(file, path)?),
+        };
+        let before = match &opened {
+            Some(opened) => self.engine.verbs.stat_open(opened),
+            None => self.newest(file, name.as_deref().unwrap_or(path))?,
+        };
+        self.allows_set(asker, &before, path, (set, size))?;
+        let id = self.nodes.id_of(file);
+        if let (Some(opened), Some(NewSize { size, .. })) = (&opened, size) {
+            self.resize_for(opened, size)?;
+            if asker.uid != 0 && self.engine.verbs.has_set_id(opened) {
+                self.strip_privilege(id, name.as_deref(), None);
             }
         }
-        self.is_still(file, path)?;
-        let attr = self.engine.verbs.set_attr(file_at(path, file), &asked_of(set))?;
+        let sets = *set != Set::default();
+        let mut set = asked_of(set);
+        if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
+            set.mode = mode_with_owner(&before, asker);
+        }
+        let changed = match (&name, &opened) {
+            (_, Some(opened)) if !sets => self.engine.verbs.stat_open(opened),
+            (Some(name), _) => {
+                let done = self.engine.verbs.set_attr(file_at(name, file), &set);
+                // The name has gone just now: the asker asks again.
+                done.map_err(|error| if has_no_name(&error) { moved() } else { error })?
+            }
+            (None, Some(opened)) => self.engine.verbs.set_attr_open(opened, &set)?,
+            (None, None) => return Err(moved()),
+        };
         if set.mode.is_some() {
-            self.nodes.forget_acl(self.nodes.id_of(file));
+            self.nodes.forget_acl(id);
         }
-        self.tell_attributes(self.nodes.id_of(file));
-        Ok(words_of(&attr))
+        if sets {
+            self.tell_attributes(id);
+        }
+        let now = name.and_then(|name| self.engine.verbs.stat(&name).ok());
+        Ok(now.filter(|now| now.key == file).unwrap_or(changed))
+    }
+
+    /// The name by which attributes are changed for another member: the one that was asked for, if it is still the
+    /// file's. A member that has the file open need not know the file's present name, nor need there be one.
+    fn name_for(&self, file: FileKey, path: &Path, is_open: bool) -> Result<Option<PathBuf>> {
+        match self.is_still(file, path) {
+            Ok(()) => return Ok(Some(path.into())),
+            Err(error) if !is_open || !has_no_name(&error) => return Err(error),
+            Err(_) => {}
+        }
+        let own = self.engine.files.find(file).and_then(|file| file.path());
+        Ok(own.filter(|own| self.is_still(file, own).is_ok()).map(|own| own.to_path_buf()))
     }
 
     fn change_xattr_for(

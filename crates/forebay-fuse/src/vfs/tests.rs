@@ -4,6 +4,7 @@
 mod far;
 mod gated;
 mod granted;
+mod handles;
 mod hanging;
 mod older;
 mod owed;

@@ -13,13 +13,14 @@ use forebay_base::lock::{Mutex, MutexGuard, Rank};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Opener, Question};
+use forebay_engine::File;
 use forebay_engine::rules::Origin;
 
 use super::ahead::{Ahead, Asking, Part, Wanted};
 use super::blanks::Share;
 use super::copies::{Succession, is_silence};
 use super::doubts::{Again, Asked};
-use super::homes::{Looks, attr_of, moved, odd, with_home};
+use super::homes::{Looks, attr_of, moved, odd, with_home, words_of};
 use super::rights::opener;
 use super::serve::Guest;
 use super::unsynced::{Account, Life};
@@ -625,20 +626,25 @@ impl Vfs {
     }
 
     /// Attributes of a node that another member serves.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the name is gone or another file's, and no program here has the file open: the kernel looks the name
+    /// up again.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
         let known = self.attrs_at_home(key)?;
-        let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));
+        let path = self.path_of(id, key);
+        let of_store = path.as_deref().map(|path| self.engine.verbs.stat(path)).transpose();
         match (of_store, known) {
-            (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),
-            (Ok(attr), None) if attr.key == key => Ok(attr),
-            // The file's name is gone, and a program has the file open.
-            (_, Some(home)) => Ok(nameless(&home)),
-            (of_store, None) => match self.attrs_at_seats(key) {
-                Some(opened) => Ok(nameless(&opened)),
-                None => Err(of_store
-                    .err()
-                    .unwrap_or_else(|| Error::os(libc::ESTALE, "the file was replaced"))),
+            (Ok(Some(attr)), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),
+            (Ok(Some(attr)), None) if attr.key == key => Ok(attr),
+            // Others have changed the file's name. The home tells how many it has.
+            (_, Some(home)) => Ok(attr_of(&home)),
+            (of_store, None) => match (self.attrs_as_opened(id, key)?, of_store) {
+                (Some(opened), _) => Ok(Attr { nlink: 0, ..attr_of(&opened) }),
+                (None, Err(error)) if !error.is(libc::ENOENT) => Err(error),
+                (None, _) => Err(path.map_or_else(moved, |path| self.replaced(&path))),
             },
         }
     }
@@ -653,20 +659,63 @@ impl Vfs {
         }
     }
 
-    /// The attributes of a file that no member claims any more, from where programs here have it open.
-    fn attrs_at_seats(&self, key: FileKey) -> Option<Attrs> {
-        let handles = self.handles.read();
-        let seat = |handle: &Arc<Handle>| match &**handle {
-            Handle::There(remote) if remote.key == key => Some(remote.seat().clone()),
-            _ => None,
-        };
-        let seats: Vec<Seat> = handles.values().filter_map(seat).collect();
-        drop(handles);
-        seats.into_iter().find_map(|seat| match seat {
+    /// A path of a file: its names may be those of the other node, as which it is served since.
+    fn path_of(&self, id: u64, key: FileKey) -> Option<PathBuf> {
+        let others = [Side::Near, Side::Far].map(|side| self.nodes.id_at(key, side));
+        let ids = [id].into_iter().chain(others);
+        ids.filter(|id| self.nodes.key(*id) == Some(key)).find_map(|id| self.nodes.path(id))
+    }
+
+    /// The attributes of a file that no other member is known to have claimed, if programs here have it open: from
+    /// where they have, or from where they would read it now.
+    fn attrs_as_opened(&self, id: u64, key: FileKey) -> Result<Option<Attrs>> {
+        let (home, seats) = (self.known_home(key), self.seats(key));
+        if seats.is_empty() {
+            return Ok(None);
+        }
+        let at_seat = |seat| match seat {
             Seat::There(there) => self.attrs_there(there.home(), key).ok().flatten(),
             Seat::Here(guest) => Some(guest.attrs(self)),
             Seat::Nowhere => None,
+        };
+        let told = seats.into_iter().filter(|seat| home.is_at(seat)).find_map(at_seat);
+        if told.is_some() {
+            return Ok(told);
+        }
+        let (dir, path) = self.claimable(id, key);
+        match self.open_at(key, (self.as_found(dir, &path), &path), Access::Read)? {
+            Place::There(home) => self.attrs_there(&home, key),
+            Place::Here(_) => {
+                let file = self.known_at(key, &path).ok();
+                Ok(file.map(|file| words_of(&self.engine.verbs.stat_open(&file))))
+            }
+        }
+    }
+
+    /// A file that came here when programs had it open at its home.
+    pub(super) fn seated_here(&self, key: FileKey) -> Option<Arc<File>> {
+        self.seats(key).into_iter().find_map(|seat| match seat {
+            Seat::Here(guest) => Some(guest.file()),
+            Seat::There(_) | Seat::Nowhere => None,
         })
+    }
+
+    /// Whether programs here have opened the file at its home.
+    pub(super) fn has_seats(&self, key: FileKey) -> bool {
+        !self.seats(key).is_empty()
+    }
+
+    /// Where the handles are by which programs here have the file open at its home.
+    fn seats(&self, key: FileKey) -> Vec<Seat> {
+        let handles = self.handles.read();
+        let is_its = |handle: &&Arc<Handle>| matches!(&***handle, Handle::There(remote) if remote.key == key);
+        let opened: Vec<Arc<Handle>> = handles.values().filter(is_its).cloned().collect();
+        drop(handles);
+        let seat = |handle: Arc<Handle>| match &*handle {
+            Handle::There(remote) => Some(remote.seat().clone()),
+            _ => None,
+        };
+        opened.into_iter().filter_map(seat).collect()
     }
 
     /// The attributes of a file after its home has changed it.
@@ -674,9 +723,4 @@ impl Vfs {
         let attr = self.engine.verbs.stat(path)?;
         Ok(attrs.map_or(attr, |attrs| with_home(attr, &attrs)))
     }
-}
-
-/// The attributes of a file whose name is gone.
-fn nameless(known: &Attrs) -> Attr {
-    Attr { nlink: 0, ..attr_of(known) }
 }

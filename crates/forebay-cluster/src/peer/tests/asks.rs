@@ -23,6 +23,7 @@ fn every_question() -> Vec<Question> {
         NameChange::SetAttr {
             file,
             path: path.clone(),
+            is_open: false,
             set: Set { mtime: Some(None), mode: Some(0o640), ..Set::default() },
             size: Some(NewSize { size: 9, is_open: true }),
             asker: asker.clone(),

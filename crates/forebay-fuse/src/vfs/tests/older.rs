@@ -28,7 +28,7 @@ impl Older {
         assert_eq!(a.read(first), OLD);
         a.vfs.release(first);
         let id = a.lookup("f").expect("it is there").id;
-        let opened = a.vfs.open(id, libc::O_RDONLY, Origin::default()).expect("it is there");
+        let opened = a.vfs.open(id, libc::O_RDONLY.into(), Origin::default()).expect("it is there");
         assert!(matches!(opened.how, How::Passthrough(_)), "{opened:?}");
         std::fs::write(&at, NEW).expect("it is writable");
         Older { reader: opened.handle, id, bed }
@@ -40,12 +40,12 @@ impl Older {
 
     /// Opens the file as the kernel does: by the node that it has, and after ESTALE by the name.
     fn opened(&self, flags: i32) -> u64 {
-        let again = self.a().vfs.open(self.id, flags, Origin::default());
+        let again = self.a().vfs.open(self.id, flags.into(), Origin::default());
         assert!(again.expect_err("its bytes are old").is(libc::ESTALE));
         let found = self.a().lookup("f").expect("it is there");
         assert_ne!(found.id, self.id, "a node of its own");
         assert_eq!(found.attr.size, NEW.len() as u64);
-        self.a().vfs.open(found.id, flags, Origin::default()).expect("it is there").handle
+        self.a().vfs.open(found.id, flags.into(), Origin::default()).expect("it is there").handle
     }
 
     /// The bytes that the older reader has in its shadow.
@@ -98,6 +98,6 @@ fn a_cut_by_name_is_of_the_newest_bytes_whoever_reads_old_ones() {
     assert!(cut(older.id).expect_err("its bytes are old").is(libc::ESTALE));
     let found = older.a().lookup("f").expect("it is there");
     cut(found.id).expect("its home is here");
-    let handle = older.a().vfs.open(found.id, libc::O_RDONLY, Origin::default());
+    let handle = older.a().vfs.open(found.id, libc::O_RDONLY.into(), Origin::default());
     assert_eq!(older.a().read(handle.expect("it is there").handle), NEW[..7]);
 }
