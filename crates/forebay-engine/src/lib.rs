@@ -64,7 +64,7 @@ pub use forebay_tier::dir::{Made, Tier, TierOwner};
 pub use forebay_tier::media;
 pub use io::{Allocate, Cached, Io};
 pub use ops::Ops;
-pub use ops::resolve::Keep;
+pub use ops::resolve::{Held, Keep, Placing};
 pub use ops::taken::SupersededFile;
 pub use pool::{Pool, run_anywhere};
 pub use requester::{Requester, on_behalf_of};

@@ -14,7 +14,7 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
-use forebay_engine::Engine;
+use forebay_engine::{Engine, Keep};
 
 use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
@@ -175,6 +175,15 @@ impl Mount {
     /// The transport, as the setting would name it.
     pub fn transport(&self) -> &'static str {
         if self.over_ring { "io-uring" } else { "dev" }
+    }
+
+    /// Settles a conflict (S8).
+    ///
+    /// # Errors
+    ///
+    /// As [`Vfs::resolve`].
+    pub fn resolve(&self, path: &Path, keep: Keep) -> Result<()> {
+        self.shared.vfs.resolve(path, keep)
     }
 
     /// Latency of every verb so far.

@@ -29,6 +29,7 @@ mod members;
 mod names;
 mod open;
 mod privilege;
+mod resolve;
 mod rights;
 mod serve;
 mod served_names;

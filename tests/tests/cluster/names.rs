@@ -459,3 +459,35 @@ fn nodes_that_open_a_new_file_at_once_write_parts_of_one_file() {
         }
     }
 }
+
+/// A home that has had a file under a name which another node has changed since forgets the file with its present
+/// name, and is left without a conflict.
+// S-25
+#[test]
+fn a_removed_file_is_not_kept_for_a_name_that_another_node_has_changed() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, HOLD);
+    for (remover, how) in [(0, "unlink"), (1, "unlink"), (1, "replace")] {
+        let name = |part: &str| format!("{how}-{remover}-{part}");
+        write(&cluster.at(0, name("old")), &bytes());
+        cluster.gives_back(0);
+        fs::rename(cluster.at(1, name("old")), cluster.at(1, name("new"))).unwrap();
+        within(PATIENCE, "the rename is heard of", || {
+            fs::write(cluster.at(0, name("new")), b"at its home").is_ok()
+        });
+        match how {
+            "unlink" => fs::remove_file(cluster.at(remover, name("new"))).unwrap(),
+            _ => {
+                write(&cluster.at(remover, name("other")), b"other");
+                fs::rename(cluster.at(remover, name("other")), cluster.at(remover, name("new")))
+                    .unwrap();
+            }
+        }
+        cluster.flush(0);
+        assert_eq!(cluster.status(0)["conflicted_files"], 0, "{how} by n{}", remover + 1);
+        assert!(cluster.stored(name("old")).is_err());
+    }
+    cluster.umount(1);
+    cluster.umount(0);
+}

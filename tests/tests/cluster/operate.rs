@@ -71,6 +71,63 @@ fn what_a_dead_node_has_is_listed_and_given_up_by_name_only() {
     reads(&cluster.at(0, "d/b"), b"on the store");
 }
 
+/// What was given up is in conflict where it comes back, while another node is the home of the files. Method: one
+/// file was written since, one replaced by another, and one removed.
+// S-8 S-25
+#[test]
+fn a_conflict_is_settled_past_no_other_node() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, HOLD);
+    let names = ["written", "replaced", "removed", "beside"];
+    names.iter().for_each(|name| write(&cluster.at(0, name), b"old, and longer"));
+    cluster.nodes[0].crash();
+    within(PATIENCE, "its lease has run out", || !cluster.is_alive(1, "n1"));
+    let mnt = text(&cluster.nodes[1].mnt).to_string();
+    cluster.forebay(1, &["member", "give-up", &mnt, "n1", "--confirm", "n1"]).ok();
+    write(&cluster.at(1, "written"), b"new");
+    write(&cluster.at(1, "beside"), b"new");
+    write(&cluster.at(1, "other"), b"new");
+    std::fs::rename(cluster.at(1, "other"), cluster.at(1, "replaced")).unwrap();
+    std::fs::remove_file(cluster.at(1, "removed")).unwrap();
+    cluster.mount(0, HOLD);
+    let conflicts = |cluster: &Cluster| cluster.status(0)["conflicted_files"].as_u64();
+    within(PATIENCE, "all are kept aside", || conflicts(&cluster) == Some(4));
+    let settle = |cluster: &Cluster, name: &str, keep: &str| {
+        cluster.forebay(0, &["resolve", text(&cluster.at(0, name)), "--keep", keep])
+    };
+    for name in ["written", "replaced"] {
+        let out = settle(&cluster, name, "ours");
+        assert_eq!(out.code, Some(2), "{name}: {out:#?}");
+        assert!(out.stderr.contains("n2"), "{name}: the home is named: {out:#?}");
+        assert_ne!(cluster.stored(name).unwrap(), b"old, and longer", "{name}");
+        (0..2).for_each(|node| reads(&cluster.at(node, name), b"new"));
+    }
+    assert_eq!(conflicts(&cluster), Some(4), "nothing has begun");
+    // What changes no file of another node needs no leave.
+    settle(&cluster, "removed", "ours").ok();
+    settle(&cluster, "beside", "both").ok();
+    for node in 0..2 {
+        reads(&cluster.at(node, "removed"), b"old, and longer");
+        reads(&cluster.at(node, "beside.forebay-ours-1"), b"old, and longer");
+        reads(&cluster.at(node, "beside"), b"new");
+    }
+    cluster.gives_back(1);
+    for name in ["written", "replaced"] {
+        assert_eq!(cluster.stored(name).unwrap(), b"new", "{name}");
+        settle(&cluster, name, "ours").ok();
+        assert_eq!(cluster.stored(name).unwrap(), b"old, and longer", "{name}");
+        (0..2).for_each(|node| reads(&cluster.at(node, name), b"old, and longer"));
+        write(&cluster.at(1, name), b"later");
+        (0..2).for_each(|node| reads(&cluster.at(node, name), b"later"));
+    }
+    for node in [1, 0] {
+        cluster.flush(node);
+        assert_eq!(cluster.status(node)["conflicted_files"], 0, "n{}", node + 1);
+        cluster.umount(node);
+    }
+}
+
 #[test]
 fn what_a_dead_node_has_is_told_by_who_has_copies() {
     needs_forebay!();

@@ -155,6 +155,25 @@ fn a_tier_that_holds_claims_is_not_mounted_without_its_registry() {
     assert_eq!(read(&cluster.at(0, "f")).unwrap(), b"dirty");
 }
 
+/// Another node may have taken the tier's files over: only a mount can ask.
+// S-25
+#[test]
+fn a_tier_of_a_shared_store_is_recovered_to_another_directory_alone() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(1, HOLD);
+    write(&cluster.at(0, "f"), b"dirty");
+    cluster.nodes[0].crash();
+    let tier = text(&cluster.nodes[0].tier).to_string();
+    says(&cluster.forebay(0, &["recover", &tier]), &["--registry", "--to"]);
+    assert_eq!(cluster.stored("f").unwrap(), b"", "nothing is flushed past the members");
+    let saved = cluster.root.join("saved");
+    cluster.forebay(0, &["recover", &tier, "--to", text(&saved)]).ok();
+    assert_eq!(std::fs::read(saved.join("f")).unwrap(), b"dirty");
+    cluster.mount(0, HOLD);
+    assert_eq!(read(&cluster.at(0, "f")).unwrap(), b"dirty");
+}
+
 #[test]
 fn a_registry_that_does_not_answer_is_told_with_its_address() {
     needs_forebay!();

@@ -1,16 +1,18 @@
 //! Settling conflicts (S8).
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_backing::{
-    BackingFile, Error, FileKey, FileKind, Kind, New, RenameMode, Result, Timestamp,
+    Attr, BackingFile, Error, FileKey, FileKind, Kind, New, RenameMode, Result, Timestamp,
 };
 
 use crate::core::ranges::Ranges;
 use crate::core::state::Change;
 use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
+use crate::files::names::{Named, Names};
 use crate::files::work::AtWork;
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;
@@ -30,6 +32,39 @@ pub enum Keep {
 
 /// The most bytes of a name on Linux.
 const NAME_MAX: usize = 255;
+
+/// Nobody else writes to a file that was made until this is dropped.
+pub type Held = Box<dyn Any + Send + Sync>;
+
+/// How the version here gets a name on the store. Where others share the store, they have a say in it.
+pub trait Placing {
+    /// Makes a file under a free name.
+    fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr, Held)>;
+    fn rename(
+        &self,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+    ) -> Result<()>;
+}
+
+impl Placing for Names {
+    fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr, Held)> {
+        let (file, attr) = self.ask(|b| b.create(path, new))?;
+        Ok((file, attr, Box::new(())))
+    }
+
+    fn rename(
+        &self,
+        from: Named<'_>,
+        to: &Path,
+        _over: Option<Named<'_>>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.ask(|b| b.rename(from.path, to, mode))
+    }
+}
 
 /// The number of saves: a file that is written while it is saved is saved again.
 const SAVES_MAX: u32 = 4;
@@ -88,17 +123,33 @@ impl Drop for Still<'_> {
 impl Ops {
     /// Settles a conflict (S8). Durable on return.
     pub fn resolve(self: &Arc<Self>, path: &Path, keep: Keep) -> Result<()> {
+        self.resolve_by(path, keep, &*self.names)
+    }
+
+    /// The same where the version here gets its name by `placing`. With [`Keep::Ours`] nobody else
+    /// may write to the file that has the name.
+    pub fn resolve_by(
+        self: &Arc<Self>,
+        path: &Path,
+        keep: Keep,
+        placing: &dyn Placing,
+    ) -> Result<()> {
         let file = self.conflicted(path)?;
         match keep {
             Keep::Theirs => self.purge_file(&file)?,
-            Keep::Ours => self.resolve_ours(&file, path)?,
+            Keep::Ours => self.resolve_ours(&file, path, placing)?,
             Keep::Both => {
                 let beside = self.beside(path, "ours")?;
-                self.save(&file, &beside, || Ok(()))?;
+                self.save(&file, &beside, placing, |_| Ok(()))?;
                 tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
             }
         }
         self.files.note_tier(self.files.index().sync())
+    }
+
+    /// Returns the key of the file with this name that is in conflict.
+    pub fn conflicted_key(&self, path: &Path) -> Result<FileKey> {
+        self.conflicted(path).map(|file| file.key)
     }
 
     fn conflicted(&self, path: &Path) -> Result<Arc<File>> {
@@ -133,9 +184,15 @@ impl Ops {
         (1..).map(named).find_map(free).expect("some name is free")
     }
 
-    fn resolve_ours(self: &Arc<Self>, file: &Arc<File>, path: &Path) -> Result<()> {
+    fn resolve_ours(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        path: &Path,
+        placing: &dyn Placing,
+    ) -> Result<()> {
         match self.names.ask(|b| b.stat(path)) {
             Ok(attr) if attr.key == file.key => {
+                self.make_way(file)?;
                 let mut inner = file.lock();
                 if ends_behind(&inner.state.gaps(0, inner.size()), attr.size) {
                     return Err(too_short());
@@ -154,27 +211,60 @@ impl Ops {
                 }
                 self.files.account(file, &mut inner);
                 drop(inner);
+                self.files.know_key(file);
                 self.drain.flush_file(file)
             }
             // Written beside the foreign file and renamed over it: at any moment one of them is there whole.
-            Ok(theirs) => {
+            Ok(_) => {
                 let beside = self.beside(path, "ours")?;
-                self.save(file, &beside, || {
-                    if theirs.kind == FileKind::Dir {
-                        self.move_aside(path)?;
-                    }
-                    self.names.ask(|b| b.rename(&beside, path, RenameMode::Replace))
+                self.save(file, &beside, placing, |key| {
+                    let made = Named { path: &beside, key, is_dir: false };
+                    self.put_in_place(made, path, placing)
                 })
             }
-            Err(e) if e.is(libc::ENOENT) => self.save(file, path, || Ok(())),
+            Err(e) if e.is(libc::ENOENT) => self.save(file, path, placing, |_| Ok(())),
             Err(e) => Err(e),
         }
     }
 
+    /// Forgets the file that programs find in the place of one that was put aside.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if it is in use.
+    fn make_way(&self, file: &Arc<File>) -> Result<()> {
+        let known = self.files.find(file.key).filter(|known| !Arc::ptr_eq(known, file));
+        let Some(known) = known else { return Ok(()) };
+        let mut inner = known.lock();
+        if !inner.is_idle() || inner.state.is_dirty() {
+            let why = "programs here use the file that has its name now: close it, and flush it";
+            return Err(Error::os(libc::EBUSY, why));
+        }
+        self.files.erase(&known, &mut inner);
+        drop(inner);
+        self.files.forget(&known);
+        Ok(())
+    }
+
+    /// Renames a file that was made to `path`, over the file that has the name.
+    fn put_in_place(&self, made: Named<'_>, path: &Path, placing: &dyn Placing) -> Result<()> {
+        let over = match self.names.ask(|b| b.stat(path)) {
+            Ok(theirs) if theirs.kind == FileKind::Dir => {
+                self.move_aside(Named { path, key: theirs.key, is_dir: true }, placing)?;
+                None
+            }
+            Ok(theirs) => Some(Named { path, key: theirs.key, is_dir: false }),
+            Err(e) if e.is(libc::ENOENT) => None,
+            Err(e) => return Err(e),
+        };
+        placing.rename(made, path, over, RenameMode::Replace)
+    }
+
     /// Moves a directory aside: no file can be renamed over it, and its content is not the daemon's to remove.
-    fn move_aside(&self, path: &Path) -> Result<()> {
+    fn move_aside(&self, dir: Named<'_>, placing: &dyn Placing) -> Result<()> {
+        let path = dir.path;
         let aside = self.beside(path, "theirs")?;
-        self.names.ask(|b| b.rename(path, &aside, RenameMode::NoReplace))?;
+        placing.rename(dir, &aside, None, RenameMode::NoReplace)?;
         tracing::warn!(path = %path.display(), moved = %aside.display(), "a directory that had the file's name was moved aside");
         Ok(())
     }
@@ -185,7 +275,14 @@ impl Ops {
     /// # Errors
     ///
     /// EBUSY if programs write to the file all the time: no byte may be missing in both places.
-    fn save(&self, file: &Arc<File>, to: &Path, place: impl Fn() -> Result<()>) -> Result<()> {
+    fn save(
+        &self,
+        file: &Arc<File>,
+        to: &Path,
+        placing: &dyn Placing,
+        place: impl Fn(FileKey) -> Result<()>,
+    ) -> Result<()> {
+        let mut held = Vec::new();
         for _ in 0..SAVES_MAX {
             let still = self.hold_still(file)?;
             if !file.lock().may_be_emptied() {
@@ -193,8 +290,9 @@ impl Ops {
             }
             let now = self.attr_now(file);
             goes_on_with(file, &file.lock(), now)?;
-            let key = self.export_file(&still, to)?;
-            let done = place().and_then(|()| still.purge_unchanged());
+            let (key, made) = self.export_file(&still, to, placing)?;
+            held.push(made);
+            let done = place(key).and_then(|()| still.purge_unchanged());
             if matches!(done, Ok(true)) {
                 return Ok(());
             }
@@ -224,7 +322,12 @@ impl Ops {
 
     /// Writes the file as programs see it to `to`, a name that is free on the store. Returns the
     /// key of the new file.
-    fn export_file(&self, still: &Still<'_>, to: &Path) -> Result<FileKey> {
+    fn export_file(
+        &self,
+        still: &Still<'_>,
+        to: &Path,
+        placing: &dyn Placing,
+    ) -> Result<(FileKey, Held)> {
         let file = still.file;
         let (owner, size, mtime, shadow, gaps) = {
             let mut inner = file.lock();
@@ -240,14 +343,14 @@ impl Ops {
             })?),
         };
         let new = New { mode: owner.mode, umask: 0, uid: owner.uid, gid: owner.gid };
-        let (target, made) = self.home.backing().create(to, &new)?;
+        let (target, made, held) = placing.create(to, &new)?;
         let whole = Whole { shadow, theirs, gaps, size, mtime };
         if let Err(error) = self.copy_whole(&whole, &*target) {
             // A part of the file must not stay under that name.
             let _ = self.home.backing().unlink(to);
             return Err(error);
         }
-        Ok(made.key)
+        Ok((made.key, held))
     }
 
     fn copy_whole(&self, whole: &Whole, target: &dyn BackingFile) -> Result<()> {

@@ -114,6 +114,7 @@ impl Verbs {
     ///
     /// ESTALE if the file is dirty or open, and others have taken the name from it: the caller looks again.
     fn part_with(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
+        self.forget_lost_names(file, at)?;
         self.rescue_links(file, at)?;
         self.compare_others(file, at);
         let is_gone = |error: &Error| error.is(libc::ENOENT) || error.is(libc::ESTALE);
@@ -127,6 +128,31 @@ impl Verbs {
             Err(error) if error.is(libc::EMFILE) || is_gone(&error) => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Forgets other names that the file has no more on the store, up to the first that it has: it
+    /// is not kept for a name that others have taken from it.
+    fn forget_lost_names(&self, file: &Arc<File>, at: Named<'_>) -> Result<()> {
+        let (others, is_known) = {
+            let inner = file.lock();
+            let paths = &inner.state.paths;
+            (paths.iter().filter(|path| path != at.path).collect::<Vec<_>>(), paths.has(at.path))
+        };
+        let is_lost = |path: &&PathBuf| match self.names.ask(|b| b.stat(path)) {
+            Ok(attr) => attr.key != at.key,
+            Err(error) => error.is(libc::ENOENT) || error.is(libc::ENOTDIR),
+        };
+        let lost: Vec<&PathBuf> = others.iter().take_while(is_lost).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        // A record keeps one name at least.
+        if !is_known {
+            self.prove_name(file, at)?;
+        }
+        let mut inner = file.lock();
+        inner.rename(file.id, |paths| paths.keep(|path| !lost.iter().any(|lost| *lost == path)));
+        if inner.recorded() { self.files.put(file, &mut inner) } else { Ok(()) }
     }
 
     /// Flushes a dirty file with unknown names before a known one goes.
@@ -332,6 +358,44 @@ mod tests {
     use crate::core::report::Progress;
 
     use super::*;
+
+    /// A file is not kept for a name that others have changed on the store, by whichever way its
+    /// present name goes; it is kept for one that it has.
+    // S-7 S-25
+    #[test]
+    fn a_file_is_not_kept_for_a_name_that_others_have_changed() {
+        for (how, is_linked) in
+            [("unlink", false), ("rename", false), ("unlink", true), ("rename", true)]
+        {
+            let bed = bed(&format!("names-lost-{how}-{is_linked}"));
+            let engine = &bed.engine;
+            let stored = |name: &str| bed.root.join("backing").join(name);
+            let key = bed.file.key;
+            std::fs::rename(stored("f"), stored("g")).unwrap();
+            engine.verbs.learn_names(key, ["g".into()]);
+            if is_linked {
+                std::fs::hard_link(stored("g"), stored("h")).unwrap();
+                engine.verbs.learn_names(key, ["h".into()]);
+            }
+            let gone = Named { path: Path::new("g"), key, is_dir: false };
+            match how {
+                "unlink" => engine.verbs.unlink(gone).unwrap(),
+                _ => {
+                    std::fs::write(stored("other"), b"other").unwrap();
+                    let from = Path::new("other");
+                    let other = engine.names.ask(|b| b.stat(from)).unwrap().key;
+                    let from = Named { path: from, key: other, is_dir: false };
+                    let mode = RenameMode::Replace;
+                    engine.verbs.rename(from, gone.path, Some(gone), mode).unwrap();
+                }
+            }
+            assert_eq!(engine.files.find(key).is_some(), is_linked, "{how}");
+            let report = engine.drain.flush(&[], &Progress::default());
+            assert!(report.failures.is_empty(), "{how}: {:?}", report.failures);
+            let ours = std::fs::read(stored("h")).ok();
+            assert_eq!(ours, is_linked.then(|| vec![1; 100]), "{how}");
+        }
+    }
 
     /// The announcement of a directory's rename is durable before the store is asked if a file
     /// below could come back under its old name; if none could, it costs no sync of the log.

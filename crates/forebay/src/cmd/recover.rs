@@ -1,5 +1,6 @@
 //! `forebay recover`: flushes the dirty bytes of a tier without serving a mount.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::trial::TrialArgs;
 use super::watch::tell_failures;
 use crate::config::{ConfigFlags, Settings, keys};
-use crate::daemon;
+use crate::daemon::{self, Root, Stack};
 use crate::daemons::{Wish, name_user};
 use crate::mounts::Mounts;
 use crate::rights;
@@ -36,7 +37,8 @@ For a machine that died, or whose flash was moved to another: every dirty byte g
 store, without a mount. With --to the dirty files go to another directory instead, and stay dirty
 in the tier: it and the backing store are only read. That works without the backing store, too, with a
 damaged index, and without the superblock: what only the backing store has is then missing, and said to
-be. The tier must not be mounted.";
+be. The tier must not be mounted. Of a store that several nodes share, a tier is recovered with --to alone:
+otherwise it is mounted with --registry.";
 
 /// Flush all dirty bytes of a tier that is not mounted.
 #[derive(Debug, clap::Args)]
@@ -136,7 +138,8 @@ fn recover(args: &Args) -> Result<Recovered> {
 }
 
 fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recovered> {
-    let store = open_backing(backing, args, Access::ReadWrite)?;
+    let Stack { store, dir, .. } = open_backing(backing, args, Access::ReadWrite)?;
+    daemon::refuse_recovery(Root { dir: dir.as_fd(), path: backing })?;
     let tier = Tier::open(&args.tier, &identified(&*store, backing)?)
         .map_err(|error| name_user(&args.tier, error, Wish::Recover))?;
     let held = daemon::held_in(&tier);
@@ -160,7 +163,7 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
 /// can be opened. Tier and store stay unchanged: no engine runs.
 fn rescue(args: &Args, target: &DirStore, backing: Result<PathBuf>) -> Result<Recovered> {
     let ours = |backing: PathBuf| {
-        let store = open_backing(&backing, args, Access::Read)?;
+        let store = open_backing(&backing, args, Access::Read)?.store;
         Tier::belongs(&args.tier, &identified(&*store, &backing)?)?;
         Ok(store)
     };
@@ -181,7 +184,7 @@ fn identified(store: &dyn BackingStore, backing: &Path) -> Result<TierOwner> {
     Ok(TierOwner { path, identity: store.identity()? })
 }
 
-fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn BackingStore>> {
+fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Stack> {
     // A path inside a forebay mount, live or dead, is not the backing store itself.
     if let Ok(place) = Mounts::read()?.find(path) {
         let message = format!(
@@ -191,14 +194,11 @@ fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn Back
         );
         return Err(Error::new(Kind::Usage, message));
     }
-    match daemon::open_store(path, &args.tier, access, &args.trial.trial()?) {
-        Ok(stack) => Ok(stack.store),
-        Err(error) => {
-            let hint = "the tier's backing store; if it moved, name it with --backing, or save \
-                        the dirty files elsewhere with --to";
-            Err(Error::new(Kind::Usage, hint).with_source(error))
-        }
-    }
+    daemon::open_store(path, &args.tier, access, &args.trial.trial()?).map_err(|error| {
+        let hint = "the tier's backing store; if it moved, name it with --backing, or save \
+                    the dirty files elsewhere with --to";
+        Error::new(Kind::Usage, hint).with_source(error)
+    })
 }
 
 /// Opens the target directory, which is made if it does not exist, and must be apart from `spared`.

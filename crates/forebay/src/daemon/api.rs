@@ -287,7 +287,7 @@ impl Daemon {
             "both" => Keep::Both,
             _ => return Err(Error::new(Kind::Usage, "keep: choose ours, theirs or both")),
         };
-        self.engine.ops.resolve(&relative(path)?, keep)?;
+        self.mount()?.resolve(&relative(path)?, keep)?;
         Ok(json!({}))
     }
 }

@@ -72,6 +72,24 @@ pub fn refuse_alone(root: Root<'_>) -> Result<()> {
     ))
 }
 
+/// Refuses to bring a tier's bytes home without a mount if members share its store: another may have newer bytes.
+///
+/// # Errors
+///
+/// [`Kind::Usage`], with what to do instead.
+pub fn refuse_recovery(root: Root<'_>) -> Result<()> {
+    let Some(Found { at, mark, .. }) = find(root)? else { return Ok(()) };
+    Err(Error::new(
+        Kind::Usage,
+        format!(
+            "{}: several nodes share this store, and may have newer bytes of the tier's files: mount the tier with --registry ADDRESS, under its node's name (the registry's cluster is {}), or save its files elsewhere with --to DIR; if no node mounts the store any more, remove {}",
+            root.path.display(),
+            mark.registry,
+            mark_at(&at).display()
+        ),
+    ))
+}
+
 /// The mark of the store, which is made if there is none.
 pub fn of(root: Root<'_>, registry: &dyn Registry, prefix: &str) -> Result<Mark> {
     let cluster = format!("{}/{prefix}", registry.cluster()?.cluster);

@@ -56,9 +56,10 @@ use saved::SavedJob;
 
 pub use background::{Ready, Side, fork};
 pub use places::Places;
-use stack::{Stack, Users};
+use stack::Users;
 
-pub use stack::{Pace, Trial, open as open_store};
+pub use mark::{Root, refuse_recovery};
+pub use stack::{Pace, Stack, Trial, open as open_store};
 
 /// A client that waits for the end of its unmount polls more often than this, even on a busy machine:
 /// if the daemon is gone by then, the client cannot tell how the unmount ended.
