@@ -9,7 +9,7 @@ use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp, 
 use crate::core::id::FileId;
 use crate::core::journal::settle::{ANEW, Found, Known, Look, Plan};
 use crate::core::journal::{NameOp, Step, Told, settle};
-use crate::core::state::{Boot, Change, Owner};
+use crate::core::state::{Boot, Change, Owner, Record};
 use crate::recovery::{Recovery, is_none};
 use crate::tier::index::Loaded;
 use crate::tier::log::Entry;
@@ -78,8 +78,7 @@ impl Recovery<'_> {
     /// Makes lost files again under temporary names: they get their own names once their keys are on record.
     /// If recovery were killed in between, files with their own names would count as another program's.
     fn make_anew(&mut self, loaded: &mut Loaded, plan: &mut Plan) -> Result<()> {
-        let ids: BTreeMap<FileKey, FileId> =
-            loaded.files.iter().map(|(id, record)| (record.key, *id)).collect();
+        let ids = meant(loaded, &plan.steps);
         let mut made = Vec::new();
         for (beside, key) in &mut plan.anew {
             let id = ids[key];
@@ -225,8 +224,11 @@ impl Recovery<'_> {
             let text = format!("{}: something else is there", path.display());
             self.report.problems.push(text);
         }
-        for (id, record) in loaded.files.iter_mut().filter(|(_, record)| keys.contains(&record.key))
-        {
+        let meant = meant(loaded, &plan.steps);
+        for (id, record) in &mut loaded.files {
+            if !keys.contains(&record.key) || meant[&record.key] != *id {
+                continue;
+            }
             let before = record.paths.clone();
             let wanted = plan.wanted.get(&record.key).map_or(&[][..], Vec::as_slice);
             let is_wanted = |path: &Path| wanted.iter().any(|wanted| wanted == path);
@@ -273,8 +275,30 @@ impl Recovery<'_> {
     }
 }
 
+/// Returns for each key the record that the journal means. Where the store's keys have no generations, a file that others
+/// have removed may have a record beside that of the file that has its number by now: the journal means the newest
+/// file of which it has a name.
+fn meant(loaded: &Loaded, steps: &[Step]) -> BTreeMap<FileKey, FileId> {
+    let mut of: BTreeMap<FileKey, Vec<FileId>> = BTreeMap::new();
+    loaded.files.iter().for_each(|(id, record)| of.entry(record.key).or_default().push(*id));
+    let is_named = |id: &FileId| {
+        let Record { key, state } = &loaded.files[id];
+        let ops = steps.iter().map(|step| &step.op).filter(|op| op.keys().any(|it| it == *key));
+        ops.flat_map(NameOp::paths).any(|path| state.paths.iter().any(|own| own == path))
+    };
+    let last = |ids: &Vec<FileId>| *ids.last().expect("each key has one");
+    let meant = |ids: &Vec<FileId>| match ids.len() {
+        1 => last(ids),
+        _ => ids.iter().rev().find(|id| is_named(id)).copied().unwrap_or_else(|| last(ids)),
+    };
+    of.iter().map(|(key, ids)| (*key, meant(ids))).collect()
+}
+
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {
-    let dirty = loaded.files.iter().filter(|(_, record)| record.is_dirty());
+    let meant = meant(loaded, steps);
+    let is_meant = |id: &FileId, record: &Record| meant[&record.key] == *id;
+    let dirty =
+        loaded.files.iter().filter(|(id, record)| record.is_dirty() && is_meant(id, record));
     let worth = dirty.map(|(id, record)| (record.key, format!("{ANEW}{:x}", id.0))).collect();
     let seen = loaded.files.values().map(|record| record.base().ctime);
     let end = steps.iter().filter_map(|step| step.at).chain(seen).max();

@@ -154,6 +154,28 @@ fn a_death_leaves_both_files_what_they_are() {
     abandon(engine);
 }
 
+/// The removed file was made through the mount: the journal of names has its key, which the other file has by now.
+// S-1
+#[test]
+fn a_death_makes_no_file_of_the_journal_of_another() {
+    let (media, store) = (CrashMedia::default(), MemStore::without_generations());
+    let engine = serve(&media, &store);
+    let (file, removed) = engine.verbs.create(path("f"), &NEW).expect("memory");
+    engine.io.write(&file, 0, OURS).expect("room");
+    drop(file);
+    let bed = Bed { media, store, engine, removed };
+    bed.reuse("g");
+    bed.engine.io.write(&bed.open("g"), 0, b"A").expect("room");
+    let media = CrashMedia::on(bed.media.snapshot().process_crash_image());
+    let store = MemStore::on(bed.store.snapshot());
+    abandon(bed.engine);
+    let engine = serve(&media, &store);
+    assert!(read_all(&engine, path("g")).expect("it is there") == b"Another file altogether");
+    engine.drain.flush(&[], &Progress::default());
+    assert!(file_of(&store, "g") == b"Another file altogether");
+    abandon(engine);
+}
+
 // S-1
 #[test]
 fn clean_bytes_of_a_removed_file_are_let_go() {
