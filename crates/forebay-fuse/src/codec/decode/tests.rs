@@ -177,7 +177,7 @@ fn numbers_are_found_where_they_stand() {
         (asked(abi::MKDIR, words().u32(1).u32(2), b"n\0"), r#"Mkdir { name: "n", mode: (1, 2) }"#),
         (
             asked(abi::CREATE, words().u32(1).u32(2).u32(3).u32(4), b"n\0"),
-            r#"Create { name: "n", mode: (2, 3), flags: 1 }"#,
+            r#"Create { name: "n", mode: (2, 3), flags: OpenFlags(1) }"#,
         ),
         (
             asked(abi::RENAME, words().u64(5), b"n\0m\0"),
@@ -188,7 +188,7 @@ fn numbers_are_found_where_they_stand() {
             r#"Rename { name: "n", to: (5, "m"), flags: 2 }"#,
         ),
         (asked(abi::LINK, words().u64(5), b"n\0"), r#"Link { node: 5, name: "n" }"#),
-        (asked(abi::OPEN, words().u32(5).u32(6), b""), "Open { flags: 5 }"),
+        (asked(abi::OPEN, words().u32(5).u32(6), b""), "Open { flags: OpenFlags(5) }"),
         (
             asked(abi::READ, words().u64(1).u64(2).u32(3).zeros(20), b""),
             "Read(At { handle: 1, offset: 2 }, 3, Cache)",
