@@ -67,6 +67,13 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
+    /// Returns the parts of a range that the tier has no bytes of, and that the fetched bytes still are right for.
+    fn gaps(&self, inner: &Inner, (start, end): (u64, u64)) -> Vec<(u64, u64)> {
+        let moved = inner.changed(self.seen, What::Bytes(start, end));
+        let end = end.min(inner.state.size());
+        if moved || start >= end { Vec::new() } else { inner.state.gaps(start, end) }
+    }
+
     /// Notes whether the bytes are being put into the tier.
     fn lands(&self, inner: &mut Inner, lands: bool) {
         inner.live().note_landing(&self.said, lands);
@@ -288,16 +295,11 @@ impl Io {
         fetched: &Arc<Fetched>,
     ) -> Result<Option<Why>> {
         let (start, end) = filling.range;
-        let absent = |inner: &Inner, (start, end): (u64, u64)| {
-            let moved = inner.changed(filling.seen, What::Bytes(start, end));
-            let end = end.min(inner.state.size());
-            if moved || start >= end { Vec::new() } else { inner.state.gaps(start, end) }
-        };
         if !self.files.is_attached() {
             return Ok(Some(Why::Detached)); // D1
         }
         let mut inner = file.lock();
-        let gaps = absent(&inner, (start, end));
+        let gaps = filling.gaps(&inner, (start, end));
         if gaps.is_empty() {
             return Ok(None);
         }
@@ -330,7 +332,7 @@ impl Io {
             return Ok(Some(Why::Detached));
         }
         // The record covers the bytes that were put there, and nothing beside them.
-        let gaps: Vec<_> = gaps.into_iter().flat_map(|gap| absent(&inner, gap)).collect();
+        let gaps: Vec<_> = gaps.into_iter().flat_map(|gap| filling.gaps(&inner, gap)).collect();
         if gaps.is_empty() {
             return Ok(None);
         }
