@@ -13,11 +13,12 @@
 mod acl;
 mod links;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
 use forebay_base::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -103,7 +104,21 @@ struct Table {
     freed: Vec<Held>,
     /// How often an access list was forgotten.
     acls_forgotten: u64,
+    /// Nodes that the kernel had of one file, and that are another's by now, the oldest first.
+    reused: VecDeque<Reused>,
 }
+
+/// A node whose number the store has given to another file. An open by the old file's name may be on its way: the kernel
+/// tells the two files apart only once it has the answer that names the new one.
+struct Reused {
+    id: u64,
+    at: Instant,
+    /// Threads that were sent back to look the name up again.
+    sent_back: Vec<u32>,
+}
+
+/// How long an open by a node's old name may be on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// The table, locked to be changed. Drops `freed` after the lock.
 struct Changing<'a>(Option<RwLockWriteGuard<'a, Table>>);
@@ -275,6 +290,11 @@ impl Nodes {
         // On a store without generations a removed directory and a later file may have the same key.
         let is_another = (node.key, node.is_dir, node.side) != (attr.key, is_dir, side);
         if is_another {
+            if node.lookups > 0 {
+                let reused = Reused { id, at: Instant::now(), sent_back: Vec::new() };
+                table.reused.retain(|old| old.id != id && old.at.elapsed() < ON_ITS_WAY);
+                table.reused.push_back(reused);
+            }
             // The number was used again: nothing known of the old file holds for the new one.
             (node.key, node.is_dir, node.pages, node.acl) = (attr.key, is_dir, 0, None);
             node.side = side;
@@ -293,6 +313,24 @@ impl Nodes {
         table.settle(id);
         table.trim(self.max);
         id
+    }
+
+    /// Whether an open of the node by this thread may be of the file that had its number before: the thread is to look
+    /// the name up again, once.
+    pub fn sends_back(&self, id: u64, thread: u32) -> bool {
+        let is_on_its_way = |reused: &Reused| reused.id == id && reused.at.elapsed() < ON_ITS_WAY;
+        if !self.read().reused.iter().any(is_on_its_way) {
+            return false;
+        }
+        let mut table = self.write();
+        let Some(reused) = table.reused.iter_mut().find(|it| is_on_its_way(it)) else {
+            return false;
+        };
+        let is_first = !reused.sent_back.contains(&thread);
+        if is_first {
+            reused.sent_back.push(thread);
+        }
+        is_first
     }
 
     /// Drops `times` references of the kernel.
@@ -586,6 +624,20 @@ pub(crate) mod tests {
         assert_eq!((n.path(near), n.path(far)), (None, Some("f".into())), "one name, one node");
         assert_eq!(n.remember(ROOT, name, &of, 1), near);
         assert_eq!((n.at("f".as_ref()), n.path(far)), (Some(near), None));
+    }
+
+    /// A program's open by the old name of a node's former file must not open the other file.
+    // S-25
+    #[test]
+    fn an_open_of_a_node_that_is_another_files_by_now_is_sent_back_once() {
+        let n = nodes(100);
+        let mut of = attr(5, FileKind::File);
+        let id = n.remember(ROOT, OsStr::new("a"), &of, 1);
+        assert!(!n.sends_back(id, 7), "it is the first file's");
+        of.key.generation += 1;
+        assert_eq!(n.remember(ROOT, OsStr::new("b"), &of, 1), id);
+        assert_eq!([7, 7, 8, 7].map(|thread| n.sends_back(id, thread)), [true, false, true, false]);
+        assert!(!n.sends_back(id + 1, 7));
     }
 
     /// A removed file's inode number, and its key on a store without generations, may be used again at once.

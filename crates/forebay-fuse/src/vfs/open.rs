@@ -93,6 +93,9 @@ impl Vfs {
             self.engine.files.refuse_read_only()?;
         }
         let tree = self.tree();
+        if self.has_members() && self.nodes.sends_back(id, who.pid) {
+            return Err(self.replaced(&self.path(id)?));
+        }
         if self.is_far(id) {
             return self.open_there(id, flags, who);
         }
