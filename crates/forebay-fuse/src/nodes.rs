@@ -117,6 +117,11 @@ struct Reused {
     sent_back: Vec<u32>,
 }
 
+fn note_reused(all: &mut VecDeque<Reused>, id: u64) {
+    all.retain(|old| old.id != id && old.at.elapsed() < ON_ITS_WAY);
+    all.push_back(Reused { id, at: Instant::now(), sent_back: Vec::new() });
+}
+
 /// How long an open by a node's old name may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
@@ -290,15 +295,11 @@ impl Nodes {
         // On a store without generations a removed directory and a later file may have the same key.
         let is_another = (node.key, node.is_dir, node.side) != (attr.key, is_dir, side);
         if is_another {
-            if node.lookups > 0 {
-                let reused = Reused { id, at: Instant::now(), sent_back: Vec::new() };
-                table.reused.retain(|old| old.id != id && old.at.elapsed() < ON_ITS_WAY);
-                table.reused.push_back(reused);
-            }
             // The number was used again: nothing known of the old file holds for the new one.
             (node.key, node.is_dir, node.pages, node.acl) = (attr.key, is_dir, 0, None);
             node.side = side;
             table.freed.extend(node.pin.take());
+            note_reused(&mut table.reused, id);
         }
         if is_another || is_dir {
             // A directory has one name: if others moved it on the backing store, its old name is gone.
