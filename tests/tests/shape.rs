@@ -78,7 +78,6 @@ const LONG: &[(&str, &str, usize, usize)] = &[
     ("forebay-engine/drain/flight", "begin_flight", 67, 19),
     ("forebay-engine/engine", "start_suspended", 74, 7),
     ("forebay-engine/verbs/names", "rename_by", 86, 32),
-    ("forebay-fuse/nodes", "remember_at", 64, 10),
     ("forebay-fuse/vfs/attrs", "setattr", 65, 24),
     ("forebay-fuse/vfs/names", "rename_once", 94, 47),
     ("forebay-fuse/vfs/open", "open_under", 79, 24),

@@ -83,6 +83,14 @@ struct Node {
     acl: Option<Box<[u8]>>,
 }
 
+impl Node {
+    fn new(key: FileKey, is_dir: bool, side: Side) -> Node {
+        let (queued, pin, attr, acl) = (None, None, None, None);
+        let names = Links::default();
+        Node { key, names, lookups: 0, is_dir, side, queued, pages: 0, pin, attr, acl }
+    }
+}
+
 pub struct Nodes {
     table: RwLock<Table>,
     root: FileKey,
@@ -277,18 +285,7 @@ impl Nodes {
         if let Some(other) = before.filter(|other| other.id != id) {
             table.unname(other);
         }
-        let node = table.nodes.entry(id).or_insert_with(|| Node {
-            key: attr.key,
-            names: Links::default(),
-            lookups: 0,
-            is_dir,
-            side,
-            queued: None,
-            pages: 0,
-            pin: None,
-            attr: None,
-            acl: None,
-        });
+        let node = table.nodes.entry(id).or_insert_with(|| Node::new(attr.key, is_dir, side));
         if let Some(same) = before.filter(|before| before.id == id) {
             node.names.remove(same.place);
         }
@@ -296,8 +293,8 @@ impl Nodes {
         let is_another = (node.key, node.is_dir, node.side) != (attr.key, is_dir, side);
         if is_another {
             // The number was used again: nothing known of the old file holds for the new one.
-            (node.key, node.is_dir, node.pages, node.acl) = (attr.key, is_dir, 0, None);
-            node.side = side;
+            (node.key, node.is_dir, node.side) = (attr.key, is_dir, side);
+            (node.pages, node.acl) = (0, None);
             table.freed.extend(node.pin.take());
             note_reused(&mut table.reused, id);
         }
