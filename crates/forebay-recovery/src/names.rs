@@ -20,7 +20,8 @@ impl Recovery<'_> {
         let mut steps = loaded.names.steps();
         steps.retain(|step| step.op.keys().all(|key| self.owned.is_own(key)));
         let look = self.look_at(&steps)?;
-        let known = known(loaded, &steps);
+        let meant = meant(loaded, &steps);
+        let known = known(loaded, &steps, &meant);
         self.follow_dirs(&steps, &look, known.end)?;
         let mut plan = settle::settle(&steps, &look, &known);
         let is_done = plan.todo.is_empty() && plan.home.is_empty();
@@ -29,7 +30,7 @@ impl Recovery<'_> {
             self.carry_out(&plan.todo);
         }
         if !plan.home.is_empty() {
-            self.make_anew(loaded, &mut plan)?;
+            self.make_anew(loaded, &mut plan, &meant)?;
             self.record(&plan.steps)?;
             self.carry_out(&plan.home);
             self.clear(&plan.anew);
@@ -38,14 +39,15 @@ impl Recovery<'_> {
             plan.steps.iter().flat_map(|step| step.op.keys()).collect();
         if !is_done {
             let look = self.look_at(&plan.steps)?;
-            let again = settle::settle(&plan.steps, &look, &self::known(loaded, &plan.steps));
+            let known = self::known(loaded, &plan.steps, &meant);
+            let again = settle::settle(&plan.steps, &look, &known);
             // For files outside these steps the first look counts.
             plan.wanted.retain(|key, _| !keys.contains(key));
             plan.wanted.extend(again.wanted);
             plan.blocked = again.blocked;
         }
         keys.extend(steps.iter().flat_map(|step| step.op.keys()));
-        self.rename_records(loaded, &plan, &keys);
+        self.rename_records(loaded, &plan, |id, key| keys.contains(&key) && meant.contains(&id));
         let changed_at = settle::changed_at(&plan.steps);
         self.note_ctimes(loaded, |key| changed_at.get(&key).copied());
         Ok(())
@@ -77,8 +79,14 @@ impl Recovery<'_> {
 
     /// Makes lost files again under temporary names: they get their own names once their keys are on record.
     /// If recovery were killed in between, files with their own names would count as another program's.
-    fn make_anew(&mut self, loaded: &mut Loaded, plan: &mut Plan) -> Result<()> {
-        let ids = meant(loaded, &plan.steps);
+    fn make_anew(
+        &mut self,
+        loaded: &mut Loaded,
+        plan: &mut Plan,
+        meant: &BTreeSet<FileId>,
+    ) -> Result<()> {
+        let ids: BTreeMap<FileKey, FileId> =
+            meant.iter().map(|id| (loaded.files[id].key, *id)).collect();
         let mut made = Vec::new();
         for (beside, key) in &mut plan.anew {
             let id = ids[key];
@@ -219,16 +227,18 @@ impl Recovery<'_> {
 
     /// Gives records the names that their files have on the store. A record keeps a name that another
     /// file has taken, and its next flush finds a conflict (S8). A file without a name is forgotten.
-    fn rename_records(&mut self, loaded: &mut Loaded, plan: &Plan, keys: &BTreeSet<FileKey>) {
+    fn rename_records(
+        &mut self,
+        loaded: &mut Loaded,
+        plan: &Plan,
+        is_meant: impl Fn(FileId, FileKey) -> bool,
+    ) {
         for (_, path) in &plan.blocked {
             let text = format!("{}: something else is there", path.display());
             self.report.problems.push(text);
         }
-        let meant = meant(loaded, &plan.steps);
-        for (id, record) in &mut loaded.files {
-            if !keys.contains(&record.key) || meant[&record.key] != *id {
-                continue;
-            }
+        let files = loaded.files.iter_mut().filter(|(id, record)| is_meant(**id, record.key));
+        for (id, record) in files {
             let before = record.paths.clone();
             let wanted = plan.wanted.get(&record.key).map_or(&[][..], Vec::as_slice);
             let is_wanted = |path: &Path| wanted.iter().any(|wanted| wanted == path);
@@ -275,10 +285,10 @@ impl Recovery<'_> {
     }
 }
 
-/// Returns for each key the record that the journal means. Where the store's keys have no generations, a file that others
+/// Returns the records that the journal means, one for each key. Where the store's keys have no generations, a file that others
 /// have removed may have a record beside that of the file that has its number by now: the journal means the newest
 /// file of which it has a name.
-fn meant(loaded: &Loaded, steps: &[Step]) -> BTreeMap<FileKey, FileId> {
+fn meant(loaded: &Loaded, steps: &[Step]) -> BTreeSet<FileId> {
     let mut of: BTreeMap<FileKey, Vec<FileId>> = BTreeMap::new();
     loaded.files.iter().for_each(|(id, record)| of.entry(record.key).or_default().push(*id));
     let is_named = |id: &FileId| {
@@ -291,14 +301,11 @@ fn meant(loaded: &Loaded, steps: &[Step]) -> BTreeMap<FileKey, FileId> {
         1 => last(ids),
         _ => ids.iter().rev().find(|id| is_named(id)).copied().unwrap_or_else(|| last(ids)),
     };
-    of.iter().map(|(key, ids)| (*key, meant(ids))).collect()
+    of.values().map(meant).collect()
 }
 
-fn known(loaded: &Loaded, steps: &[Step]) -> Known {
-    let meant = meant(loaded, steps);
-    let is_meant = |id: &FileId, record: &Record| meant[&record.key] == *id;
-    let dirty =
-        loaded.files.iter().filter(|(id, record)| record.is_dirty() && is_meant(id, record));
+fn known(loaded: &Loaded, steps: &[Step], meant: &BTreeSet<FileId>) -> Known {
+    let dirty = loaded.files.iter().filter(|(id, record)| record.is_dirty() && meant.contains(id));
     let worth = dirty.map(|(id, record)| (record.key, format!("{ANEW}{:x}", id.0))).collect();
     let seen = loaded.files.values().map(|record| record.base().ctime);
     let end = steps.iter().filter_map(|step| step.at).chain(seen).max();

@@ -1,6 +1,6 @@
 //! Writers past the daemon beside flushes, which cannot see them.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::content;
 use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of};
 use crate::media::{CrashMedia, Leases};
-use crate::start::{NEW, patient, start};
+use crate::start::{NEW, abandon, named, patient, start};
 use crate::store::MemStore;
 
 /// A program opens a file past the daemon while it is flushed, writes to it and syncs it. The flush
@@ -111,4 +111,36 @@ pub fn shadow_of(tier: &Path) -> PathBuf {
     let files = |dir: std::fs::DirEntry| std::fs::read_dir(dir.path()).expect("a directory");
     let mut found = dirs.flatten().flat_map(files).flatten();
     found.next().expect("one file is known").path()
+}
+
+/// A program maps an empty file that it can only read, and closes it; the file is removed. Its shadow must not become
+/// another file's, whose bytes the mapping would show. A descriptor stands for the mapping.
+// S-1
+#[test]
+fn a_shadow_that_a_reader_may_have_mapped_becomes_no_other_files() {
+    for is_read in [false, true] {
+        let (dir, store) = (TempDir::new(), MemStore::new());
+        let media = Arc::new(DirMedia::open(dir.path()).expect("it is there"));
+        let engine = start(media, Arc::new(store), BOOT, Config::default(), patient());
+        let engine = engine.expect("a new tier");
+        let make = |name: &str| {
+            let (file, attr) = engine.verbs.create(Path::new(name), &NEW).expect("it is free");
+            let past = engine.passed.write(&file, false).expect("room").expect("a new file");
+            (file, attr, past)
+        };
+        let (file, attr, past) = make("f");
+        let reads = is_read.then(|| engine.passed.read(&file).expect("room").expect("complete"));
+        let mapped =
+            File::from(past.shadow().as_fd().expect("a file").try_clone_to_owned().unwrap());
+        drop((past, reads, file));
+        engine.verbs.unlink(named(Path::new("f"), &attr)).expect("it is there");
+        let (other, _, past) = make("g");
+        past.shadow().write_at(b"secret", 0).expect("room");
+        let mut shown = [0; 6];
+        // A program that could only write has nothing mapped: that shadow is used again.
+        let want = if is_read { 0 } else { 6 };
+        assert_eq!(mapped.read_at(&mut shown, 0).expect("it is open"), want, "{is_read}");
+        drop((past, other));
+        abandon(engine);
+    }
 }
