@@ -12,19 +12,20 @@
 
 mod acl;
 mod links;
+mod reused;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
 use forebay_base::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use hashbrown::{Equivalent, HashMap};
 
 use links::{Link, Links};
+use reused::Reused;
 
 pub const ROOT: u64 = 1;
 
@@ -112,26 +113,8 @@ struct Table {
     freed: Vec<Held>,
     /// How often an access list was forgotten.
     acls_forgotten: u64,
-    /// Nodes that the kernel had of one file, and that are another's by now, the oldest first.
-    reused: VecDeque<Reused>,
+    reused: Reused,
 }
-
-/// A node whose number the store has given to another file. An open by the old file's name may be on its way: the kernel
-/// tells the two files apart only once it has the answer that names the new one.
-struct Reused {
-    id: u64,
-    at: Instant,
-    /// Threads that were sent back to look the name up again.
-    sent_back: Vec<u32>,
-}
-
-fn note_reused(all: &mut VecDeque<Reused>, id: u64) {
-    all.retain(|old| old.id != id && old.at.elapsed() < ON_ITS_WAY);
-    all.push_back(Reused { id, at: Instant::now(), sent_back: Vec::new() });
-}
-
-/// How long an open by a node's old name may be on its way.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// The table, locked to be changed. Drops `freed` after the lock.
 struct Changing<'a>(Option<RwLockWriteGuard<'a, Table>>);
@@ -296,7 +279,7 @@ impl Nodes {
             (node.key, node.is_dir, node.side) = (attr.key, is_dir, side);
             (node.pages, node.acl) = (0, None);
             table.freed.extend(node.pin.take());
-            note_reused(&mut table.reused, id);
+            table.reused.note(id);
         }
         if is_another || is_dir {
             // A directory has one name: if others moved it on the backing store, its old name is gone.
@@ -316,19 +299,7 @@ impl Nodes {
     /// Whether an open of the node by this thread may be of the file that had its number before: the thread is to look
     /// the name up again, once.
     pub fn sends_back(&self, id: u64, thread: u32) -> bool {
-        let is_on_its_way = |reused: &Reused| reused.id == id && reused.at.elapsed() < ON_ITS_WAY;
-        if !self.read().reused.iter().any(is_on_its_way) {
-            return false;
-        }
-        let mut table = self.write();
-        let Some(reused) = table.reused.iter_mut().find(|it| is_on_its_way(it)) else {
-            return false;
-        };
-        let is_first = !reused.sent_back.contains(&thread);
-        if is_first {
-            reused.sent_back.push(thread);
-        }
-        is_first
+        self.read().reused.has(id) && self.write().reused.sends_back(id, thread)
     }
 
     /// Drops `times` references of the kernel.
