@@ -143,9 +143,11 @@ impl Files {
     }
 
     /// Whether the bytes here are of a version that the store no longer has, and programs that read them past the
-    /// daemon keep them.
+    /// daemon keep them. A file that programs may write is not: what they write counts.
     pub fn is_outdated(&self, file: &File) -> bool {
-        file.lock().in_use().is_some_and(|live| live.stale)
+        let inner = file.lock();
+        let is_ours = inner.state.is_unseen() || inner.state.is_dirty();
+        !is_ours && inner.in_use().is_some_and(|live| live.stale)
     }
 
     /// Whether the backing file differs in its ctime alone, or has the mtime that the file has

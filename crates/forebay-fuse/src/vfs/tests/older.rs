@@ -1,10 +1,14 @@
 //! Programs that have an older version of a file open, which they read past the daemon.
 
+use forebay_engine::media::MediaFile;
+
 use super::passed::Passes;
 use super::*;
 use crate::vfs::How;
 
 const OLD: &str = "old bytes";
+/// Enough that the tier keeps digests of a file.
+const LARGE: usize = 1 << 20;
 const NEW: &str = "new bytes, and more";
 
 /// A mount on which a program reads `f` past the daemon; another member has rewritten the file since.
@@ -48,13 +52,18 @@ impl Older {
         self.a().vfs.open(found.id, flags.into(), Origin::default()).expect("it is there").handle
     }
 
+    /// Runs with the shadow that the older program has open.
+    fn with_shadow<T>(&self, run: impl FnOnce(&dyn MediaFile) -> T) -> T {
+        let key = self.a().key("f");
+        let open = self.a().vfs.open.lock();
+        run(open.get(&key).expect("it is open").past[0].shadow())
+    }
+
     /// The bytes that the older reader has in its shadow.
     fn kept(&self) -> Vec<u8> {
-        let key = self.a().key("f");
         let mut bytes = vec![0; OLD.len()];
-        let open = self.a().vfs.open.lock();
-        let past = &open.get(&key).expect("it is open").past;
-        assert_eq!(past[0].shadow().read_at(&mut bytes, 0).expect("it is there"), OLD.len());
+        let read = self.with_shadow(|shadow| shadow.read_at(&mut bytes, 0).expect("it is there"));
+        assert_eq!(read, OLD.len());
         bytes
     }
 }
@@ -100,4 +109,32 @@ fn a_cut_by_name_is_of_the_newest_bytes_whoever_reads_old_ones() {
     cut(found.id).expect("its home is here");
     let handle = older.a().vfs.open(found.id, libc::O_RDONLY.into(), Origin::default());
     assert_eq!(older.a().read(handle.expect("it is there").handle), NEW[..7]);
+}
+
+/// A program that may write a file past the daemon keeps the file's record, although others have changed the file on the
+/// store: what it writes is a conflict, and not lost.
+// S-2 S-8
+#[test]
+fn a_file_that_is_written_past_the_daemon_gives_way_to_no_newer_bytes() {
+    let older = Older::new();
+    let (a, engine) = (older.a(), older.a().vfs.engine.clone());
+    let at = older.bed.root.join("backing/g");
+    std::fs::write(&at, vec![1; LARGE]).expect("it is writable");
+    let first = a.open("g", libc::O_RDONLY).expect("it is there").handle;
+    let mut all = vec![0; LARGE];
+    a.vfs.read(first, 0, &mut all).expect("it can be read");
+    a.vfs.release(first);
+    eventually("it is in the tier", || engine.ops.status().clean_bytes >= LARGE as u64);
+    let writer = a.opened("g");
+    let key = a.key("g");
+    let before = engine.files.find(key).expect("it is open");
+    assert!(before.lock().state.is_unseen(), "the kernel writes past the daemon");
+    std::fs::write(at, NEW).expect("it is writable");
+    a.vfs.release(a.open("g", libc::O_RDONLY).expect("it is served").handle);
+    a.vfs.open.lock()[&key].past[0].shadow().write_at(b"ours", 0).expect("room");
+    a.vfs.release(writer);
+    let report = engine.drain.flush(&[], &Progress::default());
+    assert!(Arc::ptr_eq(&engine.files.find(key).expect("it has its key"), &before));
+    assert_eq!(report.failures.len(), 1, "a conflict: {report:?}");
+    assert!(engine.ops.status().dirty_bytes > 0);
 }
