@@ -77,6 +77,13 @@ impl Registers {
         self.with(file, |register| register.reads.push((span, value, who.into())));
     }
 
+    /// The files that a value was written to.
+    pub fn files_of(&self, value: u64) -> Vec<usize> {
+        let all = self.0.lock().expect("no panic inside");
+        let has = |(_, register): &(usize, &Register)| register.writes.contains_key(&value);
+        all.iter().enumerate().filter(has).map(|(file, _)| file).collect()
+    }
+
     /// The numbers of successful reads and writes.
     pub fn count(&self) -> (usize, usize) {
         let all = self.0.lock().expect("no panic inside");

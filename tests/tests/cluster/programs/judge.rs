@@ -68,6 +68,12 @@ impl Judge {
             self.elsewhere.fetch_add(1, Relaxed);
         }
         of.read(file as usize, value, span, who);
+        let is_of = |it: &Registers| it.files_of(value);
+        if value != 0 && !is_of(of).contains(&(file as usize)) {
+            let (values, published) = (is_of(&self.values), is_of(&self.published));
+            let why = format!("value files {values:?} and published files {published:?} had it");
+            self.wrong(format!("{who} read {value} from file {file}: {why}"));
+        }
     }
 
     /// Adds a file that exists from now on.
