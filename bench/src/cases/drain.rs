@@ -93,7 +93,7 @@ pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
     debug_assert!(run.subject == Subject::Forebay);
     let (cached, dirty) = (256 * MIB, run.pick(512, 256) * MIB);
     let forebay = mount(run, LATENCY)?;
-    let (path, big) = (forebay.mountpoint.join("cached"), forebay.mountpoint.join("dirty"));
+    let path = forebay.mountpoint.join("cached");
     load::write_seq(&path, cached, Caching::Buffered, Finish::Close)?;
     forebay.flush()?;
     let file = load::open(&path, Caching::Buffered)?;
@@ -108,6 +108,8 @@ pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
     let (mut randoms, mut seqs) = (Samples::new(2), Samples::new(2));
     for round in 0..=run.few_rounds() as u64 {
         let idle = [random(round)?, seq_rate(&path, cached)?];
+        // Bytes that the store has already would not be sent there.
+        let big = forebay.mountpoint.join(format!("dirty-{round}"));
         load::write_seq(&big, dirty, Caching::Buffered, Finish::Close)?;
         let draining = std::thread::scope(|scope| {
             let drain = scope.spawn(|| forebay.flush());
@@ -118,6 +120,7 @@ pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
             ensure!(still, "the drain ended before the reads did");
             rates
         })?;
+        fs::remove_file(&big)?;
         // Round 0 warms up.
         if round > 0 {
             for (samples, metric) in [(&mut randoms, 0), (&mut seqs, 1)] {
