@@ -1,18 +1,22 @@
 //! The names that the kernel knows: node ids, and the path of each.
 //!
 //! A node id is the backing store's inode number: it stays the same after the kernel has forgotten
-//! the node, and after a restart. Nodes that the kernel forgot are kept while there are at most `max`
-//! nodes, then dropped oldest first: an NFS server's handle outlives the kernel's inode.
+//! the node, and after a restart. If the store gives the number of a removed file to another one while
+//! the kernel holds the old node, the new file's node gets an id of its own: a request by that id may be
+//! on its way. Nodes that the kernel forgot are kept while there are at most `max` nodes, then dropped
+//! oldest first: an NFS server's handle outlives the kernel's inode.
 //!
 //! Invariants:
 //! - N1: a node that the kernel holds is never dropped.
 //! - N2: every name in `names` leads to a node that lists it.
 //! - N3: `forgotten` lists each node that has a name and that the kernel does not hold, and no other.
 //! - N4: a node that has no name and that the kernel does not hold is dropped, with its file's pin.
+//! - N5: an id never goes to another file while the kernel holds its node.
 
 mod acl;
 mod links;
-mod reused;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,7 +29,6 @@ use forebay_base::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use hashbrown::{Equivalent, HashMap};
 
 use links::{Link, Links};
-use reused::Reused;
 
 pub const ROOT: u64 = 1;
 
@@ -38,8 +41,11 @@ const PINS_MAX: usize = 4096;
 /// serves it, since the kernel keeps one page cache for each node.
 const FAR: u64 = 1 << 61;
 
+/// Ids from here on are those of nodes whose own number another node had.
+const EXTRA: u64 = 1 << 62;
+
 /// The server of a file: the engine here, or the file's home on another node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     Near,
     Far,
@@ -61,6 +67,10 @@ impl Equivalent<Name> for NameRef<'_> {
         self.0 == name.0 && *self.1 == *name.1
     }
 }
+
+/// The properties that a node keeps as long as it lives. On a store without generations a removed directory and a later
+/// file may have the same key.
+type Identity = (FileKey, bool, Side);
 
 /// A pin, and one of the references by which pins are counted.
 type Held = (Arc<dyn Pin>, Arc<()>);
@@ -85,7 +95,11 @@ struct Node {
 }
 
 impl Node {
-    fn new(key: FileKey, is_dir: bool, side: Side) -> Node {
+    fn is(&self, (key, is_dir, side): Identity) -> bool {
+        (self.key, self.is_dir, self.side) == (key, is_dir, side)
+    }
+
+    fn new((key, is_dir, side): Identity) -> Node {
         let (queued, pin, attr, acl) = (None, None, None, None);
         let names = Links::default();
         Node { key, names, lookups: 0, is_dir, side, queued, pages: 0, pin, attr, acl }
@@ -113,7 +127,9 @@ struct Table {
     freed: Vec<Held>,
     /// How often an access list was forgotten.
     acls_forgotten: u64,
-    reused: Reused,
+    /// The ids from [`EXTRA`] on that are in use.
+    extra: HashMap<(FileKey, Side), u64>,
+    last_extra: u64,
 }
 
 /// The table, locked to be changed. Drops `freed` after the lock.
@@ -199,32 +215,30 @@ impl Nodes {
         Changing(Some(self.table.write()))
     }
 
-    /// The node id of a file. Id 1 is the root's alone: a store's own inode numbers 0 and 1 get a
-    /// high bit.
-    pub fn id_of(&self, key: FileKey) -> u64 {
-        match key.ino {
-            _ if key == self.root => ROOT,
-            ino @ 0..=1 => ino | 1 << 60,
-            ino => ino,
-        }
+    /// The inode number that programs see for a file of the store. Number 1 is the root's alone: a store's own inode
+    /// numbers 0 and 1 get a high bit.
+    pub fn shown(&self, key: FileKey) -> u64 {
+        if key == self.root { ROOT } else { shown(key.ino) }
     }
 
-    /// The node id of a file that is served on `side`.
-    pub fn id_at(&self, key: FileKey, side: Side) -> u64 {
-        match side {
-            Side::Near => self.id_of(key),
-            Side::Far => self.id_of(key) ^ FAR,
+    /// The id of the node of a file that is served here; `None` if there is none.
+    pub fn id_of(&self, key: FileKey) -> Option<u64> {
+        self.id_at(key, Side::Near)
+    }
+
+    /// The id of the node of a file that is served on `side`; `None` if there is none.
+    pub fn id_at(&self, key: FileKey, side: Side) -> Option<u64> {
+        if key == self.root {
+            return Some(ROOT);
         }
+        let table = self.read();
+        let id = table.id_at(key, side);
+        table.nodes.get(&id).is_some_and(|node| node.key == key).then_some(id)
     }
 
     /// Whether the node is of a file that another mount serves.
     pub fn is_far(&self, id: u64) -> bool {
         self.read().nodes.get(&id).is_some_and(|node| node.side == Side::Far)
-    }
-
-    /// The inode number that programs see: one for each file.
-    pub fn ino(&self, id: u64) -> u64 {
-        if self.is_far(id) { id ^ FAR } else { id }
     }
 
     /// The node of a path, as far as its names are known.
@@ -246,15 +260,15 @@ impl Nodes {
         attr: &Attr,
         times: u64,
     ) -> u64 {
-        let id = self.id_at(attr.key, side);
-        if id == ROOT {
-            return id;
+        if attr.key == self.root {
+            return ROOT;
         }
         let is_dir = attr.kind == FileKind::Dir;
+        let is = (attr.key, is_dir, side);
         let mut table = self.write();
         let table = &mut *table;
+        let id = table.id_for(is);
         if let Some(node) = table.known_as(id, &NameRef(parent, name))
-            && (node.key, node.is_dir, node.side) == (attr.key, is_dir, side)
             && times > 0
         {
             node.lookups += times;
@@ -268,38 +282,22 @@ impl Nodes {
         if let Some(other) = before.filter(|other| other.id != id) {
             table.unname(other);
         }
-        let node = table.nodes.entry(id).or_insert_with(|| Node::new(attr.key, is_dir, side));
+        let node = table.nodes.entry(id).or_insert_with(|| Node::new(is));
         if let Some(same) = before.filter(|before| before.id == id) {
             node.names.remove(same.place);
         }
-        // On a store without generations a removed directory and a later file may have the same key.
-        let is_another = (node.key, node.is_dir, node.side) != (attr.key, is_dir, side);
-        if is_another {
-            // The number was used again: nothing known of the old file holds for the new one.
-            (node.key, node.is_dir, node.side) = (attr.key, is_dir, side);
-            (node.pages, node.acl) = (0, None);
-            table.freed.extend(node.pin.take());
-            table.reused.note(id);
-        }
-        if is_another || is_dir {
+        if is_dir {
             // A directory has one name: if others moved it on the backing store, its old name is gone.
             for name in std::mem::take(&mut node.names).iter() {
                 table.names.remove(name);
             }
         }
         node.names.add(place, at);
-        let node = table.nodes.get_mut(&id).expect("entered above");
         node.lookups += times;
         node.attr = is_dir.then(|| Box::new(*attr));
         table.settle(id);
         table.trim(self.max);
         id
-    }
-
-    /// Whether an open of the node by this thread may be of the file that had its number before: the thread is to look
-    /// the name up again, once.
-    pub fn sends_back(&self, id: u64, thread: u32) -> bool {
-        self.read().reused.has(id) && self.write().reused.sends_back(id, thread)
     }
 
     /// Drops `times` references of the kernel.
@@ -466,6 +464,61 @@ impl Nodes {
 }
 
 impl Table {
+    /// The id of a file's node, whether or not there is one.
+    fn id_at(&self, key: FileKey, side: Side) -> u64 {
+        let extra = if self.extra.is_empty() { None } else { self.extra.get(&(key, side)) };
+        extra.copied().unwrap_or(match side {
+            Side::Near => shown(key.ino),
+            Side::Far => shown(key.ino) ^ FAR,
+        })
+    }
+
+    /// The same for a node that is about to be made or used (N5).
+    fn id_for(&mut self, is: Identity) -> u64 {
+        let (key, _, side) = is;
+        loop {
+            let id = self.id_at(key, side);
+            if self.nodes.get(&id).is_none_or(|node| node.is(is)) {
+                return id;
+            }
+            // The number was used again: the old file is gone.
+            self.unname_all(id);
+            if self.nodes.contains_key(&id) {
+                return self.extra_for(key, side);
+            }
+        }
+    }
+
+    fn extra_for(&mut self, key: FileKey, side: Side) -> u64 {
+        while self.nodes.contains_key(&(EXTRA + self.last_extra)) {
+            self.last_extra += 1;
+        }
+        let id = EXTRA + self.last_extra;
+        self.last_extra += 1;
+        self.extra.insert((key, side), id);
+        id
+    }
+
+    fn unname_all(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        for name in std::mem::take(&mut node.names).iter() {
+            self.names.remove(name);
+        }
+        self.settle(id);
+    }
+
+    /// Drops a node. Its names go with it.
+    fn drop_node(&mut self, id: u64) {
+        let Some(node) = self.nodes.remove(&id) else { return };
+        for name in node.names.iter() {
+            self.names.remove(name);
+        }
+        let of = (node.key, node.side);
+        if !self.extra.is_empty() && self.extra.get(&of) == Some(&id) {
+            self.extra.remove(&of);
+        }
+    }
+
     /// Returns the node if `name` is its latest name.
     fn known_as(&mut self, id: u64, name: &NameRef<'_>) -> Option<&mut Node> {
         let node = self.nodes.get_mut(&id)?;
@@ -523,7 +576,7 @@ impl Table {
         if node.lookups == 0 {
             self.freed.extend(node.pin.take());
             if node.names.is_empty() {
-                self.nodes.remove(&id);
+                self.drop_node(id);
             }
         }
     }
@@ -532,259 +585,11 @@ impl Table {
     fn trim(&mut self, max: usize) {
         while self.nodes.len() > max {
             let Some((_, id)) = self.forgotten.pop_first() else { return };
-            let node = self.nodes.remove(&id).expect("N3: what is forgotten is there");
-            for name in node.names.iter() {
-                self.names.remove(name);
-            }
+            self.drop_node(id);
         }
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use forebay_backing::Timestamp;
-
-    pub fn attr(ino: u64, kind: FileKind) -> Attr {
-        let t = Timestamp::default();
-        Attr {
-            key: FileKey { ino, generation: 7 },
-            kind,
-            mode: 0o755,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            blksize: 4096,
-            atime: t,
-            mtime: t,
-            ctime: t,
-            btime: t,
-        }
-    }
-
-    pub fn nodes(max: usize) -> Nodes {
-        Nodes::new(attr(2, FileKind::Dir), max)
-    }
-
-    #[test]
-    fn a_path_follows_renames_of_its_parents() {
-        let n = nodes(100);
-        n.remember(ROOT, "a".as_ref(), &attr(10, FileKind::Dir), 1);
-        n.remember(10, "f".as_ref(), &attr(11, FileKind::File), 1);
-        n.rename((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), false);
-        assert_eq!(n.path(11).unwrap(), PathBuf::from("b/f"));
-        assert!(n.child(ROOT, "a".as_ref()).is_none());
-    }
-
-    /// The kernel has one page cache for a node: bytes from another mount must not be in the one of our node.
-    #[test]
-    fn a_file_that_goes_to_another_home_and_back_is_two_nodes_of_one_number() {
-        let n = nodes(100);
-        let (name, of) = ("f".as_ref(), attr(11, FileKind::File));
-        let near = n.remember(ROOT, name, &of, 1);
-        let far = n.remember_at(Side::Far, ROOT, name, &of, 1);
-        assert_ne!(near, far);
-        assert_eq!((n.ino(near), n.ino(far)), (11, 11));
-        assert_eq!((n.key(near), n.key(far)), (Some(of.key), Some(of.key)));
-        assert!(n.is_far(far) && !n.is_far(near));
-        assert_eq!((n.path(near), n.path(far)), (None, Some("f".into())), "one name, one node");
-        assert_eq!(n.remember(ROOT, name, &of, 1), near);
-        assert_eq!((n.at("f".as_ref()), n.path(far)), (Some(near), None));
-    }
-
-    /// A program's open by the old name of a node's former file must not open the other file.
-    // S-25
-    #[test]
-    fn an_open_of_a_node_that_is_another_files_by_now_is_sent_back_once() {
-        let n = nodes(100);
-        let mut of = attr(5, FileKind::File);
-        let id = n.remember(ROOT, OsStr::new("a"), &of, 1);
-        assert!(!n.sends_back(id, 7), "it is the first file's");
-        of.key.generation += 1;
-        assert_eq!(n.remember(ROOT, OsStr::new("b"), &of, 1), id);
-        assert_eq!([7, 7, 8, 7].map(|thread| n.sends_back(id, thread)), [true, false, true, false]);
-        assert!(!n.sends_back(id + 1, 7));
-    }
-
-    /// A removed file's inode number, and its key on a store without generations, may be used again at once.
-    #[test]
-    fn a_file_with_the_number_of_a_directory_that_is_gone_is_a_file() {
-        for name in ["d", "f"] {
-            let n = nodes(100);
-            n.remember(ROOT, "d".as_ref(), &attr(10, FileKind::Dir), 1);
-            assert_eq!(n.file_key(10), None);
-            if name == "f" {
-                n.unlink(ROOT, "d".as_ref());
-            }
-            n.remember(ROOT, name.as_ref(), &attr(10, FileKind::File), 1);
-            n.forget(10, 1);
-            assert!(n.file_key(10).is_some() && !n.is_dir(10), "by the name {name}");
-            assert_eq!(n.path(10), Some(name.into()));
-        }
-    }
-
-    #[test]
-    fn a_hard_link_keeps_its_other_name() {
-        let n = nodes(100);
-        n.remember(ROOT, "a".as_ref(), &attr(10, FileKind::File), 1);
-        n.remember(ROOT, "b".as_ref(), &attr(10, FileKind::File), 1);
-        n.unlink(ROOT, "b".as_ref());
-        assert_eq!(n.path(10).unwrap(), PathBuf::from("a"));
-        n.unlink(ROOT, "a".as_ref());
-        assert_eq!(n.path(10), None);
-        n.forget(10, 2);
-        assert_eq!(n.count(), 1);
-    }
-
-    /// Names come, move, change places and go in any order, and each is found.
-    // S-1
-    #[test]
-    fn the_names_of_a_file_are_those_that_it_has() {
-        let names: Vec<String> = (0..5).map(|n| format!("n{n}")).collect();
-        let mut model: HashMap<&str, u64> = HashMap::new();
-        let n = nodes(100);
-        let mut random = 7_u64;
-        let mut next = |below: u64| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 33) % below
-        };
-        for step in 0..20_000 {
-            let (a, b) = (&*names[next(5) as usize], &*names[next(5) as usize]);
-            let id = 10 + next(2);
-            match next(4) {
-                0 | 1 => {
-                    n.remember(ROOT, a.as_ref(), &attr(id, FileKind::File), 1);
-                    model.insert(a, id);
-                }
-                2 => {
-                    n.unlink(ROOT, a.as_ref());
-                    model.remove(a);
-                }
-                _ if model.contains_key(a) && model.get(a) != model.get(b) => {
-                    let exchange = model.contains_key(b) && next(2) == 0;
-                    n.rename((ROOT, a.as_ref()), (ROOT, b.as_ref()), exchange);
-                    let (moved, other) = (model.remove(a).unwrap(), model.remove(b));
-                    model.insert(b, moved);
-                    if let (true, Some(other)) = (exchange, other) {
-                        model.insert(a, other);
-                    }
-                }
-                _ => {}
-            }
-            for name in &names {
-                let found = n.child(ROOT, name.as_ref()).map(|child| child.id);
-                assert_eq!(found, model.get(&**name).copied(), "{step}: {name}");
-            }
-            for id in [10, 11] {
-                let mut has = n.others(id, (ROOT, "".as_ref()), 9);
-                has.sort();
-                let mut wanted: Vec<PathBuf> = model
-                    .iter()
-                    .filter(|(_, of)| **of == id)
-                    .map(|(name, _)| name.into())
-                    .collect();
-                wanted.sort();
-                assert_eq!(has, wanted, "{step}: {id}");
-            }
-            assert_invariants(&n);
-        }
-    }
-
-    struct NoPin;
-
-    impl Pin for NoPin {
-        fn open(
-            &self,
-            _access: forebay_backing::Access,
-        ) -> forebay_backing::Result<(Arc<dyn forebay_backing::BackingFile>, Attr)> {
-            Err(forebay_backing::Error::os(libc::ENOENT, "nothing"))
-        }
-
-        fn xattr_get(&self, _name: &OsStr) -> forebay_backing::Result<Vec<u8>> {
-            Err(forebay_backing::Error::os(libc::ENODATA, "nothing"))
-        }
-    }
-
-    /// Checks the invariants N2 to N4.
-    fn assert_invariants(n: &Nodes) {
-        let table = n.read();
-        let listed: usize = table.nodes.values().map(|node| node.names.iter().count()).sum();
-        assert_eq!(table.names.len(), listed, "N2");
-        for (name, link) in &table.names {
-            let mut of_node = table.nodes[&link.id].names.iter();
-            assert!(of_node.any(|known| known == name), "N2: {name:?}");
-        }
-        for (id, node) in table.nodes.iter().filter(|(id, _)| **id != ROOT) {
-            let is_forgotten = node.lookups == 0 && !node.names.is_empty();
-            assert_eq!(node.queued.is_some(), is_forgotten, "N3: {id}");
-            assert!(node.queued.is_none_or(|place| table.forgotten[&place] == *id), "N3: {id}");
-            assert!(node.lookups > 0 || !node.names.is_empty(), "N4: {id}");
-            assert!(node.pin.is_none() || node.lookups > 0, "N4: {id}");
-        }
-        let queued = table.nodes.values().filter(|node| node.queued.is_some()).count();
-        assert_eq!(table.forgotten.len(), queued, "N3");
-    }
-
-    /// Every order of a file's events: a lookup, a forget, a hold whose removal fails, and a hold with a
-    /// removal.
-    // S-1
-    #[test]
-    fn a_removed_file_is_held_as_long_as_the_kernel_knows_it_and_no_longer() {
-        let (name, file) = ("f".as_ref(), attr(10, FileKind::File));
-        for order in 0..4_u32.pow(7) {
-            let n = nodes(100);
-            for step in (0..7).map(|at| order / 4_u32.pow(at) % 4) {
-                let held = n.read().nodes.get(&10).map_or(0, |node| node.lookups);
-                match step {
-                    0 => drop(n.remember(ROOT, name, &file, 1)),
-                    1 => n.forget(10, held.min(1)),
-                    2 => drop(n.hold(10, Arc::new(NoPin))),
-                    _ => {
-                        let _hold = n.hold(10, Arc::new(NoPin));
-                        n.unlink(ROOT, name);
-                        let is_known = n.read().nodes.get(&10).is_some_and(|n| n.lookups > 0);
-                        assert_eq!(n.pin(10).is_some(), is_known, "{order}");
-                    }
-                }
-                assert_invariants(&n);
-            }
-            n.unlink(ROOT, name);
-            n.forget(10, 100);
-            assert_eq!((n.count(), Arc::strong_count(&n.pins)), (1, 1), "{order}");
-            assert!(n.read().forgotten.is_empty(), "{order}");
-        }
-    }
-
-    #[test]
-    fn at_most_so_many_removed_files_are_held() {
-        let n = nodes(10 * PINS_MAX);
-        let mut held = Vec::new();
-        for ino in 10..10 + 2 * PINS_MAX as u64 {
-            let name = format!("{ino}");
-            held.push(n.remember(ROOT, name.as_ref(), &attr(ino, FileKind::File), 1));
-            let _hold = n.may_hold(ino).then(|| n.hold(ino, Arc::new(NoPin)));
-            n.unlink(ROOT, name.as_ref());
-        }
-        assert_eq!(Arc::strong_count(&n.pins) - 1, PINS_MAX);
-        held.into_iter().for_each(|id| n.forget(id, 1));
-        assert_eq!((n.count(), Arc::strong_count(&n.pins)), (1, 1));
-    }
-
-    #[test]
-    fn forgotten_names_are_dropped_only_beyond_the_limit() {
-        let n = nodes(4);
-        for ino in 10..20 {
-            n.remember(ROOT, format!("{ino}").as_ref(), &attr(ino, FileKind::File), 1);
-        }
-        assert_eq!(n.count(), 11, "N1: what the kernel holds stays");
-        for ino in 10..20 {
-            n.forget(ino, 1);
-        }
-        assert_eq!(n.count(), 4);
-        assert_eq!(n.path(19).unwrap(), PathBuf::from("19"));
-        assert_eq!(n.path(10), None);
-    }
+fn shown(ino: u64) -> u64 {
+    if ino <= ROOT { ino | 1 << 60 } else { ino }
 }

@@ -66,7 +66,6 @@ pub trait FillPlus: Fail {
 
 /// Attributes of a node.
 pub struct AttrOf {
-    pub id: u64,
     pub attr: Attr,
     /// As in [`Entry`].
     pub as_of: Instant,

@@ -60,7 +60,7 @@ impl Shared {
     }
 
     pub fn getattr(self: &Arc<Shared>, id: u64, reply: impl Tell<AttrOf>) {
-        let of = move |(attr, as_of)| AttrOf { id, attr, as_of };
+        let of = move |(attr, as_of)| AttrOf { attr, as_of };
         let now = |attr| (attr, Instant::now());
         let getattr = Do::new(|v| &v.getattr, reply, move |vfs| vfs.getattr_as_of(id).map(of));
         getattr.or(move |vfs| vfs.getattr_cached(id).map(now).map(of)).run(self);
@@ -77,7 +77,7 @@ impl Shared {
     ) {
         let work = move |vfs: &Vfs| {
             let as_of = Instant::now();
-            vfs.setattr(id, from, &set, size).map(|attr| AttrOf { id, attr, as_of })
+            vfs.setattr(id, from, &set, size).map(|attr| AttrOf { attr, as_of })
         };
         Do::new(|v| &v.setattr, reply, work).patient().run(self);
     }

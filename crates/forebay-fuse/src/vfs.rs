@@ -251,10 +251,19 @@ impl Vfs {
         }
     }
 
+    /// The same for a file that is served here, if the kernel may know it.
+    pub(crate) fn tell_attributes_of(&self, key: FileKey) {
+        if let Some(id) = self.nodes.id_of(key) {
+            self.tell_attributes(id);
+        }
+    }
+
     /// Has the kernel drop the pages and attributes of a file. Not to be called under a lock.
     pub fn drop_pages(&self, key: FileKey) {
-        self.nodes.set_pages(self.nodes.id_of(key), 0);
-        self.tell_pages(key, 0, 0);
+        if let Some(id) = self.nodes.id_of(key) {
+            self.nodes.set_pages(id, 0);
+            self.tell_pages(key, 0, 0);
+        }
     }
 
     /// How long the kernel may believe these attributes.

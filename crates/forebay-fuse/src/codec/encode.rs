@@ -112,7 +112,7 @@ impl Words {
             .u64(attr_ttl.as_secs())
             .u32(entry_ttl.subsec_nanos())
             .u32(attr_ttl.subsec_nanos())
-            .attr(shared.vfs.ino(entry.id), &entry.attr)
+            .attr(shared.vfs.shown(&entry.attr), &entry.attr)
     }
 
     /// `struct fuse_entry_out` of a name that does not exist.
@@ -185,7 +185,7 @@ impl<C: Carrier> Tell<AttrOf> for Reply<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
         let ttl = left(shared.vfs.attr_ttl(&of.attr), of.as_of);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
-        self.bytes(words.attr(shared.vfs.ino(of.id), &of.attr).bytes());
+        self.bytes(words.attr(shared.vfs.shown(&of.attr), &of.attr).bytes());
     }
 }
 
@@ -202,7 +202,7 @@ impl<C: Carrier> Tell<AttrOf> for Extended<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
         let ttl = left(shared.vfs.attr_ttl(&of.attr), of.as_of);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).zeros(16);
-        let words = words.statx(shared.vfs.ino(of.id), &of.attr);
+        let words = words.statx(shared.vfs.shown(&of.attr), &of.attr);
         // The zeros are the device of the file, and the spare fields.
         self.0.bytes(words.zeros(8 + 112).bytes());
     }
@@ -299,7 +299,7 @@ impl<C: Carrier> FillPlus for Listing<C> {
 
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool {
         let words = Words::new().entry(shared, entry);
-        dirent(shared.vfs.ino(entry.id), next, entry.attr.kind, name, self, words.bytes())
+        dirent(shared.vfs.shown(&entry.attr), next, entry.attr.kind, name, self, words.bytes())
     }
 
     fn add_bare(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool {

@@ -1,5 +1,7 @@
 //! The access list of a node, for when the backing store cannot be asked.
 
+use forebay_backing::FileKey;
+
 use super::Nodes;
 
 /// A moment before the backing store was asked for a list.
@@ -35,6 +37,13 @@ impl Nodes {
             node.acl = None;
         }
     }
+
+    /// The same for a file that is served here.
+    pub fn forget_acl_of(&self, key: FileKey) {
+        if let Some(id) = self.id_of(key) {
+            self.forget_acl(id);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +66,7 @@ mod tests {
         nodes.note_acl(10, nodes.acl_mark(), b"");
         assert_eq!(nodes.acl(10).unwrap(), b"", "asked, and there is none");
         let other = tests::attr(10, FileKind::Dir);
-        nodes.remember(ROOT, "f".as_ref(), &other, 1);
-        assert_eq!(nodes.acl(10), None, "that was another file's");
+        let id = nodes.remember(ROOT, "f".as_ref(), &other, 1);
+        assert_eq!(nodes.acl(id), None, "that was another file's");
     }
 }

@@ -110,7 +110,7 @@ impl Vfs {
         let (id, name) = (self.nodes.id_of(key), OsStr::new(ACCESS));
         let own = self.engine.files.find(key).and_then(|file| file.path());
         let path = own.as_deref().unwrap_or(path);
-        let list = match self.nodes.pin(id) {
+        let list = match id.and_then(|id| self.nodes.pin(id)) {
             Some(pin) => listed(self.engine.names.ask(|_| pin.xattr_get(name))),
             None if self.has_no_list(Some(key), path, name) => return Ok(Vec::new()),
             None => listed(self.ask_store_for_acl(path, name)).and_then(|list| {
@@ -122,7 +122,9 @@ impl Vfs {
             }),
         };
         match list {
-            Err(error) if !self.engine.health.is_available() => self.known(id, name).ok_or(error),
+            Err(error) if !self.engine.health.is_available() => {
+                id.and_then(|id| self.known(id, name)).ok_or(error)
+            }
             list => list,
         }
     }

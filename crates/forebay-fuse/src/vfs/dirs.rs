@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_backing::{DirEntry, Error, FileKey, FileKind, Result};
+use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_base::lock::{Mutex, Rank};
 
 use super::{Handle, Listing, Vfs};
@@ -53,9 +53,14 @@ impl Vfs {
         Ok(entries)
     }
 
-    /// The inode number to show for a directory entry.
+    /// The inode number that programs see for a directory entry.
     pub fn shown_ino(&self, ino: u64) -> u64 {
-        self.nodes.id_of(FileKey { ino, generation: u64::MAX })
+        self.nodes.shown(FileKey { ino, generation: u64::MAX })
+    }
+
+    /// The inode number that programs see for a file.
+    pub fn shown(&self, attr: &Attr) -> u64 {
+        self.nodes.shown(attr.key)
     }
 
     pub fn fsyncdir(&self, handle: u64) -> Result<()> {

@@ -133,7 +133,7 @@ impl Vfs {
         let as_of = Instant::now();
         let mut attr = self.engine.verbs.stat(&path)?;
         let side = if self.is_far(id) { Side::Far } else { Side::Near };
-        if self.nodes.id_at(attr.key, side) != id {
+        if self.nodes.id_at(attr.key, side) != Some(id) {
             return Err(Error::os(libc::ESTALE, "the file was replaced"));
         }
         if side == Side::Far {
@@ -208,7 +208,9 @@ impl Vfs {
         };
         let as_opened = |file: Arc<File>| (self.engine.verbs.stat_open(&file), now);
         let error = match self.attr_told(&path) {
-            Ok((attr, as_of)) if self.nodes.id_of(attr.key) == id => return Ok((attr, as_of)),
+            Ok((attr, as_of)) if self.nodes.id_of(attr.key) == Some(id) => {
+                return Ok((attr, as_of));
+            }
             Err(error) if !self.engine.health.is_available() => {
                 let key = self.nodes.key(id).ok_or(error)?;
                 return self.attr_away(id, key).map(as_of_now);

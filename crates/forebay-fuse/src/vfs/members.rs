@@ -146,11 +146,6 @@ impl Vfs {
         self.members.cluster.get().map(|cluster| &**cluster)
     }
 
-    /// The inode number that programs see for a node.
-    pub fn ino(&self, id: u64) -> u64 {
-        if self.cluster().is_some() { self.nodes.ino(id) } else { id }
-    }
-
     pub(super) fn is_far(&self, id: u64) -> bool {
         self.cluster().is_some() && self.nodes.is_far(id)
     }
@@ -635,9 +630,9 @@ impl Vfs {
     /// bytes that it has just read there. It would write these zeros once it has heard of the new end.
     pub(super) fn tell_end(&self, key: FileKey, end: u64, last: u8) {
         let Some(notify) = self.notify.get() else { return };
-        let id = self.nodes.id_of(key);
+        let Some(id) = self.nodes.id_of(key) else { return };
         let passed = self.open.lock().get(&key).is_some_and(|node| !node.past.is_empty());
-        if end > 0 && self.nodes.key(id) == Some(key) && !passed {
+        if end > 0 && !passed {
             notify.end(id, end, last);
         }
     }
@@ -646,10 +641,7 @@ impl Vfs {
     /// attributes: the file has changed.
     pub(super) fn tell_pages(&self, key: FileKey, offset: u64, len: u64) {
         let Some(notify) = self.notify.get() else { return };
-        let id = self.nodes.id_of(key);
-        if self.nodes.key(id) != Some(key) {
-            return;
-        }
+        let Some(id) = self.nodes.id_of(key) else { return };
         // For a file that is open past the daemon there are no pages but the shadow file's own.
         let passed = self.open.lock().get(&key).is_some_and(|node| !node.past.is_empty());
         match passed {

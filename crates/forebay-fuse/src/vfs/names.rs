@@ -118,10 +118,7 @@ impl Vfs {
     /// number for a while.
     #[must_use]
     pub(super) fn hold(&self, key: FileKey, path: &Path) -> Option<Hold<'_>> {
-        let id = self.nodes.id_of(key);
-        if !self.nodes.may_hold(id) {
-            return None;
-        }
+        let id = self.nodes.id_of(key).filter(|id| self.nodes.may_hold(*id))?;
         // If there is no descriptor for the pin, the name can go all the same.
         let pin = self.engine.names.ask(|b| b.pin(path)).ok().flatten()?;
         Some(self.nodes.hold(id, pin))
@@ -129,7 +126,8 @@ impl Vfs {
 
     /// Tells the engine of a file's other names, if there are any, before a name goes.
     pub(super) fn teach_names(&self, key: FileKey, going: (u64, &OsStr)) {
-        let others = self.nodes.others(self.nodes.id_of(key), going, TAUGHT);
+        let id = self.nodes.id_of(key);
+        let others = id.map_or(Vec::new(), |id| self.nodes.others(id, going, TAUGHT));
         if !others.is_empty() {
             self.engine.verbs.learn_names(key, others);
         }

@@ -2,9 +2,9 @@
 //! away. The kernel leaves that to the daemon (FUSE_HANDLE_KILLPRIV_V2). The program's rights are looked
 //! up where a file has such a bit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use forebay_backing::{Attr, FileKind, SetAttr};
+use forebay_backing::{Attr, FileKey, FileKind, SetAttr};
 use forebay_cluster::words::Asker;
 use forebay_engine::Named;
 use forebay_engine::rules::Origin;
@@ -47,7 +47,8 @@ impl Vfs {
         if asker.as_ref().is_some_and(|asker| has(asker, FSETID)) {
             return;
         }
-        self.take_bits(id, path, |attr| {
+        let path = path.map(Path::to_path_buf).or_else(|| self.nodes.path(id));
+        self.take_bits(path, |attr| {
             let may_keep = asker.as_ref().is_none_or(|asker| may_keep_group(asker, attr.gid));
             match attr.kind {
                 FileKind::File => written(attr.mode, may_keep),
@@ -56,18 +57,26 @@ impl Vfs {
         });
     }
 
+    /// Strips the bits after a write by a program of another node. `path` is the file's, if that is known.
+    pub(super) fn strip_for_member(&self, file: FileKey, path: Option<&Path>) {
+        let known = || self.nodes.path(self.nodes.id_of(file)?);
+        let path = path.map(Path::to_path_buf).or_else(known);
+        self.take_bits(path, |attr| match attr.kind {
+            FileKind::File => written(attr.mode, true),
+            _ => attr.mode,
+        });
+    }
+
     /// Strips the bit after `who` has set the access list of a file or directory.
-    pub(super) fn strip_after_acl(&self, id: u64, path: &Path, who: Origin) {
-        self.take_bits(id, Some(path), |attr| {
+    pub(super) fn strip_after_acl(&self, path: &Path, who: Origin) {
+        self.take_bits(Some(path.to_path_buf()), |attr| {
             let keeps = attr.mode & SET_GROUP == 0 || may_keep_group(&asker_of(who), attr.gid);
             if keeps { attr.mode } else { attr.mode & !SET_GROUP }
         });
     }
 
-    fn take_bits(&self, id: u64, path: Option<&Path>, left: impl FnOnce(&Attr) -> u32) {
-        let Some(path) = path.map(Path::to_path_buf).or_else(|| self.nodes.path(id)) else {
-            return;
-        };
+    fn take_bits(&self, path: Option<PathBuf>, left: impl FnOnce(&Attr) -> u32) {
+        let Some(path) = path else { return };
         let Ok(attr) = self.engine.names.ask(|b| b.stat(&path)) else { return };
         let mode = left(&attr);
         if mode != attr.mode {
@@ -76,7 +85,7 @@ impl Vfs {
             let _ =
                 self.engine.verbs.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() });
             // The answer to a write or an open has no mode.
-            self.tell_attributes(id);
+            self.tell_attributes_of(attr.key);
         }
     }
 }

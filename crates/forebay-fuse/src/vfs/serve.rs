@@ -185,8 +185,7 @@ impl Guest {
         if vfs.engine.verbs.has_set_id(&self.file) {
             // The bytes are changed: if the asker was answered meanwhile, the bits have to go all the same.
             requester::for_nobody(|| {
-                let id = vfs.nodes.id_of(self.file.key);
-                vfs.strip_privilege(id, self.file.path().as_deref(), None);
+                vfs.strip_for_member(self.file.key, self.file.path().as_deref());
             });
         }
     }
@@ -321,7 +320,7 @@ impl Vfs {
         if let Some(file) = self.named_at(key, path)? {
             return Ok(file);
         }
-        let pin = self.nodes.pin(self.nodes.id_of(key));
+        let pin = self.nodes.id_of(key).and_then(|id| self.nodes.pin(id));
         self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
     }
 
@@ -597,12 +596,10 @@ impl Vfs {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
         self.homes_ended(file, ends);
-        let near = self.nodes.id_of(file);
-        if self.nodes.key(near) == Some(file) {
-            self.nodes.set_pages(near, 0);
+        self.drop_pages(file);
+        if let Some(far) = self.nodes.id_at(file, Side::Far) {
+            self.tell_attributes(far);
         }
-        self.tell_pages(file, 0, 0);
-        self.tell_attributes(self.nodes.id_at(file, Side::Far));
     }
 
     pub fn answer(

@@ -113,11 +113,10 @@ impl Vfs {
             None => self.newest(file, name.as_deref().unwrap_or(path))?,
         };
         self.allows_set(asker, &before, path, (set, size))?;
-        let id = self.nodes.id_of(file);
         if let (Some(opened), Some(NewSize { size, .. })) = (&opened, size) {
             self.resize_for(opened, size)?;
             if asker.uid != 0 && self.engine.verbs.has_set_id(opened) {
-                self.strip_privilege(id, name.as_deref(), None);
+                self.strip_for_member(file, name.as_deref());
             }
         }
         let sets = *set != Set::default();
@@ -136,10 +135,10 @@ impl Vfs {
             (None, None) => return Err(moved()),
         };
         if set.mode.is_some() {
-            self.nodes.forget_acl(id);
+            self.nodes.forget_acl_of(file);
         }
         if sets {
-            self.tell_attributes(id);
+            self.tell_attributes_of(file);
         }
         let now = name.and_then(|name| self.engine.verbs.stat(&name).ok());
         Ok(now.filter(|now| now.key == file).unwrap_or(changed))
@@ -182,7 +181,7 @@ impl Vfs {
             self.nodes.remember(dir, name, &attr, 0);
         }
         self.name_changed(to);
-        self.tell_attributes(self.nodes.id_of(file));
+        self.tell_attributes_of(file);
         Ok(words_of(&attr))
     }
 
@@ -200,7 +199,7 @@ impl Vfs {
             self.nodes.unlink(dir, name);
         }
         self.name_changed(path);
-        self.tell_attributes(self.nodes.id_of(file));
+        self.tell_attributes_of(file);
         Ok(None)
     }
 
@@ -286,7 +285,7 @@ impl Vfs {
         for path in [from, to] {
             self.name_changed(path);
         }
-        self.tell_attributes(self.nodes.id_of(file));
+        self.tell_attributes_of(file);
         Ok(())
     }
 
@@ -308,9 +307,10 @@ impl Vfs {
     }
 
     fn xattr_changed(&self, file: FileKey, name: &OsStr) {
-        let id = self.nodes.id_of(file);
-        self.acl_may_differ(id, name);
-        self.tell_attributes(id);
+        if let Some(id) = self.nodes.id_of(file) {
+            self.acl_may_differ(id, name);
+            self.tell_attributes(id);
+        }
     }
 
     fn name_at<'a>(&self, path: &'a Path) -> Option<(u64, &'a OsStr)> {

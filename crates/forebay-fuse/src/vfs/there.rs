@@ -228,8 +228,8 @@ impl Vfs {
         let _tree = self.tree();
         let gone = || Error::os(libc::EIO, "the file's home ended, and its name is gone");
         // The file's names may be those of the other node, as which it is served since.
-        let ids = [remote.id, self.nodes.id_at(remote.key, Side::Near)];
-        let found = ids.into_iter().find_map(|id| {
+        let ids = [Some(remote.id), self.nodes.id_of(remote.key)];
+        let found = ids.into_iter().flatten().find_map(|id| {
             let (key, dir) = self.nodes.placed(id).filter(|(key, _)| *key == remote.key)?;
             Some((key, dir, self.nodes.path(id)?))
         });
@@ -662,8 +662,8 @@ impl Vfs {
     /// A path of a file: its names may be those of the other node, as which it is served since.
     fn path_of(&self, id: u64, key: FileKey) -> Option<PathBuf> {
         let others = [Side::Near, Side::Far].map(|side| self.nodes.id_at(key, side));
-        let ids = [id].into_iter().chain(others);
-        ids.filter(|id| self.nodes.key(*id) == Some(key)).find_map(|id| self.nodes.path(id))
+        let given = Some(id).filter(|id| self.nodes.key(*id) == Some(key));
+        [given].into_iter().chain(others).flatten().find_map(|id| self.nodes.path(id))
     }
 
     /// The attributes of a file that no other member is known to have claimed, if programs here have it open: from

@@ -114,7 +114,7 @@ impl Vfs {
         let Settled::Here(_change) = self.settle_xattr(id, change)? else {
             self.acl_may_differ(id, name);
             if name == acl::ACCESS {
-                self.strip_after_acl(id, &path, who);
+                self.strip_after_acl(&path, who);
             }
             return Ok(());
         };
@@ -124,7 +124,7 @@ impl Vfs {
         drop(altering);
         self.acl_may_differ(id, name);
         if done.is_ok() && name == acl::ACCESS {
-            self.strip_after_acl(id, &path, who);
+            self.strip_after_acl(&path, who);
         }
         done
     }
