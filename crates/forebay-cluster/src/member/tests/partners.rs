@@ -202,3 +202,19 @@ fn who_keeps_no_copies_any_more_has_no_heirs() {
         assert_eq!(a.has_heirs("b"), copies > 0);
     }
 }
+
+/// A partner that does not serve yet when its home chooses it is filled as soon as it does: no patience passes.
+#[test]
+fn a_partner_that_just_begins_is_filled_once_it_serves() {
+    let bed = Bed::new();
+    let a = Member::join(bed.joining("a")).unwrap();
+    let patience = PATIENCE * 20;
+    let (b, _g) = bed.joined(Joining { copies: 1, patience, ..bed.joining("b") });
+    eventually("b has chosen it", || b.fills.lock().contains_key("a"));
+    std::thread::sleep(Duration::from_millis(100)); // By then a is asked.
+    assert_eq!(b.copies(), (1, 0));
+    let (began, fake) = (Instant::now(), Arc::new(Fake::default()));
+    a.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
+    eventually("a is a partner", || b.copies() == (1, 1));
+    assert!(began.elapsed() < patience / 2, "{:?}", began.elapsed());
+}
