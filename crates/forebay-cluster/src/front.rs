@@ -7,7 +7,8 @@ use std::sync::Arc;
 use forebay_backing::{FileKey, Result};
 use serde_json::Value;
 
-use crate::core::{Access, Ends, Holder, Process, Revision};
+use crate::core::{Access, Ends, Holder, Process, Revision, taken_from};
+use crate::keys::TakenFrom;
 use crate::member::{Change, Changing, Member, Opening};
 use crate::words::{Answer, Question};
 
@@ -66,6 +67,10 @@ pub trait Cluster: Send + Sync {
     fn revision(&self) -> Revision;
     /// The ends of a file's claims that the mount is still to be told of by [`Front::forget`].
     fn ends(&self, file: FileKey) -> Option<Ends>;
+    /// The life of this member before this one, if another member took its place.
+    fn taken_life(&self) -> Option<u64>;
+    /// The former homes that this member has taken a file of its own from, the first one first.
+    fn taken_from(&self, file: FileKey) -> Vec<TakenFrom>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -169,6 +174,14 @@ impl Cluster for Arc<Member> {
 
     fn ends(&self, file: FileKey) -> Option<Ends> {
         Member::ends(self, file)
+    }
+
+    fn taken_life(&self) -> Option<u64> {
+        self.taken_life
+    }
+
+    fn taken_from(&self, file: FileKey) -> Vec<TakenFrom> {
+        taken_from(&self.core.lock(), file)
     }
 
     fn others(&self) -> Vec<String> {

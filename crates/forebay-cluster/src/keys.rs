@@ -22,7 +22,7 @@ use forebay_backing::FileKey;
 use serde::{Deserialize, Serialize};
 
 /// The version of the keys and of peers' messages. Members of another version are refused.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// A store that members share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

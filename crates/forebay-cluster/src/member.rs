@@ -90,11 +90,13 @@ pub struct Member {
     name: String,
     store: String,
     epoch: u64,
+    /// The life before this one, if another member took its place.
+    pub(crate) taken_life: Option<u64>,
     /// On `CLOCK_BOOTTIME`, as leases count: what hangs on a lease must end with it, also if the machine slept.
     began: Duration,
     patience: Duration,
     registry: Arc<dyn Registry>,
-    core: Mutex<Core>,
+    pub(crate) core: Mutex<Core>,
     next: AtomicU64,
     asked: Waiting<Way>,
     replies: Waiting<Reply>,

@@ -167,6 +167,16 @@ pub enum Question {
     BeginFill {
         fill: u64,
     },
+    /// The asked member may have taken the file over from the asker's life of this epoch. What it took comes with the
+    /// answer, from this offset on.
+    Taken {
+        file: FileKey,
+        epoch: u64,
+        offset: u64,
+    },
+    /// The asker has compared what it has of files that others took over from its earlier lives, and asks for none
+    /// of these any more.
+    Compared,
     /// A request for a file's locks, to its home.
     Lock {
         file: FileKey,
@@ -214,6 +224,8 @@ impl Question {
             | Question::Copy { .. }
             | Question::Mark { .. }
             | Question::BeginFill { .. }
+            | Question::Taken { .. }
+            | Question::Compared
             | Question::Lock { .. }
             | Question::Granted { .. }
             | Question::Reclaimed { .. } => false,
@@ -233,6 +245,7 @@ impl Question {
                 | Question::Resize { .. }
                 | Question::Allocate { .. }
                 | Question::Fetch { .. }
+                | Question::Taken { .. }
         )
     }
 
@@ -490,6 +503,9 @@ pub enum Answer {
         attrs: Option<Attrs>,
         as_of: Revision,
     },
+    /// The size of the file as it was taken over, and the seed of the sums of its pieces, which come with the answer;
+    /// `None` if it was not.
+    Taken(Option<TakenAs>),
     /// The daemon's answer, with its HTTP status.
     Said {
         status: u16,
@@ -502,6 +518,13 @@ pub enum Answer {
         ends: u64,
     },
     Refused(Refusal),
+}
+
+/// A file as it was taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenAs {
+    pub size: u64,
+    pub seed: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,6 +23,7 @@ pub mod served;
 pub mod stamps;
 pub mod state;
 pub mod streams;
+pub mod taken;
 pub mod turns;
 
 use forebay_threads::time;

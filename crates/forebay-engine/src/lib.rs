@@ -45,7 +45,7 @@ pub use forebay_core::report::{
 };
 pub use forebay_core::rules::{Admission, Admit, Quota, RuleUse};
 pub use forebay_core::served::Requests;
-pub use forebay_core::{governor, journal, paths, rules, state};
+pub use forebay_core::{governor, journal, paths, rules, state, taken};
 pub use forebay_files::Files;
 pub use forebay_files::fetch::Came;
 pub use forebay_files::file::File;
@@ -64,6 +64,7 @@ pub use forebay_tier::dir::{Made, Tier, TierOwner};
 pub use forebay_tier::media;
 pub use io::{Allocate, Cached, Io};
 pub use ops::Ops;
+pub use ops::as_taken::Fingerprint;
 pub use ops::resolve::{Held, Keep, Placing};
 pub use ops::taken::SupersededFile;
 pub use pool::{Pool, run_anywhere};

@@ -13,6 +13,7 @@ use crate::room::passed::Passed;
 use crate::tier::witness::Witness;
 use forebay_base::lock::{Mutex, Rank};
 
+pub mod as_taken;
 pub mod detach;
 pub mod house;
 pub mod operate;

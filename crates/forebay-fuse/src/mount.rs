@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, FileKey, Kind, Result};
 use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
@@ -23,7 +23,7 @@ use crate::request::{SETTLE_MAX, Shared};
 use crate::returning;
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
-use crate::vfs::{Registrar, Times, Vfs};
+use crate::vfs::{Registrar, Returned, Times, Vfs};
 
 /// How far the kernel reads ahead of a sequential reader, in requests of this length.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -289,8 +289,9 @@ fn be_told(
     }));
     let Some(member) = &options.member else { return Ok(()) };
     let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
+    let earlier: Vec<_> = engine.ops.superseded().into_iter().map(|it| it.file).collect();
     member.serve(front, returning::sort(engine, member)?);
-    compare_superseded(shared, stop)
+    compare_superseded(shared, stop, &earlier)
 }
 
 /// Whether a session has ended, and the condition that tells of it.
@@ -488,14 +489,23 @@ fn start_watchdog(shared: Arc<Shared>, stop: Arc<AtomicBool>) -> Result<()> {
 }
 
 /// Compares the files that other members took over while this mount was away with what they are now, in a
-/// thread, as soon as the members that serve them answer.
-fn compare_superseded(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> Result<()> {
-    if shared.vfs.engine.ops.superseded().is_empty() {
+/// thread, as soon as the members that serve them answer. `earlier`: files that an earlier mount has found.
+fn compare_superseded(
+    shared: &Arc<Shared>,
+    stop: &Arc<AtomicBool>,
+    earlier: &[FileKey],
+) -> Result<()> {
+    let mut files = Returned::found(&shared.vfs, earlier);
+    if files.is_empty() && shared.vfs.cluster().is_none_or(|it| it.taken_life().is_none()) {
         return Ok(());
     }
     let (shared, stop) = (shared.clone(), stop.clone());
     let compare = move || {
-        while !stop.load(Relaxed) && !shared.vfs.compare_superseded() {
+        while !stop.load(Relaxed) {
+            files.compare(&shared.vfs);
+            if files.is_empty() {
+                return;
+            }
             sleep(Duration::from_secs(2));
         }
     };

@@ -21,6 +21,7 @@ use forebay_engine::{Pool, Teller, Told as AsTold, on_behalf_of};
 
 use crate::busy_poll::BusyPoll;
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
+use crate::returning::former;
 use crate::usage::Usage;
 use crate::vfs::Vfs;
 use crate::waits::Waits;
@@ -166,7 +167,8 @@ impl Keeper for Shared {
     }
 
     fn take(&self, file: FileKey) -> Result<()> {
-        self.vfs.engine.ops.hold_taken(file)
+        let from = self.vfs.cluster().map_or_else(Vec::new, |cluster| cluster.taken_from(file));
+        self.vfs.engine.ops.hold_taken(file, &former(from))
     }
 
     fn disown(&self, file: FileKey) -> Result<()> {

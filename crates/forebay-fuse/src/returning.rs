@@ -6,11 +6,19 @@ use std::sync::Arc;
 
 use forebay_backing::{FileKey, Result};
 use forebay_cluster::core::{SOMEWHERE, Standing};
+use forebay_cluster::front::Cluster;
+use forebay_cluster::keys::TakenFrom;
 use forebay_cluster::member::Member;
 use forebay_engine::Engine;
+use forebay_engine::taken::Former;
 
 /// A file with bytes that the store does not have: its key, its directory's key, and its path.
 pub type Dirty = (FileKey, FileKey, PathBuf);
+
+/// The homes that a file was taken from, for the engine.
+pub fn former(from: Vec<TakenFrom>) -> Vec<Former> {
+    from.into_iter().map(|TakenFrom { member, epoch }| Former { member, epoch }).collect()
+}
 
 /// Sorts the tier's unsettled files, before any of them is flushed or served. Returns the files that are this
 /// member's.
@@ -24,6 +32,8 @@ pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
             engine.copies.drop_home(&home)?;
         }
     }
+    // A home whose name was given up asks for nothing any more.
+    engine.ops.forget_as_taken(&|home| member.epoch(&home.member).is_none());
     let mut own = Vec::new();
     for (file, path) in engine.files.unsettled() {
         let dir = dir_of(engine, &path);
@@ -33,7 +43,7 @@ pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
                 own.push((file, dir, path));
             }
             Standing::Taken => {
-                engine.ops.hold_taken(file)?;
+                engine.ops.hold_taken(file, &former(member.taken_from(file)))?;
                 own.push((file, dir, path));
             }
             Standing::Adopted => member.has_adopted(file),

@@ -128,7 +128,7 @@ fn draw_key(media: &dyn Media) -> io::Result<Key> {
     Ok(Key::of(bytes))
 }
 
-fn fill_at_random(bytes: &mut [u8]) -> io::Result<()> {
+pub(crate) fn fill_at_random(bytes: &mut [u8]) -> io::Result<()> {
     use std::io::Read;
     std::fs::File::open("/dev/urandom")?.read_exact(bytes)
 }

@@ -7,6 +7,7 @@
 //! log/             changes since
 //! shadow/xx/       shadow files, by file id
 //! digests/         digests of the blocks that the backing store has of them
+//! taken/           what was taken over from other members
 //! run/             control socket and log of the daemon
 //! ```
 
@@ -20,8 +21,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
-use crate::digests;
 use crate::media::{DirMedia, Media};
+use crate::{digests, taken};
 use forebay_base::folder::{Durable, Folder, Wanted};
 use forebay_base::way::{Demand, End};
 use forebay_base::{folder, users, way};
@@ -280,7 +281,9 @@ fn prepare_run(tier: &Folder) -> Result<Folder> {
 /// Requires that no other user can reach these directories, whose files are opened by name.
 fn require_own_dirs(tier: &Folder) -> io::Result<()> {
     let shadows = (0..SHADOW_DIRS).map(|id| shadow_dir(FileId(id)));
-    for name in ["shadow", "log", digests::DIR].map(String::from).into_iter().chain(shadows) {
+    for name in
+        ["shadow", "log", digests::DIR, taken::DIR].map(String::from).into_iter().chain(shadows)
+    {
         match tier.below(&name) {
             Ok(dir) => dir.close_to_others()?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

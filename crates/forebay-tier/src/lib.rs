@@ -8,6 +8,7 @@ pub mod log;
 pub mod media;
 pub mod shadows;
 pub mod shelf;
+pub mod taken;
 pub mod witness;
 
 use forebay_core as core;

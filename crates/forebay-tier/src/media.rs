@@ -294,11 +294,9 @@ impl Media for DirMedia {
             opened => opened?,
         };
         // The log and files like it must stay openable, however many files programs have open.
-        let fd = if name.starts_with("shadow/") || name.starts_with("digests/") {
-            leave_room(fd)?
-        } else {
-            fd
-        };
+        let is_of_a_file =
+            ["shadow/", "digests/", "taken/"].iter().any(|dir| name.starts_with(dir));
+        let fd = if is_of_a_file { leave_room(fd)? } else { fd };
         let (leases, ops) = (self.leases.clone(), self.ops.clone());
         Ok(Arc::new(DirMediaFile { fd, dev: self.dev, leases, ops, seals: OnceLock::new() }))
     }

@@ -209,34 +209,47 @@ fn a_taker_that_dies_between_adopting_and_claiming_goes_on_when_it_is_back() {
     }
 }
 
-/// A node that comes back finds its files at another node: equal bytes are dropped, newer ones are kept aside.
+/// A node that comes back finds its files at another node. Bytes that were taken over are dropped, whatever became of
+/// the file since; newer ones are kept aside.
+// S-25
 #[test]
 fn who_comes_back_flushes_nothing_that_was_taken_over() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(2, COPIED);
     has_partner(&cluster, 0);
-    for name in ["same", "newer", "gone"] {
+    for name in ["same", "newer", "gone", "over", "both"] {
         write(&cluster.at(0, name), &random(100_000, 1));
         sync(&cluster.at(0, name));
     }
     // Never acknowledged as durable.
-    let newer = File::options().write(true).open(cluster.at(0, "newer")).unwrap();
-    newer.write_all_at(b"not synced", 0).unwrap();
+    let newer = ["newer", "both"].map(|name| {
+        let newer = File::options().write(true).open(cluster.at(0, name)).unwrap();
+        newer.write_all_at(b"not synced", 50_000).unwrap();
+        newer
+    });
     cluster.nodes[0].crash();
     drop(newer);
     within(TAKEN, "its partner has taken it over", || taken(&cluster, 1, "n1")["done"] == true);
     std::fs::remove_file(cluster.at(1, "gone")).unwrap();
     write(&cluster.at(1, "other"), b"of the new home");
+    for name in ["over", "both"] {
+        write(&cluster.at(1, name), &random(90_000, 2));
+        sync(&cluster.at(1, name));
+    }
     cluster.mount(0, COPIED);
-    for name in ["same", "newer"] {
-        for node in 0..2 {
+    for node in 0..2 {
+        for name in ["same", "newer"] {
             reads(&cluster.at(node, name), &random(100_000, 1));
+        }
+        for name in ["over", "both"] {
+            reads(&cluster.at(node, name), &random(90_000, 2));
         }
     }
     assert!(read(&cluster.at(0, "gone")).is_err(), "it was removed");
-    within(PATIENCE, "what is newer, or has no name any more, is kept aside", || {
-        cluster.status(0)["conflicted_files"].as_u64() == Some(2)
+    within(PATIENCE, "what is newer is kept aside, and nothing else", || {
+        let all = cluster.nodes[0].log().matches("taken over: nothing here is newer").count();
+        all == 3 && cluster.status(0)["conflicted_files"].as_u64() == Some(2)
     });
     (0..2).for_each(|node| {
         drop(cluster.forebay(node, &["flush", "--wait", text(&cluster.nodes[node].mnt)]))
@@ -247,9 +260,15 @@ fn who_comes_back_flushes_nothing_that_was_taken_over() {
     assert!(cluster.stored("gone").is_err());
     // The node has restarted, which proves that its old process has stopped: everything is settled by itself.
     within(TAKEN, "all is given back", || cluster.claims(0, "n2") == 0);
-    let kept = cluster.at(0, "newer");
-    cluster.forebay(0, &["resolve", text(&kept), "--keep", "theirs"]).ok();
-    reads(&kept, &random(100_000, 1));
+    for (name, bytes) in [("newer", random(100_000, 1)), ("both", random(90_000, 2))] {
+        let kept = cluster.at(0, name);
+        cluster.forebay(0, &["resolve", text(&kept), "--keep", "theirs"]).ok();
+        reads(&kept, &bytes);
+    }
+    within(PATIENCE, "the taker knows nothing of it any more", || {
+        std::fs::read_dir(cluster.nodes[1].tier.join("taken")).unwrap().count() == 0
+    });
+    cluster.forebay(0, &["umount", text(&cluster.nodes[0].mnt)]).ok();
 }
 
 /// A partner that dies is removed before fsync succeeds, and another one is filled.

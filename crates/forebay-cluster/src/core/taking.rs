@@ -131,6 +131,12 @@ pub fn entering(
     (commit, epoch)
 }
 
+/// The former homes of a file that is this member's now, the first one first.
+pub fn taken_from(core: &Core, file: FileKey) -> Vec<keys::TakenFrom> {
+    let claim = core.mirror.claims.get(&file).filter(|claim| claim.member == core.me);
+    claim.map_or_else(Vec::new, |claim| claim.taken_from.clone())
+}
+
 /// What is known of a member that may be dead.
 impl Core {
     fn living_epoch(&self, member: &str) -> Option<u64> {

@@ -9,6 +9,7 @@ use forebay_base::lock::{asks_the_registry, sleep};
 use forebay_base::{Error, Result};
 use forebay_threads::pool::Pool;
 
+use super::door::soon;
 use super::{MARGIN, Member};
 use crate::core::{Fitness, Input, Keeper as Partner};
 use crate::front::{Front, Home, Keeper, Kept, Told};
@@ -373,9 +374,11 @@ impl Member {
     }
 
     pub(super) fn begin_fill_for(&self, head: &Head, fill: u64) -> Result<()> {
-        let begins = self.core.lock().fill_begins(&head.from, head.from_epoch, fill);
-        match (begins, self.front()) {
-            (true, Some(front)) => front.begin_fill(home_of(head, fill)),
+        // A member that just begins takes copies in a moment. A refusal would cost the home a patience.
+        let begins =
+            || self.core.lock().fill_begins(&head.from, head.from_epoch, fill).then_some(());
+        match (soon(begins), self.front()) {
+            (Some(()), Some(front)) => front.begin_fill(home_of(head, fill)),
             _ => Err(Error::os(libc::ESTALE, "no copies are taken of it now")),
         }
     }

@@ -74,7 +74,7 @@ impl Drop for Place {
 const BEGINNING: Duration = Duration::from_secs(2);
 
 /// Waits for something that exists in a moment, if the member begins.
-fn soon<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+pub(super) fn soon<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {
         let found = look();

@@ -95,9 +95,8 @@ impl Member {
             taken: None,
             line: 0,
         };
-        let lease = registry.lease(LEASE)?;
-        let given_lease = registry.lease(GIVEN)?;
-        let epoch = enter(&*registry, &store, me, &*lease, (&sync_store, &*enters))?;
+        let (lease, given_lease) = (registry.lease(LEASE)?, registry.lease(GIVEN)?);
+        let (epoch, taken_life) = enter(&*registry, &store, me, &*lease, (&sync_store, &*enters))?;
         let (entries, revision) = registry.range(&prefix)?;
         let watch = registry.watch(&prefix, revision)?;
         let lives = Lives::of(&prefix, &entries);
@@ -106,6 +105,7 @@ impl Member {
             name: node,
             store,
             epoch,
+            taken_life,
             began: BootClock.now(),
             patience,
             registry,
@@ -324,14 +324,15 @@ fn speak_alike(registry: &dyn Registry, store: &str, me: &str, sealed: bool) -> 
     Ok(())
 }
 
-/// Writes the member's key with the next epoch.
+/// Writes the member's key with the next epoch. Also returns the epoch of the process before, if another member has
+/// taken its place.
 fn enter(
     registry: &dyn Registry,
     store: &str,
     me: keys::Member,
     lease: &dyn Lease,
     (sync_store, enters): (&SyncStore, &dyn Fn()),
-) -> Result<u64> {
+) -> Result<(u64, Option<u64>)> {
     let prefix = format!("stores/{store}/");
     let key = format!("{prefix}members/{}", me.node);
     let partners = format!("{prefix}partners/{}", me.node);
@@ -357,7 +358,8 @@ fn enter(
             ));
         }
         // Beginning implies that no call of an earlier process to the store is under way. A taker waits for that.
-        if known.is_some_and(|known| known.taken.is_some()) {
+        let taken = known.and_then(|known| known.taken);
+        if taken.is_some() {
             sync_store()?;
         }
         let (partners, _) = registry.get(&partners)?;
@@ -365,7 +367,7 @@ fn enter(
         let commit = commit.put_leased(&alive, "", lease.id());
         enters();
         if registry.commit(&commit)?.committed().is_some() {
-            return Ok(epoch);
+            return Ok((epoch, taken.map(|taken| taken.epoch)));
         }
     }
 }

@@ -256,6 +256,8 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Attrs { .. }
         | Question::Fence { .. }
         | Question::Fetch { .. }
+        | Question::Taken { .. }
+        | Question::Compared
         // They carry their own number, and that of their fill.
         | Question::Copy { .. }
         | Question::Mark { .. }

@@ -15,10 +15,12 @@ use crate::copies::Lasting;
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
 use crate::core::state::{Change, Conflict, FileState, Portrait, Record};
+use crate::core::taken::{Former, Piece, Pieces, covers};
 use crate::failpoint;
 use crate::files::file::File;
 use crate::files::live::Meanwhile;
 use crate::ops::Ops;
+use crate::ops::as_taken::Fingerprint;
 use crate::tier::dir::shadow_name;
 use crate::tier::media::{Open, torn};
 
@@ -190,9 +192,13 @@ impl Ops {
 
     /// Makes the file this member's own: an adopted one is found by its name from here on, and
     /// flushed. Flushed bytes are kept, to be flushed again: the former home may still write to the
-    /// backing file. The file stays held until [`Ops::settle_taken`]. Durable on return.
-    pub fn hold_taken(&self, key: FileKey) -> Result<()> {
+    /// backing file. The file stays held until [`Ops::settle_taken`]. Durable on return. `from`: the
+    /// homes that the file was taken from, which may ask for it as it was then ([`Ops::as_taken`]).
+    pub fn hold_taken(&self, key: FileKey, from: &[Former]) -> Result<()> {
         let Some(file) = self.adopted(key).or_else(|| self.files.find(key)) else { return Ok(()) };
+        if file.lock().state.conflict() == Conflict::Adopted {
+            self.note_as_taken(&file, from);
+        }
         {
             let mut inner = file.lock();
             if !inner.state.is_held() {
@@ -318,11 +324,58 @@ impl Ops {
     ) -> Result<bool> {
         let found = self.in_conflict(file, Conflict::Superseded);
         let found = found.ok_or_else(|| Error::os(libc::ENOENT, "no such file is superseded"))?;
-        if !self.is_same(&found, size, read)? {
+        let is_same = self.is_same(&found, size, read)?;
+        self.drop_if(is_same, &found)
+    }
+
+    /// Drops a superseded file that is the same elsewhere. Returns whether it is.
+    fn drop_if(&self, is_same: bool, superseded: &Arc<File>) -> Result<bool> {
+        if is_same {
+            self.purge_file(superseded)?;
+            self.files.note_tier(self.files.index().sync())?;
+        }
+        Ok(is_same)
+    }
+
+    /// Compares a superseded file with what another member took over. If all dirty bytes here are among these, and
+    /// the size is the same, the file here is dropped, and `true` is returned.
+    ///
+    /// # Errors
+    ///
+    /// Those of `pieces`, and of the tier; ENOENT if no such file is superseded.
+    pub fn compare_as_taken(
+        &self,
+        key: FileKey,
+        taken: Fingerprint,
+        pieces: &mut Pieces<'_>,
+    ) -> Result<bool> {
+        let found = self.in_conflict(key, Conflict::Superseded);
+        let found = found.ok_or_else(|| Error::os(libc::ENOENT, "no such file is superseded"))?;
+        let is_same = self.is_as_taken(&found, taken, pieces)?;
+        self.drop_if(is_same, &found)
+    }
+
+    fn is_as_taken(
+        &self,
+        file: &Arc<File>,
+        taken: Fingerprint,
+        pieces: &mut Pieces<'_>,
+    ) -> Result<bool> {
+        let mut inner = file.lock();
+        if inner.size() != taken.size {
             return Ok(false);
         }
-        self.purge_file(&found)?;
-        self.files.note_tier(self.files.index().sync()).map(|()| true)
+        let shadow = self.files.shadow(file, &mut inner)?;
+        let (dirty, state) = (inner.state.dirty(taken.size), inner.state.clone());
+        let _work = self.files.work_on(file, inner, Meanwhile::Refused);
+        covers(&dirty, pieces, &mut |piece: &Piece| {
+            // A byte that is not here is not known to be the one that was taken.
+            if piece.end > taken.size || !state.covers(piece.start, piece.end) {
+                return Ok(false);
+            }
+            let bytes = self.read_all(&*shadow, (piece.start, piece.end))?;
+            Ok(Piece::of(piece.start, &bytes, taken.seed) == *piece)
+        })
     }
 
     fn is_same(

@@ -341,7 +341,7 @@ fn an_adoption_that_is_broken_off_can_be_done_again() {
             }
             take_over(&engine).unwrap();
             let again = engine.ops.adopt(HOME, file.key);
-            again.and_then(|()| engine.ops.hold_taken(file.key)).unwrap();
+            again.and_then(|()| engine.ops.hold_taken(file.key, &[])).unwrap();
             assert_eq!(read(&engine, "f"), [1; 9000]);
             assert_eq!(engine.ops.list(Path::new("")).unwrap().len(), 1);
             abandon(engine);
@@ -370,7 +370,7 @@ fn what_is_adopted_rests_until_it_is_ours() {
     let media = CrashMedia::on(pair.media.snapshot().process_crash_image());
     let again = partner_on(&media, pair.store.clone(), "boot-p").unwrap();
     rests(&again);
-    again.ops.hold_taken(file.key).unwrap();
+    again.ops.hold_taken(file.key, &[]).unwrap();
     assert_eq!(read(&again, "f"), [1; 9000]);
     assert!(again.drain.flush(&[], &Progress::default()).failures.is_empty());
     assert_eq!(on_store(&pair.store, "f"), [1; 9000]);

@@ -272,7 +272,7 @@ pub fn take_over(engine: &Arc<Engine>) -> std::result::Result<(usize, u64), Stri
     let (mut files, mut bytes) = (0, 0);
     for copy in engine.copies.list(HOME) {
         engine.ops.adopt(HOME, copy.file).map_err(|e| format!("adopting {copy:?}: {e}"))?;
-        engine.ops.hold_taken(copy.file).map_err(|e| format!("holding {copy:?}: {e}"))?;
+        engine.ops.hold_taken(copy.file, &[]).map_err(|e| format!("holding {copy:?}: {e}"))?;
         (files, bytes) = (files + 1, bytes + copy.bytes);
     }
     match engine.copies.list(HOME).len() {

@@ -4,6 +4,7 @@
 mod ahead;
 mod anew;
 mod around;
+mod as_taken;
 mod attach;
 mod beside;
 mod bytes;

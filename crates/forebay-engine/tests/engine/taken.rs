@@ -13,12 +13,12 @@ use crate::media::{CrashMedia, Fault};
 use crate::start::{abandon, within};
 
 /// A member that keeps copies of the files that the keeper of the pair takes over.
-struct Third {
-    engine: Arc<Engine>,
-    way: Arc<Way>,
+pub struct Third {
+    pub engine: Arc<Engine>,
+    pub way: Arc<Way>,
 }
 
-fn third(pair: &Pair) -> Third {
+pub fn third(pair: &Pair) -> Third {
     let engine = partner_on(&CrashMedia::default(), pair.store.clone(), "boot-r").unwrap();
     let way = Way::to(&[&engine]);
     pair.keeper.files.begin_copies(way.clone(), CopiesAt::Sync);
@@ -104,7 +104,7 @@ fn an_adoption_that_fails_half_way_loses_nothing_when_it_is_repeated() {
         let image = CrashMedia::on(pair.media.snapshot().process_crash_image());
         let again = partner_on(&image, pair.store.clone(), "boot-p").unwrap();
         for keeper in [&again, &pair.keeper] {
-            keeper.ops.hold_taken(file.key).unwrap();
+            keeper.ops.hold_taken(file.key, &[]).unwrap();
             assert_eq!(read(keeper, "f"), [1; 9000], "fault {n}");
         }
         abandon(again);
@@ -123,7 +123,7 @@ fn a_newer_copy_takes_the_place_of_what_was_adopted_before() {
         pair.home.io.sync(&file).unwrap();
         pair.keeper.ops.adopt(HOME, file.key).unwrap();
         if is_held {
-            pair.keeper.ops.hold_taken(file.key).unwrap();
+            pair.keeper.ops.hold_taken(file.key, &[]).unwrap();
             flush(&pair.keeper);
         }
         pair.way.fill_up(&pair.home, "p").unwrap();
@@ -187,7 +187,7 @@ fn what_is_disowned_goes_without_asking_the_store() {
         let third = third(&pair);
         pair.keeper.ops.adopt(HOME, file.key).unwrap();
         if is_held {
-            pair.keeper.ops.hold_taken(file.key).unwrap();
+            pair.keeper.ops.hold_taken(file.key, &[]).unwrap();
         }
         assert_eq!(third.engine.copies.list(HOME).len(), 1);
         pair.store.unlink(Path::new("f")).unwrap();

@@ -1,17 +1,13 @@
-//! Copies: other members' newer bytes that this mount keeps, and the files of a member that dies or comes
-//! back.
+//! Copies: other members' newer bytes that this mount keeps, and the files of a member that dies.
 
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Access, Error, FileKey, Kind, Result};
+use forebay_backing::{Error, FileKey, Kind, Result};
 use forebay_base::lock::{Mutex, Rank};
-use forebay_cluster::core::{Access as How, Ends};
-use forebay_cluster::front::Place;
-use forebay_cluster::words::{Answer, Question};
-use forebay_engine::{SupersededFile, Suspension};
+use forebay_cluster::core::Ends;
+use forebay_engine::Suspension;
 
 use super::Vfs;
-use super::homes::{moved, odd};
 
 /// How long one look waits for calls to the store to end.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
@@ -100,65 +96,5 @@ impl Vfs {
     /// Waits up to 5 s until no call to the store is under way. Returns whether none is.
     pub fn is_idle(&self) -> bool {
         self.engine.drain.idle(IDLE_LOOK)
-    }
-
-    /// Compares files that were taken over while this mount was away with what they are now: equal ones are
-    /// dropped, the others stay aside as conflicts. Returns `false` if one cannot be compared yet.
-    pub fn compare_superseded(&self) -> bool {
-        let mut all = true;
-        for file in self.engine.ops.superseded() {
-            match self.compare_one(&file) {
-                Ok(true) => tracing::info!(path = %file.path.display(), "taken over: the same"),
-                Ok(false) => tracing::warn!(
-                    path = %file.path.display(),
-                    "another member took this file over while it had newer bytes here: they are kept aside, see `forebay resolve`"
-                ),
-                Err(error) => {
-                    tracing::warn!(%error, path = %file.path.display(), "not compared yet");
-                    all = false;
-                }
-            }
-        }
-        all
-    }
-
-    fn compare_one(&self, superseded: &SupersededFile) -> Result<bool> {
-        let SupersededFile { file, path, .. } = superseded;
-        let cluster = self.cluster().ok_or_else(moved)?;
-        let dir = self.dir_of(path)?;
-        match cluster.open(*file, dir, path, How::Read)? {
-            Place::Here(_) => {
-                let store = self.engine.names.ask(|store| store.open(path, Access::Read));
-                let store = match store {
-                    // The file was removed, or has another name now.
-                    Err(error) if error.is(libc::ENOENT) => return Ok(false),
-                    store => store?,
-                };
-                let attr = store.stat()?;
-                if attr.key != *file {
-                    return Ok(false);
-                }
-                let read = |offset, buf: &mut [u8]| store.read_at(buf, offset);
-                self.engine.ops.compare_superseded(*file, attr.size, &read)
-            }
-            Place::There(home) => {
-                let (path, program) = (path.clone(), None);
-                let open = Question::Open { file: *file, path, write: false, program };
-                let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
-                    Answer::Opened { handle, attrs, .. } => (handle, attrs.size),
-                    other => return Err(odd(&other)),
-                };
-                let read = |offset, buf: &mut [u8]| {
-                    let mut out = Vec::new();
-                    self.ask_read(&home, handle, (offset, buf.len()), &mut out)?;
-                    let n = out.len().min(buf.len());
-                    buf[..n].copy_from_slice(&out[..n]);
-                    Ok(n)
-                };
-                let compared = self.engine.ops.compare_superseded(*file, size, &read);
-                let _ = self.ask(&home, &Question::Close { handle }, &[], &mut Vec::new());
-                compared
-            }
-        }
     }
 }

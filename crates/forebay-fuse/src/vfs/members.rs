@@ -142,7 +142,7 @@ impl Vfs {
         self.cluster().is_some()
     }
 
-    pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
+    pub fn cluster(&self) -> Option<&dyn Cluster> {
         self.members.cluster.get().map(|cluster| &**cluster)
     }
 

@@ -19,6 +19,7 @@ use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 use super::Vfs;
 use super::doubts::Whose;
 use super::homes::{moved, words_of};
+use super::returned;
 use crate::nodes::Side;
 
 /// How often a file is flushed whose claim is to go while programs go on making it dirty.
@@ -429,6 +430,9 @@ impl Vfs {
                 let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
                 out.truncate(n);
                 Ok(Answer::Bytes)
+            }
+            Question::Taken { .. } | Question::Compared => {
+                returned::answer(self, from, &question, out)
             }
             Question::Lock { file, path, epoch, ask } => {
                 let done = self.lock_for((from.0, epoch), file, &path, &ask);

@@ -24,6 +24,7 @@ use std::time::Duration;
 use forebay_backing::{BackingStore, DirStore, Error, FileKey, Kind, New, Result};
 use forebay_cluster::core::{Access, End, Ends, Holder, Process, Revision};
 use forebay_cluster::front::{Cluster, Guard, Place};
+use forebay_cluster::keys::TakenFrom;
 use forebay_cluster::words::{Answer, Question, Refusal};
 use forebay_engine::governor::law::Preset;
 use forebay_engine::media::{DirMedia, Media};
@@ -324,6 +325,14 @@ impl Cluster for Played {
 
     fn ends(&self, file: FileKey) -> Option<Ends> {
         lock(&self.net.ends).get(&file).cloned()
+    }
+
+    fn taken_life(&self) -> Option<u64> {
+        None
+    }
+
+    fn taken_from(&self, _: FileKey) -> Vec<TakenFrom> {
+        Vec::new()
     }
 
     fn others(&self) -> Vec<String> {

@@ -107,6 +107,9 @@ fn what_an_earlier_process_has_adopted_is_claimed() {
     b.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
     eventually("the take-over ends", || b.holder(key(8)) == Holder::Nobody);
     assert_eq!(b.holder(key(7)), Holder::Here);
+    let from = |file| crate::front::Cluster::taken_from(&b, key(file));
+    assert_eq!(from(7), [keys::TakenFrom { member: "a".into(), epoch: 1 }]);
+    assert_eq!(from(8), []);
 }
 
 /// A file that partners are to forget may be another member's by now.
@@ -200,5 +203,35 @@ fn who_keeps_no_copies_any_more_has_no_heirs() {
         b = Member::join(Joining { copies, ..bed.joining("b") }).unwrap();
         eventually("the other hears of it", || a.epoch_of("b") == Some(b.epoch()));
         assert_eq!(a.has_heirs("b"), copies > 0);
+    }
+}
+
+/// A partner that does not serve yet when its home chooses it is filled as soon as it does: no patience passes.
+#[test]
+fn a_partner_that_just_begins_is_filled_once_it_serves() {
+    let bed = Bed::new();
+    let a = Member::join(bed.joining("a")).unwrap();
+    let patience = PATIENCE * 20;
+    let (b, _g) = bed.joined(Joining { copies: 1, patience, ..bed.joining("b") });
+    eventually("b has chosen it", || b.fills.lock().contains_key("a"));
+    std::thread::sleep(Duration::from_millis(100)); // By then a is asked.
+    assert_eq!(b.copies(), (1, 0));
+    let (began, fake) = (Instant::now(), Arc::new(Fake::default()));
+    a.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
+    eventually("a is a partner", || b.copies() == (1, 1));
+    assert!(began.elapsed() < patience / 2, "{:?}", began.elapsed());
+}
+
+/// The life whose place was taken is known to the next one, and to no later one: that may have written more.
+#[test]
+fn who_comes_back_knows_which_life_was_taken_over() {
+    let bed = Bed::new();
+    let taken = Some(keys::Taken { by: "b".into(), epoch: 4, done: true, short: vec![] });
+    let dead = keys::Member { epoch: 6, taken, ..member("a") };
+    bed.registry.commit(&Commit::new().put("stores/s/members/a", json(&dead))).unwrap();
+    for taken in [Some(4), None] {
+        let a = Member::join(bed.joining("a")).unwrap();
+        assert_eq!(a.taken_life, taken);
+        a.leave();
     }
 }
