@@ -5,9 +5,15 @@
 
 mod client;
 mod commit;
+#[cfg(test)]
+mod frame;
+#[cfg(test)]
+mod hpack;
 mod http;
 mod json;
 mod marks;
+#[cfg(test)]
+mod session;
 #[cfg(test)]
 pub mod tests;
 mod tls;
