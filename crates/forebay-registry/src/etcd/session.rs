@@ -8,7 +8,8 @@ use std::io::{self, ErrorKind};
 use super::frame::{self, Frame, strange};
 use super::hpack;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first bytes of a client.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The bytes of answers that etcd may send ahead. Half of them are granted again at once.
 const WINDOW: u32 = 16 << 20;
@@ -291,7 +292,8 @@ impl Session {
     fn go_away(&mut self, payload: &[u8]) -> io::Result<()> {
         self.calls = Calls::Last;
         if frame::number(payload)? < self.stream && self.state == Stream::Open {
-            return Err(ErrorKind::ConnectionReset.into());
+            let text = "it ended the connection before it saw the call";
+            return Err(io::Error::new(ErrorKind::ConnectionAborted, text));
         }
         Ok(())
     }
@@ -333,7 +335,7 @@ impl Session {
             Stream::Ended => Err(strange("a message that is cut")),
             Stream::Reset(code) => {
                 let text = format!("it ended the call (HTTP/2's code {code})");
-                Err(io::Error::new(ErrorKind::ConnectionReset, text))
+                Err(io::Error::new(ErrorKind::ConnectionAborted, text))
             }
         }
     }

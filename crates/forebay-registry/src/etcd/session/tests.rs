@@ -254,7 +254,7 @@ fn a_connection_that_the_server_ends_takes_no_other_call() {
     session.take(&[greeting(), answer(1, b"a")].concat()).expect("it is right");
     session.call("/service/method", None, b"");
     let error = session.take(&go(1)).expect_err("it was not seen");
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_call_that_the_server_resets_fails() {
     let reset = framed((RESET, 0), 1, &7_u32.to_be_bytes());
     session.take(&[greeting(), reset].concat()).expect("it is right");
     let error = session.heard(MAX).expect_err("it was reset");
-    assert!(error.kind() == ErrorKind::ConnectionReset && error.to_string().contains('7'));
+    assert!(error.kind() == ErrorKind::ConnectionAborted && error.to_string().contains('7'));
     assert!(!session.is_free());
 }
 
