@@ -1,13 +1,18 @@
-//! A registry of many machines: etcd, through its JSON gateway.
+//! A registry of many machines: etcd, through gRPC.
 //!
 //! Calls share a pool of connections; each watch has one of its own. A commit takes effect once,
 //! however often its request has to be repeated (`marks`).
 
 mod client;
 mod commit;
-mod http;
-mod json;
+mod connection;
+mod frame;
+mod hpack;
+mod link;
 mod marks;
+mod messages;
+mod proto;
+mod session;
 #[cfg(test)]
 pub mod tests;
 mod tls;
@@ -16,16 +21,15 @@ mod watch;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use crate::keep::{Kept, Source, check_ttl};
 use crate::{
     Alarm, BootClock, Clock, Commit, Endpoint, Entry, Health, Identity, Lease, LeaseId, Outcome,
     Registry, Result, Revision, Watch, limits,
 };
 use client::{Client, Failed};
-use json::{Alarms, Kv, Range, Status, Streamed, encode};
 use marks::Marks;
+use messages::{Alarms, Done, Header, Kv, Range, Status};
+use proto::Message;
 
 /// All keys begin with a character between these ([`limits::check_key`]), and marks do not.
 const FIRST: &str = "0";
@@ -52,13 +56,9 @@ impl Etcd {
         at: Option<Revision>,
         deadline: Instant,
     ) -> std::result::Result<Range, Failed> {
-        let body = json!({
-            "key": encode(first),
-            "range_end": encode(end),
-            "limit": limit.to_string(),
-            "revision": at.unwrap_or_default().0.to_string(),
-        });
-        self.client.try_until(deadline, |turn| self.client.once("/v3/kv/range", &body, turn))
+        let range = messages::limited(messages::range(first, end), limit);
+        let range = messages::as_of(range, at.unwrap_or_default().0);
+        self.client.try_until(deadline, |turn| self.client.once(messages::RANGE, &range, turn))
     }
 
     fn pages(
@@ -70,15 +70,15 @@ impl Etcd {
         let (mut entries, mut at, mut limit) = (Vec::new(), None, limits::PAGE);
         loop {
             let page = match self.page((&first, &end), limit, at, deadline) {
-                Err(Failed::TooLarge) if limit > 1 => {
+                Err(Failed::TooLarge(_)) if limit > 1 => {
                     limit /= 4;
                     limit = limit.max(1);
                     continue;
                 }
                 other => other?,
             };
-            let revision = *at.get_or_insert(Revision(page.header.revision.unsigned()));
-            let last = page.kvs.last().map(|kv| String::from_utf8_lossy(&kv.key.0).into_owned());
+            let revision = *at.get_or_insert(Revision(page.header.revision));
+            let last = page.kvs.last().map(|kv| String::from_utf8_lossy(&kv.key).into_owned());
             entries.extend(page.kvs.into_iter().filter_map(|kv| entry(self.client.root(), kv)));
             match last {
                 Some(last) if page.more => first = last + "\0",
@@ -88,8 +88,8 @@ impl Etcd {
     }
 
     fn quota(&self, status: &Status) -> Option<u64> {
-        if status.quota.0 > 0 {
-            return Some(status.quota.unsigned());
+        if status.quota > 0 {
+            return Some(status.quota);
         }
         // Before 3.6 only the metrics show the quota.
         let metrics = self.client.page("/metrics")?;
@@ -108,9 +108,9 @@ impl Registry for Etcd {
     fn get(&self, key: &str) -> Result<(Option<Entry>, Revision)> {
         limits::check_key(key)?;
         let root = self.client.root();
-        let body = json!({ "key": encode(format!("{root}{key}")) });
-        let found: Range = self.client.ask("/v3/kv/range", &body, self.client.deadline())?;
-        let revision = Revision(found.header.revision.unsigned());
+        let message = messages::one(&format!("{root}{key}"));
+        let found: Range = self.client.ask(messages::RANGE, &message, self.client.deadline())?;
+        let revision = Revision(found.header.revision);
         Ok((found.kvs.into_iter().next().and_then(|kv| entry(root, kv)), revision))
     }
 
@@ -154,11 +154,9 @@ impl Registry for Etcd {
         let newest = self.client.newest(deadline);
         let newest = newest.map_err(|failed| self.client.unexpected(failed))?.header.revision;
         // etcd's argument is the oldest revision that stays.
-        let body = json!({
-            "revision": upto.0.saturating_add(1).min(newest.unsigned()).to_string(),
-        });
+        let message = messages::compact(upto.0.saturating_add(1).min(newest));
         let compacted = self.client.try_until(deadline, |turn| {
-            self.client.once::<serde_json::Value>("/v3/kv/compaction", &body, turn)
+            self.client.once::<Done>(messages::COMPACT, &message, turn)
         });
         match compacted {
             // `Compacted`: an earlier attempt of this call succeeded, and its answer was lost.
@@ -175,18 +173,19 @@ impl Registry for Etcd {
 
     fn health(&self) -> Result<Health> {
         let deadline = self.client.deadline();
-        let status: Status = self.client.ask("/v3/maintenance/status", &json!({}), deadline)?;
-        let alarms: Alarms = self.client.ask("/v3/maintenance/alarm", &json!({}), deadline)?;
-        let alarms = alarms.alarms.iter().map(|of| match of.alarm.as_str() {
-            "NOSPACE" => Alarm::NoSpace,
-            "CORRUPT" => Alarm::Corrupt,
+        let nothing = Message::default();
+        let status: Status = self.client.ask(messages::STATUS, &nothing, deadline)?;
+        let alarms: Alarms = self.client.ask(messages::ALARM, &nothing, deadline)?;
+        let alarms = alarms.alarms.iter().map(|of| match of.alarm {
+            1 => Alarm::NoSpace,
+            2 => Alarm::Corrupt,
             _ => Alarm::Other,
         });
         Ok(Health {
             version: format!("etcd {}", status.version),
             identity: identity(&status.header),
-            bytes: status.bytes.unsigned(),
-            bytes_in_use: status.bytes_in_use.unsigned(),
+            bytes: status.bytes,
+            bytes_in_use: status.bytes_in_use,
             quota: self.quota(&status),
             alarms: alarms.collect(),
         })
@@ -213,11 +212,8 @@ impl Source for Client {
     }
 }
 
-fn identity(header: &json::Header) -> Identity {
-    Identity {
-        cluster: format!("{:x}", header.cluster_id.0),
-        revision: Revision(header.revision.unsigned()),
-    }
+fn identity(header: &Header) -> Identity {
+    Identity { cluster: format!("{:x}", header.cluster), revision: Revision(header.revision) }
 }
 
 /// The keys below a prefix: from the first result to before the second.
@@ -238,20 +234,13 @@ fn range_of(root: &str, prefix: &str) -> (String, String) {
 }
 
 fn short_key(root: &str, kv: &Kv) -> Option<String> {
-    let key = std::str::from_utf8(&kv.key.0).ok()?;
+    let key = std::str::from_utf8(&kv.key).ok()?;
     key.strip_prefix(root).map(str::to_string)
 }
 
 /// The entry of a key; `None` for a key that is no text, and so not forebay's.
 fn entry(root: &str, kv: Kv) -> Option<Entry> {
-    let lease = (kv.lease.0 != 0).then(|| LeaseId(kv.lease.unsigned()));
+    let lease = (kv.lease != 0).then_some(LeaseId(kv.lease));
     let key = short_key(root, &kv)?;
-    Some(Entry { key, value: kv.value.0, revision: Revision(kv.mod_revision.unsigned()), lease })
-}
-
-fn unwrapped<T: Default>(client: &Client, answer: Streamed<T>) -> std::result::Result<T, Failed> {
-    match answer.error {
-        Some(error) => Err(client.meaning(error.grpc_code, &error.message)),
-        None => Ok(answer.result.unwrap_or_default()),
-    }
+    Some(Entry { key, value: kv.value, revision: Revision(kv.changed), lease })
 }

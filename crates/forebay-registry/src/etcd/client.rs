@@ -13,14 +13,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Mutex, Rank, asks_the_registry, sleep};
-use rustls::ClientConfig;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use rustls::{AlertDescription, ClientConfig};
 
-use super::http::{Body, Connection};
-use super::json::{Answer, Header, Number, Range, Refusal, Token, encode};
+use super::connection::Connection;
+use super::link::Link;
+use super::messages::{self, Answer, Header, Range, Token};
+use super::proto::{self, Message};
+use super::session::{End, Heard};
 use super::tls;
-use crate::{Endpoint, Error, Kind, Result, Revision};
+use crate::{Endpoint, Error, Host, Kind, Result, Revision};
 
 /// The pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
@@ -30,6 +31,9 @@ const IDLE_MAX: usize = 32;
 
 /// The time that one member may take if there are others.
 pub const TURN_MIN: Duration = Duration::from_millis(500);
+
+/// The largest answer to one request. A range comes in smaller pages.
+const ANSWER_MAX: usize = 16 << 20;
 
 /// The meaning of an error of etcd. The numbers are gRPC's.
 #[derive(Debug)]
@@ -49,8 +53,8 @@ pub enum Failed {
     LeaseExists,
     /// The revision is compacted.
     Compacted,
-    /// The answer is larger than the gateway lets through.
-    TooLarge,
+    /// The answer is larger than this side takes.
+    TooLarge(String),
 }
 
 pub struct Client {
@@ -70,7 +74,7 @@ pub struct Client {
 /// The newest known state of the registry.
 #[derive(Default)]
 struct Seen {
-    cluster: Option<Number>,
+    cluster: Option<u64>,
     revision: Revision,
 }
 
@@ -107,8 +111,8 @@ impl Client {
     }
 
     /// Makes a request that concerns no lease and no revision, again and again until the deadline.
-    pub fn ask<T: Answer>(&self, path: &str, body: &Value, deadline: Instant) -> Result<T> {
-        self.try_until(deadline, |attempt| self.once(path, body, attempt))
+    pub fn ask<T: Answer>(&self, path: &str, message: &Message, deadline: Instant) -> Result<T> {
+        self.try_until(deadline, |attempt| self.once(path, message, attempt))
             .map_err(|failed| self.unexpected(failed))
     }
 
@@ -155,13 +159,11 @@ impl Client {
     pub fn once<T: Answer>(
         &self,
         path: &str,
-        body: &Value,
+        message: &Message,
         deadline: Instant,
     ) -> std::result::Result<T, Failed> {
         let token = self.token(deadline)?;
-        self.as_of_now(|| {
-            self.exchange(("POST", path), token.as_deref(), &body.to_string(), deadline)
-        })
+        self.as_of_now(|| self.exchange(path, token.as_deref(), message, deadline))
     }
 
     /// C2: the answer to this request must include everything that was seen before it.
@@ -186,8 +188,8 @@ impl Client {
     /// C2: notes an answer, which has to be at least as new as `least`.
     pub fn note(&self, header: &Header, least: Revision) -> std::result::Result<(), Failed> {
         let mut seen = self.seen.lock();
-        let revision = Revision(header.revision.unsigned());
-        let why = if *seen.cluster.get_or_insert(header.cluster_id) != header.cluster_id {
+        let revision = Revision(header.revision);
+        let why = if *seen.cluster.get_or_insert(header.cluster) != header.cluster {
             "this is another registry than before".into()
         } else if revision < least {
             format!(
@@ -211,34 +213,36 @@ impl Client {
         Err(Failed::Final(Error::new(Kind::WrongTier, text)))
     }
 
-    /// Fetches a page outside of the protocol, such as `/metrics`.
+    /// Fetches a page outside of the protocol, such as `/metrics`, by HTTP/1.
     pub fn page(&self, path: &str) -> Option<String> {
-        let page =
-            self.try_until(self.deadline(), |turn| self.exchange(("GET", path), None, "", turn));
-        String::from_utf8(page.ok()?).ok()
+        let tls = self.tls.as_ref().map(tls::without_http2);
+        let page = self.try_until(self.deadline(), |turn| {
+            asks_the_registry();
+            let (member, host) = self.member();
+            let link = Link::open(host, tls.as_ref(), turn);
+            let page = link.and_then(|link| link.page(host, path, turn));
+            page.map_err(|error| self.broken(member, &error))
+        });
+        page.ok()
     }
 
     fn exchange(
         &self,
-        what: (&str, &str),
+        path: &str,
         token: Option<&str>,
-        body: &str,
+        message: &Message,
         deadline: Instant,
     ) -> std::result::Result<Vec<u8>, Failed> {
         asks_the_registry();
         let idle = self.idle.lock().pop();
-        if let Some((member, mut connection)) = idle {
-            return match converse(&mut connection, what, token, body, deadline) {
-                Ok((status, bytes)) => self.judge(member, connection, status, bytes),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    Err(self.broken(member, &error))
-                }
-                Err(error) => Err(Failed::Again(error.to_string())),
-            };
-        }
-        let (member, mut connection) = self.connect(deadline)?;
-        match converse(&mut connection, what, token, body, deadline) {
-            Ok((status, bytes)) => self.judge(member, connection, status, bytes),
+        let was_idle = idle.is_some();
+        let (member, mut connection) = match idle {
+            Some(idle) => idle,
+            None => self.connect(deadline)?,
+        };
+        match converse(&mut connection, path, token, message, deadline) {
+            Ok(answer) => self.judge(member, connection, answer),
+            Err(error) if was_idle && has_ended(&error) => Err(Failed::Again(error.to_string())),
             Err(error) => Err(self.broken(member, &error)),
         }
     }
@@ -247,50 +251,49 @@ impl Client {
         &self,
         member: usize,
         connection: Connection,
-        status: u16,
-        bytes: Vec<u8>,
+        (answer, end): (Option<Vec<u8>>, End),
     ) -> std::result::Result<Vec<u8>, Failed> {
         let mut idle = self.idle.lock();
-        if idle.len() < IDLE_MAX {
+        if idle.len() < IDLE_MAX && connection.is_free() {
             idle.push((member, connection));
         }
         drop(idle);
-        if status == 200 {
-            return Ok(bytes);
-        }
-        let failed = self.failed(status, &bytes);
+        let failed = match answer {
+            Some(bytes) if end.code == Some(0) => return Ok(bytes),
+            _ => self.failed(&end),
+        };
         if matches!(failed, Failed::Passing(_)) {
             self.turn.store(member + 1, Relaxed);
         }
         Err(failed)
     }
 
-    /// A connection to the member whose turn it is.
-    pub fn connect(&self, deadline: Instant) -> std::result::Result<(usize, Connection), Failed> {
-        asks_the_registry();
+    /// The member whose turn it is.
+    fn member(&self) -> (usize, &Host) {
         let member = self.turn.load(Relaxed) % self.endpoint.hosts.len();
-        let host = &self.endpoint.hosts[member];
+        (member, &self.endpoint.hosts[member])
+    }
+
+    /// A connection to the member whose turn it is.
+    fn connect(&self, deadline: Instant) -> std::result::Result<(usize, Connection), Failed> {
+        asks_the_registry();
+        let (member, host) = self.member();
         let opened = Connection::open(host, self.tls.as_ref(), deadline);
         opened.map(|c| (member, c)).map_err(|error| self.broken(member, &error))
     }
 
-    /// Begins a stream on a connection of its own.
+    /// Begins a call on a connection of its own.
     pub fn stream(
         &self,
         path: &str,
-        body: &Value,
+        message: &Message,
         deadline: Instant,
-    ) -> std::result::Result<(usize, Connection, Body), Failed> {
+    ) -> std::result::Result<(usize, Connection), Failed> {
         self.check_refused()?;
         let token = self.token(deadline)?;
         let (member, mut connection) = self.connect(deadline)?;
-        let asked = connection.ask(("POST", path), token.as_deref(), &body.to_string(), deadline);
-        let (status, mut answer) = asked.map_err(|error| self.broken(member, &error))?;
-        if status == 200 {
-            return Ok((member, connection, answer));
-        }
-        let bytes = connection.rest(&mut answer, deadline);
-        Err(self.failed(status, &bytes.map_err(|error| self.broken(member, &error))?))
+        let called = connection.call(path, token.as_deref(), message.as_ref(), deadline);
+        called.map(|()| (member, connection)).map_err(|error| self.broken(member, &error))
     }
 
     /// Notes that the connection to a member failed: the next member has its turn.
@@ -299,23 +302,27 @@ impl Client {
         let host = &self.endpoint.hosts[member];
         let why = match error.kind() {
             io::ErrorKind::TimedOut => format!("{host} did not answer in time"),
-            io::ErrorKind::UnexpectedEof if self.tls.is_none() => {
-                format!("{host} ended the connection (if it wants TLS, write etcds://)")
+            io::ErrorKind::FileTooLarge => return Failed::TooLarge(format!("{host}: {error}")),
+            kind if is_end(kind) => {
+                let hint = " (if it wants TLS, write etcds://)";
+                let hint = if self.tls.is_none() { hint } else { "" };
+                format!("{host} ended the connection{hint}")
             }
-            io::ErrorKind::UnexpectedEof => format!("{host} ended the connection"),
             _ => format!("{host}: {error}"),
         };
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(error) => Failed::Final(self.untrusted(&host.to_string(), error)),
-            None if error.kind() == io::ErrorKind::InvalidData => Failed::Final(Error::new(
-                Kind::Usage,
-                format!(
-                    "{}: {why}: does another service have the port, or does it want TLS (etcds://)?",
-                    self.address
-                ),
-            )),
+            None if error.kind() == io::ErrorKind::InvalidData => Failed::Final(self.foreign(&why)),
             None => Failed::Passing(why),
         }
+    }
+
+    fn foreign(&self, why: &str) -> Error {
+        let text = format!(
+            "{}: {why}: does another service have the port, or does it want TLS (etcds://)?",
+            self.address
+        );
+        Error::new(Kind::Usage, text)
     }
 
     fn untrusted(&self, host: &str, error: &rustls::Error) -> Error {
@@ -324,7 +331,9 @@ impl Client {
                 "ca= has to name the certificates that sign the servers', and the address a name that \
                  theirs have"
             }
-            rustls::Error::AlertReceived(_) => {
+            rustls::Error::AlertReceived(alert)
+                if *alert != AlertDescription::NoApplicationProtocol =>
+            {
                 "name a certificate that etcd takes with cert= and key="
             }
             _ => "is it etcd with TLS (else write etcd://)?",
@@ -339,8 +348,8 @@ impl Client {
             return Ok(Some(token.clone()));
         }
         let password = tls::password(file).map_err(Failed::Final)?;
-        let body = json!({ "name": name, "password": password }).to_string();
-        let bytes = match self.exchange(("POST", "/v3/auth/authenticate"), None, &body, deadline) {
+        let message = messages::authenticate(name, &password);
+        let bytes = match self.exchange(messages::AUTHENTICATE, None, &message, deadline) {
             // A cluster without users admits a client that presents one like any other.
             Err(Failed::Passing(why)) if why.contains("authentication is not enabled") => {
                 return Ok(None);
@@ -352,17 +361,16 @@ impl Client {
         Ok(Some(token))
     }
 
-    /// The meaning of an HTTP error.
-    fn failed(&self, status: u16, bytes: &[u8]) -> Failed {
-        let refusal: Refusal = serde_json::from_slice(bytes).unwrap_or_default();
-        if refusal.message.is_empty() && status == 404 {
-            return Failed::Final(self.no_gateway());
+    /// The meaning of the end of a call that was not answered.
+    pub fn failed(&self, end: &End) -> Failed {
+        match end {
+            End { code: Some(0), .. } => Failed::Passing("an answer without a message".into()),
+            End { code: Some(code), message, .. } => self.meaning(*code, message),
+            End { http: 0 | 200 | 404, .. } => {
+                Failed::Final(self.foreign(&format!("no gRPC there (status {})", end.http)))
+            }
+            End { http, .. } => Failed::Passing(format!("status {http}")),
         }
-        if refusal.message.is_empty() {
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]);
-            return Failed::Passing(format!("status {status}: {}", text.trim()));
-        }
-        self.meaning(refusal.code, &refusal.message)
     }
 
     /// The meaning of one of etcd's errors.
@@ -372,7 +380,6 @@ impl Client {
             (_, t) if t.contains("requested lease not found") => Failed::NoLease,
             (_, t) if t.contains("lease already exists") => Failed::LeaseExists,
             (_, t) if t.contains("has been compacted") => Failed::Compacted,
-            (_, t) if t.contains("larger than max") => Failed::TooLarge,
             (_, t) if t.contains("database space exceeded") => Failed::Final(self.full()),
             (16, t) => Failed::Token(t.into()),
             (_, t) if t.contains("revision in header is old") => Failed::Token(t.into()),
@@ -416,36 +423,27 @@ impl Client {
         Error::os(libc::EACCES, text)
     }
 
-    fn no_gateway(&self) -> Error {
-        let text = format!(
-            "{}: no JSON gateway there: it needs etcd 3.4 or newer, without \
-             --enable-grpc-gateway=false",
-            self.address
-        );
-        Error::new(Kind::Usage, text)
-    }
-
     /// Asks for the revision of now: a member that is cut off from the others cannot answer that.
     pub fn newest(&self, deadline: Instant) -> std::result::Result<Range, Failed> {
-        let body = self.newest_body();
-        self.try_until(deadline, |turn| self.once("/v3/kv/range", &body, turn))
+        let message = self.cheapest();
+        self.try_until(deadline, |turn| self.once(messages::RANGE, &message, turn))
     }
 
-    fn newest_body(&self) -> Value {
-        json!({ "key": encode(format!("{}.marks/", self.root())), "count_only": true })
+    /// The request for as little as can be asked for.
+    fn cheapest(&self) -> Message {
+        messages::counted(messages::one(&format!("{}.marks/", self.root())))
     }
 
     /// Asks one member for the revision of now, once.
     pub fn alive(&self, member: usize, deadline: Instant) -> std::result::Result<(), Failed> {
         let token = self.token(deadline)?;
         let host = &self.endpoint.hosts[member];
-        let (what, body) = (("POST", "/v3/kv/range"), self.newest_body().to_string());
+        let (path, message) = (messages::RANGE, self.cheapest());
         let answer = self.as_of_now::<Range>(|| {
             let opened = Connection::open(host, self.tls.as_ref(), deadline);
             let mut connection = opened.map_err(|error| self.broken(member, &error))?;
-            let answer = converse(&mut connection, what, token.as_deref(), &body, deadline);
-            let (status, bytes) = answer.map_err(|error| self.broken(member, &error))?;
-            self.judge(member, connection, status, bytes)
+            let answer = converse(&mut connection, path, token.as_deref(), &message, deadline);
+            self.judge(member, connection, answer.map_err(|error| self.broken(member, &error))?)
         });
         answer.map(drop)
     }
@@ -469,24 +467,41 @@ impl Client {
             Failed::NoLease => "it knows no such lease",
             Failed::LeaseExists => "the lease is there already",
             Failed::Compacted => "the revision is compacted",
-            Failed::TooLarge => "the answer is too large for its gateway",
+            Failed::TooLarge(why) => &format!("the answer is too large: {why}"),
         };
         Error::new(Kind::Unavailable, format!("{}: {text}", self.address))
     }
 }
 
+/// Makes a call of one answer. The answer is missing if the call has failed.
 fn converse(
     connection: &mut Connection,
-    what: (&str, &str),
+    path: &str,
     token: Option<&str>,
-    body: &str,
+    message: &Message,
     deadline: Instant,
-) -> io::Result<(u16, Vec<u8>)> {
-    let (status, mut answer) = connection.ask(what, token, body, deadline)?;
-    Ok((status, connection.rest(&mut answer, deadline)?))
+) -> io::Result<(Option<Vec<u8>>, End)> {
+    connection.call(path, token, message.as_ref(), deadline)?;
+    let mut answer = None;
+    loop {
+        match connection.next(ANSWER_MAX, deadline)? {
+            Heard::Message(bytes) => answer = Some(bytes),
+            Heard::Ended(end) => return Ok((answer, end)),
+        }
+    }
 }
 
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Failed> {
-    let broken = |e: serde_json::Error| Failed::Passing(format!("an answer that is cut: {e}"));
-    serde_json::from_slice(bytes).map_err(broken)
+/// Whether the peer has ended the connection.
+fn is_end(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Whether the failure of a connection may be due to its having ended before.
+fn has_ended(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::FileTooLarge)
+}
+
+pub fn parse<T: proto::Read>(bytes: &[u8]) -> std::result::Result<T, Failed> {
+    proto::read(bytes).ok_or_else(|| Failed::Passing("an answer that cannot be read".into()))
 }

@@ -9,11 +9,10 @@
 
 use std::time::Instant;
 
-use serde_json::{Value, json};
-
 use super::client::{Client, Failed};
-use super::json::{Granted, Kv, Txn, encode};
 use super::marks::{Mark, Marks};
+use super::messages::{self, Condition, Granted, Kv, Operation, TXN, Txn};
+use super::proto::Message;
 use super::range_of;
 use crate::{Change, Commit, Compare, Error, Kind, LeaseId, Outcome, Result, Revision};
 
@@ -92,11 +91,11 @@ fn repeat(
     commit: &Commit,
     deadline: Instant,
 ) -> (std::result::Result<Txn, Failed>, Asked) {
-    let body = transaction(client.root(), mark, commit);
+    let message = transaction(client.root(), mark, commit);
     let mut attempts = 0;
     let answer = client.try_until(deadline, |turn| {
         attempts += 1;
-        client.once("/v3/kv/txn", &body, turn)
+        client.once(TXN, &message, turn)
     });
     (answer, if attempts > 1 { Asked::Again } else { Asked::Once })
 }
@@ -110,19 +109,16 @@ fn settle(
     refused: Outcome,
     deadline: Instant,
 ) -> Result<Outcome> {
-    let body = json!({
-        "compare": [unchanged(mark)],
-        "success": [put(mark, &format!("{}{REFUSED}", mark.token))],
-        "failure": [get(mark)],
-    });
-    let txn: Txn = client.ask("/v3/kv/txn", &body, deadline)?;
+    let refusal = put(mark, &format!("{}{REFUSED}", mark.token));
+    let message = messages::txn(&[unchanged(mark)], &[refusal], &[get(mark)]);
+    let txn: Txn = client.ask(TXN, &message, deadline)?;
     if txn.succeeded {
-        marks.give_back(mark, txn.header.revision.unsigned());
+        marks.give_back(mark, txn.header.revision);
         return Ok(refused);
     }
     let found = found(txn);
-    let changed = found.mod_revision.unsigned();
-    match found.value.0.strip_prefix(mark.token.as_bytes()) {
+    let changed = found.changed;
+    match found.value.strip_prefix(mark.token.as_bytes()) {
         Some(b"") => Ok(done(marks, mark, changed)),
         Some(end) if end == REFUSED.as_bytes() => {
             marks.give_back(mark, changed);
@@ -132,41 +128,37 @@ fn settle(
     }
 }
 
-fn transaction(root: &str, mark: &Mark, commit: &Commit) -> Value {
+fn transaction(root: &str, mark: &Mark, commit: &Commit) -> Message {
     let mut compares = vec![unchanged(mark)];
     compares.extend(commit.compares.iter().map(|c| condition(root, c)));
     let mut changes = vec![put(mark, &mark.token)];
-    changes.extend(commit.changes.iter().map(|change| request(root, change)));
-    json!({ "compare": compares, "success": changes, "failure": [get(mark)] })
+    changes.extend(commit.changes.iter().map(|change| operation(root, change)));
+    messages::txn(&compares, &changes, &[get(mark)])
 }
 
-fn unchanged(mark: &Mark) -> Value {
-    json!({
-        "key": encode(&mark.key), "target": "MOD", "result": "EQUAL",
-        "mod_revision": mark.changed.to_string(),
-    })
+fn unchanged(mark: &Mark) -> Message {
+    messages::compare(&mark.key, &Condition::Changed(mark.changed))
 }
 
-fn get(mark: &Mark) -> Value {
-    json!({ "request_range": { "key": encode(&mark.key) } })
+fn get(mark: &Mark) -> Operation {
+    Operation::Range(messages::one(&mark.key))
 }
 
-fn put(mark: &Mark, token: &str) -> Value {
-    let lease = mark.lease.to_string();
-    json!({ "request_put": { "key": encode(&mark.key), "value": encode(token), "lease": lease } })
+fn put(mark: &Mark, token: &str) -> Operation {
+    Operation::Put(messages::put(&mark.key, token, mark.lease))
 }
 
 fn read(mark: &Mark, txn: Txn) -> Said {
-    let revision = txn.header.revision.unsigned();
+    let revision = txn.header.revision;
     if txn.succeeded {
         return Said::Done(revision);
     }
     let found = found(txn);
-    let changed = found.mod_revision.unsigned();
+    let changed = found.changed;
     if changed == mark.changed {
         return Said::Refused(Outcome::Refused(Revision(revision)));
     }
-    match found.value.0 == mark.token.as_bytes() {
+    match found.value == mark.token.as_bytes() {
         true => Said::Done(changed),
         false => Said::Lost,
     }
@@ -174,43 +166,31 @@ fn read(mark: &Mark, txn: Txn) -> Said {
 
 /// The mark, as a transaction without changes has found it.
 fn found(txn: Txn) -> Kv {
-    let first = txn.responses.into_iter().next().and_then(|response| response.response_range);
+    let first = txn.responses.into_iter().next().and_then(|response| response.range);
     first.unwrap_or_default().kvs.into_iter().next().unwrap_or_default()
 }
 
-fn condition(root: &str, compare: &Compare) -> Value {
-    let key = encode(format!("{root}{}", compare.key()));
-    match compare {
-        Compare::Absent(_) => {
-            json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0" })
-        }
-        Compare::Present(_) => {
-            json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
-        }
+fn condition(root: &str, compare: &Compare) -> Message {
+    let condition = match compare {
+        Compare::Absent(_) => Condition::NotCreated,
+        Compare::Present(_) => Condition::Created,
         // A missing key has revision 0, at which nothing was changed.
-        Compare::Revision(_, revision) => json!({
-            "key": key, "target": "MOD", "result": "EQUAL",
-            "mod_revision": revision.0.max(1).to_string(),
-        }),
-        Compare::Value(_, value) => {
-            json!({ "key": key, "target": "VALUE", "result": "EQUAL", "value": encode(value) })
-        }
-    }
+        Compare::Revision(_, revision) => Condition::Changed(revision.0.max(1)),
+        Compare::Value(_, value) => Condition::Value(value),
+    };
+    messages::compare(&format!("{root}{}", compare.key()), &condition)
 }
 
-fn request(root: &str, change: &Change) -> Value {
+fn operation(root: &str, change: &Change) -> Operation {
     match change {
         Change::Put { key, value, lease } => {
-            let lease = lease.map_or(0, |lease| lease.0).to_string();
-            let key = encode(format!("{root}{key}"));
-            json!({ "request_put": { "key": key, "value": encode(value), "lease": lease } })
+            let lease = lease.map_or(0, |lease| lease.0);
+            Operation::Put(messages::put(&format!("{root}{key}"), value, lease))
         }
-        Change::Delete { key } => {
-            json!({ "request_delete_range": { "key": encode(format!("{root}{key}")) } })
-        }
+        Change::Delete { key } => Operation::Delete(messages::one(&format!("{root}{key}"))),
         Change::DeletePrefix { prefix } => {
             let (first, end) = range_of(root, prefix);
-            json!({ "request_delete_range": { "key": encode(first), "range_end": encode(end) } })
+            Operation::Delete(messages::range(&first, &end))
         }
     }
 }
@@ -219,12 +199,12 @@ fn request(root: &str, change: &Change) -> Value {
 fn lapsed(client: &Client, commit: &Commit, deadline: Instant) -> Result<Option<LeaseId>> {
     for change in &commit.changes {
         let Change::Put { lease: Some(id), .. } = change else { continue };
-        let body = json!({ "ID": id.0.to_string() });
+        let message = messages::lease(id.0);
         let left = client.try_until(deadline, |turn| {
-            client.once::<Granted>("/v3/lease/timetolive", &body, turn)
+            client.once::<Granted>(messages::TIME_TO_LIVE, &message, turn)
         });
         match left {
-            Ok(left) if left.ttl.0 > 0 => {}
+            Ok(left) if left.left().is_some() => {}
             Ok(_) | Err(Failed::NoLease) => return Ok(Some(*id)),
             Err(failed) => return Err(client.unexpected(failed)),
         }
@@ -241,8 +221,9 @@ mod tests {
     fn a_key_is_carried_once_to_be_compared_and_once_to_be_put() {
         let mark = Mark::named("/r/.marks/1");
         let claim = |c: Commit, n: u32| c.if_absent(format!("k{n}")).put(format!("k{n}"), "v");
-        let body = transaction("/r/", &mark, &(0..60).fold(Commit::new(), claim)).to_string();
-        let times = |key: &str| body.matches(&format!("\"{}\"", encode(key))).count();
-        assert_eq!((times("/r/k7"), times(&mark.key)), (2, 3));
+        let message = transaction("/r/", &mark, &(0..60).fold(Commit::new(), claim));
+        let text = String::from_utf8_lossy(message.as_ref());
+        let times = |key: &str| text.matches(key).count();
+        assert_eq!((times("/r/k59"), times(&mark.key)), (2, 3));
     }
 }

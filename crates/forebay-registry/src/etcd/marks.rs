@@ -17,10 +17,9 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
-use serde_json::json;
 
 use super::client::{Client, Failed};
-use super::json::Granted;
+use super::messages::{self, Done, Granted};
 use crate::{Error, Result};
 
 /// A request lives in etcd for 7 s at most (its own limit), and in a network as long as TCP retransmits: some
@@ -151,11 +150,11 @@ impl State {
 /// Grants a lease; returns the granted time.
 pub fn grant(client: &Client, id: u64, ttl: Duration, deadline: Instant) -> Result<Duration> {
     let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    let body = json!({ "ID": id.to_string(), "TTL": seconds.to_string() });
+    let message = messages::grant(id, seconds);
     let granted =
-        client.try_until(deadline, |turn| client.once::<Granted>("/v3/lease/grant", &body, turn));
+        client.try_until(deadline, |turn| client.once::<Granted>(messages::GRANT, &message, turn));
     match granted {
-        Ok(granted) => Ok(Duration::from_secs(granted.ttl.unsigned().max(seconds))),
+        Ok(granted) => Ok(granted.left().unwrap_or_default().max(Duration::from_secs(seconds))),
         // An earlier attempt of this call made it: the id is random.
         Err(Failed::LeaseExists) => Ok(Duration::from_secs(seconds)),
         Err(failed) => Err(client.unexpected(failed)),
@@ -164,24 +163,20 @@ pub fn grant(client: &Client, id: u64, ttl: Duration, deadline: Instant) -> Resu
 
 /// Renews a lease; returns the time that is left, or `None` if the lease has ended.
 pub fn renew(client: &Client, id: u64, deadline: Instant) -> Result<Option<Duration>> {
-    let body = json!({ "ID": id.to_string() });
-    let renewed = client.try_until(deadline, |turn| {
-        client
-            .once::<super::json::Streamed<Granted>>("/v3/lease/keepalive", &body, turn)
-            .and_then(|answer| super::unwrapped(client, answer))
-    });
+    let message = messages::lease(id);
+    let renewed = client
+        .try_until(deadline, |turn| client.once::<Granted>(messages::KEEP_ALIVE, &message, turn));
     match renewed {
-        Ok(granted) if granted.ttl.0 > 0 => Ok(Some(Duration::from_secs(granted.ttl.unsigned()))),
-        Ok(_) | Err(Failed::NoLease) => Ok(None),
+        Ok(granted) => Ok(granted.left()),
+        Err(Failed::NoLease) => Ok(None),
         Err(failed) => Err(client.unexpected(failed)),
     }
 }
 
 pub fn revoke(client: &Client, id: u64, deadline: Instant) -> Result<()> {
-    let body = json!({ "ID": id.to_string() });
-    let revoked = client.try_until(deadline, |turn| {
-        client.once::<serde_json::Value>("/v3/lease/revoke", &body, turn)
-    });
+    let message = messages::lease(id);
+    let revoked =
+        client.try_until(deadline, |turn| client.once::<Done>(messages::REVOKE, &message, turn));
     match revoked {
         Ok(_) | Err(Failed::NoLease) => Ok(()),
         Err(failed) => Err(client.unexpected(failed)),

@@ -17,7 +17,7 @@ pub fn config(access: &Access) -> Result<Option<Arc<ClientConfig>>> {
         .with_safe_default_protocol_versions()
         .map_err(|e| unusable(ca, e))?
         .with_root_certificates(roots);
-    let config = match &access.identity {
+    let mut config = match &access.identity {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
             let private = private_key(key)?;
@@ -26,7 +26,15 @@ pub fn config(access: &Access) -> Result<Option<Arc<ClientConfig>>> {
                 .map_err(|e| unusable(cert, e))?
         }
     };
+    config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Some(Arc::new(config)))
+}
+
+/// The same for HTTP/1.
+pub fn without_http2(config: &Arc<ClientConfig>) -> Arc<ClientConfig> {
+    let mut config = ClientConfig::clone(config);
+    config.alpn_protocols.clear();
+    Arc::new(config)
 }
 
 /// # Errors

@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::sleep;
-use serde_json::json;
 
-use super::client::{Client, Failed, TURN_MIN};
-use super::http::{Body, Connection, More};
-use super::json::{Streamed, Watched, encode};
-use super::{entry, range_of, short_key, unwrapped};
+use super::client::{Client, Failed, TURN_MIN, parse};
+use super::connection::Connection;
+use super::messages::{self, Watched};
+use super::session::Heard;
+use super::{entry, range_of, short_key};
 use crate::{Event, Events, Result, Revision, Seen, Watch};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A commit of 1 MiB is a line of 2 MiB; etcd sends up to 1000 commits at once.
-const LINE_MAX: usize = 2 << 30;
+/// etcd sends up to 1000 commits at once, of 1 MiB each, and no more than this.
+const ANSWER_MAX: usize = i32::MAX as usize;
 
 pub struct Stream {
     client: Arc<Client>,
@@ -38,9 +38,6 @@ pub struct Stream {
 struct Open {
     member: usize,
     connection: Connection,
-    body: Body,
-    /// Bytes that were read, and are not a whole line yet.
-    text: Vec<u8>,
     heard: Instant,
 }
 
@@ -58,28 +55,22 @@ impl Stream {
     /// Asks for the changes after `after`, and waits until etcd has agreed.
     fn begin(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
         let (first, end) = range_of(self.client.root(), &self.prefix);
-        let body = json!({ "create_request": {
-            "key": encode(first),
-            "range_end": encode(end),
-            "start_revision": (self.after.0 + 1).to_string(),
-            "progress_notify": true,
-        }});
-        let (member, connection, body) = self.client.stream("/v3/watch", &body, deadline)?;
-        let heard = Instant::now();
-        let mut open = Open { member, connection, body, text: Vec::new(), heard };
-        let created = match open.line(&self.client, deadline) {
+        let message = messages::watch(messages::range(&first, &end), self.after.0 + 1);
+        let (member, connection) = self.client.stream(messages::WATCH, &message, deadline)?;
+        let mut open = Open { member, connection, heard: Instant::now() };
+        let created = match open.answer(&self.client, deadline) {
             // This member is silent because it has not agreed; another one may.
             Err(Failed::Passing(why)) if why == QUIET => {
                 return Err(self.client.broken(member, &ErrorKind::TimedOut.into()));
             }
             other => other?,
         };
-        if !created.canceled || created.compact_revision.0 > 0 {
+        if !created.canceled || created.compacted > 0 {
             self.open = Some(open);
             return self.take(created, deadline).map(drop);
         }
-        let code = if created.cancel_reason.contains("permission denied") { 7 } else { 14 };
-        Err(self.client.meaning(code, &created.cancel_reason))
+        let code = if created.reason.contains("permission denied") { 7 } else { 14 };
+        Err(self.client.meaning(code, &created.reason))
     }
 
     /// Waits for one answer, and returns its changes.
@@ -91,7 +82,7 @@ impl Stream {
         let Some(open) = self.open.as_mut().filter(|_| self.compacted.is_none()) else {
             return Ok(Vec::new());
         };
-        let heard = open.line(&self.client, deadline)?;
+        let heard = open.answer(&self.client, deadline)?;
         self.take(heard, self.turn_of(deadline))
     }
 
@@ -106,32 +97,31 @@ impl Stream {
         heard: Watched,
         deadline: Instant,
     ) -> std::result::Result<Vec<Event>, Failed> {
-        if heard.compact_revision.0 > 0 {
-            let kept_from = heard.compact_revision.unsigned();
-            self.compacted = Some(Revision(kept_from.saturating_sub(1)));
+        if heard.compacted > 0 {
+            self.compacted = Some(Revision(heard.compacted - 1));
             return Ok(Vec::new());
         }
         if heard.canceled {
-            return Err(Failed::Passing(format!("the watch was ended: {}", heard.cancel_reason)));
+            return Err(Failed::Passing(format!("the watch was ended: {}", heard.reason)));
         }
         self.client.note(&heard.header, Revision(0))?;
         let progress = heard.events.is_empty() && !heard.created;
-        if heard.events.is_empty() && heard.header.revision.unsigned() < self.client.seen().0 {
+        if heard.events.is_empty() && heard.header.revision < self.client.seen().0 {
             self.ask_member(deadline)?;
         }
         let root = self.client.root();
-        let revision = |event: &super::json::Watch| Revision(event.kv.mod_revision.unsigned());
-        let told = |event: super::json::Watch| {
+        let revision = |event: &messages::Event| Revision(event.kv.changed);
+        let told = |event: messages::Event| {
             let revision = revision(&event);
-            match event.kind.as_str() {
-                "DELETE" => short_key(root, &event.kv).map(|key| Event::Deleted { key, revision }),
-                _ => entry(root, event.kv).map(Event::Put),
+            match event.deleted {
+                true => short_key(root, &event.kv).map(|key| Event::Deleted { key, revision }),
+                false => entry(root, event.kv).map(Event::Put),
             }
         };
         let last = heard.events.last().map(revision);
         let anew = heard.events.into_iter().filter(|event| revision(event) > self.after);
         let events: Vec<Event> = anew.filter_map(told).collect();
-        let reached = last.or(progress.then_some(Revision(heard.header.revision.unsigned())));
+        let reached = last.or(progress.then_some(Revision(heard.header.revision)));
         self.after = self.after.max(reached.unwrap_or_default());
         Ok(events)
     }
@@ -204,33 +194,26 @@ impl Watch for Stream {
     }
 }
 
-/// No line came, and there is no error.
+/// No answer came, and there is no error.
 const QUIET: &str = "quiet";
 
 impl Open {
-    fn line(&mut self, client: &Client, deadline: Instant) -> std::result::Result<Watched, Failed> {
-        let mut looked = 0;
-        loop {
-            if let Some(end) = self.text[looked..].iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.text.drain(..=looked + end).collect();
-                let answer: Streamed<Watched> = super::client::parse(&line)?;
-                return unwrapped(client, answer);
+    fn answer(
+        &mut self,
+        client: &Client,
+        deadline: Instant,
+    ) -> std::result::Result<Watched, Failed> {
+        match self.connection.next(ANSWER_MAX, deadline) {
+            Ok(Heard::Message(bytes)) => {
+                self.heard = Instant::now();
+                parse(&bytes)
             }
-            looked = self.text.len();
-            if looked > LINE_MAX {
-                return Err(Failed::Passing("an answer without an end".into()));
+            Ok(Heard::Ended(end)) if end.code == Some(0) => {
+                Err(Failed::Passing("the watch was ended".into()))
             }
-            match self.connection.some(&mut self.body, &mut self.text, deadline) {
-                Ok(More::Maybe) => self.heard = Instant::now(),
-                Ok(More::No) if self.text.len() == looked => {
-                    return Err(Failed::Passing("the watch was ended".into()));
-                }
-                Ok(More::No) => self.text.push(b'\n'),
-                Err(e) if e.kind() == ErrorKind::TimedOut => {
-                    return Err(Failed::Passing(QUIET.into()));
-                }
-                Err(e) => return Err(client.broken(self.member, &e)),
-            }
+            Ok(Heard::Ended(end)) => Err(client.failed(&end)),
+            Err(e) if e.kind() == ErrorKind::TimedOut => Err(Failed::Passing(QUIET.into())),
+            Err(e) => Err(client.broken(self.member, &e)),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! An etcd whose quota is used up: which operations work, which do not, and the remedy.
 
+use serde_json::json;
+
 use super::server::{Server, start};
 use super::*;
 
@@ -9,10 +11,10 @@ const QUOTA: u64 = 4_000_000;
 const TTL: Duration = Duration::from_secs(2);
 
 /// Puts the same key again and again, so that most of the data is history, until etcd accepts no
-/// more.
+/// more. It looks at its size ten times a second.
 fn fill(b: &Bench) -> Error {
     let large = Commit::new().put(b.key("large"), vec![b'v'; limits::VALUE_MAX]);
-    let tried = (0..40).find_map(|_| b.registry.commit(&large).err());
+    let tried = (0..400).find_map(|_| b.registry.commit(&large).err());
     tried.expect("the quota holds")
 }
 

@@ -3,6 +3,8 @@
 
 use std::sync::Mutex;
 
+use serde_json::json;
+
 use super::server::{Server, address_of, start_cluster};
 use super::*;
 use crate::{Compare, Lease};

@@ -4,18 +4,19 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::thread::spawn;
 
-use serde_json::Value;
-
-use super::relay::read_message;
+use super::relay::Peer;
 use super::*;
+use crate::etcd::frame::{DATA, Frame};
+use crate::etcd::messages::WATCH;
+use crate::etcd::session::tests::{answer, framed, greeting, head, message};
 
 const SEEN: u64 = 10;
 
 /// The answers of a fake etcd: the revisions of its ranges one after the other (the last one is
-/// repeated), and the lines of each watch.
+/// repeated), and the answers of each watch.
 struct Says {
     ranges: Vec<u64>,
-    watch: Vec<Value>,
+    watch: Vec<Message>,
 }
 
 /// Starts a fake etcd and returns its port. It serves until the process ends.
@@ -32,40 +33,46 @@ fn fake(says: Says) -> u16 {
     port
 }
 
-fn serve(mut client: TcpStream, says: &Says, ranges: &AtomicUsize) {
-    loop {
-        let mut request = Vec::new();
-        if read_message(&mut client, &mut request).is_none() {
-            return;
-        }
-        let answer = if request.starts_with(b"POST /v3/watch ") {
-            let lines = says.watch.iter().map(|line| format!("{}\n", json!({ "result": line })));
-            let chunks = lines.map(|line| format!("{:x}\r\n{line}\r\n", line.len()));
-            let chunks: String = chunks.collect();
-            format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunks}")
+fn serve(client: TcpStream, says: &Says, ranges: &AtomicUsize) {
+    let Some(mut client) = Peer::client(client) else { return };
+    let mut sent = client.stream.write_all(&greeting());
+    while sent.is_ok() {
+        let Some(request) = client.call() else { return };
+        let stream = last_stream(&request);
+        let is_watch = request.windows(WATCH.len()).any(|part| part == WATCH.as_bytes());
+        let bytes = if is_watch {
+            let frame = |line: &Message| framed((DATA, 0), stream, &message(line.as_ref()));
+            [head(stream), says.watch.iter().flat_map(frame).collect()].concat()
         } else {
             let at = ranges.fetch_add(1, SeqCst).min(says.ranges.len() - 1);
-            let body = json!({ "header": header(1, says.ranges[at]) }).to_string();
-            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+            answer(stream, header(1, says.ranges[at]).as_ref())
         };
-        if client.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
+        sent = client.stream.write_all(&bytes);
     }
 }
 
-fn header(cluster: u64, revision: u64) -> Value {
-    json!({ "cluster_id": cluster.to_string(), "revision": revision.to_string() })
+/// The stream of the last frame.
+fn last_stream(mut bytes: &[u8]) -> u32 {
+    let mut stream = 0;
+    while let Some(frame) = Frame::first(bytes).expect("it is HTTP/2") {
+        (stream, bytes) = (frame.stream, &bytes[frame.len()..]);
+    }
+    stream
 }
 
-fn created(cluster: u64, revision: u64) -> Value {
-    json!({ "header": header(cluster, revision), "created": true })
+/// An answer with no more than its header.
+fn header(cluster: u64, revision: u64) -> Message {
+    Message::default().bytes(1, Message::default().number(1, cluster).number(3, revision))
+}
+
+fn created(cluster: u64, revision: u64) -> Message {
+    header(cluster, revision).number(3, 1)
 }
 
 /// The event of one commit, which deleted a key.
-fn event(revision: u64) -> Value {
-    let kv = json!({ "key": encode("/test/a"), "mod_revision": revision.to_string() });
-    json!({ "header": header(1, revision), "events": [{ "type": "DELETE", "kv": kv }] })
+fn event(revision: u64) -> Message {
+    let kv = Message::default().bytes(1, "/test/a").number(3, revision);
+    header(1, revision).bytes(11, Message::default().number(1, 1).bytes(2, kv))
 }
 
 /// A watch of a registry whose revision [`SEEN`] was seen before.
@@ -94,7 +101,7 @@ fn an_older_registry_begins_no_watch_and_ends_one_that_is_quiet() {
     let older = || vec![SEEN, SEEN - 1];
     let begun = watch(Says { ranges: older(), watch: vec![created(1, SEEN - 1)] });
     refused(&begun.err().expect("it is older"), "older copy");
-    let quiet = [created(1, SEEN), json!({ "header": header(1, SEEN - 1) })];
+    let quiet = [created(1, SEEN), header(1, SEEN - 1)];
     let mut watch = watch(Says { ranges: older(), watch: quiet.into() }).expect("it begins");
     refused(&watch.next(PATIENCE).expect_err("it is older"), "older copy");
 }

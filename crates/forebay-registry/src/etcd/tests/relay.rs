@@ -6,6 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 
+use crate::etcd::frame::{END_STREAM, Frame, HEADERS};
+use crate::etcd::messages::TXN;
+use crate::etcd::session::PREFACE;
+use crate::etcd::session::tests::greeting;
+
 /// The fate of a request for a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -67,9 +72,9 @@ impl Relay {
         let held = std::mem::take(&mut *self.shared.held.lock().expect("no thread fails"));
         for request in &held {
             let mut server = self.shared.server();
-            server.write_all(request).expect("etcd takes it");
-            let mut answer = Vec::new();
-            read_message(&mut server, &mut answer).expect("etcd answers");
+            server.stream.write_all(&greeting()).expect("etcd takes it");
+            server.stream.write_all(request).expect("etcd takes it");
+            server.call().expect("etcd answers");
         }
         held.len()
     }
@@ -86,18 +91,19 @@ impl Drop for Relay {
 }
 
 impl Shared {
-    fn server(&self) -> TcpStream {
-        TcpStream::connect(("127.0.0.1", self.to)).expect("etcd is there")
+    /// A connection to etcd that was begun.
+    fn server(&self) -> Peer {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.to)).expect("etcd is there");
+        stream.write_all(PREFACE).expect("etcd takes it");
+        Peer { stream, unread: Vec::new() }
     }
 
-    fn serve(&self, mut client: TcpStream) {
+    fn serve(&self, client: TcpStream) {
+        let Some(mut client) = Peer::client(client) else { return };
         let mut server = self.server();
-        loop {
-            let (mut request, mut answer) = (Vec::new(), Vec::new());
-            if read_message(&mut client, &mut request).is_none() {
-                return;
-            }
-            let fate = match request.starts_with(b"POST /v3/kv/txn ") {
+        while let Some(request) = client.call() {
+            let is_txn = request.windows(TXN.len()).any(|part| part == TXN.as_bytes());
+            let fate = match is_txn {
                 true => (self.fate)(self.requests.fetch_add(1, SeqCst)),
                 false => Fate::Pass,
             };
@@ -106,48 +112,52 @@ impl Shared {
             }
             if fate == Fate::HoldBack {
                 self.held.lock().expect("no thread fails").push(request);
-                let _ = client.shutdown(Shutdown::Both);
-                return;
+                return client.end();
             }
-            let sent = server.write_all(&request).ok();
-            if sent.and_then(|()| read_message(&mut server, &mut answer)).is_none() {
-                return;
-            }
-            if fate == Fate::LoseAnswer || client.write_all(&answer).is_err() {
-                let _ = client.shutdown(Shutdown::Both);
-                return;
+            let sent = server.stream.write_all(&request).ok();
+            let Some(answer) = sent.and_then(|()| server.call()) else { return };
+            if fate == Fate::LoseAnswer || client.stream.write_all(&answer).is_err() {
+                return client.end();
             }
         }
     }
 }
 
-/// Reads a message of HTTP unchanged; `None` if the connection has ended.
-pub fn read_message(from: &mut TcpStream, to: &mut Vec<u8>) -> Option<()> {
-    let mut bytes = [0; 64 << 10];
-    loop {
-        if let Some(head) = to.windows(4).position(|four| four == b"\r\n\r\n") {
-            let text = String::from_utf8_lossy(&to[..head]).to_lowercase();
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let whole = match length {
-                Some(length) => to.len() >= head + 4 + length.parse::<usize>().ok()?,
-                // In chunks: no line of a body from etcd is empty.
-                None => {
-                    to[head + 4..].windows(5).any(|end| end == b"0\r\n\r\n")
-                        || has_trailer(&to[head..])
+/// One side of a connection of HTTP/2.
+pub struct Peer {
+    pub stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Peer {
+    /// A client that has connected; `None` if it ends at once.
+    pub fn client(mut stream: TcpStream) -> Option<Peer> {
+        let mut preface = vec![0; PREFACE.len()];
+        stream.read_exact(&mut preface).ok()?;
+        assert_eq!(preface, PREFACE);
+        Some(Peer { stream, unread: Vec::new() })
+    }
+
+    /// Reads the frames up to the end of a request or an answer, unchanged; `None` if the connection
+    /// has ended.
+    pub fn call(&mut self) -> Option<Vec<u8>> {
+        let (mut bytes, mut looked) = ([0; 64 << 10], 0);
+        loop {
+            while let Some(frame) = Frame::first(&self.unread[looked..]).expect("it is HTTP/2") {
+                let is_last = frame.kind <= HEADERS && frame.has(END_STREAM);
+                looked += frame.len();
+                if is_last {
+                    return Some(self.unread.drain(..looked).collect());
                 }
-            };
-            if whole {
-                return Some(());
+            }
+            match self.stream.read(&mut bytes).ok()? {
+                0 => return None,
+                count => self.unread.extend_from_slice(&bytes[..count]),
             }
         }
-        match from.read(&mut bytes).ok()? {
-            0 => return None,
-            count => to.extend_from_slice(&bytes[..count]),
-        }
     }
-}
 
-fn has_trailer(body: &[u8]) -> bool {
-    let last = body.windows(5).position(|chunk| chunk == b"\r\n0\r\n");
-    last.is_some_and(|_| body.ends_with(b"\r\n\r\n"))
+    fn end(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both); // The client may have gone.
+    }
 }
