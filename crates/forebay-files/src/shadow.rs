@@ -14,6 +14,7 @@ use crate::file::{File, Inner};
 use crate::tier::dir as tier;
 use crate::tier::media::{MediaFile, Open, is_alone};
 use crate::tier::shadows::{Found, look, set_aside};
+use crate::tier::taken;
 
 impl Files {
     /// Gives back the room that is reserved beyond the end of a file that is not open any more.
@@ -141,6 +142,9 @@ impl Files {
             }
         };
         let (loss, lost) = inner.state.loss_beyond(len);
+        if lost > 0 {
+            taken::remove(&**self.media(), file.key);
+        }
         inner.note_gone(0, u64::MAX);
         // Without this record the next daemon compares again.
         let _ = self.commit_anyway(file, inner, Change::Lost { len, loss });

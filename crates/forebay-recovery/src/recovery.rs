@@ -17,6 +17,7 @@ use crate::tier::index::{Index, Loaded};
 use crate::tier::media::{Media, Open};
 use crate::tier::shadows;
 use crate::tier::shadows::Found;
+use crate::tier::taken;
 use crate::tier::witness::{Since, Witness};
 
 /// One pass over the files that were found.
@@ -213,6 +214,9 @@ impl Recovery<'_> {
 
     fn note(&mut self, found: &Found, id: FileId, before: &Record, survived: &Survived) {
         let Survived { dropped, lost, .. } = *survived;
+        if dropped + lost > 0 {
+            taken::remove(self.media, before.key);
+        }
         self.report.dropped_files += u64::from(dropped > 0);
         self.report.dropped_bytes += dropped;
         self.report.lost_files += u64::from(lost > 0);

@@ -7,7 +7,8 @@
 //!
 //! Nothing is synced, and nothing depends on these files: where one is missing or damaged, a member that comes back
 //! keeps its bytes aside. `crc` is CRC-32 of `len` and what follows up to the pieces; a damaged piece fits no bytes.
-//! A file without its head, which is written last, does not count.
+//! A file without its head, which is written last, does not count. The file goes where bytes of what it describes are
+//! found lost.
 
 use std::io;
 use std::sync::Arc;

@@ -15,6 +15,10 @@ use crate::tier::taken::{self, Making, Taken};
 /// Pieces that are told at once: 1 MiB of them, of a GiB of a file.
 const TOLD: usize = (1 << 20) / Piece::BYTES;
 
+/// Opens of the file wait while its bytes are read for the note: of more bytes there is none, and the home that comes
+/// back keeps what it has aside.
+const NOTED_MAX: u64 = 4 << 30;
+
 /// The former homes' view of a file that was taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
@@ -26,7 +30,8 @@ impl Ops {
     /// Notes what an adopted file is, before anything of it changes here. Without the note a home that comes
     /// back keeps bytes aside that are old, which loses nothing.
     pub(super) fn note_as_taken(&self, file: &Arc<File>, from: &[Former]) {
-        if from.is_empty() {
+        let is_long = file.lock().state.dirty_bytes() > NOTED_MAX;
+        if from.is_empty() || is_long {
             return;
         }
         if let Err(error) = self.write_as_taken(file, from) {

@@ -331,7 +331,13 @@ impl Ops {
     /// Drops a superseded file that is the same elsewhere. Returns whether it is.
     fn drop_if(&self, is_same: bool, superseded: &Arc<File>) -> Result<bool> {
         if is_same {
-            self.purge_file(superseded)?;
+            let now = self.attr_now(superseded);
+            let inner = superseded.lock();
+            // It may have been resolved meanwhile, and hold what programs have written since.
+            if inner.state.conflict() != Conflict::Superseded {
+                return Err(Error::os(libc::ENOENT, "it is superseded no more"));
+            }
+            self.purge_locked(superseded, inner, now)?;
             self.files.note_tier(self.files.index().sync())?;
         }
         Ok(is_same)

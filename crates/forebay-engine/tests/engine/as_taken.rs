@@ -6,6 +6,7 @@ use forebay_backing::FileKey;
 use forebay_engine::taken::{Former, Piece, Pieces};
 use forebay_engine::{Config, Engine, OpenFile};
 
+use crate::content::shadow_in;
 use crate::copied::{Pair, home_on, on_store, pair_with, read};
 use crate::copies::{HOME, partner_on};
 use crate::media::CrashMedia;
@@ -169,6 +170,22 @@ fn a_taker_that_restarts_knows_what_it_took() {
             assert!(found == want || (!found && boot == "boot-p2"), "{boot}: {found}");
             [back, keeper].into_iter().for_each(abandon);
         }
+    }
+}
+
+/// A taker that has lost what it took says nothing of it any more: the home may have the last good bytes.
+#[test]
+fn a_taker_that_has_lost_what_it_took_does_not_call_it_old() {
+    let Taken { pair, tier, media, key, .. } = &taken_over(nothing);
+    for keeps in [true, false] {
+        let image = CrashMedia::on(media.snapshot().process_crash_image());
+        if !keeps {
+            shadow_in(&image).set_len(0).unwrap();
+        }
+        let keeper = partner_on(&image, pair.store.clone(), "boot-p").unwrap();
+        let back = comes_back(pair, tier, *key);
+        assert_eq!(is_old(&back, &keeper, *key, 1), keeps);
+        [back, keeper].into_iter().for_each(abandon);
     }
 }
 

@@ -69,7 +69,7 @@ impl Lost {
     fn is_old(&self, vfs: &Vfs) -> Result<bool> {
         let is_same = match is_as_now(vfs, &self.file) {
             // The file has no name any more.
-            Err(error) if error.is(libc::ENOENT) => false,
+            Err(error) if error.is(libc::ENOENT) || error.is(libc::ENOTDIR) => false,
             compared => compared?,
         };
         match self.life {
@@ -117,26 +117,33 @@ fn is_as_now(vfs: &Vfs, superseded: &SupersededFile) -> Result<bool> {
 /// Whether a member has taken over all bytes that a life of this mount left of a superseded file.
 fn is_as_taken(vfs: &Vfs, file: FileKey, epoch: u64) -> Result<bool> {
     let cluster = vfs.cluster().ok_or_else(moved)?;
+    let mut unheard = None;
     for member in cluster.others() {
-        let ask = |offset| {
-            let (question, mut out) = (Question::Taken { file, epoch, offset }, Vec::new());
-            match vfs.ask(&member, &question, &[], &mut out)? {
-                Answer::Taken(taken) => Ok(taken.map(|taken| (taken, Piece::all_of(&out)))),
-                other => Err(odd(&other)),
-            }
-        };
-        let Some((taken, first)) = ask(0)? else { continue };
-        let mut more = |offset| {
-            let next = ask(offset)?.filter(|(now, _)| *now == taken);
-            Ok(next.map_or_else(Vec::new, |(_, pieces)| pieces))
-        };
-        let print = Fingerprint { size: taken.size, seed: taken.seed };
-        let pieces = &mut Pieces::new(first, &mut more);
-        if vfs.engine.ops.compare_as_taken(file, print, pieces)? {
-            return Ok(true);
+        match is_as_taken_by(vfs, &member, file, epoch) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) => unheard = Some(error),
         }
     }
-    Ok(false)
+    unheard.map_or(Ok(false), Err)
+}
+
+fn is_as_taken_by(vfs: &Vfs, member: &str, file: FileKey, epoch: u64) -> Result<bool> {
+    let ask = |offset| {
+        let (question, mut out) = (Question::Taken { file, epoch, offset }, Vec::new());
+        match vfs.ask(member, &question, &[], &mut out)? {
+            Answer::Taken(taken) => Ok(taken.map(|taken| (taken, Piece::all_of(&out)))),
+            other => Err(odd(&other)),
+        }
+    };
+    let Some((taken, first)) = ask(0)? else { return Ok(false) };
+    let mut more = |offset| {
+        let next = ask(offset)?.filter(|(now, _)| *now == taken);
+        Ok(next.map_or_else(Vec::new, |(_, pieces)| pieces))
+    };
+    let print = Fingerprint { size: taken.size, seed: taken.seed };
+    let pieces = &mut Pieces::new(first, &mut more);
+    vfs.engine.ops.compare_as_taken(file, print, pieces)
 }
 
 /// Tells the other members that what they took over from earlier lives of this one was compared. A member that does
