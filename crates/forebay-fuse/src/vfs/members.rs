@@ -577,7 +577,9 @@ impl Vfs {
     /// The attributes of a file at a home. `None` if it does not hold the file any more: the store's are right.
     pub(super) fn attrs_there(&self, home: &str, key: FileKey) -> Result<Option<Attrs>> {
         match self.ask(home, &Question::Attrs { files: vec![key] }, &[], &mut Vec::new()) {
-            Ok(Answer::Attrs(mut attrs)) if attrs.len() == 1 => Ok(attrs.remove(0)),
+            Ok(Answer::Attrs(mut attrs)) if attrs.len() == 1 => {
+                Ok(attrs.remove(0).filter(|attrs| attrs.file == key))
+            }
             Ok(other) => Err(odd(&other)),
             Err(error) if error.is(libc::ESTALE) => Ok(None),
             Err(error) => Err(error),
