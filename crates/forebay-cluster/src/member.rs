@@ -43,7 +43,7 @@ use crate::keys;
 use crate::peer::{Door, Peers};
 use crate::words::{Answer, Head, Question, Refusal};
 
-pub use self::join::Joining;
+pub use self::join::{Joining, Sorting};
 pub use self::operate::Missing;
 pub use self::overview::{Overview, Seen};
 pub use crate::core::Holder;
@@ -92,6 +92,7 @@ pub struct Member {
     epoch: u64,
     /// The life before this one, if another member took its place.
     pub(crate) taken_life: Option<u64>,
+    sorting: Sorting,
     /// On `CLOCK_BOOTTIME`, as leases count: what hangs on a lease must end with it, also if the machine slept.
     began: Duration,
     patience: Duration,

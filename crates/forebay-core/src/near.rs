@@ -24,13 +24,23 @@ impl fmt::Debug for Near {
     }
 }
 
+/// The standing of a file's names, where other members mount the store, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// This mount names the file.
+    Own,
+    /// Nobody has claimed the file: with bytes that the store lacks it is one that this mount has just made.
+    Unclaimed,
+    Others,
+}
+
 /// The files that this mount may name, where other members mount the store, too. Without a function: all.
 #[derive(Clone, Default)]
-pub struct Owned(pub Option<Arc<dyn Fn(FileKey) -> bool + Send + Sync>>);
+pub struct Owned(pub Option<Arc<dyn Fn(FileKey) -> Naming + Send + Sync>>);
 
 impl Owned {
-    pub fn is_own(&self, file: FileKey) -> bool {
-        self.0.as_ref().is_none_or(|is_own| is_own(file))
+    pub fn of(&self, file: FileKey) -> Naming {
+        self.0.as_ref().map_or(Naming::Own, |of| of(file))
     }
 }
 

@@ -38,7 +38,7 @@ pub use engine::Engine;
 pub use forebay_core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, USED_HIGH_MAX, Watermark, WritePolicy,
 };
-pub use forebay_core::near::{Near, Neighbours, Owned};
+pub use forebay_core::near::{Naming, Near, Neighbours, Owned};
 pub use forebay_core::ranges::{Ranges, Run, State};
 pub use forebay_core::report::{
     AgeBucket, BusyFile, Failure, FileInfo, Gauges, PERISHABLE, Progress, Report, Stats, Status,

@@ -9,6 +9,7 @@ use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp, 
 use crate::core::id::FileId;
 use crate::core::journal::settle::{ANEW, Found, Known, Look, Plan};
 use crate::core::journal::{NameOp, Step, Told, settle};
+use crate::core::near::Naming;
 use crate::core::state::{Boot, Change, Owner, Record};
 use crate::recovery::{Recovery, is_none};
 use crate::tier::index::Loaded;
@@ -17,8 +18,7 @@ use crate::tier::log::Entry;
 impl Recovery<'_> {
     /// Makes the store's names those of the journal, and the names on record those of the store.
     pub(super) fn settle_names(&mut self, loaded: &mut Loaded) -> Result<()> {
-        let mut steps = loaded.names.steps();
-        steps.retain(|step| step.op.keys().all(|key| self.owned.is_own(key)));
+        let steps = self.own_steps(loaded);
         let look = self.look_at(&steps)?;
         let meant = meant(loaded, &steps);
         let known = known(loaded, &steps, &meant);
@@ -51,6 +51,20 @@ impl Recovery<'_> {
         let changed_at = settle::changed_at(&plan.steps);
         self.note_ctimes(loaded, |key| changed_at.get(&key).copied());
         Ok(())
+    }
+
+    /// The changes of files that this mount names.
+    fn own_steps(&self, loaded: &Loaded) -> Vec<Step> {
+        let dirty = loaded.files.values().filter(|record| record.is_dirty());
+        let dirty: BTreeSet<FileKey> = dirty.map(|record| record.key).collect();
+        let is_own = |key: FileKey| match self.owned.of(key) {
+            Naming::Own => true,
+            Naming::Unclaimed => dirty.contains(&key),
+            Naming::Others => false,
+        };
+        let mut steps = loaded.names.steps();
+        steps.retain(|step| step.op.keys().all(is_own));
+        steps
     }
 
     fn look_at(&self, steps: &[Step]) -> Result<Look> {

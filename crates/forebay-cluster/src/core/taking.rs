@@ -244,9 +244,29 @@ impl Core {
         self.living_epoch(home).is_some() && self.taken(home).is_none_or(|taken| !taken.done)
     }
 
+    /// The epoch since which no member has taken this one's place.
+    pub fn line(&self) -> u64 {
+        self.mirror.members.get(&self.me).map_or(self.epoch, |(member, _)| member.line())
+    }
+
+    /// Whether nobody can have taken this member's place since all files of its tier had their standing, in the line
+    /// `sorted`: nobody else has claimed a file that is new there.
+    pub fn is_in_its_place(&self, sorted: Option<u64>) -> bool {
+        let me = self.mirror.members.get(&self.me);
+        me.is_some_and(|(me, _)| me.copies == 0 && sorted == Some(me.line()))
+    }
+
     /// The standing of a file that is found at a start; `dir` as in [`Input::Created`](super::Input).
-    /// `adopted`: the number of the claim under which it was adopted, if it was.
-    pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
+    /// `adopted`: the number of the claim under which it was adopted, if it was. `sorted`: the line in which the
+    /// tier's files had their standing last.
+    pub fn standing(
+        &self,
+        file: FileKey,
+        dir: FileKey,
+        (adopted, sorted): (Option<u64>, Option<u64>),
+    ) -> Standing {
+        let is_kept = adopted.is_none() && self.is_in_its_place(sorted);
+        let new = if is_kept { Standing::Own } else { Standing::New };
         let counts = |claim: &super::mirror::Claimed| {
             adopted == Some(claim.number) || !self.rules.obey(Rule::CopyHasClaimsNumber)
         };
@@ -269,8 +289,8 @@ impl Core {
             Some(_) => Standing::Superseded,
             // A tier that has only now become a member was unknown to the others.
             None if self.epoch == 1 => Standing::Own,
-            None if makes(&dir) => Standing::New,
-            None if dir == SOMEWHERE && self.mirror.creates.keys().any(makes) => Standing::New,
+            None if makes(&dir) => new,
+            None if dir == SOMEWHERE && self.mirror.creates.keys().any(makes) => new,
             None => Standing::Superseded,
         }
     }

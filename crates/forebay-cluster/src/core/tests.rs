@@ -441,11 +441,29 @@ fn a_copy_of_an_earlier_claim_is_not_adopted() {
 #[test]
 fn what_was_adopted_under_an_earlier_claim_is_not_the_files_at_a_start() {
     let stands = |number, rules| {
-        core(vec![entry("claims/a.1", claim("a"), 4)], rules).standing(FILE, DIR, Some(number))
+        let core = core(vec![entry("claims/a.1", claim("a"), 4)], rules);
+        core.standing(FILE, DIR, (Some(number), None))
     };
     assert_eq!(stands(4, Rules::default()), Standing::Own);
     assert_eq!(stands(2, Rules::default()), Standing::Superseded);
     assert_eq!(stands(2, Rules::without(Rule::CopyHasClaimsNumber)), Standing::Own);
+}
+
+#[test]
+fn a_new_file_is_its_makers_as_long_as_nobody_can_take_the_makers_place() {
+    let stands = |copies, dir, sorted| {
+        let me = keys::Member { epoch: 2, copies, ..keys::Member::of("a") };
+        let entries = vec![entry("members/a", json(me), 2), entry("creates/1.1/a", vec![], 3)];
+        let mut core = core(entries, Rules::default());
+        core.epoch = 2;
+        core.standing(FILE, dir, (None, sorted))
+    };
+    assert_eq!(stands(0, DIR, Some(2)), Standing::Own);
+    assert_eq!(stands(0, DIR, Some(1)), Standing::New, "another member had its place since");
+    assert_eq!(stands(0, DIR, None), Standing::New);
+    assert_eq!(stands(1, DIR, Some(2)), Standing::New, "others have copies");
+    let elsewhere = FileKey { ino: 99, generation: 1 };
+    assert_eq!(stands(0, elsewhere, Some(2)), Standing::Superseded, "it makes no files there");
 }
 
 /// The commit among the effects, as text.

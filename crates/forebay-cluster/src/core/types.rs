@@ -340,8 +340,8 @@ pub enum Standing {
     Own,
     /// This member's own, taken over from another: [`Input::Created`], and as after [`Effect::Taken`].
     Taken,
-    /// New and not claimed yet. This member's own if the store still has the version on which it is based
-    /// ([`Input::Created`]); superseded otherwise.
+    /// New and not claimed yet, and others may have taken it over and given it back. This member's own if the store
+    /// still has the version on which it is based ([`Input::Created`]); superseded otherwise.
     New,
     /// Adopted in a take-over that goes on: neither served nor flushed. [`Input::FoundAdopted`];
     /// [`Effect::Adopt`] comes again if it is needed.

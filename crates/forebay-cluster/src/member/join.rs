@@ -54,6 +54,16 @@ pub struct Joining {
     pub sync_store: SyncStore,
     /// Called right before the registry is told of the tier, which owns the name from then on.
     pub enters: Box<dyn Fn()>,
+    pub sorting: Sorting,
+}
+
+/// What a tier knows of its files' standing.
+pub struct Sorting {
+    /// The line in which all of them had their standing last, see [`keys::Member::line`]; `None` if it is not known,
+    /// and where the tier has lost bytes since.
+    pub before: Option<u64>,
+    /// Called once they have it in this line.
+    pub done: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Member {
@@ -68,7 +78,15 @@ impl Member {
         let Joining { registry, store, probe, node, tier, boot, listen, key, patience, .. } =
             joining;
         let Joining {
-            tls, domain, copies, copies_or_fail, shares_reads, sync_store, enters, ..
+            tls,
+            domain,
+            copies,
+            copies_or_fail,
+            shares_reads,
+            sync_store,
+            enters,
+            sorting,
+            ..
         } = joining;
         if node.is_empty() || node.contains('/') || node.len() > 255 {
             let what = format!("node name '{node}': it must have 1 to 255 characters and no '/'");
@@ -135,6 +153,7 @@ impl Member {
             trouble: Mutex::new(Rank::MemberNotes, None),
             reach: super::reach::Reach::default(),
             sync_store,
+            sorting,
             is_suspended: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
@@ -150,7 +169,13 @@ impl Member {
     /// The standing of a file that is found at a start with bytes newer than the store's; `adopted`: the number of
     /// the claim under which the file was adopted, if it was. To be called before [`Member::serve`].
     pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
-        self.core.lock().standing(file, dir, adopted)
+        self.core.lock().standing(file, dir, (adopted, self.sorting.before))
+    }
+
+    /// Whether nobody has taken this member's place since all of its files had their standing, nor has its tier lost
+    /// bytes: a file that is new here, and that nobody has claimed, is this member's.
+    pub fn is_in_its_place(&self) -> bool {
+        self.core.lock().is_in_its_place(self.sorting.before)
     }
 
     /// Whether copies of a home that are found at a start may still be needed.
@@ -164,14 +189,16 @@ impl Member {
         self.feed(Input::FoundAdopted { file });
     }
 
-    /// Begins to serve. `dirty`: the files with bytes newer than the store's, each with its directory. Those that
-    /// are not claimed yet are claimed.
+    /// Begins to serve, once all files have their standing. `dirty`: the files with bytes newer than the store's, each
+    /// with its directory. Those that are not claimed yet are claimed.
     pub fn serve(
         self: &Arc<Member>,
         front: Weak<dyn Front>,
         dirty: Vec<(FileKey, FileKey, std::path::PathBuf)>,
     ) {
         let _ = self.front.set(front);
+        let line = self.core.lock().line();
+        (self.sorting.done)(line);
         for (file, dir, path) in dirty {
             drop(self.created(file, dir, &path));
         }

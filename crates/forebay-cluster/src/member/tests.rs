@@ -14,7 +14,7 @@ use forebay_registry::{
 };
 
 use super::join::json;
-use super::{Changing, Holder, Joining, Member, Opening};
+use super::{Changing, Holder, Joining, Member, Opening, Sorting};
 use crate::core::{Access, Ends, Input, SETTLE, Standing};
 use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
@@ -252,6 +252,7 @@ impl Bed {
             shares_reads: false,
             sync_store: Arc::new(|| Ok(())),
             enters: Box::new(|| ()),
+            sorting: Sorting { before: None, done: Box::new(|_| ()) },
             patience: PATIENCE,
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
 use forebay_base::folder::Folder;
-use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
+use forebay_cluster::member::{Holder, Joining, Member, Sorting, SyncStore};
 use forebay_cluster::peer::{Key, Tls};
-use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
+use forebay_engine::{Config, Naming, Near, Neighbours, Owned, Partners};
 use forebay_registry::{Address, Identity, Registry};
 
 use super::{mark, saved};
@@ -53,6 +53,7 @@ pub fn join(
         return Err(Error::new(Kind::Usage, what));
     }
     let (registry, prefix) = registry(settings)?;
+    let memory = boot.clone();
     let mark = mark::of(root, &*registry, &prefix).map_err(with_way_out)?;
     let seen = look_back(run, &*registry).map_err(with_way_out)?;
     let key = settings.key.as_deref().map(Key::read).transpose()?;
@@ -83,7 +84,15 @@ pub fn join(
         sync_store: sync_store(path),
         enters: {
             let run = run.clone();
+            let seen = seen.clone();
             Box::new(move || saved::store_registry(&run, &seen))
+        },
+        sorting: {
+            let (run, place) = (run.clone(), format!("{} {memory}", seen.cluster));
+            Sorting {
+                before: saved::load_sorted(&run, &place),
+                done: Box::new(move |line| saved::store_sorted(&run, &place, line)),
+            }
         },
     })
 }
@@ -168,8 +177,12 @@ pub fn told(settings: &Settings, member: Option<&Arc<Member>>, config: Config) -
     let readers = || Arc::new(Readers(member.clone())) as Arc<dyn Neighbours>;
     let near = Near(cluster.shares_reads.then(readers));
     let mine = member.clone();
-    let is_own = move |file| mine.holder(file) == Holder::Here;
-    Config { near, owned: Owned(Some(Arc::new(is_own))), ..config }
+    let of = move |file| match mine.holder(file) {
+        Holder::Here => Naming::Own,
+        Holder::Nobody if mine.is_in_its_place() => Naming::Unclaimed,
+        _ => Naming::Others,
+    };
+    Config { near, owned: Owned(Some(Arc::new(of))), ..config }
 }
 
 /// The other members that read the store.

@@ -32,6 +32,16 @@ pub struct SavedJob {
 pub const JOBS: &str = "jobs.json";
 const ATTACHMENT: &str = "attachment.json";
 pub const REGISTRY: &str = "registry.json";
+const SORTED: &str = "sorted.json";
+
+/// The line of this member in which its files had their standing last.
+#[derive(Serialize, Deserialize)]
+struct Sorted {
+    /// The registry's cluster, and the answer of [`Contents::memory`](forebay_engine::Contents::memory): a tier that
+    /// has lost bytes since may have forgotten what it gave back.
+    place: String,
+    line: u64,
+}
 
 /// The jobs that an earlier daemon left; none if there was no daemon.
 pub fn load(run: &Folder) -> Saved {
@@ -90,5 +100,19 @@ pub fn store_registry(run: &Folder, seen: &Identity) {
     if let Err(error) = replace(run, REGISTRY, seen) {
         let path = run.path().join(REGISTRY);
         tracing::debug!(%error, path = %path.display(), "what was seen of the registry was not stored");
+    }
+}
+
+/// The line in which the tier's files had their standing last; `None` if it is not known.
+pub fn load_sorted(run: &Folder, place: &str) -> Option<u64> {
+    let sorted: Sorted = serde_json::from_slice(&run.read(SORTED).ok()?).ok()?;
+    (sorted.place == place).then_some(sorted.line)
+}
+
+pub fn store_sorted(run: &Folder, place: &str, line: u64) {
+    let sorted = Sorted { place: place.into(), line };
+    if let Err(error) = replace(run, SORTED, &sorted) {
+        let path = run.path().join(SORTED);
+        tracing::warn!(%error, path = %path.display(), "a kill in the middle of a flush may leave a conflict for nothing");
     }
 }

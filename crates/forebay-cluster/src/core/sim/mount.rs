@@ -287,16 +287,19 @@ impl World {
         let Some(core) = &self.nodes[node].core else { return Ok(()) };
         let under = |file| self.nodes[node].adopted_under.get(&file).copied();
         let under = |file| under(file).filter(|_| self.nodes[node].adopted.contains_key(&file));
-        let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)), under(file));
+        let sorted = self.nodes[node].sorted;
+        let stands =
+            |file: usize| core.standing(key(file), dir_key(dir_of(file)), (under(file), sorted));
         let found = |(file, value): (&usize, &u64)| (*file, *value, stands(*file));
         // A dirty file beside an adopted one is another file of the tier.
-        let own = |file: usize| core.standing(key(file), dir_key(dir_of(file)), None);
+        let own = |file: usize| core.standing(key(file), dir_key(dir_of(file)), (None, sorted));
         let dirty = self.nodes[node].dirty.iter().map(|(file, value)| (*file, *value, own(*file)));
         let dirty: Vec<_> = dirty.collect();
         let adopted: Vec<_> = self.nodes[node].adopted.iter().map(found).collect();
         let homes =
             (0..self.plan.members).filter(|home| core.keeps_for(&super::world::name(*home)));
         let homes: Vec<usize> = homes.collect();
+        let line = core.line();
         let n = &mut self.nodes[node];
         n.copies.retain(|(home, _), _| homes.contains(home));
         n.damaged.retain(|home| homes.contains(home));
@@ -335,7 +338,8 @@ impl World {
             }
             self.begins_with(node, file)?;
         }
-        self.nodes[node].has_begun = true;
+        let n = &mut self.nodes[node];
+        (n.has_begun, n.sorted) = (true, Some(line));
         self.give(node, Input::Began)
     }
 

@@ -102,6 +102,7 @@ impl World {
         self.counts.more.cuts += 1;
         let disk = &mut self.nodes[node].disk;
         (disk.boot, disk.was_cut) = (disk.boot + 1, true);
+        self.nodes[node].sorted = None;
         let calls: Vec<u64> = self.nodes[node].landing.keys().copied().collect();
         for call in calls {
             if self.dice.roll(2) == 0 {

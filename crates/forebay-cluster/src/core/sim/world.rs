@@ -48,6 +48,8 @@ pub struct Node {
     pub lease_at: u64,
     /// Files that were found in the tier have their standing; nothing is flushed before that.
     pub has_begun: bool,
+    /// In the tier: the line in which that was so last.
+    pub sorted: Option<u64>,
     pub is_suspended: bool,
     pub is_superseded: bool,
     pub asked: BTreeMap<Ticket, Asked>,
