@@ -381,7 +381,11 @@ impl Drain {
         let still = parcel.unseen.filter(|_| inner.state.is_unseen());
         let unseen = still.is_some();
         let settled = Settled {
-            copied: if unseen { (&[]).into() } else { less(&parcel.captured, rewritten) },
+            copied: if unseen {
+                (&[]).into()
+            } else {
+                less(&parcel.captured, rewritten, base.size)
+            },
             base,
             size: inner.state.size(),
             mtime,
@@ -656,11 +660,16 @@ fn may_be_ours(parcel: &Parcel, inner: &mut Inner, left: &Left) -> bool {
     }
 }
 
-/// The parts of `copied` that were not rewritten.
-fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
+/// The parts of `copied` that were not rewritten, as far as the backing file reaches: a byte beyond its end
+/// is nowhere but here.
+fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges, end: u64) -> Stretches<'a> {
+    let reaches = copied.last().is_none_or(|run| run.1 <= end);
     match rewritten {
-        Ranges::None => copied.into(),
-        _ => copied.iter().flat_map(|&(start, end)| rewritten.gaps(start, end)).collect(),
+        Ranges::None if reaches => copied.into(),
+        _ => {
+            let there = copied.iter().filter(|run| run.0 < end);
+            there.flat_map(|&(start, upto)| rewritten.gaps(start, upto.min(end))).collect()
+        }
     }
 }
 

@@ -82,6 +82,10 @@ impl Made {
         self.reached.fetch_max(end, SeqCst);
     }
 
+    pub(crate) fn reached(&self) -> u64 {
+        self.reached.load(SeqCst)
+    }
+
     pub(crate) fn note_sized(&self) {
         self.sized.store(true, SeqCst);
     }
@@ -230,7 +234,7 @@ impl Parcel {
 
     /// Whether a copy that was broken off may have left the backing file with this size.
     pub(crate) fn may_have_left(&self, size: u64) -> bool {
-        let (old, reached) = (self.base.size, self.made.reached.load(SeqCst));
+        let (old, reached) = (self.base.size, self.made.reached());
         let told = self.made.sized.load(SeqCst) && size == self.target_size();
         self.resumed || told || (old..=old.max(reached)).contains(&size)
     }
