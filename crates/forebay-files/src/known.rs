@@ -24,12 +24,23 @@ impl Inner {
         let copies = |live: &Live| live.flight.is_some() || live.around.is_under_way();
         self.clock.is_under_way() || self.live.as_deref().is_some_and(copies)
     }
+
+    /// Whether no time tells of a write to a dirty file: its content tells whether there was one (R4).
+    pub fn is_unmoved(&self) -> bool {
+        match self.unseen() {
+            Some(unseen) => {
+                let now = self.shadow_stat();
+                !self.state.is_dirty_besides() && now.is_some_and(|now| unseen.is_unmoved(&now))
+            }
+            None => !self.state.is_unseen() && self.doubt().is_some_and(|doubt| doubt.unmoved),
+        }
+    }
 }
 
 impl Files {
     /// Compares the cached file with the backing store's present answer. Clean bytes of another version
     /// are thrown away; for dirty ones it is a conflict (S8). `seen` is from before the question. Returns
-    /// whether only a flush can tell: it is not known whether the file was written past the daemon.
+    /// whether only a flush can tell, by the content: the file may have been written past the daemon.
     pub fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
@@ -61,7 +72,7 @@ impl Files {
                 return false;
             }
             // If nothing was written here, only others have changed the file.
-            if inner.doubt().is_some_and(|doubt| doubt.unmoved) && !inner.state.is_unseen() {
+            if inner.is_unmoved() {
                 return true;
             }
             self.declare_conflict(file, &mut inner, "the backing file has changed");

@@ -142,16 +142,12 @@ impl Drain {
         let Some(open) = parcel.digests.as_ref().filter(|open| open.counts()) else { return false };
         // The shadow at the beginning of the flight, if the file is written past the daemon.
         let seen = parcel.unseen;
-        let unmoved = |inner: &Inner| match inner.unseen().zip(seen) {
-            Some((unseen, seen)) => {
-                let still = inner.shadow_stat() == Some(seen);
-                !inner.state.is_dirty_besides() && unseen.is_unmoved(&seen) && still
-            }
-            None => {
-                let has_its_time = inner.state.mtime() == inner.state.base().mtime;
-                let doubt = inner.doubt().filter(|_| !inner.state.is_unseen());
-                has_its_time && doubt.is_some_and(|doubt| doubt.unmoved)
-            }
+        let unmoved = |inner: &Inner| {
+            let still = match inner.unseen() {
+                Some(_) => seen.is_some() && inner.shadow_stat() == seen,
+                None => inner.state.mtime() == inner.state.base().mtime,
+            };
+            still && inner.is_unmoved()
         };
         if !unmoved(&parcel.file.lock()) || !self.is_held(parcel, open).unwrap_or(false) {
             return false;
