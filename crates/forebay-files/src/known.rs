@@ -95,10 +95,14 @@ impl Files {
     /// Whether the times of a shadow prove that nothing was written past the daemon since the first
     /// writer came (R4).
     pub fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
-        let media = self.media();
-        let moves = || media.tells_each_change() && !(unseen.outlives_close && media.is_memory());
+        let moves = || self.media().tells_each_change() && !self.stores_unseen(unseen);
         // An empty file is not mapped, and if it is still empty it has not changed.
         unseen.is_unmoved(now) && (now.len == 0 || moves())
+    }
+
+    /// Whether a program may store into a mapping without moving a time.
+    pub fn stores_unseen(&self, unseen: &Unseen) -> bool {
+        unseen.outlives_close && self.media().is_memory()
     }
 
     /// Notes that a file was not written past the daemon until its shadow had this stat: the next

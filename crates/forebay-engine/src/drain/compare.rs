@@ -10,6 +10,7 @@ use crate::core::digest::{BLOCK, Digest, parts};
 use crate::core::ranges::Ranges;
 use crate::core::state::{Change, Settled};
 use crate::drain::Drain;
+use crate::drain::ages::may_have_changed;
 use crate::drain::parcel::Parcel;
 use crate::drain::put::given_up;
 use crate::files::digests::OpenTable;
@@ -133,6 +134,21 @@ impl Drain {
             }
         }
         Ok(n)
+    }
+
+    /// Whether nothing is to be flushed of a file that is written past the daemon: its times tell that no program
+    /// has written to it.
+    pub(super) fn rests_unwritten(&self, inner: &mut Inner) -> bool {
+        if !inner.state.is_unseen() || inner.state.flush_is_open() {
+            return false;
+        }
+        if let Some(now) = self.files.untouched(inner) {
+            self.files.rests_untouched(inner, now);
+            return true;
+        }
+        // A look has found that all bytes are what the store held.
+        let stores = inner.unseen().is_some_and(|unseen| self.files.stores_unseen(unseen));
+        inner.live().stale && !stores && !may_have_changed(inner, self.files.time().now())
     }
 
     /// For a file whose backing file others have changed: whether only they have changed it. The

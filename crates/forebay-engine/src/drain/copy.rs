@@ -210,6 +210,7 @@ impl Drain {
                     let changed = differs && !died;
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
                         if self.only_theirs(parcel) {
+                            parcel.is_home.store(true, SeqCst);
                             return Err(Error::os(libc::EBUSY, "nothing was written here"));
                         }
                         tracing::debug!(known = ?parcel.base, found = ?attr.version(), "another version");

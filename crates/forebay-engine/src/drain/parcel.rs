@@ -54,6 +54,8 @@ pub(crate) struct Parcel {
     pub phase: AtomicU8,
     /// Whether the flight may have changed the backing file.
     pub touched: AtomicBool,
+    /// Whether only others have changed the backing file: it held all bytes of the file before.
+    pub is_home: AtomicBool,
     /// The changes that the flight has made there.
     pub made: Made,
     /// The digests of what the backing store holds: only blocks that differ are copied.
