@@ -646,7 +646,8 @@ fn is_ours(parcel: &Parcel, inner: &mut Inner, found: &Attr, kept_time: bool) ->
 /// Whether the backing file is as known, after a flight that had nothing to send.
 fn is_still(parcel: &Parcel, inner: &Inner, found: &Attr) -> bool {
     let (base, times) = (inner.state.base(), times_of(parcel, inner));
-    found.size == base.size && (found.mtime == base.mtime || times == Times::AreOld)
+    let same = (found.size, found.ctime) == (base.size, base.ctime);
+    same && (found.mtime == base.mtime || times == Times::AreOld)
 }
 
 /// Whether the backing file is as a failed flight may have left it. A held file is overwritten all the same.

@@ -171,3 +171,30 @@ fn a_late_close_after_a_flush_is_in_no_conflict_with_others() {
         abandon(bed.engine);
     }
 }
+
+/// The last look at a file finds nothing to send while others write, and set its time back.
+// S-1
+#[test]
+fn what_others_write_during_a_look_that_finds_nothing_is_seen_though_they_set_the_time_back() {
+    let bed = content::Bed::new();
+    let file = bed.cached("f", 10);
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"ours", 5).expect("memory");
+    bed.flush(&file);
+    past.end().expect("a tier that works");
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    let came = AtomicBool::new(false);
+    bed.hook.set(move |call| {
+        if call.verb == Verb::SyncFiles && !came.swap(true, Relaxed) {
+            let time = theirs.stat().expect("memory").mtime;
+            theirs.write_at(b"theirs", 0).expect("memory");
+            theirs.set_times(None, Some(time)).expect("memory");
+        }
+    });
+    assert_eq!(bed.flush(&file), 0);
+    assert!(!bed.is_dirty());
+    drop(file);
+    let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+    assert!(seen.starts_with(b"theirs"));
+    abandon(bed.engine);
+}
