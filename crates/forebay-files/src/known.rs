@@ -24,12 +24,23 @@ impl Inner {
         let copies = |live: &Live| live.flight.is_some() || live.around.is_under_way();
         self.clock.is_under_way() || self.live.as_deref().is_some_and(copies)
     }
+
+    /// Whether no time tells of a write to a dirty file: its content tells whether there was one (R4).
+    pub fn is_unmoved(&self) -> bool {
+        match self.unseen() {
+            Some(unseen) => {
+                let now = self.shadow_stat();
+                !self.state.is_dirty_besides() && now.is_some_and(|now| unseen.is_unmoved(&now))
+            }
+            None => !self.state.is_unseen() && self.doubt().is_some_and(|doubt| doubt.unmoved),
+        }
+    }
 }
 
 impl Files {
     /// Compares the cached file with the backing store's present answer. Clean bytes of another version
     /// are thrown away; for dirty ones it is a conflict (S8). `seen` is from before the question. Returns
-    /// whether only a flush can tell: it is not known whether the file was written past the daemon.
+    /// whether only a flush can tell, by the content: the file may have been written past the daemon.
     pub fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) -> bool {
         let mut inner = file.lock();
         let outdated = inner.changed(seen, What::Base);
@@ -61,7 +72,7 @@ impl Files {
                 return false;
             }
             // If nothing was written here, only others have changed the file.
-            if inner.doubt().is_some_and(|doubt| doubt.unmoved) && !inner.state.is_unseen() {
+            if inner.is_unmoved() {
                 return true;
             }
             self.declare_conflict(file, &mut inner, "the backing file has changed");
@@ -84,10 +95,14 @@ impl Files {
     /// Whether the times of a shadow prove that nothing was written past the daemon since the first
     /// writer came (R4).
     pub fn proves_untouched(&self, unseen: &Unseen, now: &MediaStat) -> bool {
-        let media = self.media();
-        let moves = || media.tells_each_change() && !(unseen.outlives_close && media.is_memory());
+        let moves = || self.media().tells_each_change() && !self.stores_unseen(unseen);
         // An empty file is not mapped, and if it is still empty it has not changed.
         unseen.is_unmoved(now) && (now.len == 0 || moves())
+    }
+
+    /// Whether a program may store into a mapping without moving a time.
+    pub fn stores_unseen(&self, unseen: &Unseen) -> bool {
+        unseen.outlives_close && self.media().is_memory()
     }
 
     /// Notes that a file was not written past the daemon until its shadow had this stat: the next

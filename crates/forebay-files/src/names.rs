@@ -7,10 +7,15 @@ use std::sync::atomic::AtomicBool;
 use forebay_backing::{Attr, BackingStore, FileKey, Result, Timestamp};
 
 use crate::Files;
+use crate::core::clock::{Look, What};
 use crate::core::state::{Change, Owner};
 use crate::file::{File, Inner};
 use crate::home::Home;
 use crate::requester;
+use forebay_base::lock::MutexGuard;
+
+/// How often the store is asked anew about a file that is changed all the time.
+const ASKED_MAX: usize = 8;
 
 /// A name that is about to change or go: its path, the key of its file, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
@@ -96,11 +101,37 @@ impl Names {
     /// Takes over the ctime after a change through the daemon: the cached bytes are still good.
     pub fn refresh(&self, at: Named<'_>) -> Option<Attr> {
         let file = self.files.find(at.key)?;
-        let attr = self.ask(|b| b.stat(at.path)).ok()?;
-        let mut inner = file.lock();
+        let ask = || self.ask(|b| b.stat(at.path));
+        let (since, attr) = (Look::now(), ask().ok()?);
+        let (attr, mut inner) = self.newest(&file, attr, since, ask);
         let _ = self.follow(&file, &mut inner, &attr);
         self.files.retire(&file, inner);
         Some(attr)
+    }
+
+    /// Locks a file that a change through the daemon, begun after `since`, has left as `attr`. If another one has
+    /// ended since, its answer may be the newer one, though it came first: the store is asked again.
+    pub fn newest<'a>(
+        &self,
+        file: &'a Arc<File>,
+        attr: Attr,
+        since: Look,
+        ask: impl Fn() -> Result<Attr>,
+    ) -> (Attr, MutexGuard<'a, Inner>) {
+        let (mut attr, mut since) = (attr, since);
+        for _ in 0..ASKED_MAX {
+            let inner = file.lock();
+            if !inner.changed(since, What::Base) {
+                return (attr, inner);
+            }
+            drop(inner);
+            since = Look::now();
+            match ask() {
+                Ok(found) if found.key == file.key => attr = found,
+                _ => break,
+            }
+        }
+        (attr, file.lock())
     }
 
     /// Called when another mount has changed names or attributes of the file, or its bytes if none are

@@ -31,7 +31,8 @@ pub struct Doubt {
     pub dirty: u64,
     /// Bytes that the shadow took then.
     pub allocated: u64,
-    /// Whether nothing moved the file's time: if its content is the same, nothing was written.
+    /// Whether nothing moved the file's time since it was the store's: if its content is the same, nothing was
+    /// written.
     pub unmoved: bool,
 }
 
@@ -78,8 +79,12 @@ impl Unseen {
 
     /// Whether the shadow has not changed since the first writer came, as far as its times tell.
     pub fn is_unmoved(&self, now: &MediaStat) -> bool {
-        let at = |stat: &MediaStat| (stat.len, stat.mtime, stat.ctime);
-        self.from.as_ref().is_some_and(|from| at(from) == at(now))
+        self.from.as_ref().is_some_and(|from| times(from) == times(now))
+    }
+
+    /// Whether the shadow has not changed since its last complete copy, as far as its times tell.
+    pub fn is_as_copied(&self, now: &MediaStat) -> bool {
+        self.copied.as_ref().is_some_and(|copied| times(&copied.at) == times(now))
     }
 
     /// Whether one writer is left.
@@ -96,6 +101,10 @@ impl Unseen {
     pub fn part(&mut self) {
         self.writers = NonZeroU32::new(self.writers.get() - 1).expect("it is not the last");
     }
+}
+
+fn times(stat: &MediaStat) -> (u64, Timestamp, Timestamp) {
+    (stat.len, stat.mtime, stat.ctime)
 }
 
 /// Bytes that were lately compared with the backing store's content, and copied.

@@ -10,6 +10,7 @@ use crate::core::digest::{BLOCK, Digest, parts};
 use crate::core::ranges::Ranges;
 use crate::core::state::{Change, Settled};
 use crate::drain::Drain;
+use crate::drain::ages::may_have_changed;
 use crate::drain::parcel::Parcel;
 use crate::drain::put::given_up;
 use crate::files::digests::OpenTable;
@@ -135,6 +136,21 @@ impl Drain {
         Ok(n)
     }
 
+    /// Whether nothing is to be flushed of a file that is written past the daemon: its times tell that no program
+    /// has written to it.
+    pub(super) fn rests_unwritten(&self, inner: &mut Inner) -> bool {
+        if !inner.state.is_unseen() || inner.state.flush_is_open() {
+            return false;
+        }
+        if let Some(now) = self.files.untouched(inner) {
+            self.files.rests_untouched(inner, now);
+            return true;
+        }
+        // A look has found that all bytes are what the store held.
+        let stores = inner.unseen().is_some_and(|unseen| self.files.stores_unseen(unseen));
+        inner.live().stale && !stores && !may_have_changed(inner, self.files.time().now())
+    }
+
     /// For a file whose backing file others have changed: whether only they have changed it. The
     /// file may have been written past the daemon, but its mtime has not moved and all its bytes
     /// are what the store held before: then it is clean, and of a version that is gone.
@@ -142,16 +158,12 @@ impl Drain {
         let Some(open) = parcel.digests.as_ref().filter(|open| open.counts()) else { return false };
         // The shadow at the beginning of the flight, if the file is written past the daemon.
         let seen = parcel.unseen;
-        let unmoved = |inner: &Inner| match inner.unseen().zip(seen) {
-            Some((unseen, seen)) => {
-                let still = inner.shadow_stat() == Some(seen);
-                !inner.state.is_dirty_besides() && unseen.is_unmoved(&seen) && still
-            }
-            None => {
-                let has_its_time = inner.state.mtime() == inner.state.base().mtime;
-                let doubt = inner.doubt().filter(|_| !inner.state.is_unseen());
-                has_its_time && doubt.is_some_and(|doubt| doubt.unmoved)
-            }
+        let unmoved = |inner: &Inner| {
+            let still = match inner.unseen() {
+                Some(_) => seen.is_some() && inner.shadow_stat() == seen,
+                None => inner.state.mtime() == inner.state.base().mtime,
+            };
+            still && inner.is_unmoved()
         };
         if !unmoved(&parcel.file.lock()) || !self.is_held(parcel, open).unwrap_or(false) {
             return false;

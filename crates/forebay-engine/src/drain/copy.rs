@@ -210,6 +210,7 @@ impl Drain {
                     let changed = differs && !died;
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
                         if self.only_theirs(parcel) {
+                            parcel.is_home.store(true, SeqCst);
                             return Err(Error::os(libc::EBUSY, "nothing was written here"));
                         }
                         tracing::debug!(known = ?parcel.base, found = ?attr.version(), "another version");
@@ -332,14 +333,9 @@ impl Drain {
         self.call_home(|| {
             let end = parcel.target_size();
             let known = if parcel.resumed { None } else { Some(parcel.base.size) };
-            // A hole that was compared may be data by now.
-            let copied = parcel.digests.is_none();
-            let reached = copied && parcel.captured.last().is_some_and(|run| run.1 == end);
-            if known != Some(end)
-                && !(reached
-                    && known.is_some_and(|size| size <= end)
-                    && self.ends_in_data(parcel, end))
-            {
+            // A hole that was found may be data by now: only what was sent has extended the file.
+            let reached = parcel.made.reached() >= end && known.is_some_and(|size| size <= end);
+            if known != Some(end) && !reached {
                 parcel.made.note_sized();
                 target.set_len(end)?;
             }
@@ -347,11 +343,5 @@ impl Drain {
         })?;
         parcel.made.note_whole();
         Ok(())
-    }
-
-    /// Whether the copy itself has extended the file to its full size.
-    fn ends_in_data(&self, parcel: &Parcel, end: u64) -> bool {
-        let last = end.saturating_sub(1);
-        matches!(parcel.shadow.next_data(last), Ok(Some((start, _))) if start <= last)
     }
 }

@@ -15,7 +15,7 @@ use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
 use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
-use crate::drain::ages::{goes_whole, may_have_changed, parts};
+use crate::drain::ages::{goes_whole, parts};
 use crate::drain::parcel::{
     ABANDONED, COPIED, COPYING, Latch, Made, Outcome, Parcel, Take, common, sum,
 };
@@ -68,15 +68,8 @@ impl Drain {
             return Err(Error::new(Kind::Conflict, inner.state.conflict().why()));
         }
         // Without this check a change of the backing file by another program would be a conflict.
-        if inner.state.is_unseen() && !inner.state.flush_is_open() {
-            if let Some(now) = self.files.untouched(&mut inner) {
-                self.files.rests_untouched(&mut inner, now);
-                return Ok(None);
-            }
-            // A look has found that all bytes are what the store held.
-            if inner.live().stale && !may_have_changed(&inner, self.files.time().now()) {
-                return Ok(None);
-            }
+        if self.rests_unwritten(&mut inner) {
+            return Ok(None);
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         let unseen = match inner.state.is_unseen() {
@@ -116,6 +109,7 @@ impl Drain {
             error: Mutex::new(Rank::Batch, None),
             phase: AtomicU8::new(COPYING),
             touched: AtomicBool::new(false),
+            is_home: AtomicBool::new(false),
             made: Made::default(),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
@@ -297,9 +291,13 @@ impl Drain {
             }
         }
         let error = self.land_failed(parcel);
-        // If the last name went during the flight, nobody is owed the bytes.
+        // If the last name went during the flight, or the store held all bytes before others changed the
+        // file, nobody is owed any.
         let inner = parcel.file.lock();
-        if inner.gone() || inner.in_use().is_some_and(|live| live.unlinked) {
+        if parcel.is_home.load(SeqCst)
+            || inner.gone()
+            || inner.in_use().is_some_and(|live| live.unlinked)
+        {
             return Outcome::Nothing;
         }
         drop(inner);
@@ -381,7 +379,11 @@ impl Drain {
         let still = parcel.unseen.filter(|_| inner.state.is_unseen());
         let unseen = still.is_some();
         let settled = Settled {
-            copied: if unseen { (&[]).into() } else { less(&parcel.captured, rewritten) },
+            copied: if unseen {
+                (&[]).into()
+            } else {
+                less(&parcel.captured, rewritten, base.size)
+            },
             base,
             size: inner.state.size(),
             mtime,
@@ -399,7 +401,7 @@ impl Drain {
             // Bytes that a sync failed to write out may change without another sign.
             let synced = !inner.state.is_unsynced();
             if let Some(unseen) = inner.live().unseen_mut().filter(|_| synced) {
-                let may_be_mapped = unseen.outlives_close && self.files.media().is_memory();
+                let may_be_mapped = self.files.stores_unseen(unseen);
                 // A write moves the time at its beginning: a second look finds the bytes that came after the
                 // first. Without digests a second look would copy the whole file; there the last flush does it.
                 let same = unseen.copied.as_ref().filter(|was| was.at == at && parcel.moved() == 0);
@@ -644,7 +646,8 @@ fn is_ours(parcel: &Parcel, inner: &mut Inner, found: &Attr, kept_time: bool) ->
 /// Whether the backing file is as known, after a flight that had nothing to send.
 fn is_still(parcel: &Parcel, inner: &Inner, found: &Attr) -> bool {
     let (base, times) = (inner.state.base(), times_of(parcel, inner));
-    found.size == base.size && (found.mtime == base.mtime || times == Times::AreOld)
+    let same = (found.size, found.ctime) == (base.size, base.ctime);
+    same && (found.mtime == base.mtime || times == Times::AreOld)
 }
 
 /// Whether the backing file is as a failed flight may have left it. A held file is overwritten all the same.
@@ -656,11 +659,16 @@ fn may_be_ours(parcel: &Parcel, inner: &mut Inner, left: &Left) -> bool {
     }
 }
 
-/// The parts of `copied` that were not rewritten.
-fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
+/// The parts of `copied` that were not rewritten, as far as the backing file reaches: a byte beyond its end
+/// is nowhere but here.
+fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges, end: u64) -> Stretches<'a> {
+    let reaches = copied.last().is_none_or(|run| run.1 <= end);
     match rewritten {
-        Ranges::None => copied.into(),
-        _ => copied.iter().flat_map(|&(start, end)| rewritten.gaps(start, end)).collect(),
+        Ranges::None if reaches => copied.into(),
+        _ => {
+            let there = copied.iter().filter(|run| run.0 < end);
+            there.flat_map(|&(start, upto)| rewritten.gaps(start, upto.min(end))).collect()
+        }
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Parcel {
     pub phase: AtomicU8,
     /// Whether the flight may have changed the backing file.
     pub touched: AtomicBool,
+    /// Whether only others have changed the backing file: it held all bytes of the file before.
+    pub is_home: AtomicBool,
     /// The changes that the flight has made there.
     pub made: Made,
     /// The digests of what the backing store holds: only blocks that differ are copied.
@@ -80,6 +82,10 @@ pub(crate) struct Made {
 impl Made {
     pub(crate) fn note_reached(&self, end: u64) {
         self.reached.fetch_max(end, SeqCst);
+    }
+
+    pub(crate) fn reached(&self) -> u64 {
+        self.reached.load(SeqCst)
     }
 
     pub(crate) fn note_sized(&self) {
@@ -230,7 +236,7 @@ impl Parcel {
 
     /// Whether a copy that was broken off may have left the backing file with this size.
     pub(crate) fn may_have_left(&self, size: u64) -> bool {
-        let (old, reached) = (self.base.size, self.made.reached.load(SeqCst));
+        let (old, reached) = (self.base.size, self.made.reached());
         let told = self.made.sized.load(SeqCst) && size == self.target_size();
         self.resumed || told || (old..=old.max(reached)).contains(&size)
     }

@@ -253,7 +253,7 @@ impl Passed {
         inner.doubt_it(unseen.doubt.map(|doubt| Doubt {
             dirty: doubt.dirty(stat.allocated).max(1),
             allocated: stat.allocated,
-            unmoved: unseen.is_unmoved(&stat) && doubt.unmoved,
+            unmoved: unseen.is_unmoved(&stat) && doubt.unmoved || unseen.is_as_copied(&stat),
         }));
         self.files.admit(file, [(0, stat.len)]);
         self.files.account(file, &mut inner);

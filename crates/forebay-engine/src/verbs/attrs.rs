@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
-use crate::core::clock::What;
+use crate::core::clock::{Look, What};
 use crate::files::file::{Changing, File, Inner, note_seen};
 use crate::files::glance::Glance;
 use crate::files::live::{Around, Asked, Seen};
@@ -327,6 +327,7 @@ impl Verbs {
             }
         }
         let changing = Changing::begin(file.clone());
+        let since = Look::now();
         let done = self.names.alter(|b| b.set_attr(at.path, Some(at.key), set));
         if let (Err(_), Some(before), Some(file)) = (&done, ahead, &file) {
             let _ = self.names.set_time(file, &mut file.lock(), before);
@@ -335,17 +336,15 @@ impl Verbs {
         // A file that was opened meanwhile, or closed and opened anew, has another entry in the table.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
         if let Some(file) = found {
-            let mut inner = file.lock();
+            let ask = || self.names.ask(|b| b.stat(at.path));
+            let (newest, mut inner) = self.names.newest(&file, attr, since, ask);
+            attr = newest;
             // A flush of such a file may have landed already: the attributes that it found are newer.
             if held != Some(file.id) && inner.state.base().ctime > attr.ctime {
                 self.names.overlay_with(&file, &inner, &mut attr);
                 return Ok(attr);
             }
-            let mtime = set.mtime.map(|set| match set {
-                SetTime::At(at) => at,
-                SetTime::Now => self.files.time().stamp(),
-            });
-            self.names.follow_set(&file, &mut inner, &attr, mtime)?;
+            self.names.follow_set(&file, &mut inner, &attr, self.time_of(set))?;
             let (told, look) = (attr, inner.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
@@ -354,6 +353,14 @@ impl Verbs {
             self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
+    }
+
+    /// Returns the mtime that is set.
+    fn time_of(&self, set: &SetAttr) -> Option<Timestamp> {
+        set.mtime.map(|mtime| match mtime {
+            SetTime::At(at) => at,
+            SetTime::Now => self.files.time().stamp(),
+        })
     }
 
     /// Gives a dirty file the time that is about to be set on the store: if recovery after a crash
@@ -444,8 +451,10 @@ impl Verbs {
         let backing = self.files.backing_file(file)?;
         let _changing = Changing::begin([file.clone()]);
         requester::check()?;
+        let since = Look::now();
         let attr = self.home.health().call(|| backing.set_attr(set))?;
-        let mut inner = file.lock();
+        let ask = || self.home.health().call(|| backing.stat());
+        let (attr, mut inner) = self.names.newest(file, attr, since, ask);
         if let Some(SetTime::At(mtime)) = set.mtime {
             inner.note_mtime(mtime);
             self.files.set_shadow_mtime(file, &mut inner, mtime);

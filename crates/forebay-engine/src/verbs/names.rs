@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result};
 
+use crate::core::clock::Look;
 use crate::core::journal::{Moved, NameOp};
 use crate::core::paths::Moving;
 use crate::failpoint;
@@ -35,11 +36,14 @@ impl Verbs {
         let file = self.files.find(from.key);
         file.iter().for_each(|file| self.compare(file, from));
         let _changing = Changing::begin(file);
+        let since = Look::now();
         let mut attr = self.names.alter(|b| b.link(from.path, Some(from.key), to))?;
         let op = NameOp::Link { from: from.path.into(), to: to.into(), key: from.key };
         self.names.note_name(op, Some(attr.ctime));
         if let Some(file) = self.files.find(from.key) {
-            let mut inner = file.lock();
+            let ask = || self.names.ask(|b| b.stat(to));
+            let (newest, mut inner) = self.names.newest(&file, attr, since, ask);
+            attr = newest;
             inner.rename(file.id, |paths| paths.learn_also(self.files.tree(), to));
             self.names.follow(&file, &mut inner, &attr)?;
             self.names.overlay_with(&file, &inner, &mut attr);

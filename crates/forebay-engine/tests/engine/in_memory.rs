@@ -126,6 +126,36 @@ fn what_others_change_during_a_look_that_finds_nothing_is_theirs() {
     }
 }
 
+/// A flush that finds others' change and nothing of ours says nothing of what a mapping stores after it; nor does
+/// an open beside it.
+// S-1 S-5 S-8
+#[test]
+fn what_a_mapping_stores_after_others_changed_the_file_is_a_conflict_and_what_it_does_not_is_none()
+{
+    for stores in [false, true] {
+        let Some(InMemory { dir, store, engine, file, past, .. }) = InMemory::begin("late") else {
+            return;
+        };
+        let mut mapping = Mapping::of(&shadow_of(&dir), 10 * BLOCK);
+        let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(b"theirs", 0).expect("memory");
+        drop(engine.io.open(Path::new("f"), None).expect("it is there"));
+        assert_eq!(counter(&engine, "conflicts"), 0, "at the open");
+        engine.drain.flush_file(&file).expect("nobody wrote here");
+        if stores {
+            mapping.store(5 * BLOCK, b'1');
+        }
+        let flushed = engine.drain.flush_file(&file);
+        let count = u64::from(stores);
+        assert_eq!((flushed.is_err(), counter(&engine, "conflicts")), (stores, count), "{stores}");
+        drop((mapping, past, file));
+        let seen = read_all(&engine, Path::new("f")).expect("it is there");
+        assert_eq!(seen.starts_with(b"theirs"), !stores);
+        drop(engine);
+        std::fs::remove_dir_all(&dir).expect("ours");
+    }
+}
+
 /// A shared mapping of a file.
 struct Mapping(*mut u8, usize);
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
+use forebay_backing::{Access, BackingStore};
 use forebay_engine::media::DirMedia;
 use forebay_engine::{Config, KeepDirty, Progress};
 
@@ -15,7 +16,7 @@ use crate::content;
 use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of};
 use crate::media::{CrashMedia, Leases};
-use crate::start::{NEW, abandon, named, patient, start};
+use crate::start::{NEW, abandon, counter, named, patient, read_all, start};
 use crate::store::MemStore;
 
 /// A program opens a file past the daemon while it is flushed, writes to it and syncs it. The flush
@@ -143,4 +144,57 @@ fn a_shadow_that_a_reader_may_have_mapped_becomes_no_other_files() {
         drop((past, other));
         abandon(engine);
     }
+}
+
+/// A program closes its file after the flush that brought all of it home. Others change the file then: that is a
+/// conflict only if the program has written once more.
+// S-1 S-8
+#[test]
+fn a_late_close_after_a_flush_is_in_no_conflict_with_others() {
+    for writes_again in [false, true] {
+        let bed = content::Bed::new();
+        let file = bed.cached("f", 10);
+        let past = bed.pass(&file);
+        past.shadow().write_at(b"ours", 5).expect("memory");
+        bed.flush(&file);
+        if writes_again {
+            past.shadow().write_at(b"ours", 5).expect("memory");
+        }
+        past.end().expect("a tier that works");
+        drop(file);
+        let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(b"theirs", 4 * content::BLOCK as u64).expect("memory");
+        let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+        assert!(seen[5..].starts_with(b"ours"));
+        assert_eq!(seen[4 * content::BLOCK..].starts_with(b"theirs"), !writes_again);
+        assert_eq!(counter(&bed.engine, "conflicts"), u64::from(writes_again));
+        abandon(bed.engine);
+    }
+}
+
+/// The last look at a file finds nothing to send while others write, and set its time back.
+// S-1
+#[test]
+fn what_others_write_during_a_look_that_finds_nothing_is_seen_though_they_set_the_time_back() {
+    let bed = content::Bed::new();
+    let file = bed.cached("f", 10);
+    let past = bed.pass(&file);
+    past.shadow().write_at(b"ours", 5).expect("memory");
+    bed.flush(&file);
+    past.end().expect("a tier that works");
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    let came = AtomicBool::new(false);
+    bed.hook.set(move |call| {
+        if call.verb == Verb::SyncFiles && !came.swap(true, Relaxed) {
+            let time = theirs.stat().expect("memory").mtime;
+            theirs.write_at(b"theirs", 0).expect("memory");
+            theirs.set_times(None, Some(time)).expect("memory");
+        }
+    });
+    assert_eq!(bed.flush(&file), 0);
+    assert!(!bed.is_dirty());
+    drop(file);
+    let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+    assert!(seen.starts_with(b"theirs"));
+    abandon(bed.engine);
 }

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_backing::wrap::Verb;
 use forebay_backing::{Access, BackingStore};
-use forebay_engine::{Admission, Admit};
+use forebay_engine::{Admission, Admit, Progress};
 
+use crate::hook::Hook;
+use crate::losses::file_of;
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, patient, start};
+use crate::start::{NEW, abandon, patient, read_all, start};
 use crate::store::MemStore;
 
 const PAGE: u64 = 4096;
@@ -64,4 +67,49 @@ fn what_was_cut_off_here_is_the_end_of_the_file() {
     assert!(grown[..2 * PAGE as usize - 5].iter().all(|byte| *byte == 0));
     drop(file);
     abandon(engine);
+}
+
+/// Goal: no byte is clean that the backing file does not reach to. Method: a file that ends in a hole is
+/// flushed, and its last byte is written, or others cut the copy and set its time back, during that.
+// S-5 S-6
+#[test]
+fn what_a_flush_has_left_beyond_the_end_on_the_store_is_still_dirty() {
+    for cut_at in [None, Some(2 * PAGE)] {
+        let store = MemStore::new();
+        let (hooked, hook) = Hook::on(store.clone());
+        let media = Arc::new(CrashMedia::default());
+        let engine = start(media, hooked, "short", Default::default(), patient()).expect("new");
+        let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+        engine.io.write(&file, 0, &[1; 4 * PAGE as usize]).expect("room");
+        engine.drain.flush_file(&file).expect("a store that works");
+        for len in [2 * PAGE, 8 * PAGE] {
+            engine.io.set_len(&file, len).expect("room");
+        }
+        let (writer, open) = (engine.clone(), file.clone());
+        let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it exists");
+        let mut came = false;
+        // The punch comes after the look for data, and before the size is set.
+        let at = if cut_at.is_some() { Verb::SyncFiles } else { Verb::Punch };
+        hook.set(move |call| {
+            if call.verb == at && !std::mem::replace(&mut came, true) {
+                writer.io.write(&open, 8 * PAGE - 1, b"Z").expect("room");
+                if let Some(len) = cut_at {
+                    let time = theirs.stat().expect("memory").mtime;
+                    theirs.set_len(len).expect("memory");
+                    theirs.set_times(None, Some(time)).expect("memory");
+                }
+            }
+        });
+        engine.drain.flush_file(&file).expect("a store that works");
+        let len = file_of(&store, "f").len() as u64;
+        assert_eq!(len, cut_at.unwrap_or(8 * PAGE), "after the first flush");
+        engine.ops.evict(&[], &Progress::default());
+        let mut want = [vec![1; 2 * PAGE as usize], vec![0; 6 * PAGE as usize]].concat();
+        want[8 * PAGE as usize - 1] = b'Z';
+        assert!(read_all(&engine, Path::new("f")).expect("all is there") == want, "{cut_at:?}");
+        engine.drain.flush_file(&file).expect("a store that works");
+        assert!(file_of(&store, "f") == want, "{cut_at:?}");
+        drop(file);
+        abandon(engine);
+    }
 }

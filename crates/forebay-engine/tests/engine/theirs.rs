@@ -322,6 +322,35 @@ fn a_change_of_ours_does_not_hide_what_others_have_made_of_a_dirty_file() {
     }
 }
 
+/// Two changes through the daemon at once: the answer to the first comes after that to the second.
+// S-8
+#[test]
+fn changes_of_ours_at_once_are_no_conflict_whichever_answer_comes_last() {
+    for (first, second) in [
+        (Change::Mode, Change::Mode),
+        (Change::Mode, Change::Time),
+        (Change::Time, Change::Mode),
+        (Change::Link, Change::Mode),
+    ] {
+        let bed = Bed::new();
+        let file = bed.flushed(LEN);
+        bed.engine.io.write(&file, 0, b"ours").expect("room");
+        let verb = if matches!(first, Change::Link) { Verb::Link } else { Verb::SetAttr };
+        let (engine, mut came) = (bed.engine.clone(), false);
+        bed.hook.set_after(move |call| {
+            if call.verb == verb && !std::mem::replace(&mut came, true) {
+                second.make(&engine);
+            }
+        });
+        first.make(&bed.engine);
+        bed.engine.drain.flush_file(&file).expect("nobody else wrote to it");
+        assert!(file_of(&bed.store, "f").starts_with(b"ours"), "{first:?}");
+        assert_eq!(counter(&bed.engine, "conflicts"), 0, "{first:?} {second:?}");
+        drop(file);
+        abandon(bed.engine);
+    }
+}
+
 /// A change through the daemon of a file that nobody else touches makes neither a conflict nor other bytes.
 // S-1 S-8
 #[test]
