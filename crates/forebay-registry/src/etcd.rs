@@ -10,6 +10,7 @@ mod frame;
 mod hpack;
 mod link;
 mod marks;
+mod members;
 mod messages;
 mod proto;
 mod session;

@@ -8,26 +8,23 @@
 //!   the seen one.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Mutex, Rank, asks_the_registry, sleep};
-use rustls::{AlertDescription, ClientConfig};
+use rustls::AlertDescription;
 
 use super::connection::Connection;
 use super::link::Link;
+use super::members::Members;
 use super::messages::{self, Answer, Header, Range, Token};
 use super::proto::{self, Message};
 use super::session::{End, Heard};
 use super::tls;
-use crate::{Endpoint, Error, Host, Kind, Result, Revision};
+use crate::{Endpoint, Error, Kind, Result, Revision};
 
 /// The pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
-
-/// Idle connections beyond this many are closed.
-const IDLE_MAX: usize = 32;
 
 /// The time that one member may take if there are others.
 pub const TURN_MIN: Duration = Duration::from_millis(500);
@@ -53,6 +50,8 @@ pub enum Failed {
     LeaseExists,
     /// The revision is compacted.
     Compacted,
+    /// The cluster has no users.
+    NoUsers,
     /// The answer is larger than this side takes.
     TooLarge(String),
 }
@@ -61,10 +60,7 @@ pub struct Client {
     endpoint: Endpoint,
     address: String,
     pub patience: Duration,
-    tls: Option<Arc<ClientConfig>>,
-    /// The number of the member that answered last.
-    turn: AtomicUsize,
-    idle: Mutex<Vec<(usize, Connection)>>,
+    members: Members,
     token: Mutex<Option<String>>,
     seen: Mutex<Seen>,
     /// The reason why the registry is refused (C2).
@@ -89,9 +85,7 @@ impl Client {
             endpoint: endpoint.clone(),
             address: endpoint.to_string(),
             patience,
-            tls,
-            turn: AtomicUsize::new(0),
-            idle: Mutex::new(Rank::Etcd, Vec::new()),
+            members: Members::new(&endpoint.hosts, tls),
             token: Mutex::new(Rank::Etcd, None),
             seen: Mutex::new(Rank::Etcd, Seen::default()),
             refused: OnceLock::new(),
@@ -149,7 +143,7 @@ impl Client {
 
     fn end_of_turn(&self, deadline: Instant) -> Instant {
         let left = deadline.saturating_duration_since(Instant::now());
-        match self.endpoint.hosts.len() {
+        match self.members.count() {
             1 => deadline,
             _ => Instant::now() + (left / 2).max(TURN_MIN).min(left),
         }
@@ -163,7 +157,8 @@ impl Client {
         deadline: Instant,
     ) -> std::result::Result<T, Failed> {
         let token = self.token(deadline)?;
-        self.as_of_now(|| self.exchange(path, token.as_deref(), message, deadline))
+        let member = self.members.turn();
+        self.as_of_now(|| self.exchange(member, path, token.as_deref(), message, deadline))
     }
 
     /// C2: the answer to this request must include everything that was seen before it.
@@ -215,10 +210,11 @@ impl Client {
 
     /// Fetches a page outside of the protocol, such as `/metrics`, by HTTP/1.
     pub fn page(&self, path: &str) -> Option<String> {
-        let tls = self.tls.as_ref().map(tls::without_http2);
+        let tls = self.members.tls().map(tls::without_http2);
         let page = self.try_until(self.deadline(), |turn| {
             asks_the_registry();
-            let (member, host) = self.member();
+            let member = self.members.turn();
+            let host = self.members.host(member);
             let link = Link::open(host, tls.as_ref(), turn);
             let page = link.and_then(|link| link.page(host, path, turn));
             page.map_err(|error| self.broken(member, &error))
@@ -228,17 +224,18 @@ impl Client {
 
     fn exchange(
         &self,
+        member: usize,
         path: &str,
         token: Option<&str>,
         message: &Message,
         deadline: Instant,
     ) -> std::result::Result<Vec<u8>, Failed> {
         asks_the_registry();
-        let idle = self.idle.lock().pop();
+        let idle = self.members.idle(member);
         let was_idle = idle.is_some();
-        let (member, mut connection) = match idle {
+        let mut connection = match idle {
             Some(idle) => idle,
-            None => self.connect(deadline)?,
+            None => self.connect(member, deadline)?,
         };
         match converse(&mut connection, path, token, message, deadline) {
             Ok(answer) => self.judge(member, connection, answer),
@@ -253,33 +250,20 @@ impl Client {
         connection: Connection,
         (answer, end): (Option<Vec<u8>>, End),
     ) -> std::result::Result<Vec<u8>, Failed> {
-        let mut idle = self.idle.lock();
-        if idle.len() < IDLE_MAX && connection.is_free() {
-            idle.push((member, connection));
-        }
-        drop(idle);
+        self.members.keep(member, connection);
         let failed = match answer {
             Some(bytes) if end.code == Some(0) => return Ok(bytes),
             _ => self.failed(&end),
         };
         if matches!(failed, Failed::Passing(_)) {
-            self.turn.store(member + 1, Relaxed);
+            self.members.leave(member);
         }
         Err(failed)
     }
 
-    /// The member whose turn it is.
-    fn member(&self) -> (usize, &Host) {
-        let member = self.turn.load(Relaxed) % self.endpoint.hosts.len();
-        (member, &self.endpoint.hosts[member])
-    }
-
-    /// A connection to the member whose turn it is.
-    fn connect(&self, deadline: Instant) -> std::result::Result<(usize, Connection), Failed> {
+    fn connect(&self, member: usize, deadline: Instant) -> std::result::Result<Connection, Failed> {
         asks_the_registry();
-        let (member, host) = self.member();
-        let opened = Connection::open(host, self.tls.as_ref(), deadline);
-        opened.map(|c| (member, c)).map_err(|error| self.broken(member, &error))
+        self.members.open(member, deadline).map_err(|error| self.broken(member, &error))
     }
 
     /// Begins a call on a connection of its own.
@@ -291,21 +275,22 @@ impl Client {
     ) -> std::result::Result<(usize, Connection), Failed> {
         self.check_refused()?;
         let token = self.token(deadline)?;
-        let (member, mut connection) = self.connect(deadline)?;
+        let member = self.members.turn();
+        let mut connection = self.connect(member, deadline)?;
         let called = connection.call(path, token.as_deref(), message.as_ref(), deadline);
         called.map(|()| (member, connection)).map_err(|error| self.broken(member, &error))
     }
 
     /// Notes that the connection to a member failed: the next member has its turn.
     pub fn broken(&self, member: usize, error: &io::Error) -> Failed {
-        self.turn.store(member + 1, Relaxed);
-        let host = &self.endpoint.hosts[member];
+        self.members.leave(member);
+        let host = self.members.host(member);
         let why = match error.kind() {
             io::ErrorKind::TimedOut => format!("{host} did not answer in time"),
             io::ErrorKind::FileTooLarge => return Failed::TooLarge(format!("{host}: {error}")),
             kind if is_end(kind) => {
                 let hint = " (if it wants TLS, write etcds://)";
-                let hint = if self.tls.is_none() { hint } else { "" };
+                let hint = if self.members.tls().is_none() { hint } else { "" };
                 format!("{host} ended the connection{hint}")
             }
             _ => format!("{host}: {error}"),
@@ -349,11 +334,11 @@ impl Client {
         }
         let password = tls::password(file).map_err(Failed::Final)?;
         let message = messages::authenticate(name, &password);
-        let bytes = match self.exchange(messages::AUTHENTICATE, None, &message, deadline) {
+        let member = self.members.turn();
+        let path = messages::AUTHENTICATE;
+        let bytes = match self.exchange(member, path, None, &message, deadline) {
             // A cluster without users admits a client that presents one like any other.
-            Err(Failed::Passing(why)) if why.contains("authentication is not enabled") => {
-                return Ok(None);
-            }
+            Err(Failed::NoUsers) => return Ok(None),
             other => other?,
         };
         let Token { token } = parse(&bytes)?;
@@ -380,6 +365,7 @@ impl Client {
             (_, t) if t.contains("requested lease not found") => Failed::NoLease,
             (_, t) if t.contains("lease already exists") => Failed::LeaseExists,
             (_, t) if t.contains("has been compacted") => Failed::Compacted,
+            (_, t) if t.contains("authentication is not enabled") => Failed::NoUsers,
             (_, t) if t.contains("database space exceeded") => Failed::Final(self.full()),
             (16, t) => Failed::Token(t.into()),
             (_, t) if t.contains("revision in header is old") => Failed::Token(t.into()),
@@ -388,8 +374,7 @@ impl Client {
             (3, t) if t.contains("user name is empty") => Failed::Final(
                 self.refused("it wants a user: add ?user=NAME&password-file=FILE to the address"),
             ),
-            // 9 (not enabled) is handled where the token is asked for; the rest are mistakes of this
-            // client.
+            // The rest are mistakes of this client.
             (3 | 11 | 12, t) => Failed::Final(Error::new(
                 Kind::Os(libc::EPROTO),
                 format!(
@@ -437,11 +422,9 @@ impl Client {
     /// Asks one member for the revision of now, once.
     pub fn alive(&self, member: usize, deadline: Instant) -> std::result::Result<(), Failed> {
         let token = self.token(deadline)?;
-        let host = &self.endpoint.hosts[member];
         let (path, message) = (messages::RANGE, self.cheapest());
         let answer = self.as_of_now::<Range>(|| {
-            let opened = Connection::open(host, self.tls.as_ref(), deadline);
-            let mut connection = opened.map_err(|error| self.broken(member, &error))?;
+            let mut connection = self.connect(member, deadline)?;
             let answer = converse(&mut connection, path, token.as_deref(), &message, deadline);
             self.judge(member, connection, answer.map_err(|error| self.broken(member, &error))?)
         });
@@ -467,6 +450,7 @@ impl Client {
             Failed::NoLease => "it knows no such lease",
             Failed::LeaseExists => "the lease is there already",
             Failed::Compacted => "the revision is compacted",
+            Failed::NoUsers => "it has no users",
             Failed::TooLarge(why) => &format!("the answer is too large: {why}"),
         };
         Error::new(Kind::Unavailable, format!("{}: {text}", self.address))

@@ -1,3 +1,4 @@
+mod faults;
 mod full;
 mod members;
 mod older;

@@ -1,0 +1,114 @@
+//! Members that are silent, refuse, or serve something else, and tokens that etcd takes no more.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::AtomicUsize;
+use std::thread::{sleep, spawn};
+
+use super::older::{header, last_stream};
+use super::relay::Peer;
+use super::*;
+use crate::etcd::session::tests::{answer, greeting, head, trailers};
+
+/// How a fake member treats a call.
+const ANSWERS: usize = 0;
+const REFUSES: usize = 1;
+const IS_SILENT: usize = 2;
+
+const TURN: Duration = Duration::from_secs(2);
+
+/// A fake member; it serves until the process ends.
+#[derive(Clone)]
+struct Fake {
+    port: u16,
+    mode: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+}
+
+/// Starts a fake member that takes `time` for a call.
+fn fake(time: Duration) -> Fake {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let [mode, calls, connections] = [ANSWERS, 0, 0].map(|n| Arc::new(AtomicUsize::new(n)));
+    let fake = Fake { port, mode, calls, connections };
+    let serving = fake.clone();
+    spawn(move || {
+        for client in listener.incoming().flatten() {
+            let serving = serving.clone();
+            serving.connections.fetch_add(1, SeqCst);
+            spawn(move || serve(client, time, &serving));
+        }
+    });
+    fake
+}
+
+fn serve(client: TcpStream, time: Duration, fake: &Fake) {
+    let Some(mut client) = Peer::client(client) else { return };
+    let mut sent = client.stream.write_all(&greeting());
+    while sent.is_ok() {
+        let Some(request) = client.call() else { return };
+        let stream = last_stream(&request);
+        fake.calls.fetch_add(1, SeqCst);
+        sleep(time);
+        let bytes = match fake.mode.load(SeqCst) {
+            ANSWERS => answer(stream, header(1, 7).as_ref()),
+            REFUSES => {
+                [head(stream), trailers(stream, "8", "etcdserver: too many requests")].concat()
+            }
+            _ => continue,
+        };
+        sent = client.stream.write_all(&bytes);
+    }
+}
+
+fn both(first: u16, second: u16, patience: Duration) -> Etcd {
+    let address = format!("etcd://127.0.0.1:{first},127.0.0.1:{second}/test");
+    at(&address, patience).expect("the address is right")
+}
+
+/// Asks with `count` threads at once.
+fn fill(registry: &Etcd, count: usize) {
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| registry.barrier().expect("it answers"));
+        }
+    });
+}
+
+#[test]
+fn a_silent_member_costs_one_turn_however_many_connections_to_it_are_idle() {
+    let (a, b) = (fake(Duration::from_millis(200)), fake(Duration::ZERO));
+    let registry = both(a.port, b.port, TURN);
+    fill(&registry, 16);
+    a.mode.store(IS_SILENT, SeqCst);
+    for most in [TURN, TURN / 4] {
+        let began = Instant::now();
+        registry.barrier().expect("the other one answers");
+        assert!(began.elapsed() < most, "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_member_that_refuses_at_once_is_left() {
+    let (a, b) = (fake(Duration::ZERO), fake(Duration::ZERO));
+    let registry = both(a.port, b.port, TURN);
+    registry.barrier().expect("it answers");
+    a.mode.store(REFUSES, SeqCst);
+    for _ in 0..3 {
+        registry.barrier().expect("the other one answers");
+    }
+    assert_eq!((a.calls.load(SeqCst), b.calls.load(SeqCst)), (2, 3));
+}
+
+#[test]
+fn the_only_member_is_asked_over_the_same_connection_after_a_refusal() {
+    let a = fake(Duration::ZERO);
+    let address = format!("etcd://127.0.0.1:{}/test", a.port);
+    let registry = at(&address, SHORT / 2).expect("the address is right");
+    a.mode.store(REFUSES, SeqCst);
+    let error = registry.barrier().expect_err("it refuses");
+    assert!(error.to_string().contains("too many requests"), "{error}");
+    let of = |count: &AtomicUsize| count.load(SeqCst);
+    assert!(of(&a.calls) > 1 && of(&a.connections) == 1);
+}
