@@ -424,9 +424,12 @@ impl Client {
         let token = self.token(deadline)?;
         let (path, message) = (messages::RANGE, self.cheapest());
         let answer = self.as_of_now::<Range>(|| {
-            let mut connection = self.connect(member, deadline)?;
-            let answer = converse(&mut connection, path, token.as_deref(), &message, deadline);
-            self.judge(member, connection, answer.map_err(|error| self.broken(member, &error))?)
+            loop {
+                match self.exchange(member, path, token.as_deref(), &message, deadline) {
+                    Err(Failed::Again(_)) => {} // There is one idle connection less.
+                    other => return other,
+                }
+            }
         });
         answer.map(drop)
     }

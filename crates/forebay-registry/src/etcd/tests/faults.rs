@@ -112,3 +112,27 @@ fn the_only_member_is_asked_over_the_same_connection_after_a_refusal() {
     let of = |count: &AtomicUsize| count.load(SeqCst);
     assert!(of(&a.calls) > 1 && of(&a.connections) == 1);
 }
+
+/// The number of connections to a port.
+fn established(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("it is there");
+    let to = format!(":{port:04X}");
+    let is_one = |line: &&str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        columns.len() > 3 && columns[2].ends_with(&to) && columns[3] == "01"
+    };
+    table.lines().filter(is_one).count()
+}
+
+#[test]
+fn a_quiet_watch_asks_its_member_over_one_connection() {
+    let Some(server) = start(&[]) else { return };
+    let registry = server.try_open("", Duration::from_millis(200)).expect("the address is right");
+    let mut watch = registry.watch("", registry.barrier().expect("it answers")).expect("it begins");
+    let began = Instant::now();
+    while began.elapsed() < SHORT * 2 {
+        watch.next(Duration::from_millis(50)).expect("it is quiet");
+    }
+    let count = established(server.port);
+    assert!((2..=3).contains(&count), "{count} connections");
+}
