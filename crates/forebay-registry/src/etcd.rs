@@ -17,6 +17,7 @@ mod session;
 #[cfg(test)]
 pub mod tests;
 mod tls;
+mod token;
 mod watch;
 
 use std::sync::Arc;

@@ -21,10 +21,18 @@ use super::messages::{self, Answer, Header, Range, Token};
 use super::proto::{self, Message};
 use super::session::{End, Heard};
 use super::tls;
+use super::token::Tokens;
 use crate::{Endpoint, Error, Kind, Result, Revision};
 
 /// The pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
+
+/// The most tokens that one attempt is made with. The users may change again while a new one is fetched.
+const TOKENS_MAX: usize = 3;
+
+/// etcd's errors for a token that it does not know, or that is older than the users and roles.
+const TOKEN_ERRORS: [&str; 3] =
+    ["invalid auth token", "revision in header is old", "revision of auth store is old"];
 
 /// The time that one member may take if there are others.
 pub const TURN_MIN: Duration = Duration::from_millis(500);
@@ -61,7 +69,7 @@ pub struct Client {
     address: String,
     pub patience: Duration,
     members: Members,
-    token: Mutex<Option<String>>,
+    tokens: Tokens,
     seen: Mutex<Seen>,
     /// The reason why the registry is refused (C2).
     refused: OnceLock<String>,
@@ -86,7 +94,7 @@ impl Client {
             address: endpoint.to_string(),
             patience,
             members: Members::new(&endpoint.hosts, tls),
-            token: Mutex::new(Rank::Etcd, None),
+            tokens: Tokens::new(),
             seen: Mutex::new(Rank::Etcd, Seen::default()),
             refused: OnceLock::new(),
         })
@@ -118,19 +126,10 @@ impl Client {
         mut attempt: impl FnMut(Instant) -> std::result::Result<T, Failed>,
     ) -> std::result::Result<T, Failed> {
         let mut pause = PAUSE.0;
-        let mut renewed = false;
         loop {
             let why = match attempt(self.end_of_turn(deadline)) {
                 Err(Failed::Again(_)) if Instant::now() < deadline => continue,
-                Err(Failed::Passing(why) | Failed::Again(why)) => why,
-                Err(Failed::Token(why)) if renewed => {
-                    return Err(Failed::Final(self.refused(&why)));
-                }
-                Err(Failed::Token(_)) => {
-                    *self.token.lock() = None;
-                    renewed = true;
-                    continue;
-                }
+                Err(Failed::Passing(why) | Failed::Again(why) | Failed::Token(why)) => why,
                 other => return other,
             };
             if Instant::now() + pause >= deadline {
@@ -156,9 +155,28 @@ impl Client {
         message: &Message,
         deadline: Instant,
     ) -> std::result::Result<T, Failed> {
-        let token = self.token(deadline)?;
-        let member = self.members.turn();
-        self.as_of_now(|| self.exchange(member, path, token.as_deref(), message, deadline))
+        self.with_token(deadline, |token| {
+            let member = self.members.turn();
+            self.as_of_now(|| self.exchange(member, path, token, message, deadline))
+        })
+    }
+
+    /// Makes an attempt with a token, and with a new one as long as etcd does not take it.
+    pub fn with_token<T>(
+        &self,
+        deadline: Instant,
+        mut attempt: impl FnMut(Option<&str>) -> std::result::Result<T, Failed>,
+    ) -> std::result::Result<T, Failed> {
+        let mut told = String::new();
+        for _ in 0..TOKENS_MAX {
+            let token = self.tokens.get(deadline, || self.token(deadline))?;
+            match attempt(token.as_deref()) {
+                Err(Failed::Token(why)) => told = why,
+                other => return other,
+            }
+            self.tokens.forget(token.as_deref());
+        }
+        Err(Failed::Final(self.refused(&told)))
     }
 
     /// C2: the answer to this request must include everything that was seen before it.
@@ -270,14 +288,14 @@ impl Client {
     pub fn stream(
         &self,
         path: &str,
+        token: Option<&str>,
         message: &Message,
         deadline: Instant,
     ) -> std::result::Result<(usize, Connection), Failed> {
         self.check_refused()?;
-        let token = self.token(deadline)?;
         let member = self.members.turn();
         let mut connection = self.connect(member, deadline)?;
-        let called = connection.call(path, token.as_deref(), message.as_ref(), deadline);
+        let called = connection.call(path, token, message.as_ref(), deadline);
         called.map(|()| (member, connection)).map_err(|error| self.broken(member, &error))
     }
 
@@ -327,11 +345,9 @@ impl Client {
         Error::new(Kind::Usage, text)
     }
 
+    /// Asks for a token; none is needed without a user.
     fn token(&self, deadline: Instant) -> std::result::Result<Option<String>, Failed> {
         let Some((name, file)) = &self.endpoint.access.user else { return Ok(None) };
-        if let Some(token) = self.token.lock().as_ref() {
-            return Ok(Some(token.clone()));
-        }
         let password = tls::password(file).map_err(Failed::Final)?;
         let message = messages::authenticate(name, &password);
         let member = self.members.turn();
@@ -342,7 +358,6 @@ impl Client {
             other => other?,
         };
         let Token { token } = parse(&bytes)?;
-        *self.token.lock() = Some(token.clone());
         Ok(Some(token))
     }
 
@@ -368,7 +383,7 @@ impl Client {
             (_, t) if t.contains("authentication is not enabled") => Failed::NoUsers,
             (_, t) if t.contains("database space exceeded") => Failed::Final(self.full()),
             (16, t) => Failed::Token(t.into()),
-            (_, t) if t.contains("revision in header is old") => Failed::Token(t.into()),
+            (_, t) if TOKEN_ERRORS.iter().any(|e| t.contains(e)) => Failed::Token(t.into()),
             (7, t) => Failed::Final(self.refused(t)),
             (3, t) if t.contains("authentication failed") => Failed::Final(self.refused(t)),
             (3, t) if t.contains("user name is empty") => Failed::Final(
@@ -421,21 +436,17 @@ impl Client {
 
     /// Asks one member for the revision of now, once.
     pub fn alive(&self, member: usize, deadline: Instant) -> std::result::Result<(), Failed> {
-        let token = self.token(deadline)?;
         let (path, message) = (messages::RANGE, self.cheapest());
-        let answer = self.as_of_now::<Range>(|| {
+        let ask = |token: Option<&str>| {
             loop {
-                match self.exchange(member, path, token.as_deref(), &message, deadline) {
+                match self.exchange(member, path, token, &message, deadline) {
                     Err(Failed::Again(_)) => {} // There is one idle connection less.
                     other => return other,
                 }
             }
-        });
+        };
+        let answer = self.with_token(deadline, |token| self.as_of_now::<Range>(|| ask(token)));
         answer.map(drop)
-    }
-
-    pub fn forget_token(&self) {
-        *self.token.lock() = None;
     }
 
     pub fn silent(&self, why: &str) -> Error {

@@ -25,6 +25,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// etcd sends up to 1000 commits at once, of 1 MiB each, and no more than this.
 const ANSWER_MAX: usize = i32::MAX as usize;
 
+/// gRPC's number for what may pass.
+const UNAVAILABLE: i64 = 14;
+
 pub struct Stream {
     client: Arc<Client>,
     prefix: String,
@@ -54,9 +57,19 @@ impl Stream {
 
     /// Asks for the changes after `after`, and waits until etcd has agreed.
     fn begin(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
+        let client = Arc::clone(&self.client);
+        client.with_token(deadline, |token| self.begin_with(token, deadline))
+    }
+
+    fn begin_with(
+        &mut self,
+        token: Option<&str>,
+        deadline: Instant,
+    ) -> std::result::Result<(), Failed> {
         let (first, end) = range_of(self.client.root(), &self.prefix);
         let message = messages::watch(messages::range(&first, &end), self.after.0 + 1);
-        let (member, connection) = self.client.stream(messages::WATCH, &message, deadline)?;
+        let (member, connection) =
+            self.client.stream(messages::WATCH, token, &message, deadline)?;
         let mut open = Open { member, connection, heard: Instant::now() };
         let created = match open.answer(&self.client, deadline) {
             // This member is silent because it has not agreed; another one may.
@@ -69,8 +82,11 @@ impl Stream {
             self.open = Some(open);
             return self.take(created, deadline).map(drop);
         }
-        let code = if created.reason.contains("permission denied") { 7 } else { 14 };
-        Err(self.client.meaning(code, &created.reason))
+        // Before 3.4.22 etcd says so of a token that it does not know, too.
+        if created.reason.contains("permission denied") {
+            return Err(Failed::Token(created.reason));
+        }
+        Err(self.client.meaning(UNAVAILABLE, &created.reason))
     }
 
     /// Waits for one answer, and returns its changes.
@@ -145,11 +161,7 @@ impl Stream {
     fn failed(&mut self, failed: Failed) -> Result<()> {
         self.open = None;
         let why = match failed {
-            Failed::Passing(why) | Failed::Again(why) => why,
-            Failed::Token(why) => {
-                self.client.forget_token();
-                why
-            }
+            Failed::Passing(why) | Failed::Again(why) | Failed::Token(why) => why,
             other => return Err(self.client.unexpected(other)),
         };
         self.down.get_or_insert((Instant::now(), String::new())).1 = why;

@@ -1,6 +1,6 @@
 //! Members that are silent, refuse, or serve something else, and tokens that etcd takes no more.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicUsize;
 use std::thread::{sleep, spawn};
@@ -135,4 +135,85 @@ fn a_quiet_watch_asks_its_member_over_one_connection() {
     }
     let count = established(server.port);
     assert!((2..=3).contains(&count), "{count} connections");
+}
+
+/// An etcd with the user root.
+fn with_users(more: &[&str]) -> Option<(Server, String)> {
+    let server = start(more)?;
+    let path = server.dir.path().join("password");
+    std::fs::write(&path, "root").expect("it can be written");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    server.admin("/v3/auth/user/add", &json!({ "name": "root", "password": "root" }));
+    server.admin("/v3/auth/role/add", &json!({ "name": "root" }));
+    server.admin("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }));
+    server.admin("/v3/auth/enable", &json!({}));
+    let address = server.address(&format!("?user=root&password-file={}", path.display()));
+    Some((server, address))
+}
+
+/// A token of JWT holds for one revision of the users.
+#[test]
+fn a_token_from_before_a_change_of_the_users_is_asked_for_again() {
+    let keys = tempfile::tempdir().expect("a directory can be made");
+    let openssl = |args: &[&str]| {
+        let done =
+            std::process::Command::new("openssl").current_dir(keys.path()).args(args).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    if !openssl(&["genrsa", "-out", "key", "2048"]) {
+        println!("SKIPPED: openssl is not installed");
+        return;
+    }
+    assert!(openssl(&["rsa", "-in", "key", "-pubout", "-out", "pub"]));
+    let dir = keys.path().display();
+    let option = format!("jwt,pub-key={dir}/pub,priv-key={dir}/key,sign-method=RS256,ttl=10m");
+    let Some((server, address)) = with_users(&["--auth-token", &option]) else { return };
+    let registry = at(&address, Duration::from_secs(5)).expect("the address is right");
+    let change = |name: &str| {
+        registry.barrier().expect("it answers");
+        let user = json!({ "name": "root", "password": "root" });
+        let told = server.admin("/v3/auth/authenticate", &user);
+        let token = told["token"].as_str().expect("a token").to_string();
+        let body = json!({ "name": name, "password": "x" }).to_string();
+        let length = body.len();
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).expect("it is there");
+        let head = "POST /v3/auth/user/add HTTP/1.0\r\nAuthorization:";
+        write!(stream, "{head} {token}\r\nContent-Length: {length}\r\n\r\n{body}").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        assert!(answer.contains(" 200 "), "{answer}");
+    };
+    change("one");
+    registry.barrier().expect("it answers again");
+    change("two");
+    registry.commit(&Commit::new().put("a", "")).expect("it answers again");
+    change("three");
+    registry.watch("", Revision(1)).map(drop).expect("a watch begins");
+}
+
+#[test]
+fn a_token_that_has_run_out_is_asked_for_once_and_keeps_no_watch_from_beginning() {
+    const THREADS: usize = 16;
+    let Some((_server, address)) = with_users(&["--auth-token-ttl", "1"]) else { return };
+    let registry = at(&address, Duration::from_secs(5)).expect("the address is right");
+    let after = registry.barrier().expect("it answers");
+    let ends = || sleep(Duration::from_millis(3500));
+    ends();
+    registry.watch("", after).map(drop).expect("it begins");
+    fill(&registry, THREADS); // Connections, so that all threads ask at the same time.
+    ends();
+    let before = authentications(&registry);
+    fill(&registry, THREADS);
+    let more = authentications(&registry) - before;
+    assert!((1..=2).contains(&more), "{more} times");
+}
+
+/// How often etcd was asked for a token.
+fn authentications(registry: &Etcd) -> usize {
+    let metrics = registry.client.page("/metrics").expect("it answers");
+    let is_one = |line: &&str| {
+        line.starts_with("grpc_server_started_total") && line.contains("\"Authenticate\"")
+    };
+    let line = metrics.lines().find(is_one).expect("it is counted");
+    line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number")
 }
