@@ -155,8 +155,8 @@ impl Registry for Etcd {
         let deadline = self.client.deadline();
         let newest = self.client.newest(deadline);
         let newest = newest.map_err(|failed| self.client.unexpected(failed))?.header.revision;
-        // etcd's argument is the oldest revision that stays.
-        let message = messages::compact(upto.0.saturating_add(1).min(newest));
+        // Of the revision that etcd is given, deletions may be dropped (T4 of `watch`).
+        let message = messages::compact(upto.0.min(newest.saturating_sub(1)));
         let compacted = self.client.try_until(deadline, |turn| {
             self.client.once::<Done>(messages::COMPACT, &message, turn)
         });

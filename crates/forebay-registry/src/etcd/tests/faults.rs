@@ -217,3 +217,18 @@ fn authentications(registry: &Etcd) -> usize {
     let line = metrics.lines().find(is_one).expect("it is counted");
     line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number")
 }
+
+/// etcd 3.4 drops a deletion together with the history before it.
+#[test]
+fn a_watch_misses_no_deletion_at_the_revision_of_a_compaction() {
+    let Some(server) = start(&[]) else { return };
+    let b = bench(server.open(""));
+    b.must(&Commit::new().put(b.key("a"), "1"));
+    let deleted = b.must(&Commit::new().delete(b.key("a")));
+    b.must(&Commit::new().put(b.key("c"), "1"));
+    server.compact(deleted.0);
+    let seen = b.watch(Revision(deleted.0 - 1)).next(PATIENCE).expect("it answers");
+    assert_eq!(seen, Seen::Compacted(deleted), "R4");
+    let told = suite::events(&mut *b.watch(deleted), 1);
+    assert_eq!(told[0].key(), b.key("c"), "R4");
+}
