@@ -7,6 +7,7 @@
 //!   copy), is refused for good: the differences are unknown, also once its revision has risen above
 //!   the seen one.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ pub enum Failed {
     Token(String),
     /// The request cannot be done.
     Final(Error),
+    /// This member is none that can be used; another one may be.
+    Unfit(usize, Error),
     /// The lease does not exist.
     NoLease,
     /// The lease exists already.
@@ -126,10 +129,18 @@ impl Client {
         mut attempt: impl FnMut(Instant) -> std::result::Result<T, Failed>,
     ) -> std::result::Result<T, Failed> {
         let mut pause = PAUSE.0;
+        let mut unfit = BTreeSet::new();
         loop {
             let why = match attempt(self.end_of_turn(deadline)) {
                 Err(Failed::Again(_)) if Instant::now() < deadline => continue,
                 Err(Failed::Passing(why) | Failed::Again(why) | Failed::Token(why)) => why,
+                Err(Failed::Unfit(member, error)) => {
+                    unfit.insert(member);
+                    if unfit.len() == self.members.count() {
+                        return Err(Failed::Final(error));
+                    }
+                    error.to_string()
+                }
                 other => return other,
             };
             if Instant::now() + pause >= deadline {
@@ -271,11 +282,8 @@ impl Client {
         self.members.keep(member, connection);
         let failed = match answer {
             Some(bytes) if end.code == Some(0) => return Ok(bytes),
-            _ => self.failed(&end),
+            _ => self.ended(member, &end),
         };
-        if matches!(failed, Failed::Passing(_)) {
-            self.members.leave(member);
-        }
         Err(failed)
     }
 
@@ -314,8 +322,10 @@ impl Client {
             _ => format!("{host}: {error}"),
         };
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(error) => Failed::Final(self.untrusted(&host.to_string(), error)),
-            None if error.kind() == io::ErrorKind::InvalidData => Failed::Final(self.foreign(&why)),
+            Some(error) => Failed::Unfit(member, self.untrusted(&host.to_string(), error)),
+            None if error.kind() == io::ErrorKind::InvalidData => {
+                Failed::Unfit(member, self.foreign(&why))
+            }
             None => Failed::Passing(why),
         }
     }
@@ -361,16 +371,23 @@ impl Client {
         Ok(Some(token))
     }
 
-    /// The meaning of the end of a call that was not answered.
-    pub fn failed(&self, end: &End) -> Failed {
-        match end {
+    /// Notes that a member has ended a call without an answer: if another one may do better, the next
+    /// one has its turn.
+    pub fn ended(&self, member: usize, end: &End) -> Failed {
+        let host = self.members.host(member);
+        let failed = match end {
             End { code: Some(0), .. } => Failed::Passing("an answer without a message".into()),
             End { code: Some(code), message, .. } => self.meaning(*code, message),
             End { http: 0 | 200 | 404, .. } => {
-                Failed::Final(self.foreign(&format!("no gRPC there (status {})", end.http)))
+                let why = format!("{host}: no gRPC there (status {})", end.http);
+                Failed::Unfit(member, self.foreign(&why))
             }
             End { http, .. } => Failed::Passing(format!("status {http}")),
+        };
+        if matches!(failed, Failed::Passing(_) | Failed::Unfit(..)) {
+            self.members.leave(member);
         }
+        failed
     }
 
     /// The meaning of one of etcd's errors.
@@ -457,7 +474,7 @@ impl Client {
     /// The error for a failure that the caller does not handle.
     pub fn unexpected(&self, failed: Failed) -> Error {
         let text = match failed {
-            Failed::Final(error) => return error,
+            Failed::Final(error) | Failed::Unfit(_, error) => return error,
             Failed::Passing(why) | Failed::Again(why) | Failed::Token(why) => {
                 return self.silent(&why);
             }

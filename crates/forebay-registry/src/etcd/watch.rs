@@ -18,7 +18,7 @@ use forebay_base::lock::sleep;
 use super::client::{Client, Failed, TURN_MIN, parse};
 use super::connection::Connection;
 use super::messages::{self, Watched};
-use super::session::Heard;
+use super::session::{End, Heard};
 use super::{entry, range_of, short_key};
 use crate::{Event, Events, Result, Revision, Seen, Watch};
 
@@ -88,7 +88,8 @@ impl Stream {
         if created.reason.contains("permission denied") {
             return Err(Failed::Token(created.reason));
         }
-        Err(self.client.meaning(UNAVAILABLE, &created.reason))
+        let end = End { code: Some(UNAVAILABLE), message: created.reason, ..End::default() };
+        Err(self.client.ended(member, &end))
     }
 
     /// Waits for one answer, and returns its changes.
@@ -164,6 +165,7 @@ impl Stream {
         self.open = None;
         let why = match failed {
             Failed::Passing(why) | Failed::Again(why) | Failed::Token(why) => why,
+            Failed::Unfit(_, error) => error.to_string(),
             other => return Err(self.client.unexpected(other)),
         };
         self.down.get_or_insert((Instant::now(), String::new())).1 = why;
@@ -225,7 +227,7 @@ impl Open {
             Ok(Heard::Ended(end)) if end.code == Some(0) => {
                 Err(Failed::Passing("the watch was ended".into()))
             }
-            Ok(Heard::Ended(end)) => Err(client.failed(&end)),
+            Ok(Heard::Ended(end)) => Err(client.ended(self.member, &end)),
             Err(e) if e.kind() == ErrorKind::TimedOut => Err(Failed::Passing(QUIET.into())),
             Err(e) => Err(client.broken(self.member, &e)),
         }

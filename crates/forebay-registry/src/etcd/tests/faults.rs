@@ -232,3 +232,43 @@ fn a_watch_misses_no_deletion_at_the_revision_of_a_compaction() {
     let told = suite::events(&mut *b.watch(deleted), 1);
     assert_eq!(told[0].key(), b.key("c"), "R4");
 }
+
+#[test]
+fn a_member_that_serves_something_else_is_passed_over() {
+    let good = fake(Duration::ZERO);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.write_all(b"220 mail.example.org ESMTP\r\n"); // The client may have gone.
+            sleep(Duration::from_millis(50));
+        }
+    });
+    both(port, good.port, TURN).barrier().expect("the other one answers");
+    let error = both(port, port, TURN).barrier().expect_err("none is etcd");
+    assert_eq!(error.kind(), Kind::Usage, "{error}");
+}
+
+#[test]
+fn a_member_with_a_strange_certificate_is_passed_over() {
+    if std::process::Command::new("openssl").arg("version").output().is_err() {
+        println!("SKIPPED: openssl is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory can be made");
+    for (name, ca) in [("ca", "ca"), ("right", "ca"), ("other", "other"), ("wrong", "other")] {
+        certificate(dir.path(), name, ca);
+    }
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let with = |name: &str| {
+        let (cert, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
+        let options = ["--cert-file".into(), cert, "--key-file".into(), key];
+        start(&[]).map(|server| server.with_tls(&options))
+    };
+    let (Some(wrong), Some(right)) = (with("wrong"), with("right")) else { return };
+    let (hosts, ca) =
+        (format!("127.0.0.1:{},127.0.0.1:{}", wrong.port, right.port), file("ca.pem"));
+    let address = format!("etcds://{hosts}/test?ca={ca}");
+    let registry = at(&address, PATIENCE).expect("the address is right");
+    registry.barrier().expect("the other one answers");
+}
