@@ -12,8 +12,11 @@ mod link;
 mod marks;
 mod members;
 mod messages;
+mod name;
 mod proto;
+mod sealed;
 mod session;
+mod socket;
 #[cfg(test)]
 pub mod tests;
 mod tls;

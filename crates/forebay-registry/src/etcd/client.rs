@@ -244,7 +244,8 @@ impl Client {
             asks_the_registry();
             let member = self.members.turn();
             let host = self.members.host(member);
-            let link = Link::open(host, tls.as_ref(), turn);
+            let addresses = self.members.addresses(member, turn);
+            let link = addresses.and_then(|a| Link::open(host, &a, tls.as_ref(), turn));
             let page = link.and_then(|link| link.page(host, path, turn));
             page.map_err(|error| self.broken(member, &error))
         });

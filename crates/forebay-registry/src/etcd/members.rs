@@ -1,6 +1,7 @@
 //! The members of the cluster: whose turn it is, and the idle connections to each.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
@@ -9,6 +10,7 @@ use forebay_base::lock::{Mutex, Rank};
 use rustls::ClientConfig;
 
 use super::connection::Connection;
+use super::name::Name;
 use crate::Host;
 
 /// Idle connections to one member beyond this many are closed.
@@ -16,6 +18,7 @@ const IDLE_MAX: usize = 32;
 
 pub struct Members {
     hosts: Vec<Host>,
+    names: Vec<Name>,
     tls: Option<Arc<ClientConfig>>,
     /// The number of the member that is asked next.
     turn: AtomicUsize,
@@ -25,9 +28,10 @@ pub struct Members {
 
 impl Members {
     pub fn new(hosts: &[Host], tls: Option<Arc<ClientConfig>>) -> Members {
+        let names = hosts.iter().map(|host| Name::new(host.bare_name(), host.port)).collect();
         let idle = hosts.iter().map(|_| Vec::new()).collect();
         let idle = Mutex::new(Rank::Etcd, idle);
-        Members { hosts: hosts.to_vec(), tls, turn: AtomicUsize::new(0), idle }
+        Members { hosts: hosts.to_vec(), names, tls, turn: AtomicUsize::new(0), idle }
     }
 
     pub fn count(&self) -> usize {
@@ -61,7 +65,12 @@ impl Members {
     }
 
     pub fn open(&self, member: usize, deadline: Instant) -> io::Result<Connection> {
-        Connection::open(&self.hosts[member], self.tls.as_ref(), deadline)
+        let addresses = self.addresses(member, deadline)?;
+        Connection::open(&self.hosts[member], &addresses, self.tls.as_ref(), deadline)
+    }
+
+    pub fn addresses(&self, member: usize, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+        self.names[member].addresses(deadline)
     }
 
     /// Takes an idle connection to a member.

@@ -233,6 +233,31 @@ fn a_watch_misses_no_deletion_at_the_revision_of_a_compaction() {
     assert_eq!(told[0].key(), b.key("c"), "R4");
 }
 
+/// R6: the peer sends the first bytes of an answer of TLS, one by one.
+#[test]
+fn a_peer_that_sends_byte_by_byte_is_left_within_the_patience() {
+    let dir = tempfile::tempdir().expect("a directory can be made");
+    certificate(dir.path(), "ca", "ca");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    spawn(move || {
+        let (mut client, _) = listener.accept().expect("somebody comes");
+        for byte in [0x16, 3, 3, 0x20, 0, 2, 0, 0x1f, 0xfc].into_iter().chain([1; 11]) {
+            if client.write_all(&[byte]).is_err() {
+                return;
+            }
+            sleep(SHORT * 3 / 10);
+        }
+    });
+    let ca = dir.path().join("ca.pem");
+    let address = format!("etcds://127.0.0.1:{port}/test?ca={}", ca.display());
+    let registry = at(&address, SHORT).expect("the address is right");
+    let began = Instant::now();
+    let error = registry.barrier().expect_err("it never answers");
+    assert_eq!(error.kind(), Kind::TimedOut, "{error}");
+    assert!(began.elapsed() < SHORT * 2, "R6: {:?}", began.elapsed());
+}
+
 #[test]
 fn a_member_that_serves_something_else_is_passed_over() {
     let good = fake(Duration::ZERO);
