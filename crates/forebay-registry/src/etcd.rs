@@ -6,6 +6,7 @@
 mod client;
 mod commit;
 mod connection;
+mod failed;
 mod frame;
 mod hpack;
 mod link;
@@ -31,7 +32,8 @@ use crate::{
     Alarm, BootClock, Clock, Commit, Endpoint, Entry, Health, Identity, Lease, LeaseId, Outcome,
     Registry, Result, Revision, Watch, limits,
 };
-use client::{Client, Failed};
+use client::Client;
+use failed::Failed;
 use marks::Marks;
 use messages::{Alarms, Done, Header, Kv, Range, Status};
 use proto::Message;

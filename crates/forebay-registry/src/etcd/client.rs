@@ -16,6 +16,7 @@ use forebay_base::lock::{Mutex, Rank, asks_the_registry, sleep};
 use rustls::AlertDescription;
 
 use super::connection::Connection;
+use super::failed::Failed;
 use super::link::Link;
 use super::members::Members;
 use super::messages::{self, Answer, Header, Range, Token};
@@ -40,32 +41,6 @@ pub const TURN_MIN: Duration = Duration::from_millis(500);
 
 /// The largest answer to one request. A range comes in smaller pages.
 const ANSWER_MAX: usize = 16 << 20;
-
-/// The meaning of an error of etcd. The numbers are gRPC's.
-#[derive(Debug)]
-pub enum Failed {
-    /// The failure may pass.
-    Passing(String),
-    /// An idle connection had ended, or ended now: another connection is worth a try at once. The
-    /// request may have arrived all the same.
-    Again(String),
-    /// The token is not valid any more.
-    Token(String),
-    /// The request cannot be done.
-    Final(Error),
-    /// This member is none that can be used; another one may be.
-    Unfit(usize, Error),
-    /// The lease does not exist.
-    NoLease,
-    /// The lease exists already.
-    LeaseExists,
-    /// The revision is compacted.
-    Compacted,
-    /// The cluster has no users.
-    NoUsers,
-    /// The answer is larger than this side takes.
-    TooLarge(String),
-}
 
 pub struct Client {
     endpoint: Endpoint,

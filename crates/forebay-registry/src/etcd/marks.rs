@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-use super::client::{Client, Failed};
+use super::client::Client;
+use super::failed::Failed;
 use super::messages::{self, Done, Granted};
 use crate::{Error, Result};
 

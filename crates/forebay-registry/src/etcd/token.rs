@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use forebay_base::lock::{Condvar, Mutex, Rank};
 
-use super::client::Failed;
+use super::failed::Failed;
 
 type Token = Option<String>;
 

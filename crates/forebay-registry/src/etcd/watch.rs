@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::sleep;
 
-use super::client::{Client, Failed, TURN_MIN, parse};
+use super::client::{Client, TURN_MIN, parse};
 use super::connection::Connection;
+use super::failed::Failed;
 use super::messages::{self, Watched};
 use super::session::{End, Heard};
 use super::{entry, range_of, short_key};
