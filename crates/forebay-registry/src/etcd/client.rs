@@ -37,7 +37,7 @@ const TOKEN_ERRORS: [&str; 3] =
     ["invalid auth token", "revision in header is old", "revision of auth store is old"];
 
 /// The time that one member may take if there are others.
-pub const TURN_MIN: Duration = Duration::from_millis(500);
+const TURN_MIN: Duration = Duration::from_millis(500);
 
 /// The largest answer to one request. A range comes in smaller pages.
 const ANSWER_MAX: usize = 16 << 20;
@@ -124,6 +124,12 @@ impl Client {
             sleep(pause);
             pause = (pause * 2).min(PAUSE.1);
         }
+    }
+
+    /// One member's part of the patience.
+    pub fn part(&self) -> Duration {
+        let part = self.patience / self.members.count() as u32;
+        part.max(TURN_MIN).min(self.patience)
     }
 
     fn end_of_turn(&self, deadline: Instant) -> Instant {

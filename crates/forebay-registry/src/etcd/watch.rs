@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::sleep;
 
-use super::client::{Client, TURN_MIN, parse};
+use super::client::{Client, parse};
 use super::connection::Connection;
 use super::failed::Failed;
 use super::messages::{self, Watched};
@@ -106,9 +106,9 @@ impl Stream {
         self.take(heard, self.turn_of(deadline))
     }
 
-    /// A new connection gets its own time, however short the caller's is.
+    /// A new connection gets its own time, however short the caller's is: a member's part of the patience.
     fn turn_of(&self, deadline: Instant) -> Instant {
-        deadline.max(Instant::now() + TURN_MIN.min(self.client.patience))
+        deadline.max(Instant::now() + self.client.part())
     }
 
     /// Takes an answer (T1, T2, T3).

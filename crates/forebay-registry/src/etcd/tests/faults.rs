@@ -1,7 +1,7 @@
 //! Members that are silent, refuse, or serve something else, and tokens that etcd takes no more.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::AtomicUsize;
 use std::thread::{sleep, spawn};
 
@@ -296,4 +296,43 @@ fn a_member_with_a_strange_certificate_is_passed_over() {
     let address = format!("etcds://{hosts}/test?ca={ca}");
     let registry = at(&address, PATIENCE).expect("the address is right");
     registry.barrier().expect("the other one answers");
+}
+
+/// A way to a server on which the first bytes of each connection take `time`.
+fn slow_way(to: u16, time: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let copy = |mut from: TcpStream, mut to: TcpStream| {
+        let _ = std::io::copy(&mut from, &mut to); // Either may have gone.
+        let _ = to.shutdown(Shutdown::Both);
+    };
+    spawn(move || {
+        for client in listener.incoming().flatten() {
+            spawn(move || {
+                sleep(time);
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { return };
+                let [back, away] =
+                    [&server, &client].map(|s| s.try_clone().expect("a file is free"));
+                spawn(move || copy(back, away));
+                copy(client, server);
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn a_watch_begins_again_over_a_slow_way() {
+    let Some(mut server) = start(&[]) else { return };
+    let direct = bench(server.open(""));
+    let address = format!("etcd://127.0.0.1:{}/test", slow_way(server.port, TURN / 2));
+    let registry = at(&address, TURN * 2).expect("the address is right");
+    let mut watch = registry.watch("", direct.revision()).expect("it begins");
+    server.restart();
+    until_up(&*direct.registry);
+    direct.must(&Commit::new().put(direct.key("a"), ""));
+    let began = Instant::now();
+    while watch.next(Duration::from_millis(50)).expect("it asks again") == Seen::Quiet {
+        assert!(began.elapsed() < TURN * 2, "it is open again");
+    }
 }
