@@ -58,7 +58,7 @@ impl Etcd {
     /// A page of a range: as of revision `at`, or of now.
     fn page(
         &self,
-        (first, end): (&str, &str),
+        (first, end): (&[u8], &str),
         limit: usize,
         at: Option<Revision>,
         deadline: Instant,
@@ -73,7 +73,8 @@ impl Etcd {
         prefix: &str,
         deadline: Instant,
     ) -> std::result::Result<(Vec<Entry>, Revision), Failed> {
-        let (mut first, end) = range_of(self.client.root(), prefix);
+        let (first, end) = range_of(self.client.root(), prefix);
+        let mut first = first.into_bytes(); // The next page may follow a key that is no text.
         let (mut entries, mut at, mut limit) = (Vec::new(), None, limits::PAGE);
         loop {
             let page = match self.page((&first, &end), limit, at, deadline) {
@@ -85,10 +86,10 @@ impl Etcd {
                 other => other?,
             };
             let revision = *at.get_or_insert(Revision(page.header.revision));
-            let last = page.kvs.last().map(|kv| String::from_utf8_lossy(&kv.key).into_owned());
+            let last = page.kvs.last().map(|kv| kv.key.clone());
             entries.extend(page.kvs.into_iter().filter_map(|kv| entry(self.client.root(), kv)));
             match last {
-                Some(last) if page.more => first = last + "\0",
+                Some(last) if page.more => first = [last.as_slice(), &[0]].concat(),
                 _ => return Ok((entries, revision)),
             }
         }

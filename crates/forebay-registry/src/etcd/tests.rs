@@ -430,3 +430,21 @@ fn secrets_are_kept(server: &Server, dir: &Path) {
     let error = server.try_open(&query, SHORT).err().expect("others may read the key");
     assert!(error.to_string().contains("chmod 600"), "{error}");
 }
+
+/// A key that is no text is not forebay's.
+#[test]
+fn a_page_that_ends_with_a_key_that_is_no_text_is_followed_by_the_next() {
+    let Some(server) = start(&[]) else { return };
+    let registry = server.open("");
+    let mut keys: Vec<String> = (1..limits::PAGE).map(|n| format!("a/{n:03}")).collect();
+    keys.push("a/\u{e9}".into());
+    for some in keys.chunks(100) {
+        let commit = some.iter().fold(Commit::new(), |c, key| c.put(key, ""));
+        registry.commit(&commit).expect("it answers");
+    }
+    // "/test/a/" and the byte 0x80, in base64.
+    server.admin("/v3/kv/put", &json!({ "key": "L3Rlc3QvYS+A" }));
+    let (entries, _) = registry.range("").expect("it answers");
+    let there: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
+    assert_eq!((there.len(), there.last()), (keys.len(), keys.last()));
+}
