@@ -51,6 +51,13 @@ pub struct Host {
     pub port: u16,
 }
 
+impl Host {
+    /// The name, or the address without brackets.
+    pub(crate) fn bare_name(&self) -> &str {
+        self.name.trim_matches(['[', ']'])
+    }
+}
+
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.name, self.port)

@@ -6,16 +6,22 @@
 mod client;
 mod commit;
 mod connection;
+mod failed;
 mod frame;
 mod hpack;
 mod link;
 mod marks;
+mod members;
 mod messages;
+mod name;
 mod proto;
+mod sealed;
 mod session;
+mod socket;
 #[cfg(test)]
 pub mod tests;
 mod tls;
+mod token;
 mod watch;
 
 use std::sync::Arc;
@@ -26,7 +32,8 @@ use crate::{
     Alarm, BootClock, Clock, Commit, Endpoint, Entry, Health, Identity, Lease, LeaseId, Outcome,
     Registry, Result, Revision, Watch, limits,
 };
-use client::{Client, Failed};
+use client::Client;
+use failed::Failed;
 use marks::Marks;
 use messages::{Alarms, Done, Header, Kv, Range, Status};
 use proto::Message;
@@ -51,7 +58,7 @@ impl Etcd {
     /// A page of a range: as of revision `at`, or of now.
     fn page(
         &self,
-        (first, end): (&str, &str),
+        (first, end): (&[u8], &str),
         limit: usize,
         at: Option<Revision>,
         deadline: Instant,
@@ -66,7 +73,8 @@ impl Etcd {
         prefix: &str,
         deadline: Instant,
     ) -> std::result::Result<(Vec<Entry>, Revision), Failed> {
-        let (mut first, end) = range_of(self.client.root(), prefix);
+        let (first, end) = range_of(self.client.root(), prefix);
+        let mut first = first.into_bytes(); // The next page may follow a key that is no text.
         let (mut entries, mut at, mut limit) = (Vec::new(), None, limits::PAGE);
         loop {
             let page = match self.page((&first, &end), limit, at, deadline) {
@@ -78,10 +86,10 @@ impl Etcd {
                 other => other?,
             };
             let revision = *at.get_or_insert(Revision(page.header.revision));
-            let last = page.kvs.last().map(|kv| String::from_utf8_lossy(&kv.key).into_owned());
+            let last = page.kvs.last().map(|kv| kv.key.clone());
             entries.extend(page.kvs.into_iter().filter_map(|kv| entry(self.client.root(), kv)));
             match last {
-                Some(last) if page.more => first = last + "\0",
+                Some(last) if page.more => first = [last.as_slice(), &[0]].concat(),
                 _ => return Ok((entries, revision)),
             }
         }
@@ -153,8 +161,8 @@ impl Registry for Etcd {
         let deadline = self.client.deadline();
         let newest = self.client.newest(deadline);
         let newest = newest.map_err(|failed| self.client.unexpected(failed))?.header.revision;
-        // etcd's argument is the oldest revision that stays.
-        let message = messages::compact(upto.0.saturating_add(1).min(newest));
+        // Of the revision that etcd is given, deletions may be dropped (T4 of `watch`).
+        let message = messages::compact(upto.0.min(newest.saturating_sub(1)));
         let compacted = self.client.try_until(deadline, |turn| {
             self.client.once::<Done>(messages::COMPACT, &message, turn)
         });

@@ -14,8 +14,10 @@
 //! - R6: no call waits for longer than its patience, and the error names what it waited for. (The time of a
 //!   sync of an embedded registry's storage is added.)
 //!
-//! The outcome of a commit that ends in an error is unknown: it may have happened. A caller that needs to
-//! know reads the keys after a [`Registry::barrier`].
+//! The outcome of a commit that ends in an error is unknown: it may have happened. It may also happen later,
+//! even after a [`Registry::barrier`], if the network or a member that stands still holds its request back. So
+//! keys that are read after a barrier tell what has happened; a caller that has to exclude the rest first changes
+//! a key that the commit compares.
 
 mod address;
 mod bytes;
@@ -81,7 +83,6 @@ pub trait Registry: Send + Sync {
 
     /// Drops the history up to `upto`, as far as it still exists; the newest commit stays in it. A watch
     /// that has not returned all dropped changes returns [`Seen::Compacted`]; keys and values are unchanged.
-    /// stay as they are.
     ///
     /// etcd has one history for all its keys: this affects all users of that etcd, whatever their prefix.
     /// Its members drop the history one after the other, and free the room by and by. If etcd asks for

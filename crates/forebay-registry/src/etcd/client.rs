@@ -7,65 +7,47 @@
 //!   copy), is refused for good: the differences are unknown, also once its revision has risen above
 //!   the seen one.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Mutex, Rank, asks_the_registry, sleep};
-use rustls::{AlertDescription, ClientConfig};
+use rustls::AlertDescription;
 
 use super::connection::Connection;
+use super::failed::Failed;
 use super::link::Link;
+use super::members::Members;
 use super::messages::{self, Answer, Header, Range, Token};
 use super::proto::{self, Message};
 use super::session::{End, Heard};
 use super::tls;
-use crate::{Endpoint, Error, Host, Kind, Result, Revision};
+use super::token::Tokens;
+use crate::{Endpoint, Error, Kind, Result, Revision};
 
 /// The pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(400));
 
-/// Idle connections beyond this many are closed.
-const IDLE_MAX: usize = 32;
+/// The most tokens that one attempt is made with. The users may change again while a new one is fetched.
+const TOKENS_MAX: usize = 3;
+
+/// etcd's errors for a token that it does not know, or that is older than the users and roles.
+const TOKEN_ERRORS: [&str; 3] =
+    ["invalid auth token", "revision in header is old", "revision of auth store is old"];
 
 /// The time that one member may take if there are others.
-pub const TURN_MIN: Duration = Duration::from_millis(500);
+const TURN_MIN: Duration = Duration::from_millis(500);
 
 /// The largest answer to one request. A range comes in smaller pages.
 const ANSWER_MAX: usize = 16 << 20;
-
-/// The meaning of an error of etcd. The numbers are gRPC's.
-#[derive(Debug)]
-pub enum Failed {
-    /// The failure may pass.
-    Passing(String),
-    /// An idle connection had ended, or ended now: another connection is worth a try at once. The
-    /// request may have arrived all the same.
-    Again(String),
-    /// The token is not valid any more.
-    Token(String),
-    /// The request cannot be done.
-    Final(Error),
-    /// The lease does not exist.
-    NoLease,
-    /// The lease exists already.
-    LeaseExists,
-    /// The revision is compacted.
-    Compacted,
-    /// The answer is larger than this side takes.
-    TooLarge(String),
-}
 
 pub struct Client {
     endpoint: Endpoint,
     address: String,
     pub patience: Duration,
-    tls: Option<Arc<ClientConfig>>,
-    /// The number of the member that answered last.
-    turn: AtomicUsize,
-    idle: Mutex<Vec<(usize, Connection)>>,
-    token: Mutex<Option<String>>,
+    members: Members,
+    tokens: Tokens,
     seen: Mutex<Seen>,
     /// The reason why the registry is refused (C2).
     refused: OnceLock<String>,
@@ -89,10 +71,8 @@ impl Client {
             endpoint: endpoint.clone(),
             address: endpoint.to_string(),
             patience,
-            tls,
-            turn: AtomicUsize::new(0),
-            idle: Mutex::new(Rank::Etcd, Vec::new()),
-            token: Mutex::new(Rank::Etcd, None),
+            members: Members::new(&endpoint.hosts, tls),
+            tokens: Tokens::new(),
             seen: Mutex::new(Rank::Etcd, Seen::default()),
             refused: OnceLock::new(),
         })
@@ -124,18 +104,17 @@ impl Client {
         mut attempt: impl FnMut(Instant) -> std::result::Result<T, Failed>,
     ) -> std::result::Result<T, Failed> {
         let mut pause = PAUSE.0;
-        let mut renewed = false;
+        let mut unfit = BTreeSet::new();
         loop {
             let why = match attempt(self.end_of_turn(deadline)) {
                 Err(Failed::Again(_)) if Instant::now() < deadline => continue,
-                Err(Failed::Passing(why) | Failed::Again(why)) => why,
-                Err(Failed::Token(why)) if renewed => {
-                    return Err(Failed::Final(self.refused(&why)));
-                }
-                Err(Failed::Token(_)) => {
-                    *self.token.lock() = None;
-                    renewed = true;
-                    continue;
+                Err(Failed::Passing(why) | Failed::Again(why) | Failed::Token(why)) => why,
+                Err(Failed::Unfit(member, error)) => {
+                    unfit.insert(member);
+                    if unfit.len() == self.members.count() {
+                        return Err(Failed::Final(error));
+                    }
+                    error.to_string()
                 }
                 other => return other,
             };
@@ -147,9 +126,15 @@ impl Client {
         }
     }
 
+    /// One member's part of the patience.
+    pub fn part(&self) -> Duration {
+        let part = self.patience / self.members.count() as u32;
+        part.max(TURN_MIN).min(self.patience)
+    }
+
     fn end_of_turn(&self, deadline: Instant) -> Instant {
         let left = deadline.saturating_duration_since(Instant::now());
-        match self.endpoint.hosts.len() {
+        match self.members.count() {
             1 => deadline,
             _ => Instant::now() + (left / 2).max(TURN_MIN).min(left),
         }
@@ -162,8 +147,28 @@ impl Client {
         message: &Message,
         deadline: Instant,
     ) -> std::result::Result<T, Failed> {
-        let token = self.token(deadline)?;
-        self.as_of_now(|| self.exchange(path, token.as_deref(), message, deadline))
+        self.with_token(deadline, |token| {
+            let member = self.members.turn();
+            self.as_of_now(|| self.exchange(member, path, token, message, deadline))
+        })
+    }
+
+    /// Makes an attempt with a token, and with a new one as long as etcd does not take it.
+    pub fn with_token<T>(
+        &self,
+        deadline: Instant,
+        mut attempt: impl FnMut(Option<&str>) -> std::result::Result<T, Failed>,
+    ) -> std::result::Result<T, Failed> {
+        let mut told = String::new();
+        for _ in 0..TOKENS_MAX {
+            let token = self.tokens.get(deadline, || self.token(deadline))?;
+            match attempt(token.as_deref()) {
+                Err(Failed::Token(why)) => told = why,
+                other => return other,
+            }
+            self.tokens.forget(token.as_deref());
+        }
+        Err(Failed::Final(self.refused(&told)))
     }
 
     /// C2: the answer to this request must include everything that was seen before it.
@@ -215,11 +220,13 @@ impl Client {
 
     /// Fetches a page outside of the protocol, such as `/metrics`, by HTTP/1.
     pub fn page(&self, path: &str) -> Option<String> {
-        let tls = self.tls.as_ref().map(tls::without_http2);
+        let tls = self.members.tls().map(tls::without_http2);
         let page = self.try_until(self.deadline(), |turn| {
             asks_the_registry();
-            let (member, host) = self.member();
-            let link = Link::open(host, tls.as_ref(), turn);
+            let member = self.members.turn();
+            let host = self.members.host(member);
+            let addresses = self.members.addresses(member, turn);
+            let link = addresses.and_then(|a| Link::open(host, &a, tls.as_ref(), turn));
             let page = link.and_then(|link| link.page(host, path, turn));
             page.map_err(|error| self.broken(member, &error))
         });
@@ -228,17 +235,18 @@ impl Client {
 
     fn exchange(
         &self,
+        member: usize,
         path: &str,
         token: Option<&str>,
         message: &Message,
         deadline: Instant,
     ) -> std::result::Result<Vec<u8>, Failed> {
         asks_the_registry();
-        let idle = self.idle.lock().pop();
+        let idle = self.members.idle(member);
         let was_idle = idle.is_some();
-        let (member, mut connection) = match idle {
+        let mut connection = match idle {
             Some(idle) => idle,
-            None => self.connect(deadline)?,
+            None => self.connect(member, deadline)?,
         };
         match converse(&mut connection, path, token, message, deadline) {
             Ok(answer) => self.judge(member, connection, answer),
@@ -253,66 +261,53 @@ impl Client {
         connection: Connection,
         (answer, end): (Option<Vec<u8>>, End),
     ) -> std::result::Result<Vec<u8>, Failed> {
-        let mut idle = self.idle.lock();
-        if idle.len() < IDLE_MAX && connection.is_free() {
-            idle.push((member, connection));
-        }
-        drop(idle);
+        self.members.keep(member, connection);
         let failed = match answer {
             Some(bytes) if end.code == Some(0) => return Ok(bytes),
-            _ => self.failed(&end),
+            _ => self.ended(member, &end),
         };
-        if matches!(failed, Failed::Passing(_)) {
-            self.turn.store(member + 1, Relaxed);
-        }
         Err(failed)
     }
 
-    /// The member whose turn it is.
-    fn member(&self) -> (usize, &Host) {
-        let member = self.turn.load(Relaxed) % self.endpoint.hosts.len();
-        (member, &self.endpoint.hosts[member])
-    }
-
-    /// A connection to the member whose turn it is.
-    fn connect(&self, deadline: Instant) -> std::result::Result<(usize, Connection), Failed> {
+    fn connect(&self, member: usize, deadline: Instant) -> std::result::Result<Connection, Failed> {
         asks_the_registry();
-        let (member, host) = self.member();
-        let opened = Connection::open(host, self.tls.as_ref(), deadline);
-        opened.map(|c| (member, c)).map_err(|error| self.broken(member, &error))
+        self.members.open(member, deadline).map_err(|error| self.broken(member, &error))
     }
 
     /// Begins a call on a connection of its own.
     pub fn stream(
         &self,
         path: &str,
+        token: Option<&str>,
         message: &Message,
         deadline: Instant,
     ) -> std::result::Result<(usize, Connection), Failed> {
         self.check_refused()?;
-        let token = self.token(deadline)?;
-        let (member, mut connection) = self.connect(deadline)?;
-        let called = connection.call(path, token.as_deref(), message.as_ref(), deadline);
+        let member = self.members.turn();
+        let mut connection = self.connect(member, deadline)?;
+        let called = connection.call(path, token, message.as_ref(), deadline);
         called.map(|()| (member, connection)).map_err(|error| self.broken(member, &error))
     }
 
     /// Notes that the connection to a member failed: the next member has its turn.
     pub fn broken(&self, member: usize, error: &io::Error) -> Failed {
-        self.turn.store(member + 1, Relaxed);
-        let host = &self.endpoint.hosts[member];
+        self.members.leave(member);
+        let host = self.members.host(member);
         let why = match error.kind() {
             io::ErrorKind::TimedOut => format!("{host} did not answer in time"),
             io::ErrorKind::FileTooLarge => return Failed::TooLarge(format!("{host}: {error}")),
             kind if is_end(kind) => {
                 let hint = " (if it wants TLS, write etcds://)";
-                let hint = if self.tls.is_none() { hint } else { "" };
+                let hint = if self.members.tls().is_none() { hint } else { "" };
                 format!("{host} ended the connection{hint}")
             }
             _ => format!("{host}: {error}"),
         };
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(error) => Failed::Final(self.untrusted(&host.to_string(), error)),
-            None if error.kind() == io::ErrorKind::InvalidData => Failed::Final(self.foreign(&why)),
+            Some(error) => Failed::Unfit(member, self.untrusted(&host.to_string(), error)),
+            None if error.kind() == io::ErrorKind::InvalidData => {
+                Failed::Unfit(member, self.foreign(&why))
+            }
             None => Failed::Passing(why),
         }
     }
@@ -342,35 +337,39 @@ impl Client {
         Error::new(Kind::Usage, text)
     }
 
+    /// Asks for a token; none is needed without a user.
     fn token(&self, deadline: Instant) -> std::result::Result<Option<String>, Failed> {
         let Some((name, file)) = &self.endpoint.access.user else { return Ok(None) };
-        if let Some(token) = self.token.lock().as_ref() {
-            return Ok(Some(token.clone()));
-        }
         let password = tls::password(file).map_err(Failed::Final)?;
         let message = messages::authenticate(name, &password);
-        let bytes = match self.exchange(messages::AUTHENTICATE, None, &message, deadline) {
+        let member = self.members.turn();
+        let path = messages::AUTHENTICATE;
+        let bytes = match self.exchange(member, path, None, &message, deadline) {
             // A cluster without users admits a client that presents one like any other.
-            Err(Failed::Passing(why)) if why.contains("authentication is not enabled") => {
-                return Ok(None);
-            }
+            Err(Failed::NoUsers) => return Ok(None),
             other => other?,
         };
         let Token { token } = parse(&bytes)?;
-        *self.token.lock() = Some(token.clone());
         Ok(Some(token))
     }
 
-    /// The meaning of the end of a call that was not answered.
-    pub fn failed(&self, end: &End) -> Failed {
-        match end {
+    /// Notes that a member has ended a call without an answer: if another one may do better, the next
+    /// one has its turn.
+    pub fn ended(&self, member: usize, end: &End) -> Failed {
+        let host = self.members.host(member);
+        let failed = match end {
             End { code: Some(0), .. } => Failed::Passing("an answer without a message".into()),
             End { code: Some(code), message, .. } => self.meaning(*code, message),
             End { http: 0 | 200 | 404, .. } => {
-                Failed::Final(self.foreign(&format!("no gRPC there (status {})", end.http)))
+                let why = format!("{host}: no gRPC there (status {})", end.http);
+                Failed::Unfit(member, self.foreign(&why))
             }
             End { http, .. } => Failed::Passing(format!("status {http}")),
+        };
+        if matches!(failed, Failed::Passing(_) | Failed::Unfit(..)) {
+            self.members.leave(member);
         }
+        failed
     }
 
     /// The meaning of one of etcd's errors.
@@ -380,16 +379,16 @@ impl Client {
             (_, t) if t.contains("requested lease not found") => Failed::NoLease,
             (_, t) if t.contains("lease already exists") => Failed::LeaseExists,
             (_, t) if t.contains("has been compacted") => Failed::Compacted,
+            (_, t) if t.contains("authentication is not enabled") => Failed::NoUsers,
             (_, t) if t.contains("database space exceeded") => Failed::Final(self.full()),
             (16, t) => Failed::Token(t.into()),
-            (_, t) if t.contains("revision in header is old") => Failed::Token(t.into()),
+            (_, t) if TOKEN_ERRORS.iter().any(|e| t.contains(e)) => Failed::Token(t.into()),
             (7, t) => Failed::Final(self.refused(t)),
             (3, t) if t.contains("authentication failed") => Failed::Final(self.refused(t)),
             (3, t) if t.contains("user name is empty") => Failed::Final(
                 self.refused("it wants a user: add ?user=NAME&password-file=FILE to the address"),
             ),
-            // 9 (not enabled) is handled where the token is asked for; the rest are mistakes of this
-            // client.
+            // The rest are mistakes of this client.
             (3 | 11 | 12, t) => Failed::Final(Error::new(
                 Kind::Os(libc::EPROTO),
                 format!(
@@ -436,20 +435,17 @@ impl Client {
 
     /// Asks one member for the revision of now, once.
     pub fn alive(&self, member: usize, deadline: Instant) -> std::result::Result<(), Failed> {
-        let token = self.token(deadline)?;
-        let host = &self.endpoint.hosts[member];
         let (path, message) = (messages::RANGE, self.cheapest());
-        let answer = self.as_of_now::<Range>(|| {
-            let opened = Connection::open(host, self.tls.as_ref(), deadline);
-            let mut connection = opened.map_err(|error| self.broken(member, &error))?;
-            let answer = converse(&mut connection, path, token.as_deref(), &message, deadline);
-            self.judge(member, connection, answer.map_err(|error| self.broken(member, &error))?)
-        });
+        let ask = |token: Option<&str>| {
+            loop {
+                match self.exchange(member, path, token, &message, deadline) {
+                    Err(Failed::Again(_)) => {} // There is one idle connection less.
+                    other => return other,
+                }
+            }
+        };
+        let answer = self.with_token(deadline, |token| self.as_of_now::<Range>(|| ask(token)));
         answer.map(drop)
-    }
-
-    pub fn forget_token(&self) {
-        *self.token.lock() = None;
     }
 
     pub fn silent(&self, why: &str) -> Error {
@@ -460,13 +456,14 @@ impl Client {
     /// The error for a failure that the caller does not handle.
     pub fn unexpected(&self, failed: Failed) -> Error {
         let text = match failed {
-            Failed::Final(error) => return error,
+            Failed::Final(error) | Failed::Unfit(_, error) => return error,
             Failed::Passing(why) | Failed::Again(why) | Failed::Token(why) => {
                 return self.silent(&why);
             }
             Failed::NoLease => "it knows no such lease",
             Failed::LeaseExists => "the lease is there already",
             Failed::Compacted => "the revision is compacted",
+            Failed::NoUsers => "it has no users",
             Failed::TooLarge(why) => &format!("the answer is too large: {why}"),
         };
         Error::new(Kind::Unavailable, format!("{}: {text}", self.address))

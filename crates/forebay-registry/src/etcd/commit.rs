@@ -9,7 +9,8 @@
 
 use std::time::Instant;
 
-use super::client::{Client, Failed};
+use super::client::Client;
+use super::failed::Failed;
 use super::marks::{Mark, Marks};
 use super::messages::{self, Condition, Granted, Kv, Operation, TXN, Txn};
 use super::proto::Message;

@@ -1,6 +1,7 @@
 //! A connection to a member that speaks gRPC: one call at a time.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,10 +20,11 @@ pub struct Connection {
 impl Connection {
     pub fn open(
         host: &Host,
+        addresses: &[SocketAddr],
         tls: Option<&Arc<ClientConfig>>,
         deadline: Instant,
     ) -> io::Result<Connection> {
-        let link = Link::open(host, tls, deadline)?;
+        let link = Link::open(host, addresses, tls, deadline)?;
         let scheme = if tls.is_some() { hpack::SECURE } else { hpack::PLAIN };
         Ok(Connection { link, session: Session::new(scheme, host.to_string()) })
     }

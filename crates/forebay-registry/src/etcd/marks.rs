@@ -9,8 +9,10 @@
 //!   somewhere finds that.
 //! - M3: the mark of a commit with an unknown outcome is not used again.
 //!
-//! The keys belong to a lease of the process, so that nothing stays behind. They stay for longer than a request can
-//! be under way.
+//! The keys belong to a lease of the process, so that nothing stays behind. They stay for longer than a network
+//! carries a request; one that comes even later puts its mark to a lease that does not exist, and is refused.
+//!
+//! Nothing revokes the requests of a commit that failed: until its mark is changed, one may still happen.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,12 +20,14 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
-use super::client::{Client, Failed};
+use super::client::Client;
+use super::failed::Failed;
 use super::messages::{self, Done, Granted};
 use crate::{Error, Result};
 
-/// A request lives in etcd for 7 s at most (its own limit), and in a network as long as TCP retransmits: some
-/// minutes.
+/// A request waits in etcd for 7 s at most (its own limit), and in a network as long as TCP retransmits: some
+/// minutes. An entry in the log of a leader without a quorum waits for the quorum, and happens then, if it does,
+/// before all that is asked later.
 const REST: Duration = Duration::from_secs(15 * 60);
 
 /// Longer than [`REST`]: the last requests of a dead process find its marks.

@@ -27,7 +27,7 @@ pub trait Answer: Read {
 }
 
 /// The request for the keys from `first` to before `end`.
-pub fn range(first: &str, end: &str) -> Message {
+pub fn range(first: impl AsRef<[u8]>, end: &str) -> Message {
     Message::default().bytes(1, first).bytes(2, end)
 }
 

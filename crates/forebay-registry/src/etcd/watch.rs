@@ -6,6 +6,8 @@
 //!   changes again (etcd's issue 20221).
 //! - T3: a member with an older state than was seen is asked whether it only lags: silence of an
 //!   older registry would mean that nothing has changed (C2).
+//! - T4: a stream begins at `after` itself, which T2 leaves out. etcd before its change 18274 begins a stream at
+//!   the revision of a compaction without the deletions of that revision; those were told before then.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::sleep;
 
-use super::client::{Client, Failed, TURN_MIN, parse};
+use super::client::{Client, parse};
 use super::connection::Connection;
+use super::failed::Failed;
 use super::messages::{self, Watched};
-use super::session::Heard;
+use super::session::{End, Heard};
 use super::{entry, range_of, short_key};
 use crate::{Event, Events, Result, Revision, Seen, Watch};
 
@@ -24,6 +27,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// etcd sends up to 1000 commits at once, of 1 MiB each, and no more than this.
 const ANSWER_MAX: usize = i32::MAX as usize;
+
+/// gRPC's number for what may pass.
+const UNAVAILABLE: i64 = 14;
 
 pub struct Stream {
     client: Arc<Client>,
@@ -54,9 +60,19 @@ impl Stream {
 
     /// Asks for the changes after `after`, and waits until etcd has agreed.
     fn begin(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
+        let client = Arc::clone(&self.client);
+        client.with_token(deadline, |token| self.begin_with(token, deadline))
+    }
+
+    fn begin_with(
+        &mut self,
+        token: Option<&str>,
+        deadline: Instant,
+    ) -> std::result::Result<(), Failed> {
         let (first, end) = range_of(self.client.root(), &self.prefix);
-        let message = messages::watch(messages::range(&first, &end), self.after.0 + 1);
-        let (member, connection) = self.client.stream(messages::WATCH, &message, deadline)?;
+        let message = messages::watch(messages::range(&first, &end), self.after.0.max(1)); // T4
+        let (member, connection) =
+            self.client.stream(messages::WATCH, token, &message, deadline)?;
         let mut open = Open { member, connection, heard: Instant::now() };
         let created = match open.answer(&self.client, deadline) {
             // This member is silent because it has not agreed; another one may.
@@ -69,8 +85,12 @@ impl Stream {
             self.open = Some(open);
             return self.take(created, deadline).map(drop);
         }
-        let code = if created.reason.contains("permission denied") { 7 } else { 14 };
-        Err(self.client.meaning(code, &created.reason))
+        // Before 3.4.22 etcd says so of a token that it does not know, too.
+        if created.reason.contains("permission denied") {
+            return Err(Failed::Token(created.reason));
+        }
+        let end = End { code: Some(UNAVAILABLE), message: created.reason, ..End::default() };
+        Err(self.client.ended(member, &end))
     }
 
     /// Waits for one answer, and returns its changes.
@@ -86,9 +106,9 @@ impl Stream {
         self.take(heard, self.turn_of(deadline))
     }
 
-    /// A new connection gets its own time, however short the caller's is.
+    /// A new connection gets its own time, however short the caller's is: a member's part of the patience.
     fn turn_of(&self, deadline: Instant) -> Instant {
-        deadline.max(Instant::now() + TURN_MIN.min(self.client.patience))
+        deadline.max(Instant::now() + self.client.part())
     }
 
     /// Takes an answer (T1, T2, T3).
@@ -98,7 +118,7 @@ impl Stream {
         deadline: Instant,
     ) -> std::result::Result<Vec<Event>, Failed> {
         if heard.compacted > 0 {
-            self.compacted = Some(Revision(heard.compacted - 1));
+            self.compacted = Some(Revision(heard.compacted));
             return Ok(Vec::new());
         }
         if heard.canceled {
@@ -145,11 +165,8 @@ impl Stream {
     fn failed(&mut self, failed: Failed) -> Result<()> {
         self.open = None;
         let why = match failed {
-            Failed::Passing(why) | Failed::Again(why) => why,
-            Failed::Token(why) => {
-                self.client.forget_token();
-                why
-            }
+            Failed::Passing(why) | Failed::Again(why) | Failed::Token(why) => why,
+            Failed::Unfit(_, error) => error.to_string(),
             other => return Err(self.client.unexpected(other)),
         };
         self.down.get_or_insert((Instant::now(), String::new())).1 = why;
@@ -211,7 +228,7 @@ impl Open {
             Ok(Heard::Ended(end)) if end.code == Some(0) => {
                 Err(Failed::Passing("the watch was ended".into()))
             }
-            Ok(Heard::Ended(end)) => Err(client.failed(&end)),
+            Ok(Heard::Ended(end)) => Err(client.ended(self.member, &end)),
             Err(e) if e.kind() == ErrorKind::TimedOut => Err(Failed::Passing(QUIET.into())),
             Err(e) => Err(client.broken(self.member, &e)),
         }

@@ -52,7 +52,7 @@ fn serve(client: TcpStream, says: &Says, ranges: &AtomicUsize) {
 }
 
 /// The stream of the last frame.
-fn last_stream(mut bytes: &[u8]) -> u32 {
+pub fn last_stream(mut bytes: &[u8]) -> u32 {
     let mut stream = 0;
     while let Some(frame) = Frame::first(bytes).expect("it is HTTP/2") {
         (stream, bytes) = (frame.stream, &bytes[frame.len()..]);
@@ -61,7 +61,7 @@ fn last_stream(mut bytes: &[u8]) -> u32 {
 }
 
 /// An answer with no more than its header.
-fn header(cluster: u64, revision: u64) -> Message {
+pub fn header(cluster: u64, revision: u64) -> Message {
     Message::default().bytes(1, Message::default().number(1, cluster).number(3, revision))
 }
 
