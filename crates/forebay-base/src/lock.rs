@@ -182,6 +182,8 @@ pub enum Rank {
     Graveyard,
     /// Files that grow unseen and how fast, files whose writers linger, and files that the kernel asks about.
     Unseen,
+    /// The requests that hold writers past the daemon.
+    Holds,
     /// Shadow files to be removed or reused, and shadow files made ahead.
     Shadows,
     /// Ages of dirty bytes, and the time by which all must be flushed.

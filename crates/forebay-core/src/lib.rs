@@ -9,6 +9,7 @@ pub mod digest;
 pub mod evict;
 pub mod governor;
 pub mod heat;
+pub mod held;
 pub mod id;
 pub mod journal;
 pub mod near;

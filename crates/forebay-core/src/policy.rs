@@ -27,6 +27,9 @@ pub struct Level {
 pub enum Bound {
     /// The kernel asks before they write where there is hardly any room, see [`holds_writers`].
     Asked,
+    /// The daemon looks at their files often, and holds the writers of those that grow where there is hardly any
+    /// room.
+    Held,
     /// Only the limit on how many are let in.
     LetIn,
 }
@@ -36,7 +39,7 @@ impl Bound {
     pub fn tier_min(self) -> u64 {
         match self {
             // A quarter of a smaller tier is written full between two looks.
-            Bound::Asked => SMALL / 8,
+            Bound::Asked | Bound::Held => SMALL / 8,
             // At the few GB/s of a fast device, about a second of writing.
             Bound::LetIn => SMALL,
         }
@@ -44,7 +47,7 @@ impl Bound {
 }
 
 /// Whether one more program may write past the daemon. Its shadow cannot be evicted, and it is slowed down only
-/// if the kernel asks, so room is kept: a sixty-fourth of the tier for each such writer, from the free or clean
+/// if the kernel asks or holds work, so room is kept: a sixty-fourth of the tier for each such writer, from the free or clean
 /// bytes, and the bytes that they will soon have written count as written; a tiny tier never allows it.
 pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) -> bool {
     if level.tier_bytes < bound.tier_min() {
@@ -73,11 +76,22 @@ fn arriving(level: Level) -> u64 {
     if level.tier_bytes < SMALL { level.arriving_bytes / 10 } else { level.arriving_bytes }
 }
 
-/// Whether the kernel asks before these programs write: dirty bytes may soon fill all that the tier may hold.
+/// Whether the kernel asks before these programs write, or they are held: dirty bytes may soon fill all that the tier
+/// may hold.
 pub fn holds_writers(level: Level) -> bool {
     let stays = level.dirty_bytes.saturating_add(level.doubted_bytes);
     let ahead = level.tier_bytes.min(SMALL) / AHEAD_PART;
     stays.saturating_add(arriving(level).max(ahead)) >= level.tier_bytes
+}
+
+/// A twentieth of a second: by then a look is made even on a busy machine.
+const LOOK_LATE_PARTS: u64 = 20;
+
+/// The bytes that must be free for programs that nobody asks, whether or not dirty bytes fill the tier: what they
+/// write until the next look, though it be late, and at least a part of what is kept ahead.
+pub fn free_for_unasked(level: Level) -> u64 {
+    let ahead = level.tier_bytes.min(SMALL) / AHEAD_PART;
+    (level.arriving_bytes / LOOK_LATE_PARTS).clamp(ahead / 4, ahead)
 }
 
 #[cfg(test)]
@@ -101,6 +115,18 @@ mod tests {
         let small = |tier_bytes| Level { tier_bytes, ..Level::default() };
         let asked = |tier_bytes| super::may_write_unseen(small(tier_bytes), &t, 0, Bound::Asked);
         assert!(asked(512 << 20) && !asked((512 << 20) - 1), "where the kernel asks it holds them");
+        let held = |tier_bytes| super::may_write_unseen(small(tier_bytes), &t, 0, Bound::Held);
+        assert!(held(512 << 20) && !held((512 << 20) - 1), "and so do holds");
+    }
+
+    #[test]
+    fn clean_bytes_go_before_writers_whom_nobody_asks_need_the_room() {
+        let free = |arriving_mib: u64| {
+            let arriving_bytes = arriving_mib << 20;
+            free_for_unasked(Level { tier_bytes: 1 << 30, arriving_bytes, ..Level::default() })
+                >> 20
+        };
+        assert_eq!((free(0), free(2000), free(9000)), (64, 100, 256));
     }
 
     #[test]

@@ -58,6 +58,11 @@ impl Turns {
         self.whose = Some((next, now));
         Some(next)
     }
+
+    /// Whether the file has the turn, whether or not its program asks for anything now.
+    pub fn has(&self, now: Instant, whose: u64) -> bool {
+        self.whose.is_some_and(|(last, at)| last == whose && now - at < IDLE)
+    }
 }
 
 #[cfg(test)]

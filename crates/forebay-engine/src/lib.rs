@@ -70,6 +70,7 @@ pub use ops::taken::SupersededFile;
 pub use pool::{Pool, run_anywhere};
 pub use requester::{Requester, on_behalf_of};
 pub use room::Room;
+pub use room::held::{Stage, WriterHold, WriterHolds};
 pub use room::passed::{Passed, Past};
 pub use verbs::Verbs;
 pub use verbs::attrs::{DatedAttr, Facts};

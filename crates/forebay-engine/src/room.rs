@@ -12,6 +12,7 @@ use forebay_base::lock::{Mutex, Rank, RwLock};
 mod admit;
 mod ahead;
 mod detached;
+pub mod held;
 pub mod passed;
 mod ready;
 mod sluice;

@@ -9,6 +9,7 @@ mod codec;
 mod control;
 mod dev;
 mod flags;
+pub mod holds;
 mod modes;
 mod mount;
 mod nodes;

@@ -14,11 +14,13 @@ use forebay_backing::{Error, FileKey, Kind, Result};
 use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
-use forebay_engine::{Engine, Keep};
+use forebay_engine::{Engine, Keep, WriterHold, WriterHolds};
 
 use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
 use crate::dev::{Device, Session};
+use crate::holds::{Holder, Holds};
+use crate::nodes;
 use crate::request::{SETTLE_MAX, Shared};
 use crate::returning;
 use crate::ring::{self, Crew};
@@ -85,6 +87,8 @@ pub struct MountOptions {
     pub entry_ttl: Duration,
     pub attr_ttl: Duration,
     pub control: Arc<dyn ControlDir>,
+    /// The program that runs [`holder::main`](crate::holds::holder::main), but for the arguments.
+    pub holder: fn() -> Command,
     /// Present if the store is shared with other nodes.
     pub member: Option<Arc<forebay_cluster::member::Member>>,
     /// Counts for a member only: the locks of any other mount are those of its node.
@@ -160,6 +164,9 @@ impl Mount {
         if let Some(crew) = &crew {
             crew.make_known();
         }
+        if passes && !options.read_only {
+            hold_writers(engine, options, &shared);
+        }
         if let Err(error) = widen_read_ahead(&options.mountpoint) {
             tracing::debug!(%error, "the kernel reads ahead as it does by itself");
         }
@@ -216,6 +223,7 @@ impl Mount {
 
     fn take_away(&self, lazy: bool) -> Result<()> {
         use rustix::mount::UnmountFlags;
+        let _rest = self.shared.holds.rest();
         let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(&self.mountpoint, flags) {
             Ok(()) => Ok(()),
@@ -256,10 +264,49 @@ impl Drop for Mount {
 /// Has the kernel read ahead as much as a fill is long, instead of its own 128 KiB: each request costs a
 /// change of threads. Needs root (`Documentation/ABI/testing/sysfs-class-bdi`).
 fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", device_at(mountpoint)?);
+    std::fs::write(knob, READ_AHEAD_KIB.to_string())
+}
+
+/// The numbers of the device of the mount there.
+fn device_at(mountpoint: &Path) -> io::Result<String> {
     let mounts = mounts::read()?;
     let mount = mounts::at(&mounts, mountpoint).ok_or(io::ErrorKind::NotFound)?;
-    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
-    std::fs::write(knob, READ_AHEAD_KIB.to_string())
+    Ok(mount.device.clone())
+}
+
+/// Gives the engine the means to hold writers past the daemon, and finds out whether they work, if it needs them.
+fn hold_writers(engine: &Arc<Engine>, options: &MountOptions, shared: &Arc<Shared>) {
+    let (holds, of) = (shared.holds.clone(), Arc::downgrade(shared));
+    if !engine.passed.set_holds(Arc::new(Writers { holds, of })) {
+        return;
+    }
+    let (program, mountpoint) = (options.holder, options.mountpoint.clone());
+    let holder = device_at(&mountpoint).map(|device| Holder { program, mountpoint, device });
+    match holder.and_then(|holder| shared.holds.begin(holder)) {
+        Ok(()) => shared.holds.probe(),
+        Err(error) => {
+            tracing::debug!(%error, "programs that write past the daemon cannot be held");
+        }
+    }
+}
+
+/// Holds the writers of the engine's files.
+struct Writers {
+    holds: Holds,
+    of: Weak<Shared>,
+}
+
+impl WriterHolds for Writers {
+    fn work(&self) -> bool {
+        self.holds.work()
+    }
+
+    fn hold(&self, key: FileKey) -> Option<Box<dyn WriterHold>> {
+        let node = self.of.upgrade()?.vfs.nodes.id_of(key)?;
+        let hold = self.holds.ask(node, nodes::generation(key))?;
+        Some(Box::new(hold))
+    }
 }
 
 fn wishes(options: &MountOptions, shared: &Shared, ring: bool, root: bool) -> Wishes {

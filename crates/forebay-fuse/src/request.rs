@@ -20,6 +20,7 @@ use forebay_engine::time::Time;
 use forebay_engine::{Pool, Teller, Told as AsTold, on_behalf_of};
 
 use crate::busy_poll::BusyPoll;
+use crate::holds::Holds;
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
 use crate::returning::former;
 use crate::usage::Usage;
@@ -39,6 +40,7 @@ pub struct Shared {
     pub verbs: Verbs,
     pub usage: Usage,
     pub waits: Waits,
+    pub holds: Holds,
     pub entry_ttl: Duration,
     pool: Pool,
     /// The pool's threads that hang in the store with a request that was answered. Each has a replacement. There are
@@ -60,6 +62,7 @@ impl Shared {
             verbs: Verbs::default(),
             usage: Usage::default(),
             waits: Waits::default(),
+            holds: Holds::default(),
             entry_ttl,
             pool: Pool::new("fb-request", POOL_THREADS, Time::default()),
             hanging: Mutex::new(Rank::Hanging, 0),

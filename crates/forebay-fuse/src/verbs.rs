@@ -417,6 +417,9 @@ impl Shared {
         name: &OsStr,
         reply: impl Tell<()>,
     ) {
+        if let Some(number) = self.holds.number_of(name) {
+            return self.holds.come(id, number, Box::new(|| reply.fail(libc::ENODATA)));
+        }
         let name = name.to_os_string();
         Do::new(|v| &v.xattr, reply, move |vfs| vfs.removexattr(id, from, &name)).run(self);
     }

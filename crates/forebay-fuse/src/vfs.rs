@@ -185,7 +185,7 @@ const MAPPED: Duration = Duration::from_millis(50);
 
 pub struct Vfs {
     pub engine: Arc<Engine>,
-    nodes: Nodes,
+    pub(crate) nodes: Nodes,
     foresight: Arc<Foresight>,
     control: Control,
     passthrough: Passthrough,

@@ -12,6 +12,7 @@ mod daemon;
 mod daemons;
 mod dw;
 mod helper;
+mod holder;
 mod http;
 mod moment;
 mod mounts;
@@ -34,6 +35,9 @@ use crate::ui::Output;
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = dw::run(&args) {
+        return ExitCode::from(code);
+    }
+    if let Some(code) = holder::run(&args) {
         return ExitCode::from(code);
     }
     match helper::Call::of(&args) {

@@ -15,6 +15,7 @@ use crate::files::live::{Around, Live};
 use crate::files::pace::LOOK_MIN;
 use crate::files::unseen::{Doubt, Unseen};
 use crate::room::Room;
+use crate::room::held::WriterHolds;
 use crate::room::ready::Ready;
 use crate::room::sluice::Sluice;
 use crate::tier::media::{MediaFile, MediaStat, is_alone};
@@ -351,6 +352,11 @@ impl Passed {
                 self.files.retire(&file, inner);
             }
         }
+    }
+
+    /// Gives the means to hold writers past the daemon. Returns whether they are needed.
+    pub fn set_holds(&self, holds: Arc<dyn WriterHolds>) -> bool {
+        self.sluice.set_holds(holds)
     }
 
     /// Checks whether writers past the daemon have to wait.

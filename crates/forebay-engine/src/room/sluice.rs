@@ -3,8 +3,12 @@
 //!
 //! While there is much room the kernel does not ask, and the sluice costs nothing; otherwise a thread of its
 //! own answers. A small tier is full in a moment: while any program writes past the daemon another thread
-//! looks at such a tier every few milliseconds. On a tier whose file system does not ask, writers past the
-//! daemon are bounded by their admission alone ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
+//! looks at such a tier every few milliseconds.
+//!
+//! On a tier whose file system does not ask, that thread looks at a tier of any size, and while there is hardly any
+//! room it has the writers of the files that grow held ([`WriterHolds`]). A store through a mapping is not held: it
+//! makes no file longer, but it can fill a hole. Where holds do not work either, writers past the daemon are bounded
+//! by their admission alone ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
 //!
 //! Invariants:
 //! - W1: every waiting program is answered: the gate goes with its thread, and with the gate the
@@ -14,6 +18,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,12 +27,14 @@ use hashbrown::HashMap;
 use rustix::fs;
 
 use crate::core::counters::add;
+use crate::core::held;
 use crate::core::id::FileId;
 use crate::core::policy::{self, Bound};
 use crate::core::turns::{Left, Turns};
 use crate::files::Files;
 use crate::files::file::File;
 use crate::room::Room;
+use crate::room::held::{Begun, Watched, WriterHolds};
 use crate::tier::gate::{Asked, Gate, Growth};
 use crate::tier::media::{MediaFile, Open};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
@@ -52,8 +59,9 @@ const GRANTED_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct Sluice {
     files: Arc<Files>,
     room: Arc<Room>,
-    /// The bound on writers, found out at the first use.
-    bound: OnceLock<Bound>,
+    /// Whether the kernel asks, found out at the first use.
+    asks: OnceLock<bool>,
+    holds: OnceLock<Arc<dyn WriterHolds>>,
     state: Mutex<State>,
 }
 
@@ -75,11 +83,6 @@ struct Ready {
     marked: bool,
     /// The gate with the marks from before `since`.
     before: Option<Gate>,
-}
-
-struct Watched {
-    file: Arc<File>,
-    shadow: Arc<dyn MediaFile>,
 }
 
 /// A question of the kernel that waits for its answer.
@@ -112,17 +115,31 @@ impl Sluice {
         let since = files.time().now();
         let ready = Gate::new().ok().map(|gate| Ready { gate, since, marked: false, before: None });
         let state = State { ready, watched: HashMap::new(), shut: None, looks: false };
-        Sluice { files, room, bound: OnceLock::new(), state: Mutex::new(Rank::Unseen, state) }
+        let (asks, holds) = (OnceLock::new(), OnceLock::new());
+        Sluice { files, room, asks, holds, state: Mutex::new(Rank::Unseen, state) }
     }
 
     /// Returns the bound on programs that write to the tier past the daemon.
     pub fn bound(&self) -> Bound {
-        *self.bound.get_or_init(|| match self.try_to_ask() {
-            Ok(()) => Bound::Asked,
-            Err(error) => {
-                tracing::debug!(%error, "nobody asks before files of the tier are written past the daemon");
-                Bound::LetIn
+        match self.holds.get() {
+            _ if self.asks() => Bound::Asked,
+            Some(holds) if holds.work() => Bound::Held,
+            _ => Bound::LetIn,
+        }
+    }
+
+    /// Gives the sluice the means to hold writers. Returns whether they are needed: where the kernel asks they are not.
+    pub fn set_holds(&self, holds: Arc<dyn WriterHolds>) -> bool {
+        !self.asks() && self.holds.set(holds).is_ok()
+    }
+
+    fn asks(&self) -> bool {
+        *self.asks.get_or_init(|| {
+            let tried = self.try_to_ask();
+            if let Err(error) = &tried {
+                tracing::debug!(%error, "the kernel asks nobody before files of the tier are written past the daemon");
             }
+            tried.is_ok()
         })
     }
 
@@ -139,27 +156,30 @@ impl Sluice {
     /// Watches a shadow that one more program is about to have open for writing. Its file's lock is held.
     pub fn watch(self: &Arc<Self>, file: &Arc<File>, shadow: &Arc<dyn MediaFile>) {
         let Some(fd) = shadow.as_fd() else { return };
-        let shuts = self.is_to_be_shut();
+        let (bound, shuts) = (self.bound(), self.is_to_be_shut());
         let mut state = self.state.lock();
-        let Some(ready) = &mut state.ready else { return };
-        ready.marked = true;
-        if let Err(error) = ready.gate.keep_ready(fd) {
-            tracing::debug!(%error, "nobody asks before this file is written past the daemon");
-            // Most errors will be the same for the next file.
-            if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC)) {
-                state.ready = None;
-            }
+        if bound == Bound::Asked && !state.be_ready(fd) {
             return;
         }
         if let Some(shut) = &state.shut {
             note(shut.ask(fd));
         }
-        state.watched.insert(file.id, Watched { file: file.clone(), shadow: shadow.clone() });
-        if !state.looks && self.files.totals().limit() < policy::SMALL {
-            state.looks = self.start(|sluice| sluice.look_often());
-        }
+        let new = || Watched::new(file.clone(), shadow.clone());
+        state.watched.entry(file.id).or_insert_with(new).shadow = shadow.clone();
+        self.look_if_needed(bound, &mut state);
         if shuts {
-            self.shut(state);
+            self.shut(bound, state);
+        }
+    }
+
+    fn look_if_needed(self: &Arc<Self>, bound: Bound, state: &mut State) {
+        let is_needed = match bound {
+            Bound::Asked => self.files.totals().limit() < policy::SMALL,
+            Bound::Held => true,
+            Bound::LetIn => false,
+        };
+        if is_needed && !state.looks && !state.watched.is_empty() {
+            state.looks = self.start(|sluice| sluice.look_often());
         }
     }
 
@@ -170,15 +190,21 @@ impl Sluice {
         if let (Some(shut), Some(fd)) = (&state.shut, gone.shadow.as_fd()) {
             note(shut.ask_no_more(fd));
         }
+        // A hold is not given back under the lock.
+        drop(state);
+        if let Some(lasted) = gone.lasted(self.files.time().now()) {
+            self.note_wait(lasted);
+        }
     }
 
     /// Renews marks and shuts the sluice if necessary; called from time to time.
     pub fn tend(self: &Arc<Self>) {
-        let (shuts, now) = (self.is_to_be_shut(), self.files.time().now());
+        let (bound, shuts, now) = (self.bound(), self.is_to_be_shut(), self.files.time().now());
         let mut state = self.state.lock();
         let over = state.ready.as_mut().and_then(|ready| ready.renew(now));
+        self.look_if_needed(bound, &mut state);
         if shuts {
-            self.shut(state);
+            self.shut(bound, state);
         } else {
             drop(state);
         }
@@ -191,8 +217,8 @@ impl Sluice {
     }
 
     /// Makes the kernel ask about every program that writes past the daemon, and answers.
-    fn shut(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.shut.is_some() || state.watched.is_empty() {
+    fn shut(self: &Arc<Self>, bound: Bound, mut state: MutexGuard<'_, State>) {
+        if bound != Bound::Asked || state.shut.is_some() || state.watched.is_empty() {
             return;
         }
         let Ok(gate) = Gate::new() else { return };
@@ -223,10 +249,14 @@ impl Sluice {
 
     /// Looks until no program has written past the daemon for a while.
     fn look_often(self: &Arc<Self>) {
-        let mut busy_at = self.files.time().now();
+        let (mut busy_at, mut turns) = (self.files.time().now(), Turns::default());
         while !self.files.is_stopping() {
             self.files.time().sleep(policy::LOOK_QUICK);
             self.measure_all();
+            let bound = self.bound();
+            if let (Bound::Held, Some(holds)) = (bound, self.holds.get()) {
+                self.hold_or_let_go(&mut turns, &**holds);
+            }
             let (shuts, now) = (self.is_to_be_shut(), self.files.time().now());
             let mut state = self.state.lock();
             if !state.watched.is_empty() {
@@ -236,8 +266,76 @@ impl Sluice {
                 return;
             }
             if shuts {
-                self.shut(state);
+                self.shut(bound, state);
             }
+        }
+    }
+
+    /// Has the writers of files that grow held while there is little room, and makes room.
+    fn hold_or_let_go(&self, turns: &mut Turns, holds: &dyn WriterHolds) {
+        let charged = self.charged();
+        let (now, level) = (self.files.time().now(), self.files.level());
+        let free = policy::free_for_unasked(level);
+        let is_little = policy::holds_writers(level) || self.files.free_bytes() < free;
+        let room = if is_little { held::Room::Little } else { held::Room::Enough };
+        let left = self.left(charged.values().sum());
+        let seen = self.look(&charged, now);
+        let steps = held::steps(turns, now, (room, left), &seen);
+        self.take_steps(&seen, &steps, holds, now);
+        if !seen.iter().any(|file| file.wants_room(now)) {
+            return;
+        }
+        if is_little {
+            self.files.landings().urge();
+            self.files.nudge();
+        }
+        // Clean bytes go while there is still room, so that hardly any program waits for that.
+        self.room.has_room_for(2 * free);
+    }
+
+    fn look(&self, charged: &HashMap<FileId, u64>, now: Instant) -> Vec<held::Seen> {
+        let mut state = self.state.lock();
+        let look =
+            |(id, watched): (&FileId, &mut Watched)| watched.look(charged.get(id).copied(), now);
+        state.watched.iter_mut().map(look).collect()
+    }
+
+    /// Files that are not watched any more need no step.
+    fn take_steps(
+        &self,
+        seen: &[held::Seen],
+        steps: &[held::Step],
+        holds: &dyn WriterHolds,
+        now: Instant,
+    ) {
+        let mut state = self.state.lock();
+        let begin = |(file, step): (&held::Seen, &held::Step)| {
+            state.watched.get_mut(&FileId(file.id))?.begin(*step, now)
+        };
+        let begun: Vec<Begun> = seen.iter().zip(steps).filter_map(begin).collect();
+        drop(state);
+        for step in begun {
+            step.lasted.into_iter().for_each(|lasted| self.note_wait(lasted));
+            let id = step.id;
+            let Some(held) = step.finish(holds) else { continue };
+            if let Some(watched) = self.state.lock().watched.get_mut(&id) {
+                watched.be_held(held);
+            }
+        }
+    }
+
+    /// The bytes that count of each watched file whose lock is free.
+    fn charged(&self) -> HashMap<FileId, u64> {
+        let charged = |file: &Arc<File>| Some((file.id, file.try_lock()?.dirty_charged()));
+        self.watched().iter().filter_map(|(file, _)| charged(file)).collect()
+    }
+
+    /// The things that could make room; `unseen` bytes are those of files written past the daemon.
+    fn left(&self, unseen: u64) -> Left {
+        Left {
+            flushable: self.files.totals().dirty().saturating_sub(unseen),
+            progress: self.files.landings().progress(),
+            patience: self.files.tune(|t| t.backing_timeout),
         }
     }
 
@@ -299,7 +397,7 @@ impl Sluice {
             is_full |= needs > limit || !self.room.has_room_for(needs);
             if !is_full {
                 on_its_way = needs;
-                self.note_wait(at);
+                self.note_wait_of(at);
                 granted.push(Granted { ino: at.ino, growth, at: now });
             }
             is_full
@@ -309,20 +407,19 @@ impl Sluice {
         }
         self.files.landings().urge();
         self.files.nudge();
-        let left = Left {
-            flushable: self.files.totals().dirty().saturating_sub(*unseen),
-            progress: self.files.landings().progress(),
-            patience: self.files.tune(|t| t.backing_timeout),
-        };
+        let left = self.left(*unseen);
         // W2.
         if let Some(ino) = turns.whose(now, left, waiting.iter().map(|at| at.ino)) {
-            waiting.iter().filter(|at| at.ino == ino).for_each(|at| self.note_wait(at));
+            waiting.iter().filter(|at| at.ino == ino).for_each(|at| self.note_wait_of(at));
             waiting.retain(|at| at.ino != ino);
         }
     }
 
-    fn note_wait(&self, at: &Waiting) {
-        let waited = self.files.time().since(at.since);
+    fn note_wait_of(&self, at: &Waiting) {
+        self.note_wait(self.files.time().since(at.since));
+    }
+
+    fn note_wait(&self, waited: Duration) {
         if waited > LOOK_AGAIN {
             add(&self.files.counters().writers_slowed, 1);
             add(&self.files.counters().writers_slowed_us, waited.as_micros() as u64);
@@ -357,6 +454,21 @@ impl Sluice {
         let state = self.state.lock();
         let both = |watched: &Watched| (watched.file.clone(), watched.shadow.clone());
         state.watched.values().map(both).collect()
+    }
+}
+
+impl State {
+    /// Has the kernel be ready to ask about a shadow; `false` if it cannot be.
+    fn be_ready(&mut self, fd: BorrowedFd<'_>) -> bool {
+        let Some(ready) = &mut self.ready else { return false };
+        ready.marked = true;
+        let Err(error) = ready.gate.keep_ready(fd) else { return true };
+        tracing::debug!(%error, "nobody asks before this file is written past the daemon");
+        // Most errors will be the same for the next file.
+        if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC)) {
+            self.ready = None;
+        }
+        false
     }
 }
 

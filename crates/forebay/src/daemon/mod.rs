@@ -47,7 +47,7 @@ use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 use crate::config::Settings;
 use crate::signals::{self, Blocked};
 use crate::units::{counted, human_size};
-use crate::{daemons, http, mounts};
+use crate::{daemons, holder, http, mounts};
 use anchor::Anchor;
 use device::Device;
 use jobs::Jobs;
@@ -311,6 +311,7 @@ impl Daemon {
             entry_ttl: mount.entry_ttl,
             attr_ttl: mount.attr_ttl,
             control: self.clone(),
+            holder: holder::program,
             member: self.member.clone(),
             locks: self.settings.cluster.as_ref().map_or(Locks::Node, |cluster| cluster.locks),
         };
