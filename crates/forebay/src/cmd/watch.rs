@@ -236,6 +236,9 @@ pub fn tell(job: &Job, at: &Path) {
     let whole = counted(report.files, "file");
     let done = match job.state {
         JobState::Done => format!("{} {} in {whole}", past(job.kind), human_size(report.bytes)),
+        JobState::Cancelled if job.kind == JobKind::Pin => {
+            format!("fetched {}; nothing of it is pinned", human_size(job.moved_bytes()))
+        }
         JobState::Running | JobState::Cancelled => {
             format!("{} {}, {whole} as a whole", past(job.kind), human_size(job.moved_bytes()))
         }
