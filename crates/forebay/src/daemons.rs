@@ -161,6 +161,21 @@ pub enum Wish {
 }
 
 impl Wish {
+    /// The advice about a tier of another store.
+    fn of_stranger(self, tier: &Path) -> String {
+        let tier = tier.display();
+        match self {
+            Wish::Mount => format!(
+                "mount its own store, or give --tier another directory; `forebay recover {tier} --to DIR` saves what \
+                 is dirty in it"
+            ),
+            Wish::Check | Wish::Recover => format!(
+                "if its store has moved, name it with --backing; `forebay recover {tier} --to DIR` saves what is \
+                 dirty in it elsewhere"
+            ),
+        }
+    }
+
     /// The advice; `at` is the mount that uses the tier, if this process sees that mount.
     fn instead(self, at: Option<&str>) -> String {
         let place = at.unwrap_or("MOUNTPOINT");
@@ -185,10 +200,15 @@ impl Wish {
     }
 }
 
-/// Adds to an error that says that a tier is in use who uses the tier, as far as this process sees it, and what
-/// to do.
-pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
-    if error.kind() != Kind::WrongTier || !error.to_string().contains("is in use") {
+/// Adds to an error about a tier that is in use, or is another store's, who uses the tier, as far as this process
+/// sees it, and what to do.
+pub fn advised(tier: &Path, error: Error, wish: Wish) -> Error {
+    let says = |words| error.kind() == Kind::WrongTier && error.to_string().contains(words);
+    if says("belongs to the backing store") || says("belongs to another directory") {
+        let text = format!("{error}: {}", wish.of_stranger(tier));
+        return Error::new(Kind::WrongTier, text);
+    }
+    if !says("is in use") {
         return error;
     }
     let mounts = Mounts::read().unwrap_or_default();

@@ -187,7 +187,7 @@ fn assemble(plan: Plan, events: Sender<Event>, ready: &Ready) -> Result<Arc<Daem
         mark::refuse_alone(root)?;
     }
     let mut tier = Tier::open(&places.tier, &owner)
-        .map_err(|error| daemons::name_user(&places.tier, error, daemons::Wish::Mount))?;
+        .map_err(|error| daemons::advised(&places.tier, error, daemons::Wish::Mount))?;
     ready.tether.hold(tier.made());
     let daemon = begin(tier, stack, (places, settings), events, ready);
     let daemon = daemon.map_err(|error| ready.tether.undo(error))?;
