@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::watch::{tell_failures, warn, watch};
 use crate::config::ConfigFlags;
-use crate::daemons::Drainer;
+use crate::daemons::{Drainer, at_of};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
 use crate::node::client::NodeClient;
@@ -100,12 +100,13 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// The mount or the draining daemon that was named.
 fn place(mounts: &Mounts, typed: &Path, args: &Args) -> Result<Place> {
-    let found = mounts.daemon_of(typed);
+    let found = mounts.daemon_at(typed);
     if found.as_ref().is_ok_and(|place| place.path.as_os_str().is_empty()) {
         return found;
     }
-    if let Some(at) = at_of(typed, args)? {
-        return mounts.daemon_of(&at).map_err(|error| explained(error, &at, mounts));
+    let config = ConfigFlags { file: args.config.clone(), ..ConfigFlags::default() };
+    if let Some(at) = at_of(typed, config)? {
+        return mounts.daemon_at(&at).map_err(|error| explained(error, &at, mounts));
     }
     let place = found.map_err(|error| explained(error, typed, mounts))?;
     let message = format!(
@@ -114,14 +115,6 @@ fn place(mounts: &Mounts, typed: &Path, args: &Args) -> Result<Place> {
         place.mountpoint.display()
     );
     Err(Error::new(Kind::Usage, message))
-}
-
-/// The mount point of a mount that the configuration file describes under this name.
-fn at_of(name: &Path, args: &Args) -> Result<Option<PathBuf>> {
-    let Some(name) = name.to_str().filter(|name| !name.contains('/')) else { return Ok(None) };
-    let config = ConfigFlags { file: args.config.clone(), ..ConfigFlags::default() };
-    let sections = config.read_file()?.sections.into_iter();
-    Ok(sections.filter(|section| section.name == name).map(|section| section.at).next())
 }
 
 fn explained(error: Error, typed: &Path, mounts: &Mounts) -> Error {
