@@ -18,7 +18,7 @@ use crate::node::client::NodeClient;
 use crate::pulse;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
-use crate::wire::{Job, Leave};
+use crate::wire::{Job, JobFailure, Leave};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -307,6 +307,22 @@ fn names_users(job: &Job) -> bool {
     job.error.as_ref().is_some_and(|error| error.contains("in use by"))
 }
 
+/// What to do about the cause of failed flushes, in words before those about going on.
+fn cure(failures: &[JobFailure]) -> &'static str {
+    let says = |words: &[&str]| {
+        failures.iter().any(|failure| words.iter().any(|word| failure.error.contains(word)))
+    };
+    if says(&["No space left", "quota exceeded"]) {
+        "make room on the backing store, then "
+    } else if says(&["Read-only file system", "Permission denied"]) {
+        "make the backing store writable, then "
+    } else if failures.iter().any(|failure| failure.state == "conflict") {
+        "settle what is in conflict, then "
+    } else {
+        ""
+    }
+}
+
 fn say_how_to_go_on(job: &Job, place: &Place) {
     let at = place.mountpoint.display();
     match job.exit_code {
@@ -319,8 +335,9 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
         }
         _ if job.is_gone() => {}
         _ => note!(
-            "go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
-             leave them in the tier for later"
+            "{}go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
+             leave them in the tier for later",
+            job.report.as_ref().map_or("", |report| cure(&report.failures))
         ),
     }
 }

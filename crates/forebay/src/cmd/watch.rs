@@ -267,7 +267,10 @@ pub fn warn(of: Option<&str>) {
 /// Lists failures. `at` is the mount point, if the files are mounted.
 pub fn tell_failures(failures: &[JobFailure], at: Option<&Path>) {
     for failure in failures.iter().take(FAILURES_SHOWN) {
-        note!("{}: {}: {}", failure.path, failure.state, failure.error);
+        let path = failure.path.to_string();
+        // Most errors begin with the file that they are about.
+        let error = failure.error.strip_prefix(&format!("{path}: ")).unwrap_or(&failure.error);
+        note!("{path}: {}: {error}", failure.state);
         if failure.state == "conflict" {
             note!("  {}", how_to_settle(&failure.path, at));
         }
