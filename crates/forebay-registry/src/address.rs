@@ -24,9 +24,9 @@ const PREFIX_MAX: usize = 200;
 /// The most members in an address; a cluster of etcd has at most 7.
 const HOSTS_MAX: usize = 16;
 
-const FORMS: &str = "write an absolute path (/var/lib/forebay/registry) or embedded:///dir for one \
-                     machine, etcd://host:2379,host2:2379/prefix for many, or etcds:// with TLS \
-                     (?ca=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE)";
+const FORMS: &str = "write etcd://host:2379,host2:2379/prefix for several nodes, or etcds:// with TLS \
+                     (?ca=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE); for the node daemon of one machine \
+                     an absolute path (/var/lib/forebay/registry) or embedded:///dir";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {

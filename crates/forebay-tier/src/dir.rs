@@ -347,13 +347,10 @@ fn check_owner(tier: &Folder, backing: &TierOwner) -> Result<Superblock> {
         (tier.path().display(), found.path.display(), backing.path.display());
     let message = match found.path == backing.path {
         true => format!(
-            "the tier {tier} belongs to another directory than the one that is at {ours} now: is the file system of the \
-             backing store mounted there? Mount it first, or give --tier another directory"
+            "the tier {tier} belongs to another directory than the one that is at {ours} now (is the file system of the \
+             backing store mounted there?)"
         ),
-        false => format!(
-            "the tier {tier} belongs to the backing store {theirs}, not to {ours}: mount that one, or give --tier \
-             another directory"
-        ),
+        false => format!("the tier {tier} belongs to the backing store {theirs}, not to {ours}"),
     };
     Err(Error::new(Kind::WrongTier, message))
 }

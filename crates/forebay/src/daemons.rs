@@ -12,6 +12,7 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_engine::Tier;
 use serde_json::Value;
 
+use crate::config::ConfigFlags;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::units::human_size;
@@ -111,16 +112,31 @@ fn listening(table: &[u8]) -> Vec<PathBuf> {
     tiers
 }
 
+/// The mount point of a mount that the configuration file describes under this name.
+pub fn at_of(name: &Path, config: ConfigFlags) -> Result<Option<PathBuf>> {
+    let Some(name) = name.to_str().filter(|name| !name.contains('/')) else { return Ok(None) };
+    let sections = config.read_file()?.sections.into_iter();
+    Ok(sections.filter(|section| section.name == name).map(|section| section.at).next())
+}
+
 impl Mounts {
     /// The mount that a path is in; the daemon of the tier whose directory the path is; or the daemon that still
     /// drains what was written to the mount that the path was in.
-    pub fn daemon_of(&self, typed: &Path) -> Result<Place> {
+    pub fn daemon_at(&self, typed: &Path) -> Result<Place> {
         self.find(typed).or_else(|error| {
             let path = self.absolute(typed)?;
             match Tier::socket_path(&path).exists() {
                 true => Ok(self.of_tier(path)),
                 false => self.formerly(&path).ok_or(error),
             }
+        })
+    }
+
+    /// Like [`Mounts::daemon_at`], also for the name of a mount that the configuration file describes.
+    pub fn daemon_of(&self, typed: &Path) -> Result<Place> {
+        self.daemon_at(typed).or_else(|error| match at_of(typed, ConfigFlags::default()) {
+            Ok(Some(at)) => self.daemon_at(&at),
+            _ => Err(error),
         })
     }
 
@@ -161,6 +177,21 @@ pub enum Wish {
 }
 
 impl Wish {
+    /// The advice about a tier of another store.
+    fn of_stranger(self, tier: &Path) -> String {
+        let tier = tier.display();
+        match self {
+            Wish::Mount => format!(
+                "mount its own store, or give --tier another directory; `forebay recover {tier} --to DIR` saves what \
+                 is dirty in it"
+            ),
+            Wish::Check | Wish::Recover => format!(
+                "if its store has moved, name it with --backing; `forebay recover {tier} --to DIR` saves what is \
+                 dirty in it elsewhere"
+            ),
+        }
+    }
+
     /// The advice; `at` is the mount that uses the tier, if this process sees that mount.
     fn instead(self, at: Option<&str>) -> String {
         let place = at.unwrap_or("MOUNTPOINT");
@@ -185,10 +216,15 @@ impl Wish {
     }
 }
 
-/// Adds to an error that says that a tier is in use who uses the tier, as far as this process sees it, and what
-/// to do.
-pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
-    if error.kind() != Kind::WrongTier || !error.to_string().contains("is in use") {
+/// Adds to an error about a tier that is in use, or is another store's, who uses the tier, as far as this process
+/// sees it, and what to do.
+pub fn advised(tier: &Path, error: Error, wish: Wish) -> Error {
+    let says = |words| error.kind() == Kind::WrongTier && error.to_string().contains(words);
+    if says("belongs to the backing store") || says("belongs to another directory") {
+        let text = format!("{error}: {}", wish.of_stranger(tier));
+        return Error::new(Kind::WrongTier, text);
+    }
+    if !says("is in use") {
         return error;
     }
     let mounts = Mounts::read().unwrap_or_default();

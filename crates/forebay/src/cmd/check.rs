@@ -9,7 +9,7 @@ use forebay_base::lock::sleep;
 use forebay_engine::{CheckReport, Progress};
 use serde_json::json;
 
-use crate::daemons::{Wish, name_user};
+use crate::daemons::{Wish, advised};
 use crate::rights;
 use crate::ui::progress::{Line, Sample};
 use crate::ui::{say, say_json};
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<u8> {
         true => read_data(&args.tier),
         false => forebay_engine::check(&args.tier),
     };
-    let report = report.map_err(|error| name_user(&args.tier, error, Wish::Check))?;
+    let report = report.map_err(|error| advised(&args.tier, error, Wish::Check))?;
     let exit_code = u8::from(!report.ok || !report.problems.is_empty());
     if args.json {
         let dirty: Vec<WirePath> = report.dirty.iter().map(|path| path.as_path().into()).collect();

@@ -22,7 +22,7 @@ Examples:
   forebay mount home
   forebay mount --all
 
-The command returns when the mount serves. The tier is created if it does not exist, belongs to
+The command returns when the mount serves; if it is ended before, nothing is mounted. The tier is created if it does not exist, belongs to
 one backing store from then on, and keeps its contents from mount to mount. A mount that fails takes
 a tier that it has created away again; what it cannot take away it names. The log is run/forebay.log
 in the tier. SIGTERM drains and unmounts; a second one keeps what is dirty in the
@@ -134,11 +134,17 @@ fn all(args: &Args) -> Result<u8> {
             say(format!("{}: {} is mounted", section.name, section.at.display()));
             continue;
         }
-        let code = planned(args, &file, section).and_then(|plan| serve(plan, args));
-        worst = worst.max(code.unwrap_or_else(|error| {
-            note!("{}: {error}", section.name);
-            error.exit_code()
-        }));
+        let code = match planned(args, &file, section).and_then(|plan| serve(plan, args)) {
+            Err(error) if error.kind() == Kind::Interrupted => {
+                return Err(error.context(&section.name));
+            }
+            Err(error) => {
+                note!("{}: {error}", section.name);
+                error.exit_code()
+            }
+            Ok(code) => code,
+        };
+        worst = worst.max(code);
     }
     Ok(worst)
 }
@@ -166,7 +172,7 @@ fn serve(plan: Plan, args: &Args) -> Result<u8> {
             std::process::exit(daemon::run(plan, ready).unwrap_or_else(|e| e.exit_code()).into())
         }
         Side::Parent(child) => {
-            for note in child.wait_ready()? {
+            for note in child.wait_ready("nothing is mounted")? {
                 note_wrong(&note);
             }
             let (at, of) = (mountpoint.display(), backing.display());

@@ -157,7 +157,7 @@ fn serve_in_background(config: NodeConfig, log_json: bool) -> Result<u8> {
             std::process::exit(begin(ready).unwrap_or_else(|e| e.exit_code()).into())
         }
         Side::Parent(child) => {
-            let notes = child.wait_ready()?;
+            let notes = child.wait_ready("the node daemon has ended")?;
             let (socket, log) = (socket.display(), state.join(LOG));
             let notes = notes.join(", ");
             say(format!("node {name} serves at {socket} ({notes}); its log is {}", log.display()));

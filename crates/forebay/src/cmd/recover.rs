@@ -17,7 +17,7 @@ use super::trial::TrialArgs;
 use super::watch::tell_failures;
 use crate::config::{ConfigFlags, Settings, keys};
 use crate::daemon::{self, Root, Stack};
-use crate::daemons::{Wish, name_user};
+use crate::daemons::{Wish, advised};
 use crate::mounts::Mounts;
 use crate::rights;
 use crate::signals;
@@ -141,7 +141,7 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
     let Stack { store, dir, .. } = open_backing(backing, args, Access::ReadWrite)?;
     daemon::refuse_recovery(Root { dir: dir.as_fd(), path: backing })?;
     let tier = Tier::open(&args.tier, &identified(&*store, backing)?)
-        .map_err(|error| name_user(&args.tier, error, Wish::Recover))?;
+        .map_err(|error| advised(&args.tier, error, Wish::Recover))?;
     let held = daemon::held_in(&tier);
     let (engine, _holds) =
         Engine::start_holding(tier, store, settings.engine, settings.tunables, &held)?;
@@ -175,7 +175,7 @@ fn rescue(args: &Args, target: &DirStore, backing: Result<PathBuf>) -> Result<Re
     let salvaged = watched(&progress, || {
         forebay_engine::salvage(&args.tier, store.as_deref(), target, &progress)
     });
-    let salvaged = salvaged.map_err(|error| name_user(&args.tier, error, Wish::Recover))?;
+    let salvaged = salvaged.map_err(|error| advised(&args.tier, error, Wish::Recover))?;
     Recovered::salvaged(salvaged, &args.tier)
 }
 

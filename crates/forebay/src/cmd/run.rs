@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<u8> {
             Ok(daemon::run(plan, ready).unwrap_or_else(|e| e.exit_code()))
         }
         Side::Parent(child) => {
-            for note in child.wait_ready()? {
+            for note in child.wait_ready("nothing is mounted")? {
                 note_wrong(&note);
             }
             let dir =

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::watch::{tell_failures, warn, watch};
 use crate::config::ConfigFlags;
-use crate::daemons::Drainer;
+use crate::daemons::{Drainer, at_of};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
 use crate::node::client::NodeClient;
 use crate::pulse;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
-use crate::wire::{Job, Leave};
+use crate::wire::{Job, JobFailure, Leave};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,12 +100,13 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// The mount or the draining daemon that was named.
 fn place(mounts: &Mounts, typed: &Path, args: &Args) -> Result<Place> {
-    let found = mounts.daemon_of(typed);
+    let found = mounts.daemon_at(typed);
     if found.as_ref().is_ok_and(|place| place.path.as_os_str().is_empty()) {
         return found;
     }
-    if let Some(at) = at_of(typed, args)? {
-        return mounts.daemon_of(&at).map_err(|error| explained(error, &at, mounts));
+    let config = ConfigFlags { file: args.config.clone(), ..ConfigFlags::default() };
+    if let Some(at) = at_of(typed, config)? {
+        return mounts.daemon_at(&at).map_err(|error| explained(error, &at, mounts));
     }
     let place = found.map_err(|error| explained(error, typed, mounts))?;
     let message = format!(
@@ -114,14 +115,6 @@ fn place(mounts: &Mounts, typed: &Path, args: &Args) -> Result<Place> {
         place.mountpoint.display()
     );
     Err(Error::new(Kind::Usage, message))
-}
-
-/// The mount point of a mount that the configuration file describes under this name.
-fn at_of(name: &Path, args: &Args) -> Result<Option<PathBuf>> {
-    let Some(name) = name.to_str().filter(|name| !name.contains('/')) else { return Ok(None) };
-    let config = ConfigFlags { file: args.config.clone(), ..ConfigFlags::default() };
-    let sections = config.read_file()?.sections.into_iter();
-    Ok(sections.filter(|section| section.name == name).map(|section| section.at).next())
 }
 
 fn explained(error: Error, typed: &Path, mounts: &Mounts) -> Error {
@@ -314,6 +307,22 @@ fn names_users(job: &Job) -> bool {
     job.error.as_ref().is_some_and(|error| error.contains("in use by"))
 }
 
+/// What to do about the cause of failed flushes, in words before those about going on.
+fn cure(failures: &[JobFailure]) -> &'static str {
+    let says = |words: &[&str]| {
+        failures.iter().any(|failure| words.iter().any(|word| failure.error.contains(word)))
+    };
+    if says(&["No space left", "quota exceeded"]) {
+        "make room on the backing store, then "
+    } else if says(&["Read-only file system", "Permission denied"]) {
+        "make the backing store writable, then "
+    } else if failures.iter().any(|failure| failure.state == "conflict") {
+        "settle what is in conflict, then "
+    } else {
+        ""
+    }
+}
+
 fn say_how_to_go_on(job: &Job, place: &Place) {
     let at = place.mountpoint.display();
     match job.exit_code {
@@ -326,8 +335,9 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
         }
         _ if job.is_gone() => {}
         _ => note!(
-            "go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
-             leave them in the tier for later"
+            "{}go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
+             leave them in the tier for later",
+            job.report.as_ref().map_or("", |report| cure(&report.failures))
         ),
     }
 }

@@ -236,6 +236,9 @@ pub fn tell(job: &Job, at: &Path) {
     let whole = counted(report.files, "file");
     let done = match job.state {
         JobState::Done => format!("{} {} in {whole}", past(job.kind), human_size(report.bytes)),
+        JobState::Cancelled if job.kind == JobKind::Pin => {
+            format!("fetched {}; nothing of it is pinned", human_size(job.moved_bytes()))
+        }
         JobState::Running | JobState::Cancelled => {
             format!("{} {}, {whole} as a whole", past(job.kind), human_size(job.moved_bytes()))
         }
@@ -264,7 +267,10 @@ pub fn warn(of: Option<&str>) {
 /// Lists failures. `at` is the mount point, if the files are mounted.
 pub fn tell_failures(failures: &[JobFailure], at: Option<&Path>) {
     for failure in failures.iter().take(FAILURES_SHOWN) {
-        note!("{}: {}: {}", failure.path, failure.state, failure.error);
+        let path = failure.path.to_string();
+        // Most errors begin with the file that they are about.
+        let error = failure.error.strip_prefix(&format!("{path}: ")).unwrap_or(&failure.error);
+        note!("{path}: {}: {error}", failure.state);
         if failure.state == "conflict" {
             note!("  {}", how_to_settle(&failure.path, at));
         }

@@ -22,7 +22,8 @@ fn registry(settings: &ClusterSettings) -> Result<(Arc<dyn Registry>, String)> {
         return Err(Error::new(
             Kind::Usage,
             format!(
-                "registry {}: members on several nodes agree in etcd only: give an address such as etcd://10.0.0.1:2379/forebay",
+                "registry {}: members on several nodes agree in etcd only: give an address such as \
+                 etcd://host:2379/forebay; on one machine alone mount without --registry",
                 settings.registry
             ),
         ));

@@ -24,6 +24,7 @@ mod stack;
 mod statistics;
 mod strangers;
 mod taking_out;
+mod tether;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ use forebay_base::glob::Pattern;
 use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::member::Member;
 use forebay_engine::{
-    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Made, Progress, Tier, TierOwner,
+    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner,
 };
 use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 
@@ -57,6 +58,7 @@ use saved::SavedJob;
 pub use background::{Ready, Side, fork};
 pub use places::Places;
 use stack::Users;
+use tether::Tether;
 
 pub use mark::{Root, refuse_recovery};
 pub use stack::{Pace, Stack, Trial, open as open_store};
@@ -137,7 +139,7 @@ enum Event {
 pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
     let blocked = Blocked::new();
     let (events, inbox) = mpsc::channel();
-    let daemon = match assemble(plan, events.clone(), ready.is_awaited()) {
+    let daemon = match ready.tie().and_then(|()| assemble(plan, events.clone(), &ready)) {
         Ok(daemon) => daemon,
         Err(error) => {
             ready.failed(&error);
@@ -160,11 +162,14 @@ pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
         tier = %daemon.places.tier.display(),
         "serving"
     );
-    ready.serving(daemon.notes());
+    if !ready.serving(daemon.notes()) {
+        // Nobody waits for this mount any more.
+        daemon.on_signal(1);
+    }
     Ok(daemon.attend(&inbox))
 }
 
-fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<Daemon>> {
+fn assemble(plan: Plan, events: Sender<Event>, ready: &Ready) -> Result<Arc<Daemon>> {
     raise_descriptor_limit();
     lift_file_size_limit();
     let Plan { places, settings, trial, identity } = plan;
@@ -182,10 +187,12 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         mark::refuse_alone(root)?;
     }
     let mut tier = Tier::open(&places.tier, &owner)
-        .map_err(|error| daemons::name_user(&places.tier, error, daemons::Wish::Mount))?;
-    let made = tier.made();
-    let daemon = begin(tier, stack, (places, settings), events, background);
-    daemon.map_err(|error| Made::undo(made, error, &OF_DAEMON))
+        .map_err(|error| daemons::advised(&places.tier, error, daemons::Wish::Mount))?;
+    ready.tether.hold(tier.made());
+    let daemon = begin(tier, stack, (places, settings), events, ready);
+    let daemon = daemon.map_err(|error| ready.tether.undo(error))?;
+    ready.tether.keep();
+    Ok(daemon)
 }
 
 /// Assembles the daemon once the tier is open.
@@ -194,11 +201,11 @@ fn begin(
     stack: Stack,
     (places, settings): (Places, Settings),
     events: Sender<Event>,
-    background: bool,
+    ready: &Ready,
 ) -> Result<Arc<Daemon>> {
     let root = mark::Root { dir: stack.dir.as_fd(), path: &places.backing };
     let (run, uuid) = (tier.run(), tier.uuid().to_string());
-    start_log(&settings, &run, background)?;
+    start_log(&settings, &run, ready.is_awaited())?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
     // The contents are read before the mount joins: for a tier that cannot be read, partners with copies take over.
@@ -256,7 +263,7 @@ fn begin(
     if let Some(member) = &daemon.member {
         member.set_desk(Box::new(others::TheDesk::of(&daemon)));
     }
-    if let Err(error) = daemon.open_doors(&*stack.store) {
+    if let Err(error) = daemon.open_doors(&*stack.store, &ready.tether) {
         daemon.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         return Err(error);
     }
@@ -289,7 +296,7 @@ fn start_log(settings: &Settings, run: &Arc<Folder>, background: bool) -> Result
 }
 
 impl Daemon {
-    fn open_doors(self: &Arc<Daemon>, backing: &dyn BackingStore) -> Result<()> {
+    fn open_doors(self: &Arc<Daemon>, backing: &dyn BackingStore, tether: &Tether) -> Result<()> {
         let daemon = self.clone();
         http::serve(&Tier::socket_path(&self.places.tier), move |request| daemon.answer(request))?;
         if let Some(address) = self.settings.metrics_listen {
@@ -315,6 +322,7 @@ impl Daemon {
             member: self.member.clone(),
             locks: self.settings.cluster.as_ref().map_or(Locks::Node, |cluster| cluster.locks),
         };
+        tether.cut();
         let mount = Mount::new(self.engine.clone(), options)?;
         assert!(self.mount.set(mount).is_ok(), "a daemon mounts once");
         Ok(())
