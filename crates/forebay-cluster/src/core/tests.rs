@@ -453,7 +453,7 @@ fn what_was_adopted_under_an_earlier_claim_is_not_the_files_at_a_start() {
 fn a_new_file_is_its_makers_as_long_as_nobody_can_take_the_makers_place() {
     let stands = |copies, dir, sorted| {
         let me = keys::Member { epoch: 2, copies, ..keys::Member::of("a") };
-        let entries = vec![entry("members/a", json(me), 2), entry("creates/1.1/a", vec![], 3)];
+        let entries = vec![entry("members/a", json(&me), 2), entry("creates/1.1/a", vec![], 3)];
         let mut core = core(entries, Rules::default());
         core.epoch = 2;
         core.standing(FILE, dir, (None, sorted))

@@ -71,6 +71,10 @@ impl Watched {
         Watched { file, shadow, charged: 0, grew: None, held: None }
     }
 
+    pub fn let_go(&mut self) -> Option<Held> {
+        self.held.take()
+    }
+
     /// Notes the bytes that count now, if they are known, and how far the hold is.
     pub fn look(&mut self, charged: Option<u64>, now: Instant) -> Seen {
         let before = self.charged;

@@ -34,7 +34,7 @@ use crate::core::turns::{Left, Turns};
 use crate::files::Files;
 use crate::files::file::File;
 use crate::room::Room;
-use crate::room::held::{Begun, Watched, WriterHolds};
+use crate::room::held::{Begun, Held, Watched, WriterHolds};
 use crate::tier::gate::{Asked, Gate, Growth};
 use crate::tier::media::{MediaFile, Open};
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
@@ -249,6 +249,7 @@ impl Sluice {
 
     /// Looks until no program has written past the daemon for a while.
     fn look_often(self: &Arc<Self>) {
+        let _lets_go = LetsGo(self);
         let (mut busy_at, mut turns) = (self.files.time().now(), Turns::default());
         while !self.files.is_stopping() {
             self.files.time().sleep(policy::LOOK_QUICK);
@@ -493,6 +494,22 @@ struct Opens<'a>(&'a Sluice);
 impl Drop for Opens<'_> {
     fn drop(&mut self) {
         self.0.state.lock().shut = None;
+    }
+}
+
+/// Gives all holds back if the thread that looks at them panics.
+struct LetsGo<'a>(&'a Sluice);
+
+impl Drop for LetsGo<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut state = self.0.state.lock();
+            state.looks = false;
+            let held: Vec<Held> = state.watched.values_mut().filter_map(Watched::let_go).collect();
+            // A hold is not given back under the lock.
+            drop(state);
+            drop(held);
+        }
     }
 }
 
