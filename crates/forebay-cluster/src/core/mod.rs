@@ -51,7 +51,7 @@ pub use self::own::{SETTLE, SOMEWHERE};
 use self::peers::Parked;
 use self::rules::{Rule, Rules};
 use self::taking::Takes;
-pub use self::taking::{entering, taken_from};
+pub use self::taking::{entering, is_in_its_place, line, taken_from};
 use self::tasks::{Doing, Stage, Task, Waiting};
 pub use self::types::*;
 use crate::keys;

@@ -131,6 +131,18 @@ pub fn entering(
     (commit, epoch)
 }
 
+/// The epoch since which no member has taken this one's place.
+pub fn line(core: &Core) -> u64 {
+    core.mirror.members.get(&core.me).map_or(core.epoch, |(member, _)| member.line())
+}
+
+/// Whether nobody can have taken this member's place since all files of its tier had their standing, in the line
+/// `sorted`: nobody else has claimed a file that is new there.
+pub fn is_in_its_place(core: &Core, sorted: Option<u64>) -> bool {
+    let me = core.mirror.members.get(&core.me);
+    me.is_some_and(|(me, _)| me.copies == 0 && sorted == Some(me.line()))
+}
+
 /// The former homes of a file that is this member's now, the first one first.
 pub fn taken_from(core: &Core, file: FileKey) -> Vec<keys::TakenFrom> {
     let claim = core.mirror.claims.get(&file).filter(|claim| claim.member == core.me);
@@ -244,18 +256,6 @@ impl Core {
         self.living_epoch(home).is_some() && self.taken(home).is_none_or(|taken| !taken.done)
     }
 
-    /// The epoch since which no member has taken this one's place.
-    pub fn line(&self) -> u64 {
-        self.mirror.members.get(&self.me).map_or(self.epoch, |(member, _)| member.line())
-    }
-
-    /// Whether nobody can have taken this member's place since all files of its tier had their standing, in the line
-    /// `sorted`: nobody else has claimed a file that is new there.
-    pub fn is_in_its_place(&self, sorted: Option<u64>) -> bool {
-        let me = self.mirror.members.get(&self.me);
-        me.is_some_and(|(me, _)| me.copies == 0 && sorted == Some(me.line()))
-    }
-
     /// The standing of a file that is found at a start; `dir` as in [`Input::Created`](super::Input).
     /// `adopted`: the number of the claim under which it was adopted, if it was. `sorted`: the line in which the
     /// tier's files had their standing last.
@@ -265,7 +265,7 @@ impl Core {
         dir: FileKey,
         (adopted, sorted): (Option<u64>, Option<u64>),
     ) -> Standing {
-        let is_kept = adopted.is_none() && self.is_in_its_place(sorted);
+        let is_kept = adopted.is_none() && is_in_its_place(self, sorted);
         let new = if is_kept { Standing::Own } else { Standing::New };
         let counts = |claim: &super::mirror::Claimed| {
             adopted == Some(claim.number) || !self.rules.obey(Rule::CopyHasClaimsNumber)

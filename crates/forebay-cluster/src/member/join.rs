@@ -13,7 +13,7 @@ use forebay_registry::{BootClock, Clock, Commit, Entry, Lease, Registry};
 
 use super::tend::Lives;
 use super::{Member, SyncStore, Waiting, door};
-use crate::core::{Core, Input, Peer, Reply, Standing, entering};
+use crate::core::{Core, Input, Peer, Reply, Standing, entering, is_in_its_place, line};
 use crate::front::Front;
 use crate::keys;
 use crate::peer::{Door, Key, Peers, Tls};
@@ -77,17 +77,8 @@ impl Member {
     pub fn join(joining: Joining) -> Result<Arc<Member>> {
         let Joining { registry, store, probe, node, tier, boot, listen, key, patience, .. } =
             joining;
-        let Joining {
-            tls,
-            domain,
-            copies,
-            copies_or_fail,
-            shares_reads,
-            sync_store,
-            enters,
-            sorting,
-            ..
-        } = joining;
+        let Joining { tls, domain, copies, copies_or_fail, shares_reads, .. } = joining;
+        let Joining { sync_store, enters, sorting, .. } = joining;
         if node.is_empty() || node.contains('/') || node.len() > 255 {
             let what = format!("node name '{node}': it must have 1 to 255 characters and no '/'");
             return Err(Error::new(Kind::Usage, what));
@@ -175,7 +166,7 @@ impl Member {
     /// Whether nobody has taken this member's place since all of its files had their standing, nor has its tier lost
     /// bytes: a file that is new here, and that nobody has claimed, is this member's.
     pub fn is_in_its_place(&self) -> bool {
-        self.core.lock().is_in_its_place(self.sorting.before)
+        is_in_its_place(&self.core.lock(), self.sorting.before)
     }
 
     /// Whether copies of a home that are found at a start may still be needed.
@@ -197,7 +188,7 @@ impl Member {
         dirty: Vec<(FileKey, FileKey, std::path::PathBuf)>,
     ) {
         let _ = self.front.set(front);
-        let line = self.core.lock().line();
+        let line = line(&self.core.lock());
         (self.sorting.done)(line);
         for (file, dir, path) in dirty {
             drop(self.created(file, dir, &path));

@@ -3,7 +3,7 @@
 use super::Neglect;
 use super::keeping::{After, Why};
 use super::world::{Checked, File, OUTLIVES, What, World, dir_key, dir_of, key, path};
-use crate::core::{Input, Standing};
+use crate::core::{Input, Standing, line};
 
 impl World {
     pub fn in_mount(&mut self, what: What) -> Checked {
@@ -299,7 +299,7 @@ impl World {
         let homes =
             (0..self.plan.members).filter(|home| core.keeps_for(&super::world::name(*home)));
         let homes: Vec<usize> = homes.collect();
-        let line = core.line();
+        let line = line(core);
         let n = &mut self.nodes[node];
         n.copies.retain(|(home, _), _| homes.contains(home));
         n.damaged.retain(|home| homes.contains(home));
