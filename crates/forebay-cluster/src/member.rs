@@ -43,7 +43,7 @@ use crate::keys;
 use crate::peer::{Door, Peers};
 use crate::words::{Answer, Head, Question, Refusal};
 
-pub use self::join::{Joining, Sorting};
+pub use self::join::{Joining, Sorting, keeps_its_place};
 pub use self::operate::Missing;
 pub use self::overview::{Overview, Seen};
 pub use crate::core::Holder;

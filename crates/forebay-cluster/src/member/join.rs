@@ -66,6 +66,12 @@ pub struct Sorting {
     pub done: Box<dyn Fn(u64) + Send + Sync>,
 }
 
+/// Whether nobody has taken a member's place since all of its files had their standing, nor has its tier lost bytes: a
+/// file that is new there, and that nobody has claimed, is the member's.
+pub fn keeps_its_place(member: &Member) -> bool {
+    is_in_its_place(&member.core.lock(), member.sorting.before)
+}
+
 impl Member {
     /// Joins the members of a store: from now on the registry says where this member is reached. It serves no other
     /// member before [`Member::serve`].
@@ -161,12 +167,6 @@ impl Member {
     /// the claim under which the file was adopted, if it was. To be called before [`Member::serve`].
     pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
         self.core.lock().standing(file, dir, (adopted, self.sorting.before))
-    }
-
-    /// Whether nobody has taken this member's place since all of its files had their standing, nor has its tier lost
-    /// bytes: a file that is new here, and that nobody has claimed, is this member's.
-    pub fn is_in_its_place(&self) -> bool {
-        is_in_its_place(&self.core.lock(), self.sorting.before)
     }
 
     /// Whether copies of a home that are found at a start may still be needed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
 use forebay_base::folder::Folder;
-use forebay_cluster::member::{Holder, Joining, Member, Sorting, SyncStore};
+use forebay_cluster::member::{Holder, Joining, Member, Sorting, SyncStore, keeps_its_place};
 use forebay_cluster::peer::{Key, Tls};
 use forebay_engine::{Config, Naming, Near, Neighbours, Owned, Partners};
 use forebay_registry::{Address, Identity, Registry};
@@ -180,7 +180,7 @@ pub fn told(settings: &Settings, member: Option<&Arc<Member>>, config: Config) -
     let mine = member.clone();
     let of = move |file| match mine.holder(file) {
         Holder::Here => Naming::Own,
-        Holder::Nobody if mine.is_in_its_place() => Naming::Unclaimed,
+        Holder::Nobody if keeps_its_place(&mine) => Naming::Unclaimed,
         _ => Naming::Others,
     };
     Config { near, owned: Owned(Some(Arc::new(of))), ..config }
