@@ -42,7 +42,8 @@ fn a_mount_that_nobody_waits_for_any_more_is_given_up() {
     let said = bed.root.join("said");
     let is_begun = |_: i32| true;
     let has_tier = |_: i32| bed.tier.join("run/forebay.log").exists();
-    let cases: [(i32, &str, &dyn Fn(i32) -> bool); 3] = [
+    type IsFar<'a> = &'a dyn Fn(i32) -> bool;
+    let cases: [(i32, &str, IsFar<'_>); 3] = [
         (libc::SIGINT, "20s", &is_begun),
         (libc::SIGINT, "1s", &has_tier),
         (libc::SIGKILL, "1s", &has_tier),
