@@ -143,14 +143,13 @@ impl Writer {
     }
 }
 
-/// The flags of a mount that is patient with its store.
-fn stubborn(faults: &Faults) -> [&str; 6] {
-    ["--max-age", "1h", "--backing-timeout", "1h", "--fault", faults.path()]
-}
-
-/// A store that takes no bytes, but serves names.
-fn take_nothing(faults: &Faults) {
+/// A mount that is patient with a store that takes no bytes, but serves names, and a program that is held in it.
+fn held_in(bed: &Bed, faults: &Faults) -> Option<(Mounted, Writer)> {
+    let flags = ["--max-age", "1h", "--backing-timeout", "1h", "--fault", faults.path()];
+    let mounted = mount(bed, &flags)?;
     faults.set(json!([{ "op": "write_at", "stall_ms": 3_600_000 }]));
+    let writer = Writer::held(&mounted);
+    Some((mounted, writer))
 }
 
 /// Files are written one after the other, three times as much as the tier may hold and twice as much as its file
@@ -235,9 +234,7 @@ fn who_is_held_goes_on_when_the_daemon_dies() {
     needs_forebay!();
     let bed = bed();
     let faults = Faults::none(&bed);
-    let Some(mounted) = mount(&bed, &stubborn(&faults)) else { return };
-    take_nothing(&faults);
-    let writer = Writer::held(&mounted);
+    let Some((mounted, writer)) = held_in(&bed, &faults) else { return };
     let synced = writer.written.load(Relaxed);
     writer.file.sync_all().unwrap();
     let first = holders(&mounted);
@@ -265,9 +262,7 @@ fn a_held_file_is_synced_and_unlinked_soon() {
     needs_forebay!();
     let bed = bed();
     let faults = Faults::none(&bed);
-    let Some(mounted) = mount(&bed, &stubborn(&faults)) else { return };
-    take_nothing(&faults);
-    let writer = Writer::held(&mounted);
+    let Some((mounted, writer)) = held_in(&bed, &faults) else { return };
     let soon = |what: &str, work: &dyn Fn()| {
         let began = Instant::now();
         work();
@@ -287,9 +282,7 @@ fn a_mount_with_a_held_file_is_in_use_until_the_file_is_closed() {
     needs_forebay!();
     let bed = bed();
     let faults = Faults::none(&bed);
-    let Some(mounted) = mount(&bed, &stubborn(&faults)) else { return };
-    take_nothing(&faults);
-    let writer = Writer::held(&mounted);
+    let Some((mounted, writer)) = held_in(&bed, &faults) else { return };
     assert!(images::unmount(&mounted.path, false).is_err(), "it is in use");
     // It may have grown up to the mark, once its pace was forgotten.
     within(PATIENCE, "the writer is still held", || writer.is_held());
@@ -306,9 +299,7 @@ fn who_is_held_goes_on_after_a_lazy_unmount() {
     needs_forebay!();
     let bed = bed();
     let faults = Faults::none(&bed);
-    let Some(mounted) = mount(&bed, &stubborn(&faults)) else { return };
-    take_nothing(&faults);
-    let writer = Writer::held(&mounted);
+    let Some((mounted, writer)) = held_in(&bed, &faults) else { return };
     images::unmount(&mounted.path, true).unwrap();
     let bytes = writer.ends();
     faults.clear();

@@ -46,9 +46,9 @@ impl Bound {
     }
 }
 
-/// Whether one more program may write past the daemon. Its shadow cannot be evicted, and it is slowed down only
-/// if the kernel asks or holds work, so room is kept: a sixty-fourth of the tier for each such writer, from the free or clean
-/// bytes, and the bytes that they will soon have written count as written; a tiny tier never allows it.
+/// Whether one more program may write past the daemon. Its shadow cannot be evicted, and it is slowed down only if
+/// the kernel asks or holds work, so room is kept: a sixty-fourth of the tier for each such writer, from the free or
+/// clean bytes, and the bytes that they will soon have written count as written; a tiny tier never allows it.
 pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64, bound: Bound) -> bool {
     if level.tier_bytes < bound.tier_min() {
         return false;

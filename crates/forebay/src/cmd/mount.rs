@@ -22,8 +22,9 @@ Examples:
   forebay mount home
   forebay mount --all
 
-The command returns when the mount serves; if it is ended before, nothing is mounted. The tier is created if it does not exist, belongs to
-one backing store from then on, and keeps its contents from mount to mount. A mount that fails takes
+The command returns when the mount serves; if it is ended before, nothing is mounted. The tier is
+created if it does not exist, belongs to one backing store from then on, and keeps its contents from
+mount to mount. A mount that fails takes
 a tier that it has created away again; what it cannot take away it names. The log is run/forebay.log
 in the tier. SIGTERM drains and unmounts; a second one keeps what is dirty in the
 tier and ends.

@@ -113,6 +113,6 @@ pub fn store_sorted(run: &Folder, place: &str, line: u64) {
     let sorted = Sorted { place: place.into(), line };
     if let Err(error) = replace(run, SORTED, &sorted) {
         let path = run.path().join(SORTED);
-        tracing::warn!(%error, path = %path.display(), "a kill in the middle of a flush may leave a conflict for nothing");
+        tracing::warn!(%error, path = %path.display(), "which files are this member's own was not noted: a kill in the middle of a flush may leave a conflict for nothing");
     }
 }
