@@ -162,6 +162,40 @@ fn files_that_are_open_together_and_do_not_fit_are_written_one_after_the_other()
     proof!("320 MiB in four open files through {} MiB", most / MIB);
 }
 
+/// A thread that writes several files by turns closes none before it has written all: it goes on with all of
+/// them, and hardly waits.
+#[test]
+fn files_that_one_thread_writes_by_turns_go_on_together() {
+    needs_forebay!();
+    let Some((bed, mounted)) = bed(&[]) else { return };
+    const FILES: u64 = 4;
+    const LEN: u64 = 80 * MIB;
+    let slowed = || {
+        let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+        stats["counters"]["writers_slowed"].as_u64().unwrap()
+    };
+    let before = slowed();
+    let bytes: Vec<Vec<u8>> = (0..FILES).map(|i| Rng::new(i).bytes(LEN as usize)).collect();
+    let open = |i| fs::File::create(mounted.at(&format!("f{i}"))).unwrap();
+    let mut files: Vec<fs::File> = (0..FILES).map(open).collect();
+    let most = peak(&bed, || {
+        for part in 0..(LEN / MIB) as usize {
+            for (file, bytes) in files.iter_mut().zip(&bytes) {
+                file.write_all(&bytes[part * MIB as usize..][..MIB as usize]).unwrap();
+            }
+        }
+    });
+    assert!(most > SIZE, "the tier was full: {} MiB", most / MIB);
+    let waits = slowed() - before;
+    assert!(waits < (FILES * LEN - SIZE) / MIB / 4, "{waits} waits");
+    drop(files);
+    mounted.umount();
+    for (i, bytes) in bytes.iter().enumerate() {
+        assert!(fs::read(bed.backing.join(format!("f{i}"))).unwrap() == *bytes, "f{i}");
+    }
+    proof!("{FILES} files of {} MiB by turns through 256 MiB: {waits} waits", LEN / MIB);
+}
+
 /// Accesses by a mapping or a reader to a range full of bytes never wait, and waiting programs survive
 /// the daemon.
 #[test]

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::turns::{Left, Turns};
+use crate::turns::{Left, Turns, Writer};
 
 /// How long a hold lasts before it is given back and asked for again.
 pub const HOLD_FOR: Duration = Duration::from_secs(1);
@@ -67,9 +67,10 @@ pub fn steps(
     waiting.sort_by_key(|file| file.hold.map_or(now, |hold| hold.since));
     let whose = match waiting.is_empty() {
         true => None,
-        false => turns.whose(now, left, waiting.iter().map(|file| file.id)),
+        false => turns.whose(now, left, waiting.iter().map(|file| file.writer())),
     };
-    let step = |file: &Seen| match whose == Some(file.id) || turns.has(now, file.id) {
+    let has = |file: &Seen| whose == Some(file.writer()) || turns.has(now, file.id);
+    let step = |file: &Seen| match has(file) {
         true => let_go(file),
         false => file.step(now),
     };
@@ -84,6 +85,11 @@ impl Seen {
     /// Whether a program may write more soon.
     pub fn wants_room(&self, now: Instant) -> bool {
         self.hold.is_some() || self.grew_within(now, GROWS_FOR)
+    }
+
+    /// A hold does not tell which threads wait.
+    fn writer(&self) -> Writer {
+        Writer { file: self.id, thread: None }
     }
 
     /// Whether a program wants to write more.

@@ -1,5 +1,6 @@
 //! Turns among programs that wait for room when nothing makes room: of several files that are
-//! written at once and together do not fit, one goes on until it is closed. No clock, no I/O.
+//! written at once and together do not fit, one goes on until it is closed. A thread that writes several
+//! files goes on with all of them: it closes none before it has written the others. No clock, no I/O.
 //!
 //! Invariants:
 //! - T1: while the drain flushes other files, no program has a turn.
@@ -25,21 +26,36 @@ pub struct Left {
     pub patience: Duration,
 }
 
+/// A file that waits to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer {
+    pub file: u64,
+    /// The thread that waits, where it is known.
+    pub thread: Option<i32>,
+}
+
+impl Writer {
+    /// Whether the turn of the one is the other's.
+    pub fn shares(&self, other: &Writer) -> bool {
+        self.file == other.file || self.thread.is_some() && self.thread == other.thread
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Turns {
     /// The last progress, and the moment when it was seen to move.
     moved: Option<(u64, Instant)>,
-    whose: Option<(u64, Instant)>,
+    whose: Option<(Writer, Instant)>,
 }
 
 impl Turns {
-    /// The file whose turn it is among the waiting ones; the first of them waits longest.
+    /// The writer whose turn it is among the waiting ones; the first of them waits longest.
     pub fn whose(
         &mut self,
         now: Instant,
         left: Left,
-        mut waiting: impl Iterator<Item = u64> + Clone,
-    ) -> Option<u64> {
+        mut waiting: impl Iterator<Item = Writer>,
+    ) -> Option<Writer> {
         let moved = match self.moved {
             Some((before, at)) if before == left.progress => at,
             _ => now,
@@ -52,7 +68,7 @@ impl Turns {
         }
         let last = self.whose.filter(|(_, at)| now - *at < IDLE);
         let next = match last {
-            Some((whose, _)) => waiting.find(|it| *it == whose)?,
+            Some((whose, _)) => waiting.find(|it| it.shares(&whose))?,
             None => waiting.next()?,
         };
         self.whose = Some((next, now));
@@ -60,8 +76,8 @@ impl Turns {
     }
 
     /// Whether the file has the turn, whether or not its program asks for anything now.
-    pub fn has(&self, now: Instant, whose: u64) -> bool {
-        self.whose.is_some_and(|(last, at)| last == whose && now - at < IDLE)
+    pub fn has(&self, now: Instant, file: u64) -> bool {
+        self.whose.is_some_and(|(last, at)| last.file == file && now - at < IDLE)
     }
 }
 
@@ -75,12 +91,17 @@ mod tests {
         Left { flushable, progress, patience: PATIENCE }
     }
 
+    fn unknown(file: u64) -> Writer {
+        Writer { file, thread: None }
+    }
+
     #[test]
     fn one_goes_on_as_long_as_he_asks() {
         let (mut turns, start) = (Turns::default(), Instant::now());
         let mut whose = |ms, waiting: &[u64]| {
             let now = start + Duration::from_millis(ms);
-            turns.whose(now, left(0, 7), waiting.iter().copied())
+            let writer = turns.whose(now, left(0, 7), waiting.iter().copied().map(unknown));
+            writer.map(|writer| writer.file)
         };
         assert_eq!(whose(0, &[]), None);
         assert_eq!(whose(0, &[1, 2, 3]), Some(1));
@@ -92,11 +113,28 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_goes_on_with_all_of_its_files() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        let mut whose = |ms, waiting: &[(u64, i32)]| {
+            let now = start + Duration::from_millis(ms);
+            let writers = waiting.iter().map(|&(file, it)| Writer { file, thread: Some(it) });
+            turns.whose(now, left(0, 7), writers).map(|writer| writer.file)
+        };
+        assert_eq!(whose(0, &[(1, 10), (2, 20)]), Some(1));
+        assert_eq!(whose(1, &[(2, 20), (3, 10)]), Some(3));
+        assert_eq!(whose(2, &[(2, 20)]), None);
+        assert_eq!(whose(3, &[(2, 20), (3, 11)]), Some(3), "another thread, the same file");
+        assert_eq!(whose(4, &[(2, 20), (1, 10)]), None);
+        assert_eq!(whose(104, &[(2, 20), (1, 10)]), Some(2));
+    }
+
+    #[test]
     fn nobody_has_a_turn_while_the_drain_brings_something_home() {
         let (mut turns, start) = (Turns::default(), Instant::now());
         let mut whose = |secs, flushable, progress| {
             let now = start + Duration::from_secs(secs);
-            turns.whose(now, left(flushable, progress), [5].into_iter())
+            let five = turns.whose(now, left(flushable, progress), [unknown(5)].into_iter());
+            five.map(|writer| writer.file)
         };
         assert_eq!(whose(0, 0, 1), Some(5));
         assert_eq!(whose(1, 9 << 20, 1), None, "T1");

@@ -41,6 +41,7 @@ impl Gate {
         let flags = libc::FAN_CLASS_PRE_CONTENT
             | libc::FAN_CLOEXEC
             | libc::FAN_NONBLOCK
+            | libc::FAN_REPORT_TID
             | libc::FAN_UNLIMITED_QUEUE
             | libc::FAN_UNLIMITED_MARKS;
         let opened = libc::O_RDONLY | libc::O_LARGEFILE | libc::O_CLOEXEC;
@@ -106,7 +107,7 @@ impl Gate {
         };
         let asked = parsed(&bytes[..read]).into_iter().filter_map(|event| self.take(event));
         // G2.
-        Ok(asked.filter(|asked| asked.pid != std::process::id() as i32).collect())
+        Ok(asked.filter(|asked| !is_own(asked.thread)).collect())
     }
 
     fn take(&self, event: Event) -> Option<Asked> {
@@ -118,7 +119,7 @@ impl Gate {
         event.asks.then(|| Asked {
             group: self.0.clone(),
             file,
-            pid: event.pid,
+            thread: event.thread,
             start: event.range.0,
             end: event.range.1,
         })
@@ -130,12 +131,17 @@ impl Gate {
 pub struct Asked {
     group: Arc<OwnedFd>,
     file: OwnedFd,
-    pid: i32,
+    thread: i32,
     start: u64,
     end: u64,
 }
 
 impl Asked {
+    /// The id of the thread that waits; 0 if it is in another pid namespace.
+    pub fn thread(&self) -> i32 {
+        self.thread
+    }
+
     /// The shadow's inode number.
     pub fn ino(&self) -> io::Result<u64> {
         Ok(fs::fstat(&self.file)?.st_ino)
@@ -183,11 +189,18 @@ impl Drop for Asked {
     }
 }
 
+/// Whether the thread is one of this process.
+fn is_own(thread: i32) -> bool {
+    let process = std::process::id() as i32;
+    // SAFETY: takes three integers; signal 0 only asks.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Event {
     asks: bool,
     fd: i32,
-    pid: i32,
+    thread: i32,
     range: (u64, u64),
 }
 
@@ -204,7 +217,7 @@ fn parsed(mut bytes: &[u8]) -> Vec<Event> {
         events.push(Event {
             asks: long(event, 8) & PRE_ACCESS != 0,
             fd: word(event, 16) as i32,
-            pid: word(event, 20) as i32,
+            thread: word(event, 20) as i32,
             range: range(&event[head..]).unwrap_or_default(),
         });
         bytes = rest;
@@ -267,9 +280,9 @@ mod tests {
         let other = event(-1, 0x4000, &[]);
         let bytes = [asked.clone(), other, event(6, PRE_ACCESS, &behind)].concat();
         let expected = [
-            Event { asks: true, fd: 5, pid: 77, range: (4096, 4196) },
-            Event { asks: false, fd: -1, pid: 77, range: (0, 0) },
-            Event { asks: true, fd: 6, pid: 77, range: (u64::MAX - 1, u64::MAX) },
+            Event { asks: true, fd: 5, thread: 77, range: (4096, 4196) },
+            Event { asks: false, fd: -1, thread: 77, range: (0, 0) },
+            Event { asks: true, fd: 6, thread: 77, range: (u64::MAX - 1, u64::MAX) },
         ];
         assert_eq!(parsed(&bytes), expected);
         for len in 0..bytes.len() {

@@ -13,8 +13,8 @@
 //! Invariants:
 //! - W1: every waiting program is answered: the gate goes with its thread, and with the gate the
 //!   kernel's questions.
-//! - W2: programs that wait for room which nothing can make are let go on, one file at a time, so that
-//!   the file can be closed and flushed: programs that wait for each other would wait for ever otherwise.
+//! - W2: programs that wait for room which nothing can make are let go on, one file or one thread at a time, so
+//!   that files can be closed and flushed: programs that wait for each other would wait for ever otherwise.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ use crate::core::counters::add;
 use crate::core::held;
 use crate::core::id::FileId;
 use crate::core::policy::{self, Bound};
-use crate::core::turns::{Left, Turns};
+use crate::core::turns::{Left, Turns, Writer};
 use crate::files::Files;
 use crate::files::file::File;
 use crate::room::Room;
@@ -90,6 +90,13 @@ struct Waiting {
     asked: Asked,
     ino: u64,
     since: Instant,
+}
+
+impl Waiting {
+    fn writer(&self) -> Writer {
+        let thread = self.asked.thread();
+        Writer { file: self.ino, thread: (thread != 0).then_some(thread) }
+    }
 }
 
 /// All waiting questions, the oldest first, and the known facts about room for them.
@@ -410,9 +417,12 @@ impl Sluice {
         self.files.nudge();
         let left = self.left(*unseen);
         // W2.
-        if let Some(ino) = turns.whose(now, left, waiting.iter().map(|at| at.ino)) {
-            waiting.iter().filter(|at| at.ino == ino).for_each(|at| self.note_wait_of(at));
-            waiting.retain(|at| at.ino != ino);
+        if let Some(turn) = turns.whose(now, left, waiting.iter().map(Waiting::writer)) {
+            waiting.retain(|at| {
+                let has = at.writer().shares(&turn);
+                has.then(|| self.note_wait_of(at));
+                !has
+            });
         }
     }
 
