@@ -17,7 +17,7 @@ use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version
 use crate::core::portion::pieces;
 use crate::core::state::Change;
 use crate::drain::Drain;
-use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel};
+use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel, Stop};
 use crate::files::digests::OpenTable;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
@@ -77,7 +77,7 @@ impl Drain {
             }
             if cancelled() {
                 let stop =
-                    |parcel: &Arc<Parcel>| parcel.fail(Error::new(Kind::Interrupted, "cancelled"));
+                    |parcel: &Arc<Parcel>| parcel.stop(Error::new(Kind::Interrupted, "cancelled"));
                 parcels
                     .iter()
                     .filter(|(_, parcel)| parcel.is(COPYING))
@@ -105,8 +105,8 @@ impl Drain {
     fn start_copy(self: &Arc<Self>, at: usize, parcel: &Arc<Parcel>, batch: &Arc<Batch>) {
         let wanted = parcel.is_wanted();
         let pieces = if wanted { self.hand_out(at, parcel, batch) } else { Ok(0) };
-        let pieces = pieces.unwrap_or_else(|error| {
-            parcel.fail(error);
+        let pieces = pieces.unwrap_or_else(|stop| {
+            parcel.stop(stop);
             0
         });
         if pieces == 0 {
@@ -123,7 +123,12 @@ impl Drain {
     }
 
     /// Opens the target and queues its pieces; returns how many.
-    fn hand_out(&self, at: usize, parcel: &Arc<Parcel>, batch: &Batch) -> Result<usize> {
+    fn hand_out(
+        &self,
+        at: usize,
+        parcel: &Arc<Parcel>,
+        batch: &Batch,
+    ) -> std::result::Result<usize, Stop> {
         let target = self.open_target(parcel)?;
         // An ordinary user may have changed the file's mode for a moment to open it.
         if !self.home.is_privileged() {
@@ -160,33 +165,34 @@ impl Drain {
     pub(crate) fn finish(&self, parcel: &Arc<Parcel>, latch: &Latch) {
         let target = parcel.target.lock().clone();
         if let Some(target) = target
-            && !parcel.has_failed()
+            && !parcel.is_stopped()
             && let Err(error) = self.finish_copy(parcel, &*target)
         {
-            parcel.fail(error);
+            parcel.stop(error);
         }
         let in_time = parcel.leave_copying(COPIED);
         latch.count_down();
         if !in_time {
-            parcel.fail(Error::new(Kind::TimedOut, "the backing store did not answer in time"));
-            self.land_failed(parcel);
+            parcel.stop(Error::new(Kind::TimedOut, "the backing store did not answer in time"));
+            self.land_stopped(parcel);
         }
     }
 
     /// Opens the backing file for writing, if it is still the known one (S8).
-    fn open_target(&self, parcel: &Parcel) -> Result<Arc<dyn BackingFile>> {
+    fn open_target(&self, parcel: &Parcel) -> std::result::Result<Arc<dyn BackingFile>, Stop> {
         let mut last: Option<PathBuf> = None;
         for _ in 0..4 {
             let Some(path) = parcel.file.path() else {
                 // All known names are gone, but the file may have others: use the descriptor.
                 let held = parcel.file.lock().live().target.clone();
-                return held.ok_or_else(|| Error::os(libc::ESTALE, "the file has no known name"));
+                let no_name = || Error::os(libc::ESTALE, "the file has no known name").into();
+                return held.ok_or_else(no_name);
             };
             if last.as_deref() == Some(&*path) {
                 break;
             }
             if !self.home.is_privileged() {
-                parcel.touched.store(true, SeqCst);
+                parcel.made.note_any();
             }
             let opened = self.call_home(|| {
                 // To open a 0444 file of its own an ordinary user goes by way of a chmod, which
@@ -210,21 +216,20 @@ impl Drain {
                     let changed = differs && !died;
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
                         if self.only_theirs(parcel) {
-                            parcel.is_home.store(true, SeqCst);
-                            return Err(Error::os(libc::EBUSY, "nothing was written here"));
+                            return Err(Stop::IsHome);
                         }
                         tracing::debug!(known = ?parcel.base, found = ?attr.version(), "another version");
-                        return Err(self.conflict(parcel, "the backing file has changed"));
+                        return Err(self.conflict(parcel, "the backing file has changed").into());
                     }
                     return Ok(target);
                 }
                 Ok(_) => {}
                 Err(e) if e.is(libc::ENOENT) || self.is_elsewhere(&path, parcel.file.key) => {}
-                Err(e) => return Err(e),
+                Err(e) => return Err(e.into()),
             }
             last = Some(path);
         }
-        Err(self.conflict(parcel, "the backing file was replaced or deleted"))
+        Err(self.conflict(parcel, "the backing file was replaced or deleted").into())
     }
 
     /// Whether the path leads to another file than the one with this key, or to none: a path that
@@ -275,7 +280,7 @@ impl Drain {
             None => self.copy_range(parcel, target, piece),
         };
         if let Err(error) = copied {
-            parcel.fail(error);
+            parcel.stop(error);
         }
     }
 
@@ -326,10 +331,10 @@ impl Drain {
     fn finish_copy(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
         let same = (parcel.target_size(), parcel.mtime) == (parcel.base.size, parcel.base.mtime);
         let compared = parcel.digests.is_some() && !parcel.resumed;
-        if compared && same && !parcel.touched.load(SeqCst) {
+        if compared && same && !parcel.made.is_any() {
             return Ok(()); // The store has the bytes, the size and the time already.
         }
-        parcel.touched.store(true, SeqCst);
+        parcel.made.note_any();
         self.call_home(|| {
             let end = parcel.target_size();
             let known = if parcel.resumed { None } else { Some(parcel.base.size) };

@@ -2,7 +2,7 @@
 //! settling. The invariants W1 to W4 are in [`crate::drain::flush`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
@@ -17,7 +17,7 @@ use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, parts};
 use crate::drain::parcel::{
-    ABANDONED, COPIED, COPYING, Latch, Made, Outcome, Parcel, Take, common, sum,
+    ABANDONED, COPIED, COPYING, Latch, Made, Outcome, Parcel, Stop, Take, common, sum,
 };
 use crate::files::file::{Beside, File, Inner, Trouble, note_seen};
 use crate::files::live::Asked;
@@ -106,10 +106,8 @@ impl Drain {
             seen: inner.look(),
             target: Mutex::new(Rank::Batch, None),
             pieces: AtomicUsize::new(1),
-            error: Mutex::new(Rank::Batch, None),
+            stop: Mutex::new(Rank::Batch, None),
             phase: AtomicU8::new(COPYING),
-            touched: AtomicBool::new(false),
-            is_home: AtomicBool::new(false),
             made: Made::default(),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
@@ -160,15 +158,15 @@ impl Drain {
                     parcel.seen,
                 )
             {
-                parcel.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
+                parcel.stop(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             if synced.is_err() && inner.state.is_held() {
                 // A held file has to be flushed again later, from bytes that are durable here.
-                parcel.fail(Error::os(libc::EIO, "the fast tier could not be synced"));
+                parcel.stop(Error::os(libc::EIO, "the fast tier could not be synced"));
             }
             // Bytes that differ from the store's may be new writes, or old content.
             if inner.state.conflict().stands() {
-                parcel.fail(Error::new(Kind::Conflict, inner.state.conflict().why()));
+                parcel.stop(Error::new(Kind::Conflict, inner.state.conflict().why()));
             }
             let mtime = inner.state.mtime();
             let _ =
@@ -188,7 +186,7 @@ impl Drain {
             let (drain, parcel, latch) = (self.clone(), parcel.clone(), latch.clone());
             self.home.errands().run(move || {
                 if let Err(error) = drain.outbox.tell(&parcel.file) {
-                    parcel.fail(error.context("copying it to partners before its flush"));
+                    parcel.stop(error.context("copying it to partners before its flush"));
                 }
                 latch.count_down();
             });
@@ -201,7 +199,7 @@ impl Drain {
         let ready: Vec<Arc<Parcel>> = parcels
             .iter()
             .map(|(_, parcel)| parcel.clone())
-            .filter(|parcel| parcel.is(COPIED) && !parcel.has_failed())
+            .filter(|parcel| parcel.is(COPIED) && !parcel.is_stopped())
             .collect();
         if ready.is_empty() {
             return;
@@ -224,10 +222,10 @@ impl Drain {
             match &outcome {
                 Some(Ok(())) => {}
                 Some(Err(e)) => {
-                    parcel.fail(Error::new(e.kind(), format!("syncing the backing store: {e}")))
+                    parcel.stop(Error::new(e.kind(), format!("syncing the backing store: {e}")))
                 }
                 None => parcel
-                    .fail(Error::new(Kind::TimedOut, "the backing store did not sync in time")),
+                    .stop(Error::new(Kind::TimedOut, "the backing store did not sync in time")),
             }
         }
     }
@@ -280,24 +278,20 @@ impl Drain {
                 "the backing store did not answer in time",
             ));
         }
-        if !parcel.has_failed() {
+        if !parcel.is_stopped() {
             match self.land(parcel) {
                 Ok(()) => {
                     // If partners cannot be told now, they are told later.
                     let _ = self.outbox.forget(&parcel.file, Lasting::No);
                     return Outcome::Flushed(parcel.flown());
                 }
-                Err(error) => parcel.fail(error),
+                Err(error) => parcel.stop(error),
             }
         }
-        let error = self.land_failed(parcel);
-        // If the last name went during the flight, or the store held all bytes before others changed the
-        // file, nobody is owed any.
+        let Stop::Failed(error) = self.land_stopped(parcel) else { return Outcome::Nothing };
+        // If the last name went during the flight, nobody is owed its bytes.
         let inner = parcel.file.lock();
-        if parcel.is_home.load(SeqCst)
-            || inner.gone()
-            || inner.in_use().is_some_and(|live| live.unlinked)
-        {
+        if inner.gone() || inner.in_use().is_some_and(|live| live.unlinked) {
             return Outcome::Nothing;
         }
         drop(inner);
@@ -317,7 +311,7 @@ impl Drain {
         if inner.state.is_held() && !ours {
             return Err(Error::os(libc::EBUSY, "its former home wrote to it: it is flushed again"));
         }
-        let unsent = !parcel.touched.load(SeqCst);
+        let unsent = !parcel.made.is_any();
         let base = match unsent && !is_still(parcel, &inner, &found) {
             // If all bytes were on the store already, the next look at the version finds others' changes since.
             true => inner.state.base(),
@@ -485,10 +479,22 @@ impl Drain {
         self.files.retire(&parcel.file, inner);
     }
 
+    /// Ends a flight that was broken off.
+    pub(crate) fn land_stopped(&self, parcel: &Parcel) -> Stop {
+        let stop = parcel.stop.lock().take();
+        match stop.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed").into()) {
+            Stop::Failed(error) => Stop::Failed(self.land_failed(parcel, error)),
+            Stop::IsHome => {
+                let theirs = Error::os(libc::EBUSY, "only others have changed the file");
+                let (inner, _) = self.look_at_failed(parcel, After::Other, theirs);
+                self.leave(parcel, inner);
+                Stop::IsHome
+            }
+        }
+    }
+
     /// Records a failure; the bytes stay dirty (W3).
-    pub(crate) fn land_failed(&self, parcel: &Parcel) -> Error {
-        let error = parcel.error.lock().take();
-        let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
+    fn land_failed(&self, parcel: &Parcel, error: Error) -> Error {
         add(&self.files.counters().flush_failures, 1);
         let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
         if full {
@@ -527,7 +533,7 @@ impl Drain {
         after: After,
         error: Error,
     ) -> (MutexGuard<'a, Inner>, Error) {
-        let touched = parcel.touched.load(SeqCst);
+        let touched = parcel.made.is_any();
         let left = if touched { self.left_by(parcel, after) } else { None };
         let (mut inner, left) = match left {
             Some((left, inner)) => (inner, Some(left)),

@@ -50,12 +50,9 @@ pub(crate) struct Parcel {
     pub seen: Look,
     pub target: Mutex<Option<Arc<dyn BackingFile>>>,
     pub pieces: AtomicUsize,
-    pub error: Mutex<Option<Error>>,
+    /// Why the copy was broken off.
+    pub stop: Mutex<Option<Stop>>,
     pub phase: AtomicU8,
-    /// Whether the flight may have changed the backing file.
-    pub touched: AtomicBool,
-    /// Whether only others have changed the backing file: it held all bytes of the file before.
-    pub is_home: AtomicBool,
     /// The changes that the flight has made there.
     pub made: Made,
     /// The digests of what the backing store holds: only blocks that differ are copied.
@@ -68,9 +65,25 @@ pub(crate) struct Parcel {
     pub began_ms: u64,
 }
 
-/// The changes that a copy has made to the backing file so far.
+/// The reason for which a flight is broken off.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Failed(Error),
+    /// Only others have changed the backing file: it held all bytes of the file before.
+    IsHome,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// The changes that a copy may have made to the backing file so far.
 #[derive(Default)]
 pub(crate) struct Made {
+    /// Whether there may be any.
+    any: AtomicBool,
     /// The end of the copy's writes.
     reached: AtomicU64,
     /// Whether the copy may have set the file's size.
@@ -80,6 +93,14 @@ pub(crate) struct Made {
 }
 
 impl Made {
+    pub(crate) fn note_any(&self) {
+        self.any.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.any.load(SeqCst)
+    }
+
     pub(crate) fn note_reached(&self, end: u64) {
         self.reached.fetch_max(end, SeqCst);
     }
@@ -241,17 +262,18 @@ impl Parcel {
         self.resumed || told || (old..=old.max(reached)).contains(&size)
     }
 
-    pub(crate) fn fail(&self, error: Error) {
-        self.error.lock().get_or_insert(error);
+    /// Breaks the copy off; the first reason counts.
+    pub(crate) fn stop(&self, stop: impl Into<Stop>) {
+        self.stop.lock().get_or_insert(stop.into());
     }
 
     /// Whether a copy of the file still counts.
     pub(crate) fn is_wanted(&self) -> bool {
-        !self.is(ABANDONED) && !self.has_failed()
+        !self.is(ABANDONED) && !self.is_stopped()
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
-        self.error.lock().is_some()
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.lock().is_some()
     }
 }
 

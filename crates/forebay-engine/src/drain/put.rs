@@ -1,7 +1,5 @@
 //! Writes and holes that copies make in a backing file, each let through by the valve.
 
-use std::sync::atomic::Ordering::SeqCst;
-
 use forebay_backing::{BackingFile, Error, Kind, Result};
 
 use crate::core::clock::What;
@@ -35,7 +33,7 @@ impl Drain {
                 let size = target.stat()?.size;
                 let len = end.min(size).saturating_sub(at).min(holes.bytes());
                 if len > 0 {
-                    parcel.touched.store(true, SeqCst);
+                    parcel.made.note_any();
                     target.punch(at, len)?;
                 }
                 Ok(len)
@@ -65,7 +63,7 @@ impl Drain {
         at: u64,
     ) -> Result<()> {
         let n = bytes.len() as u64;
-        parcel.touched.store(true, SeqCst);
+        parcel.made.note_any();
         let sent = self.call_home(|| target.write_at(bytes, at));
         let came = match sent {
             Ok(()) => n,
