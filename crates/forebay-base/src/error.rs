@@ -19,8 +19,12 @@ pub enum Kind {
     Conflict,
     /// The fast tier, its index or its log contradicts itself.
     Corrupt,
-    /// The fast tier is of another backing store or a newer format, or is in use (S11).
+    /// The directory is no fast tier, or one that this program does not read (S11).
     WrongTier,
+    /// The fast tier is of another backing store (S11).
+    OtherStore,
+    /// Another process has the fast tier (S11).
+    InUse,
     /// A flag, a file or a key the user gave cannot be used.
     Usage,
     /// No daemon answers.
@@ -134,7 +138,9 @@ impl Kind {
             Kind::TimedOut => (libc::ETIMEDOUT, 1, Retry::Later, 503),
             Kind::Conflict => (libc::ESTALE, 4, Retry::Never, 409),
             Kind::Corrupt => (libc::EIO, 1, Retry::Never, 500),
-            Kind::WrongTier | Kind::Usage => (libc::EINVAL, 2, Retry::Never, 400),
+            Kind::WrongTier | Kind::OtherStore | Kind::InUse | Kind::Usage => {
+                (libc::EINVAL, 2, Retry::Never, 400)
+            }
             Kind::Unreachable => (libc::ENOTCONN, 3, Retry::Later, 500),
             Kind::DirtyAtRisk => (libc::EIO, 4, Retry::Later, 500),
             Kind::Lapsed => (libc::ESTALE, 1, Retry::Never, 500),

@@ -82,7 +82,7 @@ impl Tier {
     ///
     /// # Errors
     ///
-    /// [`Kind::WrongTier`] if it is in use, damaged, of a newer format, of another backing store,
+    /// [`Kind::InUse`], [`Kind::OtherStore`]; [`Kind::WrongTier`] if it is damaged, of a newer format,
     /// of another user, or if `dir` holds files that are not a tier; [`Kind::Usage`] if another user could
     /// replace it. Nothing is changed then.
     pub fn open(dir: &Path, backing: &TierOwner) -> Result<Tier> {
@@ -330,7 +330,7 @@ fn take_lock(tier: &Folder) -> Result<OwnedFd> {
     match lock::outlive(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(fd),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::new(
-            Kind::WrongTier,
+            Kind::InUse,
             format!("the tier {} is in use by another forebay", tier.path().display()),
         )),
         Err(e) => Err(Error::io(e.into(), format!("locking {}", path.display()))),
@@ -352,7 +352,7 @@ fn check_owner(tier: &Folder, backing: &TierOwner) -> Result<Superblock> {
         ),
         false => format!("the tier {tier} belongs to the backing store {theirs}, not to {ours}"),
     };
-    Err(Error::new(Kind::WrongTier, message))
+    Err(Error::new(Kind::OtherStore, message))
 }
 
 fn read_superblock(tier: &Folder) -> Result<Superblock> {

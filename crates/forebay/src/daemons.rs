@@ -219,14 +219,17 @@ impl Wish {
 /// Adds to an error about a tier that is in use, or is another store's, who uses the tier, as far as this process
 /// sees it, and what to do.
 pub fn advised(tier: &Path, error: Error, wish: Wish) -> Error {
-    let says = |words| error.kind() == Kind::WrongTier && error.to_string().contains(words);
-    if says("belongs to the backing store") || says("belongs to another directory") {
-        let text = format!("{error}: {}", wish.of_stranger(tier));
-        return Error::new(Kind::WrongTier, text);
+    match error.kind() {
+        Kind::OtherStore => {
+            let text = format!("{error}: {}", wish.of_stranger(tier));
+            Error::new(Kind::OtherStore, text)
+        }
+        Kind::InUse => Error::new(Kind::InUse, in_use(tier, &error, wish)),
+        _ => error,
     }
-    if !says("is in use") {
-        return error;
-    }
+}
+
+fn in_use(tier: &Path, error: &Error, wish: Wish) -> String {
     let mounts = Mounts::read().unwrap_or_default();
     let tier = tier.canonicalize().unwrap_or_else(|_| tier.into());
     let Some((at, _)) = mounts.ours().find(|(_, of)| *of == tier) else {
@@ -235,17 +238,13 @@ pub fn advised(tier: &Path, error: Error, wish: Wish) -> Error {
             let told = drainer.told();
             format!("{told}: `forebay umount {tier}` waits for its end, `forebay status {tier}` tells how far it is")
         });
-        let told = told.unwrap_or_else(|| format!("{error}: {}", wish.instead(None)));
-        return Error::new(Kind::WrongTier, told);
+        return told.unwrap_or_else(|| format!("{error}: {}", wish.instead(None)));
     };
     let pid = Client::new(&tier).daemon_pid();
     let pid = pid.map_or(String::new(), |pid| format!(" (pid {})", pid.as_raw_nonzero()));
     let (tier, at) = (tier.display(), at.display().to_string());
     let instead = wish.instead(Some(&at));
-    Error::new(
-        Kind::WrongTier,
-        format!("the tier {tier} is in use by the mount at {at}{pid}: {instead}"),
-    )
+    format!("the tier {tier} is in use by the mount at {at}{pid}: {instead}")
 }
 
 #[cfg(test)]

@@ -174,5 +174,5 @@ impl Left {
 }
 
 fn is_held(error: &Error) -> bool {
-    error.kind() == Kind::WrongTier && error.to_string().contains("is in use")
+    error.kind() == Kind::InUse
 }
