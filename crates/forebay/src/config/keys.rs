@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_engine::governor::schedule::Schedule;
 use forebay_engine::{USED_HIGH_MAX, Watermark};
 
+use super::words::{self, words_of};
 use crate::nearest::nearest;
 use crate::units;
 use Sets::{Asker, Node};
@@ -100,16 +101,16 @@ pub enum Value {
     Text(Option<String>),
 }
 
-pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
-pub const EVICTIONS: &[&str] = &["s3-fifo", "fifo"];
-pub const PASSTHROUGHS: &[&str] = &["auto", "new", "read", "always", "off"];
-pub const TRANSPORTS: &[&str] = &["auto", "dev", "io-uring"];
-pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
-pub const COPIES_AT: &[&str] = &["fsync", "write"];
-pub const COPIES_SHORT: &[&str] = &["go-on", "fail"];
-pub const LOCKS: &[&str] = &["cluster", "node"];
-pub const LOG_FORMATS: &[&str] = &["text", "json"];
-pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+const POLICIES: &[&str] = &words_of(&words::POLICY);
+const EVICTIONS: &[&str] = &words_of(&words::EVICTION);
+const PASSTHROUGHS: &[&str] = &words_of(&words::PASSTHROUGH);
+const TRANSPORTS: &[&str] = &words_of(&words::TRANSPORT);
+const PRESETS: &[&str] = &words_of(&words::PRESET);
+const COPIES_AT: &[&str] = &words_of(&words::COPIES_AT_WRITE);
+const COPIES_SHORT: &[&str] = &words_of(&words::COPIES_OR_FAIL);
+const LOCKS: &[&str] = &words_of(&words::LOCKS);
+const LOG_FORMATS: &[&str] = &words_of(&words::LOG_IS_JSON);
+const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 
 const fn fixed(
     instance: Sets,

@@ -7,6 +7,7 @@ pub mod raw;
 mod reference;
 mod rules;
 mod settings;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

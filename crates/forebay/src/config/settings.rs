@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_engine::governor::law::Preset;
 use forebay_engine::governor::schedule::Schedule;
 use forebay_engine::rules::Rule;
-use forebay_engine::{Config, Eviction, Tunables, Watermark, WritePolicy};
+use forebay_engine::{Config, Tunables, Watermark};
 use forebay_fuse::{Locks, Passthrough, Transport};
 
 use super::keys::{self, Change, KEYS, Key, Value};
 use super::raw::{Origin, RawConfig};
+use super::words::{self, meaning, word_for};
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -92,7 +92,7 @@ impl Settings {
             set_tunable(&mut tunables, key.name, at(key.name));
         }
         check(&tunables)?;
-        let passthrough = passthrough(word(at("passthrough")));
+        let passthrough = meaning(&words::PASSTHROUGH, at("passthrough"));
         let settings = Settings {
             engine: Config {
                 read_only: flag(at("read-only")),
@@ -110,7 +110,7 @@ impl Settings {
             mount: MountSettings {
                 no_exec: flag(at("noexec")),
                 passthrough,
-                transport: transport(word(at("transport"))),
+                transport: meaning(&words::TRANSPORT, at("transport")),
                 kernel_writeback: flag(at("kernel-writeback")),
                 entry_ttl: time_or(at("entry-ttl"), at("trust")),
                 attr_ttl: time_or(at("attr-ttl"), at("trust")),
@@ -118,7 +118,7 @@ impl Settings {
                 busy_poll: time(at("busy-poll")),
             },
             log: LogSettings {
-                json: word(at("log-format")) == "json",
+                json: meaning(&words::LOG_IS_JSON, at("log-format")),
                 level: word(at("log-level")),
                 file: file(at("log-file")),
             },
@@ -130,13 +130,10 @@ impl Settings {
                 key: file(at("cluster-key")),
                 certificates: certificates(CERTIFICATES.map(|name| file(at(name)))),
                 copies: count(at("copies")) as u8,
-                copies_at_write: word(at("copies-at")) == "write",
-                copies_or_fail: word(at("copies-short")) == "fail",
+                copies_at_write: meaning(&words::COPIES_AT_WRITE, at("copies-at")),
+                copies_or_fail: meaning(&words::COPIES_OR_FAIL, at("copies-short")),
                 shares_reads: flag(at("share-reads")),
-                locks: match word(at("locks")) {
-                    "node" => Locks::Node,
-                    _ => Locks::Cluster,
-                },
+                locks: meaning(&words::LOCKS, at("locks")),
                 domain: text(at("failure-domain")),
             }),
             rules: raw.rules.clone(),
@@ -284,15 +281,12 @@ pub fn change_tunable(tunables: &Tunables, name: &str, text: &str) -> Result<Tun
 /// The value of a live key; `None` for any other.
 pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
     Some(match name {
-        "policy" => Value::Word(policy_name(tunables.policy)),
+        "policy" => word_for(&words::POLICY, tunables.policy),
         "tier-size" => tunables.tier_size.map_or(Value::Auto, Value::Bytes),
-        "eviction" => Value::Word(match tunables.eviction {
-            Eviction::S3Fifo => "s3-fifo",
-            Eviction::Fifo => "fifo",
-        }),
+        "eviction" => word_for(&words::EVICTION, tunables.eviction),
         "bypass-reads" => size_or_off(tunables.bypass_reads),
         "bypass-writes" => size_or_off(tunables.bypass_writes),
-        "preset" => Value::Word(tunables.preset.name()),
+        "preset" => word_for(&words::PRESET, tunables.preset),
         "max-age" => Value::Time(tunables.max_age),
         "settle" => Value::Time(tunables.settle),
         "dirty-low" => Value::Level(tunables.dirty_low),
@@ -318,12 +312,12 @@ pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
 fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
     let depth = |value| u32::try_from(count(value)).expect("the table bounds depths by 64");
     match name {
-        "policy" => tunables.policy = policy(word(value)),
+        "policy" => tunables.policy = meaning(&words::POLICY, value),
         "tier-size" => tunables.tier_size = bytes(value),
-        "eviction" => tunables.eviction = eviction(word(value)),
+        "eviction" => tunables.eviction = meaning(&words::EVICTION, value),
         "bypass-reads" => tunables.bypass_reads = bytes(value).unwrap_or(0),
         "bypass-writes" => tunables.bypass_writes = bytes(value).unwrap_or(0),
-        "preset" => tunables.preset = preset(word(value)),
+        "preset" => tunables.preset = meaning(&words::PRESET, value),
         "max-age" => tunables.max_age = time(value),
         "settle" => tunables.settle = time(value),
         "dirty-low" => tunables.dirty_low = level(value),
@@ -345,53 +339,8 @@ fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
     }
 }
 
-fn policy(word: &str) -> WritePolicy {
-    match word {
-        "write-through" => WritePolicy::WriteThrough,
-        "write-around" => WritePolicy::WriteAround,
-        _ => WritePolicy::WriteBack,
-    }
-}
-
-fn policy_name(policy: WritePolicy) -> &'static str {
-    match policy {
-        WritePolicy::WriteBack => "write-back",
-        WritePolicy::WriteThrough => "write-through",
-        WritePolicy::WriteAround => "write-around",
-    }
-}
-
-fn eviction(word: &str) -> Eviction {
-    match word {
-        "fifo" => Eviction::Fifo,
-        _ => Eviction::S3Fifo,
-    }
-}
-
 fn size_or_off(bytes: u64) -> Value {
     if bytes == 0 { Value::Off } else { Value::Bytes(bytes) }
-}
-
-fn preset(word: &str) -> Preset {
-    Preset::from_name(word).expect("the table has the engine's words")
-}
-
-fn transport(word: &str) -> Transport {
-    match word {
-        "dev" => Transport::Dev,
-        "io-uring" => Transport::IoUring,
-        _ => Transport::Auto,
-    }
-}
-
-fn passthrough(word: &str) -> Passthrough {
-    match word {
-        "new" => Passthrough::New,
-        "read" => Passthrough::ReadOnly,
-        "always" => Passthrough::Always,
-        "off" => Passthrough::Off,
-        _ => Passthrough::Auto,
-    }
 }
 
 /// These functions panic on a value of another type: the table gives each key one type, and the tests
@@ -461,6 +410,8 @@ fn listen(value: &Value) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_engine::governor::law::Preset;
+
     use super::*;
 
     fn with(pairs: &[(&'static str, &str)]) -> Result<Settings> {
@@ -482,11 +433,10 @@ mod tests {
 
     #[test]
     fn every_preset_is_the_engines() {
-        for word in keys::PRESETS {
-            let changed = change_tunable(&Tunables::default(), "preset", word).unwrap();
-            assert_eq!(changed.preset.name(), *word);
+        for preset in Preset::ALL {
+            let changed = change_tunable(&Tunables::default(), "preset", preset.name()).unwrap();
+            assert_eq!(changed.preset, preset);
         }
-        assert_eq!(keys::PRESETS.len(), Preset::ALL.len());
     }
 
     #[test]

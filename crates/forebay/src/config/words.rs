@@ -1,0 +1,72 @@
+//! Settings of which the value is one of a few words: what each word stands for, in one table for both
+//! directions.
+
+use forebay_engine::governor::law::Preset;
+use forebay_engine::{Eviction, WritePolicy};
+use forebay_fuse::{Locks, Passthrough, Transport};
+
+use super::keys::Value;
+
+/// The words of a setting, and what they stand for.
+pub type Words<T, const N: usize> = [(&'static str, T); N];
+
+pub const POLICY: Words<WritePolicy, 3> = [
+    ("write-back", WritePolicy::WriteBack),
+    ("write-through", WritePolicy::WriteThrough),
+    ("write-around", WritePolicy::WriteAround),
+];
+pub const EVICTION: Words<Eviction, 2> = [("s3-fifo", Eviction::S3Fifo), ("fifo", Eviction::Fifo)];
+pub const PRESET: Words<Preset, 5> = [
+    ("governor", Preset::Governor),
+    ("threshold", Preset::Threshold),
+    ("age", Preset::Age),
+    ("idle", Preset::Idle),
+    ("hold", Preset::Hold),
+];
+pub const PASSTHROUGH: Words<Passthrough, 5> = [
+    ("auto", Passthrough::Auto),
+    ("new", Passthrough::New),
+    ("read", Passthrough::ReadOnly),
+    ("always", Passthrough::Always),
+    ("off", Passthrough::Off),
+];
+pub const TRANSPORT: Words<Transport, 3> =
+    [("auto", Transport::Auto), ("dev", Transport::Dev), ("io-uring", Transport::IoUring)];
+pub const LOCKS: Words<Locks, 2> = [("cluster", Locks::Cluster), ("node", Locks::Node)];
+/// Whether a write waits for the copies.
+pub const COPIES_AT_WRITE: Words<bool, 2> = [("fsync", false), ("write", true)];
+/// Whether an fsync fails that reaches too few members.
+pub const COPIES_OR_FAIL: Words<bool, 2> = [("go-on", false), ("fail", true)];
+/// Whether the log is JSON.
+pub const LOG_IS_JSON: Words<bool, 2> = [("text", false), ("json", true)];
+
+/// Returns the words alone.
+pub const fn words_of<T, const N: usize>(table: &Words<T, N>) -> [&'static str; N] {
+    let mut words = [""; N];
+    let mut at = 0;
+    while at < N {
+        words[at] = table[at].0;
+        at += 1;
+    }
+    words
+}
+
+/// Returns what the word stands for.
+///
+/// # Panics
+///
+/// On a value that is no word of the table: the key's type is made of the table.
+pub fn meaning<T: Copy, const N: usize>(table: &Words<T, N>, value: &Value) -> T {
+    let found = table.iter().find(|(word, _)| *value == Value::Word(word));
+    found.unwrap_or_else(|| panic!("{value:?} is not in the table")).1
+}
+
+/// Returns the word for it.
+///
+/// # Panics
+///
+/// If the table has none.
+pub fn word_for<T: Copy + PartialEq, const N: usize>(table: &Words<T, N>, it: T) -> Value {
+    let found = table.iter().find(|(_, meant)| *meant == it);
+    Value::Word(found.expect("each has a word").0)
+}
