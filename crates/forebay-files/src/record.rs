@@ -1,6 +1,7 @@
 //! The way of every change of a known file: on record first, then made. A change that cannot be
 //! recorded is not made, so no change is ever taken back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use forebay_backing::Result;
@@ -15,12 +16,12 @@ use crate::tier::log::Entry;
 impl Files {
     /// Records a change and makes it. The first record of a file holds its whole state.
     pub fn commit(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
-        self.record(file, inner, change).1
+        self.record(file, inner, &change)
     }
 
     /// The same for a change that is a fact whether it is on record or not.
     pub fn commit_anyway(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
-        let (change, recorded) = self.record(file, inner, change);
+        let recorded = self.record(file, inner, &change);
         if recorded.is_err() {
             inner.apply(&change);
         }
@@ -39,9 +40,7 @@ impl Files {
         if !is_last || !inner.recorded || inner.is_unlinked() {
             return self.commit_anyway(file, inner, change);
         }
-        let entry = Entry::Change(file.id, change);
-        let appended = self.index.append_later(&entry);
-        let Entry::Change(_, change) = entry else { unreachable!("made so above") };
+        let appended = self.index.append_later(&Entry::of(file.id, &change));
         inner.apply(&change);
         self.note_logged(inner, appended)
     }
@@ -68,32 +67,22 @@ impl Files {
         }
     }
 
-    /// Records a change, and returns it as well. A file without a name has no record: it ends with the daemon.
-    fn record<'a>(
-        &self,
-        file: &File,
-        inner: &mut Inner,
-        change: Change<'a>,
-    ) -> (Change<'a>, Result<()>) {
+    /// A file without a name has no record: it ends with the daemon.
+    fn record(&self, file: &File, inner: &mut Inner, change: &Change<'_>) -> Result<()> {
         if inner.is_unlinked() {
-            inner.apply(&change);
-            return (change, Ok(()));
+            inner.apply(change);
+            return Ok(());
         }
         if !inner.recorded {
-            inner.note_untold(|copied| copied.note_change(&change));
-            let put = self.put_as(file, inner, |state| state.apply(&change));
-            return (change, put);
+            inner.note_untold(|copied| copied.note_change(change));
+            return self.put_as(file, inner, |state| state.apply(change));
         }
-        let entry = Entry::Change(file.id, change);
-        let appended = self.append(inner, &entry);
-        let Entry::Change(_, change) = entry else { unreachable!("made so above") };
-        if appended.is_ok() {
-            inner.apply(&change);
-            if change.cleans() {
-                inner.settled_seq = self.index.seq();
-            }
+        self.append(inner, &Entry::of(file.id, change))?;
+        inner.apply(change);
+        if change.cleans() {
+            inner.settled_seq = self.index.seq();
         }
-        (change, appended)
+        Ok(())
     }
 
     /// Records the whole state of a file whose names have changed.
@@ -115,9 +104,7 @@ impl Files {
         }
         let mut record = Box::new(Record { key: file.key, state: inner.state.clone() });
         change(&mut record.state);
-        let entry = Entry::Put(file.id, record);
-        self.append(inner, &entry)?;
-        let Entry::Put(_, record) = entry else { unreachable!("made so above") };
+        self.append(inner, &Entry::Put(file.id, Cow::Borrowed(&record)))?;
         inner.alter(|state| *state = record.state);
         inner.recorded = true;
         Ok(())

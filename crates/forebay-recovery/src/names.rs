@@ -1,6 +1,7 @@
 //! Carries out the journal of names on the backing store: names that the store has lost with the
 //! power are made again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -123,7 +124,7 @@ impl Recovery<'_> {
             }
         }
         self.changed.extend(&made);
-        let put = |id: FileId| Entry::Put(id, Box::new(loaded.files[&id].clone()));
+        let put = |id: FileId| Entry::Put(id, Cow::Owned(Box::new(loaded.files[&id].clone())));
         made.into_iter().try_for_each(|id| self.index.append(&put(id)).map(drop)).map_err(recording)
     }
 

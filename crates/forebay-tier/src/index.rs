@@ -247,9 +247,7 @@ impl Index {
         let mut log = self.lock();
         log.append(when, entry)?;
         self.log_bytes.store(log.file.len() - log.begun, Relaxed);
-        if let Entry::Change(_, change) = entry
-            && change.cleans()
-        {
+        if entry.change().is_some_and(Change::cleans) {
             self.settled_seq.store(log.next_seq, Release);
         }
         Ok(log.next_seq)
@@ -610,7 +608,7 @@ impl Log {
             self.tell_dirs(record)?;
         }
         self.write(when, entry)?;
-        if !matches!(entry, Entry::Change(_, Change::Synced { .. })) {
+        if !matches!(entry.change(), Some(Change::Synced { .. })) {
             self.told = self.next_seq;
         }
         if let Some(id) = entry.file() {

@@ -12,6 +12,7 @@
 //! `synced`: the records before this number were durable when this one was written. The highest bit of `len` is
 //! set in every record and does not count.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub use tail::Tail;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Entry<'a> {
     /// The whole state of a file.
-    Put(FileId, Box<Record>),
+    Put(FileId, Cow<'a, Box<Record>>),
     /// The numbers of entries that only format 2 had; they are never used again.
     Old1,
     Old2,
@@ -45,9 +46,24 @@ pub enum Entry<'a> {
     /// A change of names on the backing store.
     Name(NameRecord),
     /// A change of the state of a file.
-    Change(FileId, Change<'a>),
+    Change(FileId, Cow<'a, Change<'a>>),
     /// The places of directories.
     Dirs(Vec<Placed>),
+}
+
+impl Entry<'_> {
+    /// A change of a file that its maker keeps.
+    pub fn of<'a>(id: FileId, change: &'a Change<'a>) -> Entry<'a> {
+        Entry::Change(id, Cow::Borrowed(change))
+    }
+
+    /// Returns the change of a file's state.
+    pub(crate) fn change(&self) -> Option<&Change<'_>> {
+        match self {
+            Entry::Change(_, change) => Some(change),
+            _ => None,
+        }
+    }
 }
 
 const HEADER: usize = 24;
@@ -437,21 +453,17 @@ mod tests {
         let run = Mark { start: 1, end: 300, state: Some(State::Durable) };
         let (marks, ranges) = (vec![run].into(), (&[(1, 2)]).into());
         let age = Age { since: 5, durable: Some(9).into() };
+        let (synced, marked) =
+            (Change::Synced { size: 300, ranges }, Change::Marked { marks, age });
         let entries: [(Entry<'_>, &[u8]); 8] = [
             (Entry::Drop(id), &[4, 7]),
             (Entry::Name(NameRecord::Failed { n: 6 }), &[9, 2, 6]),
-            (
-                Entry::Change(id, Change::Synced { size: 300, ranges }),
-                &[10, 7, 2, 0xac, 2, 1, 1, 2],
-            ),
+            (Entry::of(id, &synced), &[10, 7, 2, 0xac, 2, 1, 1, 2]),
             (Entry::Dirs(Vec::new()), &[11, 0]),
-            (
-                Entry::Change(id, Change::Marked { marks, age }),
-                &[10, 7, 0, 1, 1, 0xac, 2, 1, 2, 5, 1, 9],
-            ),
-            (Entry::Change(id, Change::LetGo { start: 0, end: 9 }), &[10, 7, 4, 0, 9]),
-            (Entry::Change(id, Change::Untouched), &[10, 7, 10]),
-            (Entry::Change(id, Change::Lost { len: 9, loss: Loss::All }), &[10, 7, 18, 9, 2]),
+            (Entry::of(id, &marked), &[10, 7, 0, 1, 1, 0xac, 2, 1, 2, 5, 1, 9]),
+            (Entry::of(id, &Change::LetGo { start: 0, end: 9 }), &[10, 7, 4, 0, 9]),
+            (Entry::of(id, &Change::Untouched), &[10, 7, 10]),
+            (Entry::of(id, &Change::Lost { len: 9, loss: Loss::All }), &[10, 7, 18, 9, 2]),
         ];
         for (entry, bytes) in entries {
             assert_eq!(postcard::to_stdvec(&entry).unwrap(), bytes, "{entry:?}");

@@ -231,7 +231,7 @@ impl Loaded {
             Entry::Put(id, record) => {
                 self.next_id = self.next_id.max(id.0 + 1);
                 self.sure.insert(id);
-                self.files.insert(id, *record);
+                self.files.insert(id, *record.into_owned());
             }
             Entry::Drop(id) => drop(self.files.remove(&id)),
             Entry::Change(id, change) => self.change(id, &change),

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -100,7 +101,7 @@ impl Bench {
     }
 
     fn put(&self, id: FileId) {
-        self.index.append(&Entry::Put(id, Box::new(self.files[&id].clone()))).unwrap();
+        self.index.append(&Entry::Put(id, Cow::Owned(Box::new(self.files[&id].clone())))).unwrap();
     }
 
     fn create(&mut self, path: &Path) -> FileId {

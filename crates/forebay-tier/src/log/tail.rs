@@ -154,7 +154,7 @@ mod tests {
         bytes.truncate(ends[4]);
         assert!(!tail(&bytes).is_damage(Boot::Kept));
         let ranges: Stretches<'_> = (1..500).map(|n| (n, n + 1)).collect();
-        bytes.extend(record_of(10, 8, &Entry::Change(FileId(1), Change::Kept { ranges })));
+        bytes.extend(record_of(10, 8, &Entry::of(FileId(1), &Change::Kept { ranges })));
         let whole = bytes.len();
         bytes.resize(4096, 0);
         bytes[BLOCK] ^= 1;
