@@ -6,6 +6,9 @@ use std::sync::Arc;
 use forebay_backing::{BackingStore, DirStore, New};
 
 use crate::core::governor::law::Preset;
+use crate::core::ranges::{Mark, State};
+use crate::core::state::Change;
+use crate::files::file::Inner;
 use crate::tier::media::DirMedia;
 use crate::{Config, Engine, File, KeepDirty, OpenFile, Progress, Tier, Tunables};
 
@@ -39,6 +42,19 @@ pub(crate) fn bed_on(
     let (file, _) = engine.verbs.create(Path::new("f"), &new).unwrap();
     engine.io.write(&file, 0, &[1; 100]).unwrap();
     Bed { root, engine, file: file.clone(), open: Some(file) }
+}
+
+impl Bed {
+    /// Records a change of the file.
+    pub(crate) fn change(&self, inner: &mut Inner, change: Change<'_>) {
+        self.engine.files.commit(&self.file, inner, change).unwrap();
+    }
+
+    /// Records that half of the file's bytes have this state.
+    pub(crate) fn mark(&self, inner: &mut Inner, state: State) {
+        let (marks, age) = (vec![Mark::of((0, 50), state)].into(), inner.state.age_at(1));
+        self.change(inner, Change::Marked { marks, age });
+    }
 }
 
 impl Drop for Bed {

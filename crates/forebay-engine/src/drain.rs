@@ -38,6 +38,7 @@ mod parcel;
 mod permits;
 mod put;
 mod search;
+mod settle;
 pub mod suspend;
 pub mod valve;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
+use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Version};
 
 use crate::copies::Lasting;
 use crate::core::clock::What;
@@ -13,15 +13,14 @@ use crate::core::counters::add;
 use crate::core::portion::{DOUBT_BYTES, FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
-use crate::core::state::{Change, Settled, Stretches};
+use crate::core::state::Change;
 use crate::drain::Drain;
-use crate::drain::ages::{goes_whole, parts};
 use crate::drain::parcel::{
     ABANDONED, COPIED, COPYING, Latch, Made, Outcome, Parcel, Stop, Take, common, sum,
 };
+use crate::drain::settle::Landed;
 use crate::files::file::{Beside, File, Inner, Trouble, note_seen};
 use crate::files::live::Asked;
-use crate::files::unseen::{Copied, Doubt};
 use crate::tier::media::MediaFile;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
@@ -30,12 +29,6 @@ const SYNC_EACH_MAX: usize = 16;
 
 /// How long the end of a flight waits for changes of names and attributes through the daemon.
 const CHANGES_MAX: Duration = Duration::from_secs(5);
-
-/// A file that was not synced for so long is not expected to be synced again.
-const SYNCED_LATELY: Duration = Duration::from_secs(60);
-
-/// The time after which a file's kept bytes become clean; bytes still in use are soon kept anew.
-const KEPT_MAX: Duration = Duration::from_secs(600);
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
@@ -322,7 +315,8 @@ impl Drain {
         }
         inner.note_base();
         let told = (!kept_time).then_some(found.mtime);
-        self.settle(parcel, &mut inner, &rewritten, looked, base, told)?;
+        let landed = Landed { rewritten: &rewritten, looked, base, told };
+        self.settle(parcel, &mut inner, &landed)?;
         if let Some(open) = &parcel.digests {
             self.files.note_look(&mut inner, open, parcel.moved());
             // Another program that has written to the file has left unknown content.
@@ -355,86 +349,6 @@ impl Drain {
         Error::new(Kind::Conflict, why)
     }
 
-    /// Records that bytes which were copied, and not rewritten meanwhile, are on the backing store (S6).
-    fn settle(
-        &self,
-        parcel: &Parcel,
-        inner: &mut Inner,
-        rewritten: &Ranges,
-        looked: Instant,
-        base: Version,
-        told: Option<Timestamp>,
-    ) -> Result<()> {
-        let file = &parcel.file;
-        let told = told.filter(|_| inner.state.mtime() == parcel.mtime);
-        let mtime = told.unwrap_or(inner.state.mtime());
-        let uncut = !inner.changed(parcel.seen, What::Size);
-        // A file that is still open for writing past the daemon stays dirty as a whole, from now on.
-        let still = parcel.unseen.filter(|_| inner.state.is_unseen());
-        let unseen = still.is_some();
-        let settled = Settled {
-            copied: if unseen {
-                (&[]).into()
-            } else {
-                less(&parcel.captured, rewritten, base.size)
-            },
-            base,
-            size: inner.state.size(),
-            mtime,
-            keep: !unseen && self.keeps_flushed(file, inner, looked)?,
-            lasts: !unseen && uncut && base.size <= parcel.size,
-            since: if unseen { self.files.time().ms() } else { left_since(parcel, inner) },
-        };
-        let lasts = settled.lasts;
-        self.files.commit(file, inner, Change::Settled(settled))?;
-        if lasts {
-            inner.live().note_landed(parcel.seen);
-        }
-        if let Some(at) = still {
-            let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
-            // Bytes that a sync failed to write out may change without another sign.
-            let synced = !inner.state.is_unsynced();
-            if let Some(unseen) = inner.live().unseen_mut().filter(|_| synced) {
-                let may_be_mapped = self.files.stores_unseen(unseen);
-                // A write moves the time at its beginning: a second look finds the bytes that came after the
-                // first. Without digests a second look would copy the whole file; there the last flush does it.
-                let same = unseen.copied.as_ref().filter(|was| was.at == at && parcel.moved() == 0);
-                let to_come = |from: &Instant| self.files.time().now() < *from;
-                let still = same.and_then(|was| was.doubted_from).filter(to_come);
-                let looked_again = same.is_some() && still.is_none() || parcel.digests.is_none();
-                let proven = looked_again && !may_be_mapped;
-                let doubted_from = if proven { None } else { still.or(Some(doubt)) };
-                unseen.note_copied(Copied { at, doubted_from });
-            }
-            return Ok(());
-        }
-        // A writer past the daemon that closed the file during the copy has left bytes that no look
-        // has covered. So has a flight that took a part.
-        let left = parcel.upto != u64::MAX || rewritten.gaps(0, inner.state.size()).is_empty();
-        inner.doubt_it(inner.doubt().filter(|_| left).map(|it| Doubt {
-            dirty: it.dirty.saturating_sub(parcel.moved()),
-            unmoved: it.unmoved && parcel.moved() == 0 && *rewritten == Ranges::None,
-            ..it
-        }));
-        self.restamp(parcel, inner, rewritten);
-        // A write into a dirty hole was not announced to the evictor. Large holes need not be.
-        self.files.admit(file, parcel.data.iter().copied());
-        Ok(())
-    }
-
-    /// Whether flushed bytes are kept; bytes that were kept for too long become clean.
-    fn keeps_flushed(&self, file: &File, inner: &mut Inner, now: Instant) -> Result<bool> {
-        if inner.state.is_held() {
-            return Ok(true);
-        }
-        let (keeps, old) = keeps(inner, now);
-        if !keeps || old {
-            self.files.let_go_of(file, inner, 0, u64::MAX)?;
-            inner.live().keep_anew(keeps.then_some(now));
-        }
-        Ok(keeps)
-    }
-
     /// Looks at the backing file while no change of names or attributes through the daemon is under
     /// way: the next flush would take the result of such a change for another program's, and a time
     /// that it sets would be lost. If a change takes too long, the file is flushed again later.
@@ -459,18 +373,6 @@ impl Drain {
             self.files.time().sleep(Duration::from_millis(1));
         }
         Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
-    }
-
-    /// Makes a large file as old as the oldest of its remaining dirty parts, and queues it accordingly.
-    fn restamp(&self, parcel: &Parcel, inner: &mut Inner, rewritten: &Ranges) {
-        inner.settle_stamps(&parcel.captured, rewritten, parcel.began_ms);
-        if goes_whole(inner) {
-            return;
-        }
-        let oldest = parts(inner).map(|part| part.stamp.first).min();
-        if let Some(since) = oldest.filter(|oldest| *oldest != inner.state.dirty_since()) {
-            let _ = self.files.commit_anyway(&parcel.file, inner, Change::Aged { since });
-        }
     }
 
     pub(crate) fn leave(&self, parcel: &Parcel, mut inner: MutexGuard<'_, Inner>) {
@@ -622,20 +524,6 @@ fn give_room_back(parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
     Ok(())
 }
 
-/// Whether the flushed bytes of a file are kept. They are if programs have it open and sync it: they
-/// will again, and each sync of a byte that was flushed meanwhile would cost a record and a sync of its
-/// own. Kept bytes are flushed once more after a loss of power, so from time to time they become clean.
-///
-/// Also returns whether it is time for that.
-fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
-    let may_keep = inner.may_keep();
-    let live = inner.live();
-    let keeps = may_keep
-        && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
-    let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
-    (keeps, old)
-}
-
 /// Whether the backing file is as the flight has left it. Bytes that were cut off here during the
 /// copy may be missing there, and a time that was set here differs.
 fn is_ours(parcel: &Parcel, inner: &mut Inner, found: &Attr, kept_time: bool) -> bool {
@@ -665,26 +553,6 @@ fn may_be_ours(parcel: &Parcel, inner: &mut Inner, left: &Left) -> bool {
     }
 }
 
-/// The parts of `copied` that were not rewritten, as far as the backing file reaches: a byte beyond its end
-/// is nowhere but here.
-fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges, end: u64) -> Stretches<'a> {
-    let reaches = copied.last().is_none_or(|run| run.1 <= end);
-    match rewritten {
-        Ranges::None if reaches => copied.into(),
-        _ => {
-            let there = copied.iter().filter(|run| run.0 < end);
-            there.flat_map(|&(start, upto)| rewritten.gaps(start, upto.min(end))).collect()
-        }
-    }
-}
-
-/// The time since when the rest after a flight is dirty: only rewritten bytes, or also bytes that wait.
-fn left_since(parcel: &Parcel, inner: &Inner) -> u64 {
-    let whole = parcel.captured.len() == parcel.dirty.len()
-        && parcel.captured.last() == parcel.dirty.last();
-    if whole { parcel.began_ms } else { inner.state.dirty_since() }
-}
-
 /// Returns the backing file's attributes after its flush, and whether the store keeps the mtime that it is
 /// told. Some stores do not (object stores, some FUSE file systems): there only the size shows a foreign write.
 ///
@@ -705,50 +573,9 @@ fn look_after(target: &dyn BackingFile, parcel: &Parcel, times: Times) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bed::{Bed, bed};
-    use crate::core::ranges::{Mark, State};
+    use crate::bed::bed;
+    use crate::core::ranges::State;
     use crate::core::state::Conflict;
-
-    fn change(bed: &Bed, inner: &mut Inner, change: Change<'_>) {
-        bed.engine.files.commit(&bed.file, inner, change).unwrap();
-    }
-
-    fn mark(bed: &Bed, inner: &mut Inner, state: State) {
-        let (marks, age) = (vec![Mark::of((0, 50), state)].into(), inner.state.age_at(1));
-        change(bed, inner, Change::Marked { marks, age });
-    }
-
-    /// A file that is not synced any more keeps nothing; one that is synced begins anew from time to time.
-    #[test]
-    fn what_is_kept_is_let_go_of_in_time() {
-        let bed = bed("flight-kept");
-        let start = Instant::now();
-        let flush = |after: Duration, synced: bool| {
-            let mut inner = bed.file.lock();
-            let now = start + after;
-            if synced {
-                inner.live().note_syncing(now);
-            }
-            let keeps = bed.engine.drain.keeps_flushed(&bed.file, &mut inner, now).unwrap();
-            let left = inner.state.keeps();
-            mark(&bed, &mut inner, if keeps { State::Kept } else { State::Clean });
-            (keeps, left)
-        };
-        let second = Duration::from_secs(1);
-        assert_eq!(flush(Duration::ZERO, false), (false, false), "it was never synced");
-        assert_eq!(flush(second, true), (true, false));
-        assert_eq!(flush(2 * second, false), (true, true));
-        assert_eq!(flush(second + SYNCED_LATELY, false), (false, false), "not for a minute");
-        let begin = second + SYNCED_LATELY;
-        assert_eq!(flush(begin + second, true), (true, false));
-        assert_eq!(flush(begin + KEPT_MAX, true), (true, true));
-        assert_eq!(flush(begin + second + KEPT_MAX, true), (true, false), "starts anew");
-        {
-            let mut inner = bed.file.lock();
-            change(&bed, &mut inner, Change::Unsynced);
-        }
-        assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
-    }
 
     /// Clean bytes that a sync makes durable beside dirty ones are kept only if they are the
     /// backing store's for all that is known.
@@ -757,7 +584,7 @@ mod tests {
     fn nothing_is_kept_beside_a_sync_of_a_file_that_others_may_have_changed() {
         let bed = bed("flight-beside");
         let mut inner = bed.file.lock();
-        mark(&bed, &mut inner, State::Clean);
+        bed.mark(&mut inner, State::Clean);
         let beside = |inner: &mut Inner| {
             let found = inner.beside(&[(50, 100)]);
             let still = inner.still_clean(&found).len();
@@ -766,22 +593,22 @@ mod tests {
         };
         assert_eq!(beside(&mut inner), (1, 1));
         let (base, mtime) = (inner.state.base(), inner.state.mtime());
-        change(&bed, &mut inner, Change::FlushBegan { mtime });
+        bed.change(&mut inner, Change::FlushBegan { mtime });
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
         inner.live().begin_flight();
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
         inner.live().end_flight();
-        change(&bed, &mut inner, Change::FlushFailed { base });
+        bed.change(&mut inner, Change::FlushFailed { base });
         let age = inner.state.age_at(1);
         for (set, back, why) in [
             (Change::InConflict(Conflict::Changed), Change::InConflict(Conflict::None), "conflict"),
             (Change::Unseen { age }, Change::Untouched, "written past us"),
         ] {
-            change(&bed, &mut inner, set);
+            bed.change(&mut inner, set);
             assert_eq!(beside(&mut inner), (0, 0), "{why}");
             assert!(inner.still_clean(&before).is_empty(), "{why} since");
-            change(&bed, &mut inner, back);
+            bed.change(&mut inner, back);
         }
         inner.live().begin_around(crate::files::live::End::IsNothing);
         inner.live().end_around();
@@ -789,8 +616,8 @@ mod tests {
         inner.live().forget_around();
         inner.note_gone(10, 20);
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
-        change(&bed, &mut inner, Change::Unsynced);
+        bed.change(&mut inner, Change::Unsynced);
         assert_eq!(beside(&mut inner), (0, 0), "not durable");
-        mark(&bed, &mut inner, State::Dirty);
+        bed.mark(&mut inner, State::Dirty);
     }
 }
