@@ -17,7 +17,7 @@ use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version
 use crate::core::portion::pieces;
 use crate::core::state::Change;
 use crate::drain::Drain;
-use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Parcel, Stop};
+use crate::drain::parcel::{Latch, Parcel, Phase, Stop};
 use crate::files::digests::OpenTable;
 use forebay_base::lock::{Mutex, MutexGuard, Rank};
 
@@ -80,7 +80,7 @@ impl Drain {
                     |parcel: &Arc<Parcel>| parcel.stop(Error::new(Kind::Interrupted, "cancelled"));
                 parcels
                     .iter()
-                    .filter(|(_, parcel)| parcel.is(COPYING))
+                    .filter(|(_, parcel)| parcel.is(Phase::Copying))
                     .for_each(|(_, parcel)| stop(parcel));
                 // The threads that copy may be busy for long with other flushes.
                 while self.copy_next(&batch) {}
@@ -88,7 +88,7 @@ impl Drain {
         };
         if !complete {
             for (_, parcel) in parcels {
-                parcel.leave_copying(ABANDONED);
+                parcel.leave_copying(Phase::Abandoned);
             }
         }
     }
@@ -170,7 +170,7 @@ impl Drain {
         {
             parcel.stop(error);
         }
-        let in_time = parcel.leave_copying(COPIED);
+        let in_time = parcel.leave_copying(Phase::Copied);
         latch.count_down();
         if !in_time {
             parcel.stop(Error::new(Kind::TimedOut, "the backing store did not answer in time"));

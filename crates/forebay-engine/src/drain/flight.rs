@@ -2,7 +2,7 @@
 //! settling. The invariants W1 to W4 are in [`crate::drain::flush`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Version};
@@ -15,9 +15,7 @@ use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
 use crate::core::state::Change;
 use crate::drain::Drain;
-use crate::drain::parcel::{
-    ABANDONED, COPIED, COPYING, Latch, Made, Outcome, Parcel, Stop, Take, common, sum,
-};
+use crate::drain::parcel::{Latch, Made, Outcome, Parcel, Phase, Stop, Take, common, sum};
 use crate::drain::settle::Landed;
 use crate::files::file::{Beside, File, Inner, Trouble, note_seen};
 use crate::files::live::Asked;
@@ -100,7 +98,7 @@ impl Drain {
             target: Mutex::new(Rank::Batch, None),
             pieces: AtomicUsize::new(1),
             stop: Mutex::new(Rank::Batch, None),
-            phase: AtomicU8::new(COPYING),
+            phase: Mutex::new(Rank::Batch, Phase::Copying),
             made: Made::default(),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
@@ -192,7 +190,7 @@ impl Drain {
         let ready: Vec<Arc<Parcel>> = parcels
             .iter()
             .map(|(_, parcel)| parcel.clone())
-            .filter(|parcel| parcel.is(COPIED) && !parcel.is_stopped())
+            .filter(|parcel| parcel.is(Phase::Copied) && !parcel.is_stopped())
             .collect();
         if ready.is_empty() {
             return;
@@ -264,7 +262,7 @@ impl Drain {
 
     /// Step 4.
     fn end_flight(self: &Arc<Self>, parcel: &Arc<Parcel>) -> Outcome {
-        if parcel.is(ABANDONED) {
+        if parcel.is(Phase::Abandoned) {
             // The last copy still hangs: it keeps the flight (W2) and cleans up when it returns.
             return Outcome::Failed(Error::new(
                 Kind::TimedOut,

@@ -1,7 +1,7 @@
 //! The parcel: one file that is being flushed, and its outcome.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use forebay_backing::{BackingFile, Error, Timestamp, Version};
@@ -52,7 +52,7 @@ pub(crate) struct Parcel {
     pub pieces: AtomicUsize,
     /// Why the copy was broken off.
     pub stop: Mutex<Option<Stop>>,
-    pub phase: AtomicU8,
+    pub phase: Mutex<Phase>,
     /// The changes that the flight has made there.
     pub made: Made,
     /// The digests of what the backing store holds: only blocks that differ are copied.
@@ -129,13 +129,14 @@ impl Made {
     }
 }
 
-/// The phases say which thread ends a flight: the waiting caller once the copies have ended, the
-/// last copy once the caller has given up. Only one of the two moves out of `COPYING` succeeds.
-pub(crate) const COPYING: u8 = 0;
-
-pub(crate) const COPIED: u8 = 1;
-
-pub(crate) const ABANDONED: u8 = 2;
+/// The phase says which thread ends a flight: the waiting caller once the copies have ended, the
+/// last copy once the caller has given up. Only one of the two moves out of `Copying` succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Copying,
+    Copied,
+    Abandoned,
+}
 
 /// The outcome for one file of a batch.
 pub(crate) enum Outcome {
@@ -203,12 +204,17 @@ impl Parcel {
         Ok(next)
     }
 
-    pub(crate) fn leave_copying(&self, to: u8) -> bool {
-        self.phase.compare_exchange(COPYING, to, SeqCst, SeqCst).is_ok()
+    pub(crate) fn leave_copying(&self, to: Phase) -> bool {
+        let mut phase = self.phase.lock();
+        let leaves = *phase == Phase::Copying;
+        if leaves {
+            *phase = to;
+        }
+        leaves
     }
 
-    pub(crate) fn is(&self, phase: u8) -> bool {
-        self.phase.load(SeqCst) == phase
+    pub(crate) fn is(&self, phase: Phase) -> bool {
+        *self.phase.lock() == phase
     }
 
     /// Notes that a piece is copied, or the target opened; returns whether that was the last.
@@ -269,7 +275,7 @@ impl Parcel {
 
     /// Whether a copy of the file still counts.
     pub(crate) fn is_wanted(&self) -> bool {
-        !self.is(ABANDONED) && !self.is_stopped()
+        !self.is(Phase::Abandoned) && !self.is_stopped()
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
