@@ -11,6 +11,7 @@ mod hands;
 mod join;
 mod near;
 mod operate;
+mod others;
 mod overview;
 mod reach;
 mod stale;
@@ -32,6 +33,7 @@ use forebay_registry::{BootClock, Change as Put, Clock, Commit, Lease, Registry,
 
 use self::door::Places;
 use self::hands::Hands;
+use self::others::Others;
 use self::reach::Reach;
 use self::stale::Stale;
 use crate::core::{
@@ -122,16 +124,9 @@ pub struct Member {
     /// Files that were taken over, and that the engine does not serve yet. Each is locked while the engine begins to
     /// serve it: an open waits for that file, and for no other.
     taken: Mutex<HashMap<FileKey, Arc<Mutex<Begun>>>>,
-    /// By partner, the fill's number that goes with every message to it.
-    fills: Mutex<HashMap<String, u64>>,
+    others: Others,
     /// Places for the questions that are answered for others at once.
     places: Places,
-    /// The newest known life of each member that has asked, or that was heard of.
-    heard: Mutex<HashMap<String, u64>>,
-    /// How much longer than expected each partner took for its last copy.
-    lags: Mutex<HashMap<String, copies::Lag>>,
-    /// Members that did not answer, and until when they are not asked for the store's bytes.
-    resting: Mutex<HashMap<String, Instant>>,
     reach: Reach,
     /// The registry's last failure, and when it was.
     trouble: Mutex<Option<(Duration, String)>>,

@@ -10,6 +10,7 @@ use forebay_base::{Error, Result};
 use forebay_threads::pool::Pool;
 
 use super::door::soon;
+use super::others::LAG_MIN;
 use super::{MARGIN, Member};
 use crate::core::{Fitness, Input, Keeper as Partner};
 use crate::front::{Front, Home, Keeper, Kept, Told};
@@ -23,35 +24,14 @@ const CLAIM_LOOK: Duration = Duration::from_millis(1);
 /// that is struck off has to be filled anew.
 const COPY_PATIENCE: Duration = Duration::from_secs(4);
 
-/// The bytes per second that a partner takes at least, and how much longer a copy may take before its partner counts
-/// as slow.
+/// The bytes per second that a partner takes at least.
 const DUE_RATE: u64 = 8 << 20;
-
-const LAG_MIN: Duration = Duration::from_millis(200);
 
 /// How often a cut-off member looks whether it may go on.
 const FIT_LOOK: Duration = Duration::from_millis(5);
 
 /// The pause before a failed call is repeated.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// How much longer a partner takes for copies than their bytes should take.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Lag {
-    lasts: Duration,
-    answered: Option<Instant>,
-}
-
-impl Lag {
-    /// Notes the answer to a copy that was sent at `began`. Several copies are under way at once, one behind the
-    /// other: a copy's own time begins when the one before it was answered. A quick copy halves the known lag.
-    fn note(&mut self, began: Instant, ended: Instant, due: Duration) {
-        let from = self.answered.map_or(began, |answered| answered.max(began));
-        let lag = ended.saturating_duration_since(from).saturating_sub(due);
-        self.lasts = lag.max(self.lasts / 2);
-        self.answered = Some(ended.max(from));
-    }
-}
 
 fn home_of(head: &Head, fill: u64) -> Home<'_> {
     Home { name: &head.from, epoch: head.from_epoch, fill }
@@ -195,7 +175,7 @@ impl Member {
     }
 
     fn fill_of(&self, partner: &str) -> Result<u64> {
-        let fill = self.fills.lock().get(partner).copied();
+        let fill = self.others.fill_of(partner);
         fill.ok_or_else(|| Error::os(libc::EINTR, format!("{partner} is not filled any more")))
     }
 
@@ -219,7 +199,7 @@ impl Member {
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
         let due =
             Duration::from_secs_f64((bytes[0].len() + bytes[1].len()) as f64 / DUE_RATE as f64);
-        self.lags.lock().entry(partner.into()).or_default().note(began, Instant::now(), due);
+        self.others.note_copy(partner, began, due);
         match asked {
             Ok(Answer::Done) => Ok(()),
             Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
@@ -239,9 +219,7 @@ impl Member {
     pub fn leave_slowest(self: &Arc<Member>) -> Result<()> {
         let keepers = self.core.lock().keepers();
         let partners = keepers.required.iter().chain(&keepers.filling);
-        let lag =
-            |member: &str| self.lags.lock().get(member).map(|lag| lag.lasts).unwrap_or_default();
-        let slowest = partners.map(|it| (lag(&it.member), &it.member)).max();
+        let slowest = partners.map(|it| (self.others.lag_of(&it.member), &it.member)).max();
         match slowest.filter(|(lag, _)| *lag >= LAG_MIN) {
             Some((lag, member)) => {
                 tracing::warn!(member, ?lag, "a partner is too slow");
@@ -313,9 +291,9 @@ impl Member {
 
     /// Fills a partner: it drops its copies of this member's bytes, and gets all that are newer than the store.
     pub(super) fn fill_up(self: &Arc<Member>, partner: String, fill: u64) {
-        self.fills.lock().insert(partner.clone(), fill);
+        self.others.begin_fill(&partner, fill);
         self.with_copies(move |member, front| {
-            let is_over = || member.fills.lock().get(&partner) != Some(&fill);
+            let is_over = || member.others.fill_of(&partner) != Some(fill);
             let begun = member.send_copy(&partner, &Question::BeginFill { fill }, [b"", b""]);
             let filled = begun.and_then(|()| front.fill(&partner, &is_over));
             if let Err(error) = &filled {
@@ -327,7 +305,7 @@ impl Member {
 
     /// Has a former partner drop its copies, which are of no use any more. If it is away it is asked again.
     pub(super) fn leave_partner(self: &Arc<Member>, partner: String, fill: u64) {
-        self.fills.lock().remove(&partner);
+        self.others.end_fill(&partner);
         self.with_copies(move |member, _| {
             if member.send_copy(&partner, &Question::BeginFill { fill }, [b"", b""]).is_ok() {
                 member.feed(Input::Dismissed { partner, fill });
@@ -488,26 +466,5 @@ impl Member {
             }
             member.feed(Input::Fenced);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: Duration = Duration::from_millis(125);
-
-    /// Three copies that share a line of 7 MiB a second, and the same while the partner stands still.
-    #[test]
-    fn who_keeps_up_lags_little_however_many_copies_are_on_their_way() {
-        let start = Instant::now();
-        let after = |ms: u64| start + Duration::from_millis(ms);
-        let mut lag = Lag::default();
-        (0..30_u64)
-            .for_each(|n| lag.note(after(n.saturating_sub(2) * 143), after((n + 1) * 143), MIB));
-        assert!(lag.lasts < Duration::from_millis(30), "{lag:?}");
-        let still = 31 * 143 + 1000;
-        (0..3).for_each(|n| lag.note(after(28 * 143 + n), after(still + n), MIB));
-        assert!(lag.lasts >= LAG_MIN, "three answers at once do not hide it: {lag:?}");
     }
 }

@@ -171,9 +171,6 @@ impl Member {
     fn is_newest(&self, head: &Head) -> bool {
         // Of an unknown member no later life has been heard of.
         let Some(known) = self.epoch_of(&head.from) else { return true };
-        let mut heard = self.heard.lock();
-        let newest = heard.entry(head.from.clone()).or_default();
-        *newest = (*newest).max(known).max(head.from_epoch);
-        head.from_epoch == *newest
+        self.others.is_newest_life(&head.from, known, head.from_epoch)
     }
 }

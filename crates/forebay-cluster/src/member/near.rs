@@ -2,7 +2,7 @@
 //! from that member.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::Version;
 
@@ -15,9 +15,6 @@ const PART: u64 = 4 << 20;
 /// A member that has not answered by then is not waited for: the store has the bytes, too.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a member that did not answer is not asked again.
-const REST: Duration = Duration::from_secs(5);
-
 impl Member {
     /// Fills `buf` with bytes of an unclaimed file as the store had it in this version, from the member that
     /// reads this part for all. `false` if that is this member, or the other does not answer.
@@ -26,7 +23,9 @@ impl Member {
             return false;
         }
         let reader = self.core.lock().reader_of(version.key, offset / PART);
-        let Some(reader) = reader.filter(|reader| !self.is_resting(reader)) else { return false };
+        let Some(reader) = reader.filter(|reader| !self.others.is_resting(reader)) else {
+            return false;
+        };
         let question =
             Question::Fetch { version: *version, path: path.into(), offset, len: buf.len() as u32 };
         let mut out = Vec::with_capacity(buf.len());
@@ -39,20 +38,10 @@ impl Member {
             Ok(_) => false,
             Err(error) => {
                 if !error.is(libc::ESTALE) {
-                    self.resting.lock().insert(reader, Instant::now() + REST);
+                    self.others.let_rest(&reader);
                 }
                 false
             }
         }
-    }
-
-    fn is_resting(&self, member: &str) -> bool {
-        let mut resting = self.resting.lock();
-        let until = resting.get(member).copied();
-        let rests = until.is_some_and(|until| Instant::now() < until);
-        if until.is_some() && !rests {
-            resting.remove(member);
-        }
-        rests
     }
 }

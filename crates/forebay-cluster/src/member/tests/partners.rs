@@ -213,7 +213,7 @@ fn a_partner_that_just_begins_is_filled_once_it_serves() {
     let a = Member::join(bed.joining("a")).unwrap();
     let patience = PATIENCE * 20;
     let (b, _g) = bed.joined(Joining { copies: 1, patience, ..bed.joining("b") });
-    eventually("b has chosen it", || b.fills.lock().contains_key("a"));
+    eventually("b has chosen it", || b.others.fill_of("a").is_some());
     std::thread::sleep(Duration::from_millis(100)); // By then a is asked.
     assert_eq!(b.copies(), (1, 0));
     let (began, fake) = (Instant::now(), Arc::new(Fake::default()));
