@@ -21,6 +21,7 @@ pub mod report;
 pub mod rules;
 pub mod seal;
 pub mod served;
+pub mod spans;
 pub mod stamps;
 pub mod state;
 pub mod streams;

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::spans::keep_first;
+
 /// The data that one flight takes of a file: a large file becomes clean, and evictable, piece by
 /// piece while it is still being written (S9).
 pub const FLIGHT_BYTES: u64 = 128 << 20;
@@ -33,12 +35,10 @@ impl Portion {
 
     /// The first runs of `limit` bytes, whatever is in them.
     pub fn dense(runs: Vec<(u64, u64)>, limit: u64) -> Portion {
-        let captured = first_part(&runs, limit);
-        let upto = match captured.last() {
-            Some(last) if Some(last) != runs.last() => last.1,
-            _ => u64::MAX,
-        };
-        Portion { upto, ..Portion::whole(captured) }
+        let mut captured = runs;
+        let is_cut = keep_first(&mut captured, limit).is_some();
+        let last = captured.last().filter(|_| is_cut);
+        Portion { upto: last.map_or(u64::MAX, |last| last.1), ..Portion::whole(captured) }
     }
 
     /// The first runs of a file that is mostly holes, as `next_data` tells. Holes at or beyond `free_from` cost
@@ -148,21 +148,6 @@ impl HoleStep {
             self.0.store((step * 4).min(STEP_MAX), Relaxed);
         }
     }
-}
-
-/// The first runs, together at most `limit` bytes; the last of them is cut.
-fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
-    let mut left = limit;
-    let mut part = Vec::new();
-    for &(start, end) in runs {
-        if left == 0 {
-            break;
-        }
-        let end = end.min(start + left);
-        left -= end - start;
-        part.push((start, end));
-    }
-    part
 }
 
 /// Cuts runs into pieces to copy in parallel. For few bytes a look at the holes is not worth it.

@@ -27,6 +27,7 @@ mod compare;
 pub mod copy;
 mod debts;
 mod due;
+mod failed;
 pub mod flight;
 mod flush;
 mod govern;

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::copies::telling::Telling;
 use crate::core::clock::{Look, What};
 use crate::core::copied::{Taken, Then, Untold, Words};
+use crate::core::spans::{keep_first, sum};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::live::Meanwhile;
@@ -398,8 +399,8 @@ impl<'a> Round<'a> {
         piece: Piece,
         then: Then,
     ) -> impl FnOnce() -> Result<()> + Send + 'static {
-        self.brought += bytes_of(piece.data.iter().chain(&piece.zeros));
-        self.named += bytes_of(&piece.runs);
+        self.brought += sum(piece.data.iter().chain(&piece.zeros));
+        self.named += sum(&piece.runs);
         let words = encoded(&Words {
             session: self.post.session,
             number: self.number,
@@ -444,25 +445,6 @@ impl<'a> Round<'a> {
             }
         }
     }
-}
-
-/// Cuts the stretches to `most` bytes. Returns where the rest begins, if any is left.
-fn keep_first(stretches: &mut Vec<(u64, u64)>, most: u64) -> Option<u64> {
-    let mut room = most;
-    for n in 0..stretches.len() {
-        let (start, end) = stretches[n];
-        if end - start > room {
-            stretches[n].1 = start + room;
-            stretches.truncate(n + 1);
-            return Some(start + room);
-        }
-        room -= end - start;
-    }
-    None
-}
-
-fn bytes_of<'a>(stretches: impl IntoIterator<Item = &'a (u64, u64)>) -> u64 {
-    stretches.into_iter().map(|(start, end)| end - start).sum()
 }
 
 pub(super) fn encoded(words: &impl Serialize) -> Vec<u8> {

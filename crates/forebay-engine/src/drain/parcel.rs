@@ -9,6 +9,7 @@ use forebay_backing::{BackingFile, Error, Timestamp, Version};
 use crate::core::clock::Look;
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
+use crate::core::spans::sum;
 use crate::files::digests::OpenTable;
 use crate::files::file::File;
 use crate::tier::media::{MediaFile, MediaStat};
@@ -281,32 +282,4 @@ impl Parcel {
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.lock().is_some()
     }
-}
-
-/// Joins adjacent runs, whatever their durability.
-fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
-    for (start, end) in runs {
-        match merged.last_mut() {
-            Some(last) if last.1 == start => last.1 = end,
-            _ => merged.push((start, end)),
-        }
-    }
-    merged
-}
-
-pub(crate) fn sum(runs: &[(u64, u64)]) -> u64 {
-    runs.iter().map(|(start, end)| end - start).sum()
-}
-
-/// Returns the ranges that are in both.
-pub(crate) fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
-    let mut from = 0;
-    for &(start, end) in wanted {
-        from += runs[from..].partition_point(|run| run.1 <= start);
-        let within = runs[from..].iter().take_while(|run| run.0 < end);
-        found.extend(within.map(|run| (run.0.max(start), run.1.min(end))));
-    }
-    merge(found)
 }

@@ -115,12 +115,12 @@ impl Drain {
         if inner.state.is_held() {
             return Ok(true);
         }
-        let (keeps, old) = keeps(inner, now);
-        if !keeps || old {
+        let keeping = keeping(inner, now);
+        if keeping != Keeping::On {
             self.files.let_go_of(file, inner, 0, u64::MAX)?;
-            inner.live().keep_anew(keeps.then_some(now));
+            inner.live().keep_anew((keeping == Keeping::Anew).then_some(now));
         }
-        Ok(keeps)
+        Ok(keeping != Keeping::No)
     }
 
     /// Makes a large file as old as the oldest of its remaining dirty parts, and queues it accordingly.
@@ -142,18 +142,29 @@ fn mtime(parcel: &Parcel, inner: &Inner, landed: &Landed<'_>) -> Timestamp {
     landed.told.filter(|_| now == parcel.mtime).unwrap_or(now)
 }
 
-/// Whether the flushed bytes of a file are kept. They are if programs have it open and sync it: they
-/// will again, and each sync of a byte that was flushed meanwhile would cost a record and a sync of its
-/// own. Kept bytes are flushed once more after a loss of power, so from time to time they become clean.
-///
-/// Also returns whether it is time for that.
-fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
+/// Whether the flushed bytes of a file are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeping {
+    No,
+    On,
+    /// They are, but those that were kept before become clean first.
+    Anew,
+}
+
+/// The flushed bytes of a file are kept if programs have it open and sync it: they will again, and each sync of
+/// a byte that was flushed meanwhile would cost a record and a sync of its own. Kept bytes are flushed once more
+/// after a loss of power, so from time to time they become clean.
+fn keeping(inner: &mut Inner, now: Instant) -> Keeping {
     let may_keep = inner.may_keep();
     let live = inner.live();
-    let keeps = may_keep
-        && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
-    let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
-    (keeps, old)
+    let ago = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
+    if !may_keep || ago(live.synced_at).is_none_or(|ago| ago >= SYNCED_LATELY) {
+        return Keeping::No;
+    }
+    match ago(live.keeps_since).is_none_or(|ago| ago >= KEPT_MAX) {
+        true => Keeping::Anew,
+        false => Keeping::On,
+    }
 }
 
 /// The parts of `copied` that were not rewritten, as far as the backing file reaches: a byte beyond its end
