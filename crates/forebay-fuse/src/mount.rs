@@ -15,6 +15,7 @@ use forebay_base::lock::{Condvar, Mutex, Rank, sleep};
 use forebay_base::mounts;
 use forebay_cluster::front::Front;
 use forebay_engine::{Engine, Keep, WriterHold, WriterHolds};
+use rustix::mount::UnmountFlags;
 
 use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
@@ -208,26 +209,29 @@ impl Mount {
         self.shared.usage.processes(count)
     }
 
-    /// Unmounts. A mount that is in use gives EBUSY, unless `lazy`: then it disappears from the name
-    /// space now and ends with its last user. Without `lazy` no request is at work and no file is open
-    /// when this returns, unless a request hangs.
-    pub fn unmount(&self, lazy: bool) -> Result<()> {
-        self.take_away(lazy)?;
-        if !lazy {
-            let ended = self.ended.0.lock();
-            // The kernel does not wait for the end of the daemon's session.
-            drop(self.ended.1.wait_timeout_while(ended, 2 * SETTLE_MAX, |ended| !*ended));
-        }
+    /// Unmounts. No request is at work and no file is open when this returns, unless a request hangs.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if the mount is in use.
+    pub fn unmount(&self) -> Result<()> {
+        self.take_away(UnmountFlags::empty())?;
+        let ended = self.ended.0.lock();
+        // The kernel does not wait for the end of the daemon's session.
+        drop(self.ended.1.wait_timeout_while(ended, 2 * SETTLE_MAX, |ended| !*ended));
         Ok(())
     }
 
-    fn take_away(&self, lazy: bool) -> Result<()> {
-        use rustix::mount::UnmountFlags;
+    /// Takes the mount out of the name space. It ends with its last user.
+    pub fn detach(&self) -> Result<()> {
+        self.take_away(UnmountFlags::DETACH)
+    }
+
+    fn take_away(&self, flags: UnmountFlags) -> Result<()> {
         let _rest = self.shared.holds.rest();
-        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(&self.mountpoint, flags) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::PERM) => self.unmount_by_helper(lazy),
+            Err(rustix::io::Errno::PERM) => self.unmount_by_helper(flags),
             Err(e) => Err(Error::os(
                 e.raw_os_error(),
                 format!("unmounting {}", self.mountpoint.display()),
@@ -235,7 +239,8 @@ impl Mount {
         }
     }
 
-    fn unmount_by_helper(&self, lazy: bool) -> Result<()> {
+    fn unmount_by_helper(&self, flags: UnmountFlags) -> Result<()> {
+        let lazy = flags.contains(UnmountFlags::DETACH);
         let mut command = Command::new("fusermount3");
         command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(&self.mountpoint);
         let output = command.output().map_err(|e| Error::io(e, "running fusermount3"))?;

@@ -230,7 +230,7 @@ impl Daemon {
         }
         let at = self.places.mountpoint.display();
         let mount = self.mount()?;
-        match (mount.unmount(false), grip) {
+        match (mount.unmount(), grip) {
             (Ok(()), _) => {
                 self.session_over.store(true, SeqCst);
                 Ok(())
@@ -242,7 +242,7 @@ impl Daemon {
             (Err(error), Grip::Polite) => Err(error.context(format!("unmounting {at}"))),
             (Err(error), Grip::Last) => {
                 tracing::warn!("unmounting {at}: {error}; detaching it");
-                mount.unmount(true)
+                mount.detach()
             }
         }
     }
