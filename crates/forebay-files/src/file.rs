@@ -4,6 +4,8 @@
 //! A file's lock is held while the shadow file is written, so that a fill cannot land between a
 //! write and its record; it is never held during a call to the backing store. Its place among the
 //! locks is in docs/ARCHITECTURE.md.
+//!
+//! R5 is a rule of docs/decisions/content.md.
 
 use std::num::NonZeroU64;
 use std::ops::Deref;

@@ -1,4 +1,6 @@
 //! The life of a known file: compared with the store, in conflict, let go of.
+//!
+//! R4 is a rule of docs/decisions/content.md.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,6 @@
 //! The sums over all files, and the drain's progress.
+//!
+//! R5 is a rule of docs/decisions/content.md.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,6 @@
 //! A file that is written past the daemon: the number of its writers, and the estimate of its dirty bytes.
+//!
+//! R5 is a rule of docs/decisions/content.md.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};

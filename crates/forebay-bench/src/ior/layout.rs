@@ -1,10 +1,10 @@
 //! The placement of bytes: pure arithmetic, from IOR's documentation of its layout.
 //!
 //! Invariants:
-//! - L1: without `-zz`, the ranks together touch each byte of the aggregate size exactly once.
-//! - L2: the transfers of a rank are a function of the rank whose data it is, so a reader of a
+//! - O1: without `-zz`, the ranks together touch each byte of the aggregate size exactly once.
+//! - O2: the transfers of a rank are a function of the rank whose data it is, so a reader of a
 //!   rank's data visits the transfers that that rank wrote, in the same order.
-//! - L3: with `-z` the transfers of a segment of a shared file are dealt out among all ranks: those
+//! - O3: with `-z` the transfers of a segment of a shared file are dealt out among all ranks: those
 //!   of one rank lie anywhere in the segment, beside those of others.
 
 use std::path::{Path, PathBuf};

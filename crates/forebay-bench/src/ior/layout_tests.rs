@@ -217,7 +217,7 @@ fn readers_are_those_of_the_documentation() {
     }
 }
 
-/// L1 for every small combination of sizes, orders and files.
+/// O1 for every small combination of sizes, orders and files.
 #[test]
 fn all_ranks_together_touch_each_byte_once() {
     let mut combinations = 0;
@@ -249,7 +249,7 @@ fn covers_once(params: &Params) {
     assert_eq!(touched.len() as u64 * params.transfer, params.aggregate());
 }
 
-/// L3: a random order stays in its segment, in which each rank has places among those of the other
+/// O3: a random order stays in its segment, in which each rank has places among those of the other
 /// rank.
 #[test]
 fn a_random_order_is_one_of_the_whole_segment() {
@@ -260,7 +260,7 @@ fn a_random_order_is_one_of_the_whole_segment() {
     assert!(first[..64].windows(2).any(|pair| pair[0] + 1 != pair[1]), "not shuffled");
     let beyond = first[..64].iter().filter(|&&offset| offset >= 64).count();
     assert!((16..48).contains(&beyond), "{beyond} of 64 in the other half");
-    assert_eq!(first, offsets(&random, 0), "L2");
+    assert_eq!(first, offsets(&random, 0), "O2");
 }
 
 #[test]

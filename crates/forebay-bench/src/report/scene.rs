@@ -3,7 +3,7 @@
 //! A scene is a list of shapes in units of CSS pixels, origin at the top left, painted in order.
 //! Colors are roles ([`Ink`]), so that one scene serves light and dark.
 //!
-//! Invariant P1: series colors are told apart with any of the common color deficiencies (Okabe and
+//! Invariant C1: series colors are told apart with any of the common color deficiencies (Okabe and
 //! Ito's palette), and the heat map's by brightness alone (cividis).
 
 /// A picture.

@@ -4,14 +4,14 @@
 //! write goes around because the policy, a rule or a long stream asks for it, and only while no
 //! byte of the file is dirty, being flushed, or read or written past the daemon:
 //!
-//! - R1: while a change around the tier is under way no byte of the file becomes dirty, and no such
+//! - A1: while a change around the tier is under way no byte of the file becomes dirty, and no such
 //!   change begins while a byte is dirty. So the daemon never changes the backing file under a
 //!   flush, and an older byte never lands on a newer one.
-//! - R2: after such changes the backing file is looked at again before any byte becomes dirty: the
+//! - A2: after such changes the backing file is looked at again before any byte becomes dirty: the
 //!   next flush compares the file with that look.
-//! - R3: cached bytes of a range are thrown away before and after the range is written around the
+//! - A3: cached bytes of a range are thrown away before and after the range is written around the
 //!   tier; a fill that read the old bytes does not land.
-//! - R4: a change that depends on the file's end, or moves it, is made alone: no change that was cut at the end
+//! - A4: a change that depends on the file's end, or moves it, is made alone: no change that was cut at the end
 //!   lengthens a file that is truncated meanwhile. Waiting changes get their turns in the order of arrival.
 
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Span {
 }
 
 /// A change of the backing file around the tier, under way. The next use of the tier after it looks
-/// at the backing file again (R2).
+/// at the backing file again (A2).
 struct GoingAround<'a> {
     io: &'a Io,
     file: &'a Arc<File>,
@@ -286,7 +286,7 @@ impl Io {
         Ok(true)
     }
 
-    /// Claims the file for a change around the tier (R1); `None` if the tier has to take the
+    /// Claims the file for a change around the tier (A1); `None` if the tier has to take the
     /// change. Dirty bytes from the beginning of a stream, of a file beyond its quota, or in a
     /// detached tier are flushed first.
     ///
@@ -333,7 +333,7 @@ impl Io {
         Ok(None)
     }
 
-    /// Locks a file once no change around the tier is under way that excludes another one (R4), and
+    /// Locks a file once no change around the tier is under way that excludes another one (A4), and
     /// no earlier change waits.
     fn lock_beside<'a>(&self, file: &'a Arc<File>, end: End) -> Result<MutexGuard<'a, Inner>> {
         let number = file.lock().live().wait_around(end);
@@ -409,7 +409,7 @@ impl Io {
         self.around.writes.lock().restart(file.id, end);
     }
 
-    /// Changes a range of the backing file, and throws away its cached bytes (R3).
+    /// Changes a range of the backing file, and throws away its cached bytes (A3).
     pub(crate) fn replace(
         &self,
         file: &Arc<File>,
@@ -444,7 +444,7 @@ impl Io {
         Ok(())
     }
 
-    /// Locks a file in which bytes of a range are about to become dirty (R1, R2), once no fill lands there.
+    /// Locks a file in which bytes of a range are about to become dirty (A1, A2), once no fill lands there.
     pub(crate) fn lock_for_tier<'a>(
         &self,
         file: &'a Arc<File>,
@@ -585,7 +585,7 @@ impl Io {
     }
 }
 
-/// Whether a change of the file may go around the tier now (R1).
+/// Whether a change of the file may go around the tier now (A1).
 fn may_go_around(inner: &mut Inner) -> bool {
     let state = &inner.state;
     let untouched = !state.is_dirty()

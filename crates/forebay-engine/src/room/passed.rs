@@ -1,4 +1,6 @@
 //! Files that programs read and write past the daemon, by the kernel's passthrough.
+//!
+//! R1 is a rule of docs/decisions/content.md.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

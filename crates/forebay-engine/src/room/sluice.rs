@@ -11,9 +11,9 @@
 //! by their admission alone ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
 //!
 //! Invariants:
-//! - W1: every waiting program is answered: the gate goes with its thread, and with the gate the
+//! - B1: every waiting program is answered: the gate goes with its thread, and with the gate the
 //!   kernel's questions.
-//! - W2: programs that wait for room which nothing can make are let go on, one file or one thread at a time, so
+//! - B2: programs that wait for room which nothing can make are let go on, one file or one thread at a time, so
 //!   that files can be closed and flushed: programs that wait for each other would wait for ever otherwise.
 
 use std::collections::VecDeque;
@@ -231,7 +231,7 @@ impl Sluice {
         let Ok(gate) = Gate::new() else { return };
         let asks = gate.clone();
         let answer = move |sluice: &Sluice| {
-            // W1.
+            // B1.
             let _opens = Opens(sluice);
             sluice.answer(&asks);
         };
@@ -416,7 +416,7 @@ impl Sluice {
         self.files.landings().urge();
         self.files.nudge();
         let left = self.left(*unseen);
-        // W2.
+        // B2.
         if let Some(turn) = turns.whose(now, left, waiting.iter().map(Waiting::writer)) {
             waiting.retain(|at| {
                 let has = at.writer().shares(&turn);

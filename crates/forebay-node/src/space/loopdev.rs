@@ -1,13 +1,13 @@
 //! Loop devices: an image as a block device.
 //!
-//! - L1: a device is found by the file behind it (device and inode), never by its number, which may be
+//! - D1: a device is found by the file behind it (device and inode), never by its number, which may be
 //!   another device's a moment later.
-//! - L2: a device is freed when its last user leaves (autoclear): a mount, a process, or a daemon that
+//! - D2: a device is freed when its last user leaves (autoclear): a mount, a process, or a daemon that
 //!   was killed before it could mount.
-//! - L3: a device reads and writes past the page cache, and never gives room of the image back: see
+//! - D3: a device reads and writes past the page cache, and never gives room of the image back: see
 //!   `decisions/space.md`.
-//! - L4: forebay makes its own devices, with high numbers, and removes them again: the kernel keeps the
-//!   limits of a device (L3) beyond its use, and other programs must not get a device with these limits.
+//! - D4: forebay makes its own devices, with high numbers, and removes them again: the kernel keeps the
+//!   limits of a device (D3) beyond its use, and other programs must not get a device with these limits.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,7 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// L4: far above the numbers that the kernel hands out, which are the lowest free ones.
+/// D4: far above the numbers that the kernel hands out, which are the lowest free ones.
 const OURS: std::ops::Range<u32> = 4096..8192;
 
 /// How often a device is tried: another program may take a new device before it is used. Each round
@@ -104,7 +104,7 @@ impl Loop {
         Err(failed(format_args!("{}: no loop device could be had", path.display()))(last))
     }
 
-    /// Applies L3, and verifies it.
+    /// Applies D3, and verifies it.
     fn settled(self, path: &Path) -> Result<Loop> {
         self.require_direct().map_err(|e| e.context(path.display()))?;
         self.forbid_discard().map_err(|e| e.context(path.display()))?;
@@ -186,7 +186,7 @@ fn was_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENXIO | libc::ENODEV | libc::ENOENT))
 }
 
-/// L4: makes a device that did not exist before.
+/// D4: makes a device that did not exist before.
 fn add(control: &OwnedFd) -> io::Result<u32> {
     for number in OURS {
         match change(control, LOOP_CTL_ADD, number) {
@@ -202,7 +202,7 @@ fn change(control: &OwnedFd, request: u32, number: u32) -> io::Result<()> {
     check(unsafe { libc::ioctl(control.as_raw_fd(), request.into(), number) }).map(drop)
 }
 
-/// Removes forebay's devices that have no file behind them any more (L4). The kernel keeps those in use.
+/// Removes forebay's devices that have no file behind them any more (D4). The kernel keeps those in use.
 pub(super) fn clear_away() {
     let Ok(control) = fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
         return;

@@ -1,8 +1,8 @@
 //! The forebay commands that the node daemon runs for a cache. The daemon waits a while for a command, then
 //! lets it run and asks later how it ended.
 //!
-//! - C1: no thread waits longer than [`PATIENCE`] for a command, and not at all for one that was late before.
-//! - C2: each tier has one command at a time. A command that hangs in the kernel blocks the care of its tier,
+//! - K1: no thread waits longer than [`PATIENCE`] for a command, and not at all for one that was late before.
+//! - K2: each tier has one command at a time. A command that hangs in the kernel blocks the care of its tier,
 //!   and nothing else.
 
 use std::collections::BTreeMap;
