@@ -1,5 +1,5 @@
 //! The hooks of a scheduler, called as Slurm calls them, on one node: steps repeated, in the wrong order,
-//! and with daemons that die between them. `slurm.rs` tests Slurm itself.
+//! and with daemons that die between them. `slurm/` tests Slurm itself.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};

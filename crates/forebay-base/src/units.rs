@@ -109,11 +109,22 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     if text.trim() == "none" {
         return Ok(0);
     }
-    let size = text.trim().strip_suffix("/s").unwrap_or(text);
-    match size_like(size, "MB")? {
-        0 => Err("a rate of 0 would let nothing through: write none for no cap".into()),
+    match parse_number_of_rate(text)? {
+        0 => Err(NO_RATE.into()),
         rate => Ok(rate),
     }
+}
+
+/// Why a rate of 0 is refused.
+pub const NO_RATE: &str = "a rate of 0 would let nothing through: write none for no cap";
+
+/// Whether the text is a rate of 0, which [`parse_rate`] refuses.
+pub fn is_rate_of_nothing(text: &str) -> bool {
+    parse_number_of_rate(text) == Ok(0)
+}
+
+fn parse_number_of_rate(text: &str) -> Result<u64, String> {
+    size_like(text.trim().strip_suffix("/s").unwrap_or(text), "MB")
 }
 
 /// Reads `30s`, `100ms`, `5min`, `2h`, `1d`; below 2^64 microseconds, which is some 584,000 years.

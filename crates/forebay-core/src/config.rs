@@ -145,7 +145,7 @@ pub struct Tunables {
     pub dirty_high: Watermark,
     /// Above this many writers are slowed down.
     pub dirty_hard: Watermark,
-    /// Above this share of used bytes clean extents are evicted.
+    /// Clean bytes are evicted once more than this share of the tier is used.
     pub used_high: u8,
     /// Cap on the drain in bytes per second; 0 is none.
     pub rate_max: u64,

@@ -257,9 +257,13 @@ fn own_or_made(dir: &Path) -> Result<(Folder, Option<End>)> {
     }
 }
 
+/// What to do about a directory that is no tier.
+const NAME_ONE: &str = "give the directory that was --tier at the mount";
+
 fn opened(end: &End, typed: &Path) -> Result<Folder> {
     let missing = || {
-        let text = format!("{} is not a forebay tier: it does not exist", typed.display());
+        let text =
+            format!("{} is not a forebay tier: it does not exist: {NAME_ONE}", typed.display());
         Error::new(Kind::WrongTier, text)
     };
     let fd = end.found.as_ref().ok_or_else(missing)?;
@@ -380,7 +384,8 @@ fn superblock(tier: &Folder) -> Result<Result<Superblock>> {
             return damaged("there is none".into());
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let text = format!("{dir} is not a forebay tier: there is no {SUPERBLOCK} in it");
+            let text =
+                format!("{dir} is not a forebay tier: there is no {SUPERBLOCK} in it: {NAME_ONE}");
             return Err(Error::new(Kind::WrongTier, text));
         }
         Err(e) => return Err(failed_at(e, format!("the superblock {}", path.display()))),

@@ -33,7 +33,10 @@ pub struct Args {
 const COLUMNS: usize = 72;
 
 pub fn run(args: &Args) -> Result<u8> {
-    let failed = |e| Error::io(e, args.dir.display().to_string());
+    let failed = |e| {
+        let at = args.dir.display();
+        Error::io(e, format!("{at}: name a directory that you can write to"))
+    };
     std::fs::create_dir_all(&args.dir).map_err(failed)?;
     let mut root = cli::shown(COLUMNS).disable_help_subcommand(true);
     root.build();

@@ -46,6 +46,34 @@ It is as if `forebay umount` had been typed on the member's node. If its mount i
 flushed, it stays mounted as it was, and nothing is lost: exit code 1 or 4. Ctrl-C calls it off. Mounted
 again it is a member as before. A member that has left before, and holds nothing, is out: exit code 0.";
 
+const MISSING: &str = "\
+Examples:
+  forebay member missing /mnt/fast
+  forebay member missing /mnt/fast --member n3 --json";
+
+const STOPPED: &str = "\
+Examples:
+  forebay member stopped /mnt/fast n3 --confirm n3
+
+Say it only if the machine is off, or cut off from the store: otherwise it may still write to files that
+another member has taken over. Those files are then compared with the store, and flushed again where they
+differ.";
+
+const GIVE_UP: &str = "\
+Examples:
+  forebay member give-up /mnt/fast n3 runs/7 --confirm n3
+  forebay member give-up /mnt/fast n3 --confirm n3
+  forebay member give-up /mnt/fast n3 --confirm n3 --confirm n5
+
+`forebay member missing` lists what would be given up. A partner that is away and may have copies (n5
+above) is confirmed besides: mounted again, it would take the dead member's place.";
+
+const REMOVE: &str = "\
+Examples:
+  forebay member remove /mnt/fast n3
+
+A member that holds files, or is named as a partner of another, is refused.";
+
 /// Take a member out of a store that several nodes share; decide what becomes of a dead one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -59,12 +87,16 @@ enum What {
     /// Take a member out, wherever it is: it flushes what it has, gives its claims back and unmounts.
     Drain(Drain),
     /// List the files whose newest bytes are with a member, not on the backing store.
+    #[command(after_help = MISSING)]
     Missing(Missings),
     /// Say that a dead member has stopped for certain: its machine is off, or cut off from the store.
+    #[command(after_help = STOPPED)]
     Stopped(Of),
     /// Give up what a dead member has not brought home: the store's bytes count then.
+    #[command(after_help = GIVE_UP)]
     GiveUp(GiveUp),
     /// Take a dead member that holds nothing out for good: its name is free for another tier.
+    #[command(after_help = REMOVE)]
     Remove(Remove),
 }
 
@@ -104,8 +136,8 @@ struct Of {
     mountpoint: PathBuf,
     /// The member's name.
     name: String,
-    /// The name once more: this cannot be undone. With `give-up` also each partner that is away.
-    #[arg(long, value_name = "N", required = true)]
+    /// The name once more: this cannot be undone.
+    #[arg(long, value_name = "NAME", required = true)]
     confirm: Vec<String>,
     /// Print the result as JSON.
     #[arg(long)]

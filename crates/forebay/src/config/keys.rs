@@ -204,7 +204,8 @@ pub const KEYS: &[Key] = &[
         "dirty-high",
         Type::Watermark,
         "50%",
-        "Flush as fast as the backing store can above this; in between, in proportion",
+        "Flush as fast as the backing store can above this; from dirty-low on little at first, then \
+         more and more",
     ),
     live(Asker, "dirty-hard", Type::Watermark, "80%", "Slow writers down above this"),
     live(
@@ -212,7 +213,7 @@ pub const KEYS: &[Key] = &[
         "used-high",
         Type::Percent { max: USED_HIGH_MAX },
         "90%",
-        "Evict clean extents above this share of used bytes",
+        "Evict clean bytes once more than this share of the tier is used",
     ),
     live(Asker, "rate-max", Type::Rate, "none", "Cap on the drain per second, such as 100MB/s"),
     live(
@@ -515,9 +516,10 @@ impl Key {
             Type::Size | Type::SizeOrAuto | Type::SizeOrOff => {
                 units::parse_size(text).map(Value::Bytes)
             }
-            Type::Rate => units::parse_rate(text).map(Value::Rate).map_err(|reason| {
-                if reason.contains("rate of 0") { reason + STOP_HINT } else { reason }
-            }),
+            Type::Rate if units::is_rate_of_nothing(text) => {
+                Err(units::NO_RATE.to_string() + STOP_HINT)
+            }
+            Type::Rate => units::parse_rate(text).map(Value::Rate),
             Type::Duration => units::parse_duration(text).map(Value::Time),
             Type::Percent { max } => parse_percent(text, max),
             Type::Watermark => parse_watermark(text).map(Value::Level),

@@ -242,7 +242,7 @@ fn certificates(given: [Option<PathBuf>; 3]) -> Option<Certificates> {
 /// Longer than any wake-up of a thread takes.
 const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 
-/// In a smaller tier the watermarks would be only a handful of extents apart.
+/// In a smaller tier the watermarks would be only a handful of units of eviction apart.
 const TIER_SIZE_MIN: u64 = 16 << 20;
 
 fn check(tunables: &Tunables) -> Result<()> {

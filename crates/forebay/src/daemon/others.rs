@@ -110,7 +110,9 @@ impl Spread {
         let (member, body) = (&self.member, &self.body);
         let asked = each(member.others(), |name| {
             let answer = member.ask_daemon(name, "POST", "/v1/jobs", body.clone())?;
-            answer["id"].as_u64().ok_or_else(|| Error::new(Kind::Unavailable, "no job came of it"))
+            answer["id"].as_u64().ok_or_else(|| {
+                Error::new(Kind::Unavailable, "it named no job: is it of another release?")
+            })
         });
         self.others = asked;
         self

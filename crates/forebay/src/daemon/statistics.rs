@@ -83,7 +83,8 @@ impl Daemon {
         match (asked("since"), asked("window")) {
             (None, None) => Ok(self.stats_json()),
             (Some("reset"), None) => {
-                let never = || Error::new(Kind::Usage, "there was no reset since the mount");
+                let never = "there was no reset since the mount: `forebay stats --reset` makes one";
+                let never = || Error::new(Kind::Usage, never);
                 self.history.since_reset(&now).map(|part| part.to_json()).ok_or_else(never)
             }
             (None, Some(name)) if let Some(window) = WINDOWS.iter().find(|w| w.name == name) => {

@@ -92,7 +92,12 @@ fn away(seen: &Seen) -> String {
 fn take_out(member: &Arc<Member>, name: &str, ask: &Leave, progress: &Arc<Progress>) -> Outcome {
     let begun = member.ask_daemon(name, "POST", "/v1/umount", json!(ask));
     let ended = begun.and_then(|answer| {
-        let none = || Error::new(Kind::Unavailable, format!("member {name}: no job came of it"));
+        let none = || {
+            Error::new(
+                Kind::Unavailable,
+                format!("member {name} named no job: is it of another release?"),
+            )
+        };
         let id = answer["id"].as_u64().ok_or_else(none)?;
         Ok((id, wait(member, name, id, progress, |job| mirror(job, progress))?))
     });
