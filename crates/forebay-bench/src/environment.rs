@@ -124,7 +124,7 @@ fn disk(device: &str, place: &mut Place) {
 }
 
 /// `2026-01-31T23:59:59Z`
-pub fn rfc3339(time: SystemTime) -> String {
+fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use forebay_base::histogram::Histogram;
 
 /// Even, so that neighbors pair up. Nine minutes at a second each before they are first joined.
-pub const SLICES: usize = 512;
+const SLICES: usize = 512;
 const FIRST_WIDTH: u64 = 1_000_000_000;
 
 #[repr(C)]

@@ -38,7 +38,7 @@ const UNITS: u64 = 16 << 10;
 const ASIDE_MAX: usize = 64;
 
 /// The counter's ceiling: more than three hits count as three.
-pub const HITS_MAX: u8 = 3;
+const HITS_MAX: u8 = 3;
 
 /// A stretch of a file, in one word since there may be millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

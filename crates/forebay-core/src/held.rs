@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::turns::{Left, Turns, Writer};
 
 /// How long a hold lasts before it is given back and asked for again.
-pub const HOLD_FOR: Duration = Duration::from_secs(1);
+const HOLD_FOR: Duration = Duration::from_secs(1);
 
 /// A file that has grown so lately will probably grow on. A held one grows once in [`HOLD_FOR`], if its writer
 /// waits.

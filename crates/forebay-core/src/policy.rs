@@ -36,7 +36,7 @@ pub enum Bound {
 
 impl Bound {
     /// The smallest tier that programs may write to past the daemon.
-    pub fn tier_min(self) -> u64 {
+    fn tier_min(self) -> u64 {
         match self {
             // A quarter of a smaller tier is written full between two looks.
             Bound::Asked | Bound::Held => SMALL / 8,

@@ -31,7 +31,7 @@ pub use portrait::Portrait;
 /// In blocks of this size clean bytes are kept beside those that a sync makes durable. A database that writes a
 /// page sooner or later writes its neighbors, and the first sync of each costs a record. After a loss of power
 /// the kept bytes are flushed once more, for nothing.
-pub const BESIDE: u64 = 256 << 10;
+const BESIDE: u64 = 256 << 10;
 
 /// Mode and owner as last seen, to serve and to recreate the file without its backing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -531,7 +531,7 @@ impl FileState {
         self.is_dirty() || self.dirty_bytes_after(boot) > 0
     }
 
-    pub fn dirty_bytes_after(&self, boot: Boot) -> u64 {
+    fn dirty_bytes_after(&self, boot: Boot) -> u64 {
         self.ranges().bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
     }
 

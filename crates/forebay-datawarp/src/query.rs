@@ -49,7 +49,7 @@ pub fn newest<'t>(place: &Place<'_>, all: &'t [Transfer]) -> Result<&'t Transfer
 }
 
 /// The stages that count for a directory.
-pub fn stages_of<'t>(place: &Place<'_>, all: &'t [Transfer]) -> Result<Vec<&'t Transfer>> {
+fn stages_of<'t>(place: &Place<'_>, all: &'t [Transfer]) -> Result<Vec<&'t Transfer>> {
     let found = counting(&place.only(all), &place.path, Scope::Tree);
     if found.is_empty() { Err(none(&place.path)) } else { Ok(found) }
 }

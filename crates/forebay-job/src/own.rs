@@ -114,6 +114,6 @@ impl Reading<'_> {
     }
 }
 
-pub fn variable_of(prefix: &str, name: &str) -> String {
+fn variable_of(prefix: &str, name: &str) -> String {
     format!("{prefix}{}", as_variable(name).to_ascii_uppercase())
 }

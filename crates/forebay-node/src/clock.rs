@@ -21,7 +21,7 @@ use forebay_base::units::human_secs;
 use serde::{Deserialize, Serialize};
 
 /// How far the clock may go on unseen: over a restart of the machine, and beyond the last written note.
-pub const MAY_JUMP: u64 = 600;
+const MAY_JUMP: u64 = 600;
 
 /// How long a clock that has gone further is doubted.
 pub const GRACE: u64 = 24 * 60 * 60;

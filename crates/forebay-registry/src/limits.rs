@@ -17,7 +17,7 @@ pub const CHANGES_MAX: usize = 120;
 
 /// The bytes of all keys and values of a commit. etcd takes 1.5 MiB per request, its own framing
 /// included.
-pub const COMMIT_BYTES_MAX: usize = 1 << 20;
+const COMMIT_BYTES_MAX: usize = 1 << 20;
 
 /// Keys that are fetched at once by a range.
 pub const PAGE: usize = 500;

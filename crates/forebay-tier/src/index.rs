@@ -57,7 +57,7 @@ pub const STORE_NAME: &str = "index.redb";
 const STORE_CACHE_BYTES: usize = 2 << 20;
 
 /// Compact once the log is this long: bounds the replay at start to well under a second.
-pub const COMPACT_BYTES: u64 = 8 << 20;
+const COMPACT_BYTES: u64 = 8 << 20;
 
 pub struct Index {
     media: Arc<dyn Media>,

@@ -394,7 +394,7 @@ pub fn name(first_seq: u64) -> String {
     name_in("log", first_seq)
 }
 
-pub fn name_in(dir: &str, first_seq: u64) -> String {
+fn name_in(dir: &str, first_seq: u64) -> String {
     format!("{dir}/{first_seq:016x}")
 }
 

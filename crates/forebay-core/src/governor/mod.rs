@@ -241,7 +241,7 @@ struct Last {
 }
 
 /// The backing store counts as idle after this long without a foreground operation.
-pub const IDLE_AFTER: Duration = Duration::from_secs(1);
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Programs that do more than this many operations a second on the tier are at work, however idle
 /// the store: a database whose data is cached rewrites what was just copied.

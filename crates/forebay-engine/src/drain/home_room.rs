@@ -82,7 +82,7 @@ impl HomeRoom {
         self.is_doubted(file).then(|| self.turn.lock())
     }
 
-    pub fn is_doubted(&self, file: &File) -> bool {
+    fn is_doubted(&self, file: &File) -> bool {
         if self.refused.lock().is_empty() {
             return false;
         }

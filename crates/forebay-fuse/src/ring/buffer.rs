@@ -16,7 +16,7 @@ use crate::verbs::MAX_WRITE;
 /// The place of the payload: the headers have a page of their own, whatever size pages have.
 const PAYLOAD_AT: usize = 64 << 10;
 /// The kernel asks for the largest write, the largest read, and 8 KiB at least.
-pub const PAYLOAD_LEN: usize = MAX_WRITE as usize;
+const PAYLOAD_LEN: usize = MAX_WRITE as usize;
 const LEN: usize = PAYLOAD_AT + PAYLOAD_LEN;
 
 /// A payload's memory beyond this is given back when no request has come for a while.
