@@ -21,7 +21,7 @@ impl Recovery<'_> {
         let steps = loaded.names.steps();
         let look = self.look_at(&steps)?;
         let meant = meant(loaded, &steps);
-        let apart = self.apart(loaded, &steps);
+        let apart = self.apart(loaded, &steps, &look)?;
         let known = known(loaded, &steps, &meant, &apart);
         self.follow_dirs(&steps, &look, known.end)?;
         let mut plan = settle::settle(&steps, &look, &known);
@@ -56,8 +56,9 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The files of these steps that this mount does not name.
-    fn apart(&self, loaded: &Loaded, steps: &[Step]) -> BTreeSet<FileKey> {
+    /// The files of these steps that the journal does not name: those that other members name, and those that are on
+    /// the store where the journal does not look, under a name of their record.
+    fn apart(&self, loaded: &Loaded, steps: &[Step], look: &Look) -> Result<BTreeSet<FileKey>> {
         let dirty = loaded.files.values().filter(|record| record.is_dirty());
         let dirty: BTreeSet<FileKey> = dirty.map(|record| record.key).collect();
         let is_own = |key: FileKey| match self.owned.of(key) {
@@ -65,18 +66,33 @@ impl Recovery<'_> {
             Naming::Unclaimed => dirty.contains(&key),
             Naming::Others => false,
         };
-        steps.iter().flat_map(|step| step.op.keys()).filter(|key| !is_own(*key)).collect()
+        let (own, mut apart): (BTreeSet<_>, BTreeSet<_>) =
+            steps.iter().flat_map(|step| step.op.keys()).partition(|key| is_own(*key));
+        let seen: BTreeSet<FileKey> = look.values().filter_map(|found| found.key()).collect();
+        let unseen = |record: &&Record| own.contains(&record.key) && !seen.contains(&record.key);
+        for record in loaded.files.values().filter(unseen) {
+            for path in record.paths.iter().filter(|path| !look.contains_key(path)) {
+                if self.find(&path)?.key() == Some(record.key) {
+                    apart.insert(record.key);
+                }
+            }
+        }
+        Ok(apart)
     }
 
     fn look_at(&self, steps: &[Step]) -> Result<Look> {
-        settle::look(steps, |path| match self.backing.stat(path) {
+        settle::look(steps, |path| self.find(path))
+    }
+
+    fn find(&self, path: &Path) -> Result<Found> {
+        match self.backing.stat(path) {
             Ok(Attr { key, mtime, ctime, .. }) => {
                 Ok(Found::File { key, changed: mtime.min(ctime), ctime })
             }
             Err(e) if is_none(&e) => Ok(Found::Nothing),
             Err(e) if is_refused(&e) => Ok(Found::Hidden),
             Err(e) => Err(e.context("looking at names that the journal speaks of")),
-        })
+        }
     }
 
     /// Concludes the rename of a directory that a crash interrupted: the files below it are on

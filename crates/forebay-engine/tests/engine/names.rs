@@ -422,6 +422,18 @@ fn after_a_kill(bed: &Bed) -> Names {
     recovered(disk.process_crash_image(), tree, BEFORE)
 }
 
+/// A program's file is in the journal as made here, and others rename it before it is written under its new name.
+// S-2 S-8
+#[test]
+fn a_file_that_others_have_renamed_is_not_made_anew() {
+    let bed = Bed::on(&[]);
+    bed.create("f");
+    bed.store.rename(Path::new("f"), Path::new("g"), RenameMode::Replace).expect("it is free");
+    bed.write("g", b'N');
+    assert_eq!(after_a_kill(&bed), [("g".into(), b'N')].into());
+    bed.end();
+}
+
 /// Returns a configuration where other members mount the store, too.
 fn beside_others(of: impl Fn(FileKey) -> Naming + Send + Sync + 'static) -> Config {
     Config { owned: Owned(Some(Arc::new(of))), ..Config::default() }
