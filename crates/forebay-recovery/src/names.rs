@@ -19,10 +19,11 @@ use crate::tier::log::Entry;
 impl Recovery<'_> {
     /// Makes the store's names those of the journal, and the names on record those of the store.
     pub(super) fn settle_names(&mut self, loaded: &mut Loaded) -> Result<()> {
-        let steps = self.own_steps(loaded);
+        let steps = loaded.names.steps();
         let look = self.look_at(&steps)?;
         let meant = meant(loaded, &steps);
-        let known = known(loaded, &steps, &meant);
+        let apart = self.apart(loaded, &steps, &look)?;
+        let known = known(loaded, &steps, &meant, &apart);
         self.follow_dirs(&steps, &look, known.end)?;
         let mut plan = settle::settle(&steps, &look, &known);
         let is_done = plan.todo.is_empty() && plan.home.is_empty();
@@ -40,7 +41,7 @@ impl Recovery<'_> {
             plan.steps.iter().flat_map(|step| step.op.keys()).collect();
         if !is_done {
             let look = self.look_at(&plan.steps)?;
-            let known = self::known(loaded, &plan.steps, &meant);
+            let known = self::known(loaded, &plan.steps, &meant, &apart);
             let again = settle::settle(&plan.steps, &look, &known);
             // For files outside these steps the first look counts.
             plan.wanted.retain(|key, _| !keys.contains(key));
@@ -48,14 +49,17 @@ impl Recovery<'_> {
             plan.blocked = again.blocked;
         }
         keys.extend(steps.iter().flat_map(|step| step.op.keys()));
+        keys.retain(|key| !apart.contains(key));
         self.rename_records(loaded, &plan, |id, key| keys.contains(&key) && meant.contains(&id));
-        let changed_at = settle::changed_at(&plan.steps);
+        let mut changed_at = settle::changed_at(&plan.steps);
+        changed_at.retain(|key, _| keys.contains(key));
         self.note_ctimes(loaded, |key| changed_at.get(&key).copied());
         Ok(())
     }
 
-    /// The changes of files that this mount names.
-    fn own_steps(&self, loaded: &Loaded) -> Vec<Step> {
+    /// The files of these steps that the journal does not name: those that other members name, and those that are on
+    /// the store where the journal does not look, under a name of their record.
+    fn apart(&self, loaded: &Loaded, steps: &[Step], look: &Look) -> Result<BTreeSet<FileKey>> {
         let dirty = loaded.files.values().filter(|record| record.is_dirty());
         let dirty: BTreeSet<FileKey> = dirty.map(|record| record.key).collect();
         let is_own = |key: FileKey| match self.owned.of(key) {
@@ -63,20 +67,33 @@ impl Recovery<'_> {
             Naming::Unclaimed => dirty.contains(&key),
             Naming::Others => false,
         };
-        let mut steps = loaded.names.steps();
-        steps.retain(|step| step.op.keys().all(is_own));
-        steps
+        let (own, mut apart): (BTreeSet<_>, BTreeSet<_>) =
+            steps.iter().flat_map(|step| step.op.keys()).partition(|key| is_own(*key));
+        let seen: BTreeSet<FileKey> = look.values().filter_map(|found| found.key()).collect();
+        let unseen = |record: &&Record| own.contains(&record.key) && !seen.contains(&record.key);
+        for record in loaded.files.values().filter(unseen) {
+            for path in record.paths.iter().filter(|path| !look.contains_key(path)) {
+                if self.find(&path)?.key() == Some(record.key) {
+                    apart.insert(record.key);
+                }
+            }
+        }
+        Ok(apart)
     }
 
     fn look_at(&self, steps: &[Step]) -> Result<Look> {
-        settle::look(steps, |path| match self.backing.stat(path) {
+        settle::look(steps, |path| self.find(path))
+    }
+
+    fn find(&self, path: &Path) -> Result<Found> {
+        match self.backing.stat(path) {
             Ok(Attr { key, mtime, ctime, .. }) => {
                 Ok(Found::File { key, changed: mtime.min(ctime), ctime })
             }
             Err(e) if is_none(&e) => Ok(Found::Nothing),
             Err(e) if is_refused(&e) => Ok(Found::Hidden),
             Err(e) => Err(e.context("looking at names that the journal speaks of")),
-        })
+        }
     }
 
     /// Concludes the rename of a directory that a crash interrupted: the files below it are on
@@ -319,12 +336,20 @@ fn meant(loaded: &Loaded, steps: &[Step]) -> BTreeSet<FileId> {
     of.values().map(meant).collect()
 }
 
-fn known(loaded: &Loaded, steps: &[Step], meant: &BTreeSet<FileId>) -> Known {
-    let dirty = loaded.files.iter().filter(|(id, record)| record.is_dirty() && meant.contains(id));
-    let worth = dirty.map(|(id, record)| (record.key, format!("{ANEW}{:x}", id.0))).collect();
+fn known(
+    loaded: &Loaded,
+    steps: &[Step],
+    meant: &BTreeSet<FileId>,
+    apart: &BTreeSet<FileKey>,
+) -> Known {
+    let is_worth = |id: &FileId, record: &Record| {
+        record.is_dirty() && meant.contains(id) && !apart.contains(&record.key)
+    };
+    let worth = loaded.files.iter().filter(|(id, record)| is_worth(id, record));
+    let worth = worth.map(|(id, record)| (record.key, format!("{ANEW}{:x}", id.0))).collect();
     let seen = loaded.files.values().map(|record| record.base().ctime);
     let end = steps.iter().filter_map(|step| step.at).chain(seen).max();
-    Known { worth, end }
+    Known { worth, end, apart: apart.clone() }
 }
 
 /// Whether the store does not let the daemon look, and will not later.

@@ -78,6 +78,45 @@ fn a_name_that_was_removed_elsewhere_does_not_come_back_with_the_node_that_made_
     assert!(!cluster.backing.join("d").exists());
 }
 
+/// A program publishes a file under a name that another node's file has; neither was flushed. Whichever node dies
+/// finds the names as they were left.
+// S-2 S-25
+#[test]
+fn a_file_that_replaced_another_nodes_is_found_there_though_a_node_is_killed() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    for victim in 0..2 {
+        let mut cluster = Cluster::start(2, HOLD);
+        for dir in ["d", "old"] {
+            std::fs::create_dir(cluster.at(0, dir)).unwrap();
+        }
+        write(&cluster.at(1, "d/published"), b"to be replaced");
+        within(PATIENCE, "it is claimed", || cluster.claims(0, "n2") == 1);
+        let bytes = random(10_000, 1);
+        write(&cluster.at(0, "d/aside"), &bytes);
+        std::fs::rename(cluster.at(0, "d/aside"), cluster.at(0, "d/published")).unwrap();
+        write(&cluster.at(0, "old/f"), &bytes);
+        std::fs::rename(cluster.at(0, "old"), cluster.at(0, "new")).unwrap();
+        cluster.nodes[victim].crash();
+        cluster.mount(victim, HOLD);
+        for node in 0..2 {
+            for name in ["d/published", "new/f"] {
+                reads(&cluster.at(node, name), &bytes);
+            }
+        }
+        for node in 0..2 {
+            cluster.flush(node);
+            assert_eq!(cluster.status(node)["conflicted_files"], 0, "node {node}");
+        }
+        for name in ["d/published", "new/f"] {
+            assert_eq!(difference(&cluster.stored(name).unwrap(), &bytes), None, "{name}");
+        }
+        for name in ["d/aside", "old"] {
+            assert!(!cluster.backing.join(name).exists(), "{name} is back");
+        }
+    }
+}
+
 /// A file made a moment ago has no claim of its own yet: its directory's claim stands for it.
 #[test]
 fn new_files_of_a_dead_node_are_not_taken_for_empty_ones() {

@@ -53,6 +53,8 @@ pub struct Known {
     /// A time on the store's clock, not before the last known change. A file that was changed later has
     /// gone on.
     pub end: Option<Timestamp>,
+    /// Files and directories that keep the names that they have on the store, whatever the journal tells of them.
+    pub apart: BTreeSet<FileKey>,
 }
 
 /// The changes to make on the store, and their result.
@@ -130,12 +132,15 @@ impl Seen {
         Some(dir)
     }
 
-    /// Whether a found file is unknown to the journal, or was changed after all that the journal knows of it.
+    /// Whether a found file is unknown to the journal, is apart from it, or was changed after all that the journal
+    /// knows of it.
     fn has_gone_on(&self, past: &Past, known: &Known, node: Node) -> bool {
         let Some((changed, ctime)) = self.times.get(&node).copied() else { return false };
+        let is_apart = past.key(node).is_some_and(|key| known.apart.contains(&key));
         let is_later = |ctime, at: Option<Timestamp>| at.is_some_and(|at| ctime > at);
         let is_new = |entry: &Entry| !past.ever.contains(&(entry.clone(), node));
         node >= past.len()
+            || is_apart
             || self.world.at(node).any(is_new)
             // The ctime of a removed directory says nothing: names in it come and go.
             || ((past.last.has(node) || !past.is_dir(node)) && is_later(ctime, past.at(node)))
@@ -262,7 +267,7 @@ impl Settling<'_> {
         is_spare && !self.now.has_below(node)
     }
 
-    /// Removes names that are to be free, except those of a file that a lost file had replaced.
+    /// Removes names that are to be free, except those of a file whose successor there is lost or stays elsewhere.
     fn tidy(&mut self) {
         let left = self.now.names().filter(|(entry, _)| self.goal.get(entry).is_none());
         let left =
@@ -282,7 +287,8 @@ impl Settling<'_> {
             self.past.last.has(node) && !self.now.has(node) && !is_here
         };
         let mut meant = self.past.ever.range((entry.clone(), 0)..=(entry.clone(), Node::MAX));
-        !self.past.last.has(node) && meant.any(|(_, node)| is_lost(*node))
+        let stays_away = self.past.last.get(entry).is_some();
+        !self.past.last.has(node) && (stays_away || meant.any(|(_, node)| is_lost(*node)))
     }
 
     /// Returns the files that the store has forgotten and whose bytes are in the tier, each with its temporary name.

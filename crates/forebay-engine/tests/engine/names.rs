@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Access, Attr, BackingStore, RenameMode};
-use forebay_engine::{Config, Engine, Named, Progress};
+use forebay_backing::{Access, Attr, BackingStore, Error, FileKey, RenameMode};
+use forebay_engine::{Config, Engine, Named, Naming, Owned, Progress};
 
 use crate::media::{CrashMedia, Disk};
 use crate::rng::Rng;
@@ -20,8 +20,12 @@ const LEN: usize = 8 << 10;
 type Names = BTreeMap<PathBuf, u8>;
 
 fn serve(media: &CrashMedia, store: MemStore, boot: &str) -> Arc<Engine> {
+    serve_as(media, store, boot, Config::default())
+}
+
+fn serve_as(media: &CrashMedia, store: MemStore, boot: &str, config: Config) -> Arc<Engine> {
     let (media, store) = (Arc::new(media.clone()), Arc::new(store));
-    start(media, store, boot, Config::default(), patient()).expect("a sound tier")
+    start(media, store, boot, config, patient()).expect("a sound tier")
 }
 
 /// An engine on a tier and a store, with the operations of a program.
@@ -155,10 +159,14 @@ impl Moment {
     }
 }
 
-/// Returns the names on the store after a recovery and a flush, checked through the mount before.
 fn recovered(disk: Disk, tree: Tree, boot: &str) -> Names {
+    recovered_as(disk, tree, boot, Config::default())
+}
+
+/// Returns the names on the store after a recovery and a flush, checked through the mount before.
+fn recovered_as(disk: Disk, tree: Tree, boot: &str, config: Config) -> Names {
     let store = MemStore::on(tree);
-    let engine = serve(&CrashMedia::on(disk), store.clone(), boot);
+    let engine = serve_as(&CrashMedia::on(disk), store.clone(), boot, config);
     let value = |path: &Path, bytes: &[u8]| {
         let value = bytes.first().copied().unwrap_or(0);
         assert!(bytes.iter().all(|byte| *byte == value), "{}: a mixture", path.display());
@@ -412,6 +420,107 @@ fn directories_that_move_keep_their_files_whoever_dies() {
 fn after_a_kill(bed: &Bed) -> Names {
     let Moment { disk, tree } = bed.now();
     recovered(disk.process_crash_image(), tree, BEFORE)
+}
+
+/// A program's file is in the journal as made here, and others rename it before it is written under its new name.
+// S-2 S-8
+#[test]
+fn a_file_that_others_have_renamed_is_not_made_anew() {
+    let bed = Bed::on(&[]);
+    bed.create("f");
+    bed.store.rename(Path::new("f"), Path::new("g"), RenameMode::Replace).expect("it is free");
+    bed.write("g", b'N');
+    assert_eq!(after_a_kill(&bed), [("g".into(), b'N')].into());
+    bed.end();
+}
+
+/// Returns a configuration where other members mount the store, too.
+fn beside_others(of: impl Fn(FileKey) -> Naming + Send + Sync + 'static) -> Config {
+    Config { owned: Owned(Some(Arc::new(of))), ..Config::default() }
+}
+
+/// The change over another member's file is a part of what happened to the file that is this member's own.
+// S-2 S-25
+#[test]
+fn a_file_that_was_renamed_over_another_members_is_found_after_a_kill() {
+    for naming in [Naming::Own, Naming::Unclaimed, Naming::Others] {
+        let bed = Bed::on(&[("p", b'O')]);
+        let over = bed.attr("p").key;
+        bed.create("aside");
+        bed.write("aside", b'N');
+        bed.replace("aside", "p");
+        let of = move |key| if key == over { naming } else { Naming::Own };
+        let Moment { disk, tree } = bed.now();
+        let found = recovered_as(disk.process_crash_image(), tree, BEFORE, beside_others(of));
+        assert_eq!(found, [("p".into(), b'N')].into(), "{naming:?}");
+        bed.end();
+    }
+}
+
+/// Nobody has a claim of a directory.
+// S-2 S-25
+#[test]
+fn a_file_in_a_directory_that_was_renamed_is_found_after_a_kill() {
+    let bed = Bed::on(&[("old/p", b'O')]);
+    let dir = bed.attr("old").key;
+    bed.put("old/f", b'N');
+    bed.replace("old", "new");
+    let of = move |key| if key == dir { Naming::Unclaimed } else { Naming::Own };
+    let Moment { disk, tree } = bed.now();
+    let found = recovered_as(disk.process_crash_image(), tree, BEFORE, beside_others(of));
+    assert_eq!(found, [("new/f".into(), b'N'), ("new/p".into(), b'O')].into());
+    bed.end();
+}
+
+/// The home of the replaced file makes the rename on the store, and dies before it knows the result.
+// S-2 S-25
+#[test]
+fn a_file_that_another_members_has_replaced_is_gone_after_a_kill() {
+    for is_made in [true, false] {
+        let bed = Bed::on(&[("aside", b'N')]);
+        bed.create("p");
+        bed.write("p", b'O');
+        let (from, over) = (bed.attr("aside"), bed.attr("p"));
+        let (aside, p) = (Path::new("aside"), Path::new("p"));
+        let mut at = None;
+        let make = || {
+            if is_made {
+                bed.store.rename(aside, p, RenameMode::Replace)?;
+            }
+            at = Some(bed.now());
+            Err(Error::os(libc::EIO, "it dies"))
+        };
+        let over = Some(named(p, &over));
+        let mode = RenameMode::Replace;
+        bed.engine.verbs.rename_by(named(aside, &from), p, over, mode, make).expect_err("it dies");
+        let of = move |key| if key == from.key { Naming::Others } else { Naming::Own };
+        let Moment { disk, tree } = at.expect("it was asked");
+        let found = recovered_as(disk.process_crash_image(), tree, BEFORE, beside_others(of));
+        let want: Names = match is_made {
+            true => [("p".into(), b'N')].into(),
+            false => [("aside".into(), b'N'), ("p".into(), b'O')].into(),
+        };
+        assert_eq!(found, want);
+        bed.end();
+    }
+}
+
+/// What the store has forgotten is for the file's home to make again; a file that this member's was to lose its name
+/// to, and that did not get it, takes no name away.
+// S-3 S-25
+#[test]
+fn names_of_other_members_files_are_not_made_again() {
+    let bed = Bed::on(&[("aside", b'N'), ("f", b'F'), ("p", b'O')]);
+    let over = bed.attr("p").key;
+    bed.replace("f", "g");
+    bed.replace("aside", "p");
+    let Moment { disk, tree } = bed.now();
+    let tree = tree.forgetting(2);
+    let of = move |key| if key == over { Naming::Own } else { Naming::Others };
+    let found = recovered_as(disk.process_crash_image(), tree, BEFORE, beside_others(of));
+    let want: [(PathBuf, u8); 3] = [("aside".into(), b'N'), ("f".into(), b'F'), ("p".into(), b'O')];
+    assert_eq!(found, want.into());
+    bed.end();
 }
 
 /// A flush of one file covers the changes of its names, of which the rest of the journal makes no sense without some:

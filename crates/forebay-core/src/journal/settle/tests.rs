@@ -125,8 +125,8 @@ fn look_of(steps: &[Step], now: &Names) -> Look {
 }
 
 fn known(worth: impl IntoIterator<Item = FileKey>) -> Known {
-    let end = Some(at(END));
-    Known { worth: worth.into_iter().map(|key| (key, format!("new-{}", key.ino))).collect(), end }
+    let worth = worth.into_iter().map(|key| (key, format!("new-{}", key.ino))).collect();
+    Known { worth, end: Some(at(END)), apart: BTreeSet::new() }
 }
 
 /// A store, and the journal of its names.
@@ -243,12 +243,41 @@ fn check_announced(first: &Names, ops: &[NameOp], cut: usize) {
     assert!(if cut < last { want.contains(&got) } else { got == names }, "{what}");
 }
 
+/// Checks that a file that is apart keeps its names, and that no file loses one to a file that does not get it.
+fn check_apart(first: &Names, ops: &[NameOp], cut: usize) {
+    let (store, times) = after(first, &ops[..cut]);
+    let (want, _) = after(first, ops);
+    let all: BTreeSet<FileKey> = ops.iter().flat_map(NameOp::keys).collect();
+    for theirs in all.iter().copied() {
+        let known = known(all.iter().copied().filter(|key| *key != theirs));
+        let known = Known { apart: [theirs].into(), ..known };
+        let bed = Bed { steps: timed(ops), names: store.clone(), times: times.clone() };
+        let plan = bed.plan(&known);
+        let mut got = store.clone();
+        plan.todo.iter().for_each(|op| act(&mut got, op));
+        plan.anew.iter().for_each(|(path, key)| _ = got.insert(path.clone(), *key));
+        plan.home.iter().for_each(|op| act(&mut got, op));
+        let what = format!("{ops:?} of which {cut} were made, without {theirs:?}: {got:?}");
+        let names = |of: &Names| -> Vec<PathBuf> {
+            of.iter().filter(|(_, key)| **key == theirs).map(|(path, _)| path.clone()).collect()
+        };
+        assert_eq!(names(&got), names(&store), "{what}");
+        let is_replaced = |key: &FileKey| want.values().all(|wanted| wanted != key);
+        let stays = |(path, key): (&PathBuf, &FileKey)| {
+            !want.contains_key(path) || !is_replaced(key) || got.contains_key(path)
+        };
+        assert!(store.iter().all(stays), "{what}");
+        assert!(cut < ops.len() || got == store, "{what}");
+    }
+}
+
 fn check_all(first: &Names, now: &Names, ops: &mut Vec<NameOp>, depth: usize, checked: &mut u64) {
     for cut in 0..=ops.len() {
         check(first, ops, cut, true, 1);
         check(first, ops, cut, false, 1);
         check_tier(first, ops, cut);
         check_announced(first, ops, cut);
+        check_apart(first, ops, cut);
         *checked += 2;
     }
     if ops.len() == depth {
