@@ -33,6 +33,7 @@ mod flush;
 mod govern;
 pub mod holds;
 mod home_room;
+mod look;
 pub mod order;
 pub mod owed;
 mod parcel;

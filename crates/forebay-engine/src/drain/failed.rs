@@ -7,7 +7,7 @@ use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
 use crate::core::counters::add;
 use crate::core::state::Change;
 use crate::drain::Drain;
-use crate::drain::flight::{is_ours, look_after};
+use crate::drain::look::{is_ours, look_after};
 use crate::drain::parcel::{Parcel, Stop};
 use crate::files::file::{Inner, Trouble};
 use forebay_base::lock::MutexGuard;
