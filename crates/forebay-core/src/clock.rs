@@ -44,7 +44,7 @@ pub struct Clock {
     content: u64,
     bytes: u64,
     under_way: u16,
-    trace: Trace,
+    history: History,
 }
 
 /// The moment of a look at a file.
@@ -52,18 +52,16 @@ pub struct Clock {
 pub struct Look {
     at: u64,
     under_way: bool,
-    trace: Trace,
+    history: History,
 }
 
-/// The trace that changes of names and attributes through the mount have left since the file is known.
+/// The past of a file since it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Trace {
-    #[default]
-    None,
-    /// A change was asked for, and may have failed.
-    Asked,
-    /// The known state of the backing file has followed a change.
-    Followed,
+struct History {
+    /// A change of names or attributes was asked for, and may have failed.
+    asked: bool,
+    /// The backing file was found as it is known, or its known state has followed a change of this daemon.
+    proven: bool,
 }
 
 impl Look {
@@ -77,14 +75,15 @@ impl Look {
         !self.under_way
     }
 
-    /// Whether the known state of the backing file had not changed since the file is known.
-    pub fn is_first(self) -> bool {
-        self.trace != Trace::Followed
+    /// Whether the known state of the backing file was proven since the file is known. Until then an earlier
+    /// daemon may have changed the backing file as it died.
+    pub fn is_proven(self) -> bool {
+        self.history.proven
     }
 
     /// Whether no change through the mount was even asked for.
     pub fn is_untouched(self) -> bool {
-        self.trace == Trace::None
+        !self.history.asked
     }
 }
 
@@ -92,14 +91,14 @@ impl Default for Clock {
     /// The clock of a file that is known from now on.
     fn default() -> Clock {
         let now = tick();
-        let (under_way, trace) = (0, Trace::None);
-        Clock { base: now, size: 0, time: 0, content: now, bytes: 0, under_way, trace }
+        let (under_way, history) = (0, History::default());
+        Clock { base: now, size: 0, time: 0, content: now, bytes: 0, under_way, history }
     }
 }
 
 impl Clock {
     pub fn look(&self) -> Look {
-        Look { under_way: self.is_under_way(), trace: self.trace, ..Look::now() }
+        Look { under_way: self.is_under_way(), history: self.history, ..Look::now() }
     }
 
     /// Whether `what` moved since the look; `lately` are the bytes that were discarded last.
@@ -133,15 +132,17 @@ impl Clock {
 
     /// Notes that a change of names or attributes is, or was, asked for: it may have failed.
     pub fn note_asked(&mut self) {
-        self.base = tick();
-        if self.trace == Trace::None {
-            self.trace = Trace::Asked;
-        }
+        (self.base, self.history.asked) = (tick(), true);
     }
 
     /// Notes that the known state of the backing file was brought up to date.
     pub fn note_base(&mut self) {
-        (self.base, self.trace) = (tick(), Trace::Followed);
+        (self.base, self.history) = (tick(), History { asked: true, proven: true });
+    }
+
+    /// Notes that the backing file was found in its known state.
+    pub fn note_found_as_known(&mut self) {
+        self.history.proven = true;
     }
 
     pub fn note_size(&mut self) {
@@ -263,7 +264,7 @@ mod tests {
                 .map(|what| clock.changed(since, what, Some(lately)))
         };
         let start = clock.look();
-        assert!(start.is_untouched() && start.is_first() && start.is_quiet());
+        assert!(start.is_untouched() && !start.is_proven() && start.is_quiet());
         assert_eq!(moved(&clock, &lately, start), [false; 6]);
         clock.note_bytes(&mut lately, 0, 10);
         clock.note_bytes(&mut lately, 20, 30);
@@ -293,9 +294,12 @@ mod tests {
         assert_eq!(moved(&clock, &lately, within), [true, true, false, false, false, false]);
         assert!(!clock.changed(clock.look(), What::Home, None));
         let asked = clock.look();
-        assert!(asked.is_first() && !asked.is_untouched(), "it may have failed");
+        assert!(!asked.is_proven() && !asked.is_untouched(), "it may have failed");
         clock.note_base();
-        assert!(!clock.look().is_first());
+        assert!(clock.look().is_proven());
+        let mut found = Clock::default();
+        found.note_found_as_known();
+        assert!(found.look().is_proven() && found.look().is_untouched());
         let nobody = Look::now();
         assert!(!clock.changed(nobody, What::Home, None), "none is known since");
         assert!(Clock::default().changed(nobody, What::Base, None), "it is known since");

@@ -55,6 +55,7 @@ impl Files {
             return false;
         }
         if inner.state.base() == attr.version() {
+            inner.clock.note_found_as_known();
             inner.live().mine().around = Around::None;
             // A page that could not be synced may have become an old one.
             let suspect = inner.live().stale || inner.state.is_unsynced();
@@ -168,8 +169,8 @@ impl Files {
     }
 
     /// Whether the backing file differs in its ctime alone, or has the mtime that the file has
-    /// here. Then a chmod, a link or the like through the daemon may have been under way at a
-    /// crash, and its record came too late.
+    /// here, and was not found as known since a crash. Then a chmod, a link or the like through the
+    /// daemon may have been under way at the crash, and its record came too late.
     pub fn died_meanwhile(
         &self,
         seen: Look,
@@ -177,7 +178,7 @@ impl Files {
         found: &Version,
     ) -> bool {
         let own_time = found.mtime == base.mtime || found.mtime == mtime;
-        found.size == base.size && own_time && seen.is_first() && !self.clean_start
+        found.size == base.size && own_time && !seen.is_proven() && !self.clean_start
     }
 
     /// Drops the cached bytes of a file that is wholly on the store, but that the tier has failed to sync:

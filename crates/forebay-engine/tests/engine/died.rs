@@ -112,6 +112,31 @@ fn a_chmod_that_died_with_us_is_no_conflict_at_an_open() {
     assert!(file_of(&store.snapshot(), "f").starts_with(b"BA"));
 }
 
+/// A file that was found as known after the crash is not in that doubt any more: a change by others that leaves
+/// size and mtime is one.
+// S-8
+#[test]
+fn a_change_by_others_is_a_conflict_once_the_file_was_found_as_known() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = serve(&media, Arc::new(store.clone()));
+    dirty(&engine, "f", b'A');
+    assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
+    let disk = media.snapshot().process_crash_image();
+    abandon(engine);
+    let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    engine.io.write(&file, 0, b"B").expect("room");
+    let before = store.stat(Path::new("f")).expect("it is there");
+    let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(b"X", 1000).expect("room");
+    theirs.set_times(None, Some(before.mtime)).expect("it is theirs");
+    let report = engine.drain.flush(&[], &Progress::default());
+    assert_eq!(report.failures.len(), 1, "{report:?}");
+    drop(file);
+    abandon(engine);
+    assert_eq!(file_of(&store.snapshot(), "f")[..1001].last(), Some(&b'X'));
+}
+
 // S-2 S-8
 #[test]
 fn names_that_were_exchanged_when_we_died_are_not_exchanged_back() {
