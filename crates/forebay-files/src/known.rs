@@ -31,8 +31,10 @@ impl Inner {
     pub fn is_unmoved(&self) -> bool {
         match self.unseen() {
             Some(unseen) => {
+                let was = unseen.doubt.as_ref().is_some_and(|doubt| doubt.unmoved)
+                    || !self.state.is_dirty_besides();
                 let now = self.shadow_stat();
-                !self.state.is_dirty_besides() && now.is_some_and(|now| unseen.is_unmoved(&now))
+                now.is_some_and(|now| was && unseen.is_unmoved(&now) || unseen.is_as_copied(&now))
             }
             None => !self.state.is_unseen() && self.doubt().is_some_and(|doubt| doubt.unmoved),
         }

@@ -126,6 +126,32 @@ fn what_others_change_during_a_look_that_finds_nothing_is_theirs() {
     }
 }
 
+/// The same if the file was open past the daemon before, and nothing has looked at it since.
+// S-8
+#[test]
+fn a_second_writer_who_writes_nothing_is_in_no_conflict_with_others() {
+    for writes in [false, true] {
+        let Some(InMemory { dir, store, engine, file, past, .. }) = InMemory::begin("second")
+        else {
+            return;
+        };
+        past.end().expect("a tier that works");
+        let past = engine.passed.write(&file, false).expect("room").expect("complete");
+        if writes {
+            past.shadow().write_at(b"ours", 5 * BLOCK as u64).expect("room");
+        }
+        let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(b"theirs", 0).expect("memory");
+        let flushed = engine.drain.flush_file(&file);
+        let count = u64::from(writes);
+        assert_eq!((flushed.is_err(), counter(&engine, "conflicts")), (writes, count), "{writes}");
+        assert!(file_of(&store, "f").starts_with(b"theirs"), "{writes}");
+        drop((past, file));
+        drop(engine);
+        std::fs::remove_dir_all(&dir).expect("ours");
+    }
+}
+
 /// A flush that finds others' change and nothing of ours says nothing of what a mapping stores after it; nor does
 /// an open beside it.
 // S-1 S-5 S-8

@@ -172,6 +172,36 @@ fn a_late_close_after_a_flush_is_in_no_conflict_with_others() {
     }
 }
 
+/// A program keeps its file open after the flush that brought all of it home. What others change then is found by
+/// the next flush and by an open, and is no conflict unless the program has written once more.
+// S-1 S-8
+#[test]
+fn a_writer_that_stays_after_a_flush_is_in_no_conflict_with_others() {
+    for (opens, writes_again) in [(false, false), (true, false), (false, true)] {
+        let bed = content::Bed::new();
+        let file = bed.cached("f", 10);
+        let past = bed.pass(&file);
+        past.shadow().write_at(b"ours", 5).expect("memory");
+        bed.flush(&file);
+        if writes_again {
+            past.shadow().write_at(b"more", 5).expect("memory");
+        }
+        let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(b"theirs", 4 * content::BLOCK as u64).expect("memory");
+        if opens {
+            drop(bed.engine.io.open(Path::new("f"), None).expect("it is there"));
+        }
+        let flushed = bed.engine.drain.flush_file(&file);
+        let found = (flushed.is_err(), counter(&bed.engine, "conflicts"));
+        assert_eq!(found, (writes_again, u64::from(writes_again)), "opens: {opens}");
+        past.end().expect("a tier that works");
+        drop(file);
+        let seen = read_all(&bed.engine, Path::new("f")).expect("it is there");
+        assert_eq!(seen[4 * content::BLOCK..].starts_with(b"theirs"), !writes_again);
+        abandon(bed.engine);
+    }
+}
+
 /// The last look at a file finds nothing to send while others write, and set its time back.
 // S-1
 #[test]
