@@ -288,8 +288,8 @@ impl Core {
         self.grants.curious.push(Curious { ticket, revision, since: self.now });
     }
 
-    /// Answers the questions that are due. An answer counts from here on: what was opened before began before the
-    /// claim counts.
+    /// Answers the questions that are due. An answer counts from here on: the claim that waits for it comes after all
+    /// opens that began before.
     pub(super) fn say_how_far(&mut self) {
         let is_honest = self.rules.obey(Rule::AnswerMeansReached);
         let Core { grants: Grants { own, curious, .. }, out, mirror, now, patience, .. } = self;

@@ -21,7 +21,7 @@ pub const PATIENCES: u32 = 3;
 /// twice as long is called.
 pub const LAGS: u32 = 4;
 
-/// What another member has said of its mirror, and the questions to it.
+/// How far another member has said that its mirror is, and the questions to that member.
 #[derive(Debug, Default)]
 pub struct Heard {
     upto: Revision,
