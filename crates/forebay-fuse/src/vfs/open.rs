@@ -75,7 +75,7 @@ impl Vfs {
             // whether the caller may open it.
             Err(e) if e.is(libc::EEXIST) && !flags.is_exclusive() => {
                 drop(change);
-                // The member that made it may ask what is being made here before it answers.
+                // The member that made the file may ask what is being made here before it answers.
                 drop(making);
                 Err(self.replaced(&path))
             }
