@@ -56,8 +56,9 @@ pub struct InUse {
     /// The changes that partners were told of, and those not yet: from the first message until they
     /// have forgotten the file.
     pub copied: Option<Box<Untold>>,
-    /// Bytes written since the last round began, and whether the file goes ahead of any sync now.
+    /// Bytes written since the last round began.
     pub fresh: u64,
+    /// Whether partners get the file's bytes now, ahead of any sync.
     pub goes_ahead: bool,
     /// The flush in progress (one at a time), and the ranges written since its copy began (S6).
     pub flight: Option<Watch>,
@@ -75,8 +76,9 @@ pub struct InUse {
     pub seal: Option<Seal>,
     /// The end of memory reserved beyond the end of the shadow; 0 if none is.
     pub(super) reserved: u64,
-    /// The end of the last write, and of the last write before a sync.
+    /// The end of the last write.
     pub(super) written_to: u64,
+    /// The end of the last write before the last sync.
     pub synced_to: u64,
     /// The time of the last sync.
     pub synced_at: Option<Instant>,

@@ -82,8 +82,9 @@ pub(super) struct Round<'a> {
     /// Bytes that are sent, or in the next piece.
     brought: u64,
     unsent: Vec<(u64, u64)>,
-    /// The runs to name, and the number of their bytes that are named.
+    /// The runs to name.
     runs: Vec<(u64, u64)>,
+    /// The number of bytes in `runs` that are named.
     named: u64,
     whole: bool,
     then: Then,
