@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_nothing_rests_and_tries_again() {
+    fn a_poller_that_finds_nothing_rests_and_tries_again() {
         let polls = lucky();
         assert_eq!(looks(&polls, 1000, true), 1000);
         let idle = looks(&polls, 8 + 10 * (REST + 1), false);

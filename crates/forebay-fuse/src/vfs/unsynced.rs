@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_heard_of_is_told_to_who_opens_the_file_next() {
+    fn a_loss_that_no_handle_was_told_of_is_told_to_the_next_one() {
         let all = Unsynced::default();
         let writer = all.open(KEY);
         writer.pending.wrote(&life("h", 1));

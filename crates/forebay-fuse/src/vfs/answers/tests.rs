@@ -161,7 +161,7 @@ fn names(ahead: &Ahead) -> Vec<&str> {
 }
 
 #[test]
-fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
+fn a_walk_in_order_has_the_next_names_asked_for_and_one_that_jumps_has_none() {
     let step =
         |answers: &Answers, name: &str| answers.step("d".as_ref(), name.as_ref(), Duration::ZERO);
     let all: Vec<String> = (0..100).map(|n| format!("f{n:03}")).collect();
