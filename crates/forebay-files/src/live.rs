@@ -46,7 +46,7 @@ pub struct InUse {
     pub pins: u32,
     /// I/O operations on the shadow in flight, except a flush.
     pub(super) io: u32,
-    /// The same, for operations that see by the clock whether clean bytes went meanwhile.
+    /// Such operations that see by the clock whether clean bytes went meanwhile; they do not count in `io`.
     io_that_looks: u32,
     pub around: Around,
     /// The waiting changes around the tier, in the order of arrival.
@@ -396,7 +396,7 @@ impl Live {
         self.0.keeps_since.get_or_insert(now);
     }
 
-    /// The same, now that no bytes are kept.
+    /// Notes since when flushed bytes are kept, now that none are.
     pub fn keep_anew(&mut self, since: Option<Instant>) {
         self.0.keeps_since = since;
     }

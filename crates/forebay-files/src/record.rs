@@ -195,7 +195,7 @@ impl Files {
         }
     }
 
-    /// The same for the whole file, durably.
+    /// As [`Files::let_go_of`], for the whole file, durably.
     pub fn let_go(&self, file: &File, inner: &mut Inner) -> Result<()> {
         self.let_go_of(file, inner, 0, u64::MAX)?;
         self.note_tier(self.index.sync_to(inner.settled_seq))

@@ -254,7 +254,7 @@ impl Vfs {
         }
     }
 
-    /// The same for a file that is served here, if the kernel may know it.
+    /// As [`Vfs::tell_attributes`], for a file that is served here, if the kernel may know it.
     pub(crate) fn tell_attributes_of(&self, key: FileKey) {
         if let Some(id) = self.nodes.id_of(key) {
             self.tell_attributes(id);

@@ -456,7 +456,7 @@ impl OfHome {
 }
 
 impl Turn {
-    /// Ends the round so far: its bytes count by now, or never will.
+    /// Begins a round, and forgets the one before: its bytes count by now, or never will.
     pub fn begin_round(&mut self) {
         (self.brought, self.runs) = (Ranges::None, Ranges::None);
         self.shadow = None;

@@ -248,7 +248,7 @@ impl Outbox {
         self.tell(file)
     }
 
-    /// The same for the files below a directory that is about to be renamed.
+    /// As `tell_name`, for the files below a directory that is about to be renamed.
     pub(crate) fn tell_names_below(&self, from: &Path, to: &Path) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());

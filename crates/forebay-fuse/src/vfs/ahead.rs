@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 20;
 /// The most pieces that are fetched, or wait to be read, for one handle.
 const DEPTH: usize = 2;
 
-/// The same for all handles of a mount.
+/// The most such pieces for all handles of a mount.
 const PIECES: usize = 64;
 
 /// Buffers that are kept for the next pieces.

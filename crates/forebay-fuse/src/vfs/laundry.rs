@@ -232,7 +232,7 @@ impl Laundry {
         Ok(passing)
     }
 
-    /// The same for a caller that may not wait. `None` while an earlier change is being made.
+    /// As [`Laundry::gives`], for a caller that may not wait. `None` while an earlier change is being made.
     pub fn gives_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
         let tub = self.tub(key);
         let mut state = tub.state();

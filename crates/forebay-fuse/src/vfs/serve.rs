@@ -325,7 +325,7 @@ impl Vfs {
         self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
     }
 
-    /// The same by a path only; `None` if the file has none any more.
+    /// As [`Vfs::known_at`], by a path only; `None` if the file has no path any more.
     pub(super) fn named_at(&self, key: FileKey, path: &Path) -> Result<Option<OpenFile>> {
         let own = self.engine.files.find(key).and_then(|file: Arc<File>| file.path());
         for path in [Some(path), own.as_deref()].into_iter().flatten() {
@@ -369,7 +369,7 @@ impl Vfs {
                 Place::Here(guard) => held = guard,
                 Place::There(_) => return Err(moved()),
             }
-            // By the claim that is held from here on: the one before may have been given back.
+            // The revision of the claim that is held from here on: the earlier claim may have been given back.
             as_of = cluster.vouches(file).ok_or_else(moved)?;
         }
         let opened = self.named_at(file, path)?;

@@ -270,7 +270,8 @@ impl Vfs {
     /// - ESTALE: the home refused the request and did nothing: the request is made at the next home.
     /// - EIO or silence: the home may have done it. The request is made again only if it may be `repeated` and another
     ///   member may take the home's place.
-    /// - The handle at a silent home is kept while no other home is known: the home may come back.
+    /// - The handle at a silent home is kept, as the home may come back, unless another home is known by then or the
+    ///   request must go elsewhere.
     pub(super) fn at_home<T>(
         &self,
         remote: &Remote,
