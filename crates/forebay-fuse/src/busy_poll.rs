@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_there_is_something_and_not_before() {
+    fn a_poll_ends_when_there_is_something_and_not_before() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let polls = BusyPoll::default();
         polls.look_out(); // Without a device: returns.

@@ -29,7 +29,7 @@ fn is_absent(path: &Path) {
 /// lookups, counted by the daemon; and each way to make the name ends the cached absence at once.
 // S-1
 #[test]
-fn it_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
+fn an_absent_name_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
     needs_forebay!();
     if !is_root() {
         skip!("needs root");

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_as_long_as_somebody_has_the_file_open() {
+    fn a_blank_is_known_as_long_as_somebody_has_the_file_open() {
         let all = Blanks::default();
         let one = all.open(KEY, true);
         one.was_read(0, 100, PAGE);

@@ -122,7 +122,7 @@ fn nothing_is_believed_where_nothing_is_to_be() {
 
 // S-1
 #[test]
-fn that_files_of_a_directory_have_no_access_lists_is_said_once_and_not_of_another_in_its_place() {
+fn the_lack_of_access_lists_is_heard_once_for_a_directory_and_not_for_another_in_its_place() {
     let answers = answers();
     let (d, e) = (Path::new("d"), Path::new("e"));
     assert!(!answers.has_no_acls(d));
