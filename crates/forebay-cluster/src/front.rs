@@ -27,8 +27,8 @@ pub enum Place {
 /// say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
-    /// Whether this member is the file's home for certain; returns how far the registry was when the member already
-    /// had it.
+    /// Checks that this member is the file's home for certain; returns a registry revision at which the member had the
+    /// file.
     fn vouches(&self, file: FileKey) -> Option<Revision>;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;

@@ -104,7 +104,7 @@ pub struct Own {
     pub leaving: Leaving,
     /// Questions of peers that asked for the file.
     pub recalls: Vec<Ticket>,
-    /// A caller that waits for a flush wants the file; the look that is under way flushes nothing.
+    /// A caller wants the file, and waits for its flush, while a look is under way that flushes nothing.
     pub wants_flush: bool,
     /// Looks in a row that found the file not free.
     pub looks: u32,
@@ -318,8 +318,8 @@ impl Core {
         commit.if_absent(&key).put(&key, super::json(&keys::Claim::new(&self.me, path)))
     }
 
-    /// The mirror tells of claims that came to pass. Of several refused files each is claimed alone; anything else is
-    /// repeated.
+    /// Notes the outcome of a commit of claims. The mirror tells of the claims that came to pass. Several refused files
+    /// are claimed again, each alone; after any other failure all are repeated.
     pub(super) fn gathered(&mut self, files: Vec<FileKey>, outcome: Result<Outcome, ()>) {
         self.new_files.is_sent = false;
         if let Ok(Outcome::Committed(revision)) = outcome {

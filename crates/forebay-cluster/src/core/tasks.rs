@@ -36,7 +36,7 @@ pub enum Task {
     RenameDir {
         path: PathBuf,
     },
-    /// A change of unclaimed files is done: members that have claimed one meanwhile are told.
+    /// After a change of unclaimed files: members that have claimed one of the files meanwhile are told.
     After {
         files: Vec<FileKey>,
     },

@@ -46,7 +46,7 @@ impl Member {
     pub(super) fn tend(self: &Arc<Member>) -> Result<()> {
         let mut given_since = Instant::now();
         let mut compacted = Instant::now();
-        // Apart from the clock: it may take the registry long to report that it is away.
+        // A thread apart from the clock's: a call may take long to find that the registry is away.
         self.at_times("fb-lease", LOOK, move |member| {
             member.keep_lease();
             if given_since.elapsed() > GIVEN / 3 {
