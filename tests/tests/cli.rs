@@ -80,7 +80,7 @@ fn a_flush_does_not_fail_over_files_that_are_replaced_meanwhile() {
 
 /// A lock or a pipe that the shell has open is released when the shell closes it.
 #[test]
-fn a_daemon_in_the_background_holds_no_descriptor_of_who_mounts() {
+fn a_daemon_in_the_background_holds_no_descriptor_of_the_command() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let lock = bed.root.join("lock");
@@ -182,7 +182,7 @@ fn bad_places_are_refused() {
 }
 
 #[test]
-fn exit_codes_tell_who_is_not_there() {
+fn exit_codes_tell_that_no_daemon_is_there() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     // A directory without a mount, and a mount whose daemon is dead.

@@ -107,7 +107,7 @@ fn a_mapping_that_is_kept_is_looked_at_again() {
 }
 
 #[test]
-fn who_writes_nothing_makes_nothing_dirty() {
+fn a_writer_that_writes_nothing_makes_nothing_dirty() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(MOUNT);
@@ -158,7 +158,7 @@ fn a_kill_beside_a_writer_loses_nothing() {
 
 /// `umount -f` ends the session under a program that has its file open, and writes on.
 #[test]
-fn who_writes_on_after_the_session_was_cut_off_is_not_forgotten() {
+fn writes_after_the_session_was_cut_off_are_not_forgotten() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(MOUNT);

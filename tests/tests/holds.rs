@@ -230,7 +230,7 @@ fn files_that_are_open_together_and_do_not_fit_are_let_go_on_in_turn() {
 
 /// The program that makes the requests is started again, and ends with the daemon; the held program goes on.
 #[test]
-fn who_is_held_goes_on_when_the_daemon_dies() {
+fn a_held_program_goes_on_when_the_daemon_dies() {
     needs_forebay!();
     let bed = bed();
     let faults = Faults::none(&bed);
@@ -295,7 +295,7 @@ fn a_mount_with_a_held_file_is_in_use_until_the_file_is_closed() {
 
 /// A lazy unmount takes the mount out of the holder's sight: the writer goes on.
 #[test]
-fn who_is_held_goes_on_after_a_lazy_unmount() {
+fn a_held_program_goes_on_after_a_lazy_unmount() {
     needs_forebay!();
     let bed = bed();
     let faults = Faults::none(&bed);

@@ -476,7 +476,7 @@ fn an_exit_code_that_is_known_later_settles_what_was_held() {
 
 // S-24: only the scheduler takes steps; a job's owner sees it and nobody else does.
 #[test]
-fn a_user_takes_no_steps_of_jobs_and_sees_his_own() {
+fn a_user_takes_no_steps_of_jobs_and_sees_only_own_jobs() {
     needs_forebay!();
     needs_tools!("setpriv");
     let site = Site::new("");

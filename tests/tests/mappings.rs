@@ -122,7 +122,7 @@ fn pages_from_beside_a_mapping_are_not_kept() {
 /// A program that opens the file beside a mapping of a closed descriptor shares its pages, however it opens the file:
 /// a page of another cache would overwrite the stores.
 #[test]
-fn who_opens_beside_a_mapping_has_the_same_pages() {
+fn an_open_beside_a_mapping_has_the_same_pages() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(MOUNT);
@@ -166,7 +166,7 @@ fn what_is_stored_after_the_close_survives_kill_9() {
 
 /// Shared libraries are read like this.
 #[test]
-fn a_mapped_reader_keeps_his_bytes() {
+fn a_mapped_reader_keeps_its_bytes() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let old = sample::file(&bed.backing.join("f"), 1, 20 * MIB);

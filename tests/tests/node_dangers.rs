@@ -90,14 +90,14 @@ fn a_user_s_cache_is_closed_to_others() {
     let shut = node.slow().join("shut");
     let data = shut.join("data");
     open_dir(&data);
-    std::fs::write(data.join("secret"), "his").unwrap();
+    std::fs::write(data.join("secret"), "the user's").unwrap();
     std::os::unix::fs::chown(&shut, Some(USER), Some(USER)).unwrap();
     std::fs::set_permissions(&shut, PermissionsExt::from_mode(0o700)).unwrap();
     let args = ["instance", "create", "cache", "c", "--backing", text(&data)];
     let made = node.as_user(USER, &[&args[..], &["--capacity", "64MiB"]].concat()).ok();
     let at = PathBuf::from(made.stdout.trim());
     let secret = at.join("secret");
-    assert!(run_as(USER, &["cat", text(&secret)]), "it is his");
+    assert!(run_as(USER, &["cat", text(&secret)]), "the user may read it");
     assert!(run_as(USER, &["ls", text(at.parent().unwrap())]));
     assert!(!run_as(OTHER, &["cat", text(&secret)]), "another user reads it");
     assert!(!run_as(OTHER, &["ls", text(&at)]), "another user looks in");

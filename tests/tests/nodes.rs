@@ -220,7 +220,7 @@ fn what_cannot_go_home_is_in_the_manifest_until_it_can() {
 }
 
 #[test]
-fn a_user_cannot_have_mounted_what_he_could_not_reach() {
+fn a_user_cannot_have_an_unreachable_path_mounted() {
     needs_forebay!();
     needs_tools!("setpriv");
     let node = Node::start(256);

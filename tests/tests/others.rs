@@ -148,7 +148,7 @@ fn limited(args: &[&str]) -> Out {
 /// a tier given to another user, whose bytes would have to go to a place where only root may write.
 // S-11
 #[test]
-fn root_recovers_and_checks_somebody_elses_tier_with_her_rights() {
+fn root_recovers_and_checks_a_tier_with_its_owners_rights() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     dirty(&bed);
@@ -163,7 +163,7 @@ fn root_recovers_and_checks_somebody_elses_tier_with_her_rights() {
     let out = limited(&["recover", tier]);
     assert!(!matches!(out.code, Some(0) | None), "{out:#?}");
     let at_home = fs::read(bed.backing.join("file")).unwrap_or_default();
-    assert_ne!(at_home, b"new bytes", "root's directory was written for her");
+    assert_ne!(at_home, b"new bytes", "root's directory was written for the owner");
     let secret = bed.root.join("secret");
     fs::create_dir(&secret).expect("a directory");
     let out = limited(&["recover", tier, "--to", text(&secret.join("out"))]);
@@ -174,7 +174,7 @@ fn root_recovers_and_checks_somebody_elses_tier_with_her_rights() {
     limited(&["recover", tier]).ok();
     assert_eq!(fs::read(bed.backing.join("file")).expect("it is there"), b"new bytes");
     assert_eq!(bed.backing.join("file").metadata().expect("it is there").uid(), EVE);
-    proof!("nothing of root's was written, and her own came home");
+    proof!("nothing of root's was written, and the owner's bytes came home");
 }
 
 /// Goal: names with newlines and escapes cannot command a terminal or forge log lines. Method: such a

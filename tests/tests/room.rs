@@ -103,7 +103,7 @@ fn on_a_store_without_room_for_all_the_oldest_files_are_whole() {
 
 /// A refusal in the middle of a file, as by a quota that the store does not report.
 #[test]
-fn who_is_refused_in_the_middle_of_a_file_gives_its_room_back() {
+fn a_refusal_in_the_middle_of_a_file_gives_its_room_back() {
     needs_forebay!();
     let rules = std::env::temp_dir().join(format!("forebay-room-{}", std::process::id()));
     let refused = r#"{"op": "write_at", "path": "f*", "fail": "EDQUOT", "skip": 12}"#;

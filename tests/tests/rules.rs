@@ -224,7 +224,7 @@ fn again(pid: i32) -> Option<Proc> {
 }
 
 #[test]
-fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
+fn a_process_is_followed_through_its_children_and_not_to_the_next_of_its_number() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     for name in ["f", "by-child"] {

@@ -117,14 +117,23 @@ fn crates() -> BTreeMap<String, BTreeMap<String, String>> {
     all.map(|dir| (name(&dir), modules(&dir.join("src")))).collect()
 }
 
-fn modules(root: &Path) -> BTreeMap<String, String> {
-    let (mut found, mut todo) = (BTreeMap::new(), vec![root.to_path_buf()]);
+/// The source files below a directory.
+fn sources(root: &Path) -> Vec<PathBuf> {
+    let (mut found, mut todo) = (Vec::new(), vec![root.to_path_buf()]);
     while let Some(path) = todo.pop() {
         if path.is_dir() {
             let inner = fs::read_dir(&path).expect("readable");
             todo.extend(inner.map(|entry| entry.expect("an entry").path()));
-            continue;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
         }
+    }
+    found
+}
+
+fn modules(root: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for path in sources(root) {
         let name = path.strip_prefix(root).expect("below it").with_extension("");
         let name = name.to_str().expect("plain names").trim_end_matches("/mod").to_string();
         if name.split('/').any(|part| matches!(part, "tests" | "bed" | "bin" | "sim")) {
@@ -350,6 +359,26 @@ fn long_functions_are_listed_and_grow_shorter() {
     assert!(done.is_empty(), "short by now, to be taken off the list: {done:?}");
     assert!(seen > 5000, "the sources are read: {seen}");
     proof!("{seen} functions, {} of them long", found.len());
+}
+
+/// The words with which no name of a test begins.
+const SUBJECTLESS: &[&str] = &["who_", "it_", "they_", "that_"];
+
+/// A test that fails is reported by its name alone: the name has a noun for a subject.
+#[test]
+fn names_of_tests_have_a_subject() {
+    let mut seen = 0;
+    let root = workspace();
+    for path in ["crates", "tests", "bench"].iter().flat_map(|dir| sources(&root.join(dir))) {
+        let text = fs::read_to_string(&path).expect("UTF-8 source");
+        let names: Vec<String> = text.lines().filter_map(declared).collect();
+        let has_none = |name: &&String| SUBJECTLESS.iter().any(|word| name.starts_with(word));
+        let wrong = names.iter().find(has_none);
+        assert_eq!(wrong, None, "in {}", path.display());
+        seen += names.len();
+    }
+    assert!(seen > 10_000, "the sources are read: {seen}");
+    proof!("{seen} names");
 }
 
 /// The number of methods of a type in its crate's `impl` blocks.

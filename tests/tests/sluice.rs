@@ -199,7 +199,7 @@ fn files_that_one_thread_writes_by_turns_go_on_together() {
 /// Accesses by a mapping or a reader to a range full of bytes never wait, and waiting programs survive
 /// the daemon.
 #[test]
-fn who_waits_goes_on_when_the_daemon_dies_and_who_makes_nothing_grow_does_not_wait() {
+fn only_growth_waits_and_waiting_programs_go_on_when_the_daemon_dies() {
     needs_forebay!();
     let Some((bed, mounted)) = bed(&["--max-age", "1h", "--throttle", "1MB,1ms"]) else {
         return;

@@ -42,7 +42,7 @@ mod tests {
     use crate::suite::TempDir;
 
     #[test]
-    fn a_lock_is_taken_once_its_holder_is_gone_and_refused_while_he_stays() {
+    fn a_lock_is_taken_once_its_holder_is_gone_and_refused_while_it_stays() {
         let dir = TempDir::new();
         let open = || std::fs::File::create(dir.path().join("lock")).expect("it can be made");
         let how = FlockOperation::NonBlockingLockExclusive;
@@ -53,7 +53,7 @@ mod tests {
             sleep(LOOK * 2);
             drop(first);
         });
-        outlive(&second, how).expect("he died");
+        outlive(&second, how).expect("the holder died");
         dying.join().expect("it only sleeps");
     }
 }

@@ -79,8 +79,8 @@ const CHECKS: &[Check] = checks! {
         create_and_replace_are_told_apart
         long_and_empty_values
         a_missing_one_is_enodata
-        they_work_on_directories
-        they_work_on_the_link_itself;
+        attributes_work_on_directories
+        attributes_work_on_the_link_itself;
 };
 
 /// Runs every check in `store`, whose root must be empty, and returns their number.

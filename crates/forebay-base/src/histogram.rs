@@ -25,8 +25,9 @@ pub struct Histogram<const STEP_BITS: u32, const BUCKETS: usize> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts<const STEP_BITS: u32> {
     sum: u64,
-    /// The smallest and the largest value, exact; for a difference, the ends of their buckets.
+    /// The smallest value, exact; for a difference, the lower end of its bucket.
     min: u64,
+    /// The largest value, exact; for a difference, the upper end of its bucket.
     max: u64,
     /// Bucket and count, in order, without empty buckets.
     buckets: Vec<(u16, u64)>,

@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_lock_out_of_turn_is_told_of_both() {
+    fn a_wait_for_a_lock_out_of_order_names_both_locks() {
         let (file, evictor) = (Mutex::new(Rank::File, ()), Mutex::new(Rank::Evictor, ()));
         let in_order = complaint(|| {
             let _file = file.lock();
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_held_by_who_panicked_is_lost() {
+    fn a_lock_that_a_panicked_thread_held_is_lost() {
         let file = Mutex::new(Rank::File, ());
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _file = file.lock();

@@ -61,7 +61,7 @@ fn a_condition_is_waited_for_without_other_locks() {
 }
 
 #[test]
-fn who_waits_is_woken_by_a_notification() {
+fn a_waiting_thread_is_woken_by_a_notification() {
     let (is_so, changed) = (Mutex::new(Rank::Tasks, false), Condvar::new());
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {

@@ -27,8 +27,8 @@ pub enum Place {
 /// say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
-    /// Whether this member is the file's home for certain; returns how far the registry was when the member already
-    /// had it.
+    /// Checks that this member is the file's home for certain; returns a registry revision at which the member had the
+    /// file.
     fn vouches(&self, file: FileKey) -> Option<Revision>;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
@@ -193,16 +193,17 @@ impl Cluster for Arc<Member> {
     }
 }
 
-/// A home that sends a message about its copies: its process, and the fill by which it believes this member to have
-/// them; fill 0 is that of an earlier process.
+/// The home that sends a message about its copies.
 #[derive(Debug, Clone, Copy)]
 pub struct Home<'a> {
     pub name: &'a str,
+    /// The epoch of the home's process.
     pub epoch: u64,
+    /// The fill by which the home believes this member to have the copies; 0 for the fill of an earlier process.
     pub fill: u64,
 }
 
-/// What a home believes of the member to which it sends a copy.
+/// How far a home believes the member to be to which it sends a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     /// The member has, or is sent, everything that the copy builds upon.
@@ -322,9 +323,9 @@ pub trait Front: Keeper {
     /// Whether the claim can go as things are: as [`Front::release`], without a flush.
     fn is_free(&self, file: FileKey) -> bool;
 
-    /// Nothing known of the file from the store is valid any more: the next open asks the store, forced; the kernel's
-    /// pages, attributes and names of it are given up. Homes that had the file by claims with these `ends` have
-    /// flushed it, or were lost; what was heard of a later claim ([`Cluster::vouches`]) stays valid.
+    /// Forgets everything that is known of the file from the store: the next open asks the store, forced; the kernel's
+    /// pages, attributes and names of the file are given up. Homes that had the file by claims with these `ends` have
+    /// flushed it, or were lost. News of a later claim ([`Cluster::vouches`]) stays valid.
     fn forget(&self, file: FileKey, ends: &Ends);
 
     /// Another member claimed a new file before this member could: programs that have it open here hear of that.

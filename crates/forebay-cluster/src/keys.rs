@@ -150,8 +150,8 @@ pub struct Partners {
     pub in_sync: Vec<String>,
 }
 
-/// A member of that name was removed: its epochs are not given again. Others have heard of them, and its tier,
-/// should that be mounted after all, has older bytes than what was made of the files since.
+/// A member of that name was removed. Its epochs are not given again: others have heard of them, and if its tier is
+/// mounted after all, the tier's bytes are older than later changes of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
     /// The member's last epoch.

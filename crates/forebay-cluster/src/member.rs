@@ -115,9 +115,9 @@ pub struct Member {
     reached: (Mutex<Revision>, Condvar),
     /// Files of which the mount's knowledge is no longer valid.
     stale: Mutex<HashMap<FileKey, Stale>>,
-    /// How many other members are to have this member's acknowledged bytes, and whether an fsync fails that reaches
-    /// fewer.
+    /// The number of other members that are to have this member's acknowledged bytes.
     copies: u8,
+    /// Whether an fsync fails that reaches fewer members than `copies`.
     copies_or_fail: bool,
     /// Each part of a file is read from the store by one member, for all.
     shares_reads: bool,
@@ -249,10 +249,10 @@ impl Member {
         self.core.lock().holder(file)
     }
 
-    /// Whether this member is a file's home for certain: a member that asks it then needs no barrier. From then on
-    /// the engine serves bytes that were taken over, or flushed by others, and not its earlier ones. Returns how far
-    /// the registry was when this member already had the file: asked for later, when the file may be given back, the
-    /// revision would be too new.
+    /// Checks that this member is a file's home for certain: a member that asks it then needs no barrier. From then on
+    /// the engine serves bytes that were taken over, or flushed by others, and not its earlier ones. Returns a registry
+    /// revision at which this member had the file. It is read while the file is held: a revision that is read
+    /// afterwards could be newer than the give-back.
     pub fn vouches(&self, file: FileKey) -> Option<Revision> {
         let vouches = || self.core.lock().vouches(self.now(), file);
         vouches()?;
@@ -260,7 +260,7 @@ impl Member {
         vouches() // The file may have been given back while the engine was told.
     }
 
-    /// From now on opens for reading believe a registry answer that is no older than this.
+    /// Sets how old a barrier may be that an open for reading still believes.
     pub fn trust(self: &Arc<Member>, trust: Duration) {
         self.feed(Input::Trust(trust));
     }
@@ -516,7 +516,8 @@ impl Member {
         *self.trouble.lock() = Some((self.now(), error.to_string()));
     }
 
-    /// Why the registry agreed to nothing while the caller waited.
+    /// The reason for an error of kind [`Why::NoRegistry`]: the registry's last failure while the caller waited, or that
+    /// the registry does not answer.
     fn trouble(&self) -> String {
         let waited = self.patience * PATIENCES + MARGIN;
         match &*self.trouble.lock() {

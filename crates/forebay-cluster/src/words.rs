@@ -153,7 +153,8 @@ pub enum Question {
         number: u64,
         /// The fill that began this partnership.
         fill: u64,
-        /// The copy goes to all while the asked member is being filled: what it builds upon may come with the fill.
+        /// The copy goes to all partners while the asked member is being filled: the bytes on which it builds may come
+        /// with the fill.
         #[serde(default)]
         beside: bool,
         words: u32,
@@ -167,15 +168,15 @@ pub enum Question {
     BeginFill {
         fill: u64,
     },
-    /// The asked member may have taken the file over from the asker's life of this epoch. What it took comes with the
-    /// answer, from this offset on.
+    /// The asked member may have taken the file over from the asker's life of this epoch. The pieces that it took come
+    /// with the answer, from this offset on.
     Taken {
         file: FileKey,
         epoch: u64,
         offset: u64,
     },
-    /// The asker has compared what it has of files that others took over from its earlier lives, and asks for none
-    /// of these any more.
+    /// The asker has compared its bytes of all files that others took over from its earlier lives, and asks for none of
+    /// these files any more.
     Compared,
     /// A request for a file's locks, to its home.
     Lock {

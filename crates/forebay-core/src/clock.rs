@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_too_often_to_be_remembered_may_have_been_anything() {
+    fn a_clock_that_forgot_where_bytes_went_counts_any_range_as_gone() {
         let (mut clock, mut lately) = (Clock::default(), Gone::default());
         let start = clock.look();
         for _ in 0..KEPT {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_notes_what_is_written_and_knows_who_looked_before_it() {
+    fn a_watch_notes_written_ranges_and_which_looks_came_before_it() {
         let before = Look::now();
         let mut watch = Watch::begin();
         assert!(!watch.covers(before) && watch.covers(Look::now()));

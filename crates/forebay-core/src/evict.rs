@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_keeps_its_place() {
+    fn a_busy_unit_keeps_its_place() {
         let mut evictor = Evictor::default();
         (0..50).for_each(|n| evictor.admit(unit(n)));
         evictor.run(1, |_| 0, |_| Answer::Refused);
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn who_evicts_only_his_own_leaves_the_others_in_their_places() {
+    fn an_eviction_of_some_units_leaves_the_others_in_their_places() {
         let mut evictor = Evictor::default();
         (0..6).for_each(|n| evictor.admit(unit(n)));
         let mut gone = Vec::new();

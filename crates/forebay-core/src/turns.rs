@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn one_goes_on_as_long_as_he_asks() {
+    fn a_writer_keeps_its_turn_as_long_as_it_asks() {
         let (mut turns, start) = (Turns::default(), Instant::now());
         let mut whose = |ms, waiting: &[u64]| {
             let now = start + Duration::from_millis(ms);
@@ -105,7 +105,7 @@ mod tests {
         };
         assert_eq!(whose(0, &[]), None);
         assert_eq!(whose(0, &[1, 2, 3]), Some(1));
-        assert_eq!(whose(50, &[2, 3]), None, "he may ask again");
+        assert_eq!(whose(50, &[2, 3]), None, "the first writer may ask again");
         assert_eq!(whose(90, &[2, 3, 1]), Some(1));
         assert_eq!(whose(180, &[2, 3]), None);
         assert_eq!(whose(190, &[2, 3]), Some(2), "T2");

@@ -24,7 +24,7 @@ pub(crate) fn bed(name: &str) -> Bed {
     bed_on(name, |store| store)
 }
 
-/// The same on the store that `wrapped` returns.
+/// As [`bed`], on the store that `wrapped` returns.
 pub(crate) fn bed_on(
     name: &str,
     wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn BackingStore>,

@@ -83,8 +83,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same, with the holds of orders that had not ended when the last engine stopped. They are
-    /// in force before the drain looks for the first time.
+    /// As [`Engine::start`], with the holds of orders that had not ended when the last engine stopped.
+    /// The holds are in force before the drain looks for the first time.
     pub fn start_holding(
         tier: Tier,
         backing: Arc<dyn BackingStore>,
@@ -97,8 +97,8 @@ impl Engine {
         started.map(|(engine, holds, _)| (engine, holds))
     }
 
-    /// The same, with the drain kept from the backing store until the last [`Suspension`] is
-    /// dropped: for a member that does not know yet which files are still its own.
+    /// As [`Engine::start_holding`], with the drain kept from the backing store until the last
+    /// [`Suspension`] is dropped: for a member that does not know yet which files are still its own.
     pub fn start_suspended(
         contents: Contents,
         backing: Arc<dyn BackingStore>,

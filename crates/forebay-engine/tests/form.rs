@@ -264,7 +264,7 @@ fn nobody_reaches_into_a_part() {
 const CLOCKS: [&str; 4] = ["time", "time/simulated", "tier/media", "tier/media/stock"];
 
 #[test]
-fn time_is_asked_of_who_was_given_it() {
+fn only_listed_modules_ask_the_machine_for_the_time() {
     let asked = [
         "Instant::now",
         "SystemTime::now",

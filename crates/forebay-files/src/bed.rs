@@ -34,7 +34,7 @@ pub(crate) fn bed() -> Bed {
     bed_on(|store| store)
 }
 
-/// The same on the store that `wrapped` returns.
+/// As [`bed`], on the store that `wrapped` returns.
 pub(crate) fn bed_on(wrapped: impl FnOnce(Arc<dyn BackingStore>) -> Arc<dyn BackingStore>) -> Bed {
     let (root, time) = (TempDir::new(), Time::default());
     let (tier, backing) = (root.path().join("tier"), root.path().join("backing"));

@@ -48,7 +48,7 @@ impl OpenTable {
         self.table.key().digest(block)
     }
 
-    /// The same for `len` zeros.
+    /// Returns the digest of `len` zeros, by the key of this tier.
     pub fn digest_of_zeros(&self, len: u64) -> Digest {
         self.table.key().digest_of_zeros(len)
     }

@@ -165,7 +165,7 @@ impl File {
         self.inner.lock()
     }
 
-    /// The same, unless the lock is held.
+    /// Locks the file, unless its lock is held.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
         self.inner.try_lock()
@@ -333,7 +333,7 @@ impl Inner {
         self.live.as_deref()
     }
 
-    /// The same, for noting events.
+    /// As [`Inner::in_use`], for noting events.
     #[inline]
     pub fn in_use_mut(&mut self) -> Option<&mut Live> {
         self.live.as_deref_mut()
@@ -756,7 +756,7 @@ pub fn failure(inner: &Inner, error: &Error) -> Failure {
     Failure { path: inner.state.display_path(), state, error: error.to_string() }
 }
 
-/// The same for a file known by its path alone.
+/// As [`failure`], for a file known by its path alone.
 pub fn named_failure(path: &Path, error: &Error) -> Failure {
     Failure { path: path.to_path_buf(), state: "failed", error: error.to_string() }
 }

@@ -14,15 +14,15 @@ use crate::file::File;
 pub(crate) struct Graveyard {
     /// The files, and since when. They stay while they are open, and for a moment longer.
     pub waiting: HashMap<FileKey, (Instant, Arc<File>)>,
-    /// The files that were thrown away with bytes newer than the backing file's, each with a number.
+    /// The files that were thrown away with bytes newer than the backing file's, each with the number of its loss.
     pub lost: HashMap<FileKey, u64>,
-    /// The same, the oldest in front, with some that are not lost any more.
+    /// The keys of `lost`, the oldest loss in front; also some that are in `lost` no more.
     pub lost_order: VecDeque<(u64, FileKey)>,
     pub lost_ever: u64,
 }
 
 impl Graveyard {
-    /// Many times as many as a front-end remembers.
+    /// The number of losses that are remembered: many times as many as a front-end remembers files.
     const LOST_KEPT: usize = 1 << 16;
 
     pub fn holds(&self, file: &Arc<File>) -> bool {

@@ -111,7 +111,7 @@ impl Names {
         Ok(())
     }
 
-    /// The same in the background, unless a sync is under way.
+    /// Syncs changed names as `sync_names` does, in the background, unless a sync is under way.
     pub fn sync_names_soon(self: &Arc<Self>) {
         if self.syncing.swap(true, Relaxed) {
             return;

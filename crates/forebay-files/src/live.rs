@@ -46,7 +46,7 @@ pub struct InUse {
     pub pins: u32,
     /// I/O operations on the shadow in flight, except a flush.
     pub(super) io: u32,
-    /// The same, for operations that see by the clock whether clean bytes went meanwhile.
+    /// Such operations that see by the clock whether clean bytes went meanwhile; they do not count in `io`.
     io_that_looks: u32,
     pub around: Around,
     /// The waiting changes around the tier, in the order of arrival.
@@ -56,8 +56,9 @@ pub struct InUse {
     /// The changes that partners were told of, and those not yet: from the first message until they
     /// have forgotten the file.
     pub copied: Option<Box<Untold>>,
-    /// Bytes written since the last round began, and whether the file goes ahead of any sync now.
+    /// Bytes written since the last round began.
     pub fresh: u64,
+    /// Whether partners get the file's bytes now, ahead of any sync.
     pub goes_ahead: bool,
     /// The flush in progress (one at a time), and the ranges written since its copy began (S6).
     pub flight: Option<Watch>,
@@ -75,8 +76,9 @@ pub struct InUse {
     pub seal: Option<Seal>,
     /// The end of memory reserved beyond the end of the shadow; 0 if none is.
     pub(super) reserved: u64,
-    /// The end of the last write, and of the last write before a sync.
+    /// The end of the last write.
     pub(super) written_to: u64,
+    /// The end of the last write before the last sync.
     pub synced_to: u64,
     /// The time of the last sync.
     pub synced_at: Option<Instant>,
@@ -394,7 +396,7 @@ impl Live {
         self.0.keeps_since.get_or_insert(now);
     }
 
-    /// The same, now that no bytes are kept.
+    /// Notes since when flushed bytes are kept, now that none are.
     pub fn keep_anew(&mut self, since: Option<Instant>) {
         self.0.keeps_since = since;
     }

@@ -85,8 +85,8 @@ impl Names {
         self.home.health().call(|| call(self.home.backing()))
     }
 
-    /// The same for a change, unless the request has been answered meanwhile. If the call itself
-    /// hangs, the change may still happen (S10).
+    /// As [`Names::ask`], for a change, unless the request has been answered meanwhile. If the call
+    /// itself hangs, the change may still happen (S10).
     pub fn alter<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
         requester::check()?;
         self.ask(call)

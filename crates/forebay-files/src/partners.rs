@@ -15,7 +15,6 @@ pub trait Partners: Send + Sync {
     /// Sends a message about a file to all partners, and returns once each has it durably, or has
     /// been struck off durably. `joined` is the answer of [`Partners::joined`] when the round
     /// began: a partner that has joined since gets none of it. `bytes` are at most 1 MiB.
-    /// gets none of it. `bytes` are at most 1 MiB.
     ///
     /// # Errors
     ///
@@ -34,8 +33,8 @@ pub trait Partners: Send + Sync {
     /// that joins in the middle of a round lacks its first pieces, and gets the file with the fill.
     fn joined(&self) -> u64;
 
-    /// The same for a message that makes partners forget a file. It needs no claim: that may be
-    /// another member's by now.
+    /// As [`Partners::keep`], for a message that makes partners forget a file. It needs no claim: the
+    /// claim may be another member's by now.
     ///
     /// # Errors
     ///

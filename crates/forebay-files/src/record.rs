@@ -19,7 +19,8 @@ impl Files {
         self.record(file, inner, &change)
     }
 
-    /// The same for a change that is a fact whether it is on record or not.
+    /// As [`Files::commit`], for a change that is a fact whether it is on record or not: it is made
+    /// even if it cannot be recorded.
     pub fn commit_anyway(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
         let recorded = self.record(file, inner, &change);
         if recorded.is_err() {
@@ -28,8 +29,8 @@ impl Files {
         recorded
     }
 
-    /// The same for a change whose loss in a crash a moment later costs nothing. The last close of
-    /// a file makes one more record, most often: both are written together.
+    /// As [`Files::commit_anyway`], for a change whose record may be lost in a crash a moment later.
+    /// The last close of a file makes one more record, most often: both are written together.
     pub fn commit_at_close(
         &self,
         file: &File,
@@ -45,7 +46,7 @@ impl Files {
         self.note_logged(inner, appended)
     }
 
-    /// The same for a change that is worth no record of its own if the file has none.
+    /// As [`Files::commit`], for a change that is worth no record if the file has none yet.
     pub(crate) fn commit_if_known(
         &self,
         file: &File,
@@ -59,7 +60,8 @@ impl Files {
         Ok(())
     }
 
-    /// The same for a change around the tier, which is a fact whether it is on record or not.
+    /// Makes a change around the tier, which is a fact whether it is on record or not, and records it
+    /// if the file has a record.
     pub fn commit_around(&self, file: &File, inner: &mut Inner, change: Change<'_>) {
         match inner.recorded {
             true => drop(self.commit_anyway(file, inner, change)),
@@ -193,7 +195,7 @@ impl Files {
         }
     }
 
-    /// The same for the whole file, durably.
+    /// As [`Files::let_go_of`], for the whole file, durably.
     pub fn let_go(&self, file: &File, inner: &mut Inner) -> Result<()> {
         self.let_go_of(file, inner, 0, u64::MAX)?;
         self.note_tier(self.index.sync_to(inner.settled_seq))

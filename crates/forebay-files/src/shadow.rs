@@ -67,7 +67,7 @@ impl Files {
         Ok(shadow)
     }
 
-    /// The same for a caller that writes nothing to the shadow file.
+    /// As [`Files::shadow`], for a caller that writes nothing to the shadow file.
     pub fn shadow_unwritten(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         if let Some(shadow) = inner.live.as_ref().and_then(|live| live.shadow.clone()) {
             return Ok(shadow);
@@ -120,11 +120,11 @@ impl Files {
         self.prove_locked(file, &mut file.lock())
     }
 
-    /// The same under the file's lock.
+    /// As [`Files::prove_shadow`], under the file's lock.
     ///
     /// # Errors
     ///
-    /// EIO if the record was wrong, which it is no more: a caller that has looked at it looks again.
+    /// EIO if the record was wrong. It is mended then: a caller that has looked at it looks again.
     pub fn prove_locked(&self, file: &Arc<File>, inner: &mut Inner) -> Result<()> {
         if inner.proven {
             return Ok(());

@@ -42,7 +42,7 @@ impl Files {
         self.account_as_seen(file, inner, None);
     }
 
-    /// The same for a file whose shadow was looked at just now, under its lock.
+    /// As `account`, for a file whose shadow was looked at just now, under its lock.
     pub fn account_as_seen(&self, file: &Arc<File>, inner: &mut Inner, seen: Option<MediaStat>) {
         let (used, dirty) = match inner.state.tracked() {
             None => {
@@ -143,7 +143,7 @@ impl Files {
         self.note_growth_seen(file, inner, stat);
     }
 
-    /// The same for a file whose shadow was looked at just now, under its lock.
+    /// As `note_growth`, for a file whose shadow was looked at just now, under its lock.
     pub fn note_growth_seen(&self, file: &File, inner: &mut Inner, seen: Option<MediaStat>) {
         let Some(stat) = seen else { return };
         // Blocks that the file system allocates ahead of a writer are not written.

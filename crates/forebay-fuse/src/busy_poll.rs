@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_nothing_rests_and_tries_again() {
+    fn a_poller_that_finds_nothing_rests_and_tries_again() {
         let polls = lucky();
         assert_eq!(looks(&polls, 1000, true), 1000);
         let idle = looks(&polls, 8 + 10 * (REST + 1), false);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_there_is_something_and_not_before() {
+    fn a_poll_ends_when_there_is_something_and_not_before() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let polls = BusyPoll::default();
         polls.look_out(); // Without a device: returns.

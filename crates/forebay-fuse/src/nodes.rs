@@ -251,7 +251,7 @@ impl Nodes {
         self.remember_at(Side::Near, parent, name, attr, times)
     }
 
-    /// The same for a file that is served on `side`.
+    /// As [`Nodes::remember`], for a file that is served on `side`.
     pub fn remember_at(
         &self,
         side: Side,
@@ -473,7 +473,7 @@ impl Table {
         })
     }
 
-    /// The same for a node that is about to be made or used (N5).
+    /// The id of a node that is about to be made or used (N5).
     fn id_for(&mut self, is: Identity) -> u64 {
         let (key, _, side) = is;
         loop {

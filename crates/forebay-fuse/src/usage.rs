@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_bounded_and_no_byte_is_lost() {
+    fn the_table_stays_bounded_and_no_byte_is_lost() {
         let usage = Usage::default();
         let count = 2 * (THREADS_MAX * SHARDS) as u32;
         // These numbers are beyond the largest thread number: no such threads exist.

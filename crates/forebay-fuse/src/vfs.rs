@@ -179,8 +179,9 @@ struct OpenNode {
 
 type OpenNodes = HashMap<FileKey, OpenNode>;
 
-/// How long the kernel may believe attributes that may change through a mapping, of which it tells nobody. It knows
-/// of writes and truncations itself. A database asks for a table's size before each page that it adds.
+/// How long the kernel may believe attributes that may change through a mapping: the kernel tells nobody of such
+/// changes, and knows of writes and truncations itself. A database asks for a table's size before each page that it
+/// adds.
 const MAPPED: Duration = Duration::from_millis(50);
 
 pub struct Vfs {
@@ -253,7 +254,7 @@ impl Vfs {
         }
     }
 
-    /// The same for a file that is served here, if the kernel may know it.
+    /// As [`Vfs::tell_attributes`], for a file that is served here, if the kernel may know it.
     pub(crate) fn tell_attributes_of(&self, key: FileKey) {
         if let Some(id) = self.nodes.id_of(key) {
             self.tell_attributes(id);

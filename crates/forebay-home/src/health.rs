@@ -90,9 +90,9 @@ impl Health {
         self.probe(work)
     }
 
-    /// The same, unless `refused` returns an error once the call counts as begun: a thread that
-    /// makes it refuse, and then sees no call in flight ([`Health::is_called`]), knows that no such
-    /// call begins any more.
+    /// As [`Health::quietly`], unless `refused` returns an error once the call counts as begun: a thread
+    /// that makes `refused` do so, and then sees no call in flight ([`Health::is_called`]), knows that no
+    /// such call begins any more.
     ///
     /// # Errors
     ///

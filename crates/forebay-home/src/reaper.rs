@@ -200,7 +200,7 @@ mod tests {
     /// for the next look.
     #[cfg(debug_assertions)]
     #[test]
-    fn who_opens_waits_for_a_close_and_no_longer_under_any_schedule() {
+    fn an_open_waits_for_a_close_and_no_longer_under_any_schedule() {
         explore(|| {
             let time = Time::default();
             let mut reaper = Reaper::new(Arc::new(Health::new(time.clone())), time);
@@ -244,7 +244,7 @@ mod tests {
 
     // S-10
     #[test]
-    fn at_the_bound_who_opens_waits_until_the_store_counts_as_away() {
+    fn at_the_bound_an_open_waits_until_the_store_counts_as_away() {
         let reaper = reaper();
         let go = hang(&reaper, reaper.waiting_max - 1);
         open(&reaper).expect("there is room for one");
@@ -264,7 +264,7 @@ mod tests {
 
     // S-10
     #[test]
-    fn who_finds_no_descriptor_left_waits_for_a_close() {
+    fn an_open_without_a_free_descriptor_waits_for_a_close() {
         let reaper = reaper();
         let tries = std::cell::Cell::new(0);
         let call = Call { verb: Verb::Open, paths: &[Path::new("f")], offset: 0, len: 0 };

@@ -75,8 +75,9 @@ pub struct Read {
     pub directives: usize,
     /// The first pool that a directive names, Slurm's own `pool=` included.
     pub pool: Option<String>,
-    /// The number of nodes that the job gets, and whether that is certain.
+    /// The number of nodes that the job gets.
     pub nodes: u32,
+    /// Whether `nodes` is certain.
     pub nodes_known: bool,
 }
 

@@ -192,10 +192,10 @@ impl State {
 
     /// How many things of a kind and an owner are being tended.
     fn at_work(&self, of: &str, owner: u32) -> usize {
-        let his = |(key, slot): &(&String, &Slot)| {
+        let is_of = |(key, slot): &(&String, &Slot)| {
             slot.running && slot.owner == Some(owner) && kind(key) == of
         };
-        self.slots.iter().filter(his).count()
+        self.slots.iter().filter(is_of).count()
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
     /// One user orders ten times as much as there are threads for, and others order a few things, then
     /// and later.
     #[test]
-    fn who_orders_much_does_not_keep_others_waiting() {
+    fn a_user_with_many_orders_does_not_keep_others_waiting() {
         let (crew, over) = (Arc::new(Crew::default()), Arc::new(std::sync::Mutex::new(())));
         let held = over.lock().unwrap();
         let offer = |owner: u32, n: usize| {

@@ -462,7 +462,7 @@ fn hurry_stops_what_was_taken_up_before_it_and_not_what_is_afterwards() {
 }
 
 #[test]
-fn what_is_kept_is_shut_and_opens_for_who_brings_it_home() {
+fn a_kept_instance_is_shut_except_while_its_data_is_brought_home() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: only root mounts");
         return;

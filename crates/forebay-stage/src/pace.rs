@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hurries_or_stops_waits_no_more() {
+    fn a_hurry_or_a_stop_ends_the_wait() {
         for press in [Control::hurry, Control::stop] {
             let (pace, control) = (Pace::new(1), Control::default());
             let start = Instant::now();

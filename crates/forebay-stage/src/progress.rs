@@ -55,7 +55,7 @@ pub struct Progress {
     pub files_total: u64,
     pub bytes_total: u64,
     pub files_done: u64,
-    /// The sizes of the finished files, and the copied bytes of the others.
+    /// The sizes of the finished files plus the copied bytes of the others.
     pub bytes_done: u64,
     pub files_failed: u64,
     pub seconds: f64,

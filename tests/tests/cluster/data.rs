@@ -170,7 +170,7 @@ fn lines_that_two_nodes_append_to_one_log_are_whole_and_all_there() {
 /// A writer and a reader that both have the file open, the writer first: the reader sees the writes as on one
 /// machine.
 #[test]
-fn who_opened_after_a_writer_sees_what_it_writes_then() {
+fn a_reader_that_opened_after_a_writer_sees_its_writes() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, HOLD);
@@ -261,7 +261,7 @@ fn files_that_go_home_and_are_written_elsewhere_keep_every_write() {
 /// Bytes that were fetched ahead must not hide the writes of a program on the same node, nor those of a program that
 /// had the file open first.
 #[test]
-fn who_reads_in_order_sees_what_his_node_writes_before_him() {
+fn a_reader_in_order_sees_its_nodes_writes_ahead_of_it() {
     needs_forebay!();
     needs_tools!("etcd");
     const STEP: usize = 64 << 10;

@@ -169,7 +169,7 @@ fn a_writer_elsewhere_hears_that_the_home_died_or_loses_nothing() {
 /// next fsync.
 // S-25
 #[test]
-fn who_syncs_elsewhere_hears_what_the_homes_tier_has_lost() {
+fn a_sync_at_another_node_reports_the_loss_in_the_homes_tier() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(2, HOLD);
@@ -290,7 +290,7 @@ fn without_the_registry_claimed_files_go_on_and_new_claims_say_why_not() {
 
 /// The bytes of a node that leaves in order are on the store, and its claims are gone.
 #[test]
-fn who_unmounts_leaves_no_claim_behind() {
+fn an_unmount_leaves_no_claim_behind() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(2, HOLD);

@@ -220,7 +220,7 @@ fn a_node_that_is_cut_off_believes_in_its_grant_no_longer_than_the_others_do() {
 /// Two nodes reach the registry, but not each other: the reader gives its grant up when it learns that it does not
 /// answer.
 #[test]
-fn a_writer_does_not_wait_for_a_lease_where_only_the_link_to_who_reads_is_cut() {
+fn a_writer_does_not_wait_for_a_lease_where_only_the_link_to_a_reader_is_cut() {
     needs_network!();
     let cluster = lay(Cluster::networked(2, 1, HOLD));
     has_grant(&cluster, 1, "d/f1");

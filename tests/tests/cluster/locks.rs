@@ -170,7 +170,7 @@ fn record_locks_exclude_by_range_and_say_who_has_them() {
 
 /// A waiting program is woken, on whichever nodes it and the holder are.
 #[test]
-fn who_waits_is_woken_when_the_lock_is_given_back() {
+fn a_waiter_is_woken_when_the_lock_is_given_back() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = cluster(3);
@@ -211,7 +211,7 @@ fn who_waits_is_woken_when_the_lock_is_given_back() {
 
 /// Waiting nodes get the lock in turn.
 #[test]
-fn who_came_first_is_granted_first() {
+fn the_first_waiter_is_granted_first() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = cluster(3);

@@ -177,7 +177,7 @@ fn a_page_of_the_former_end_does_not_come_over_what_was_appended() {
 /// store in the page of its end, which the follower has read before.
 // S-25
 #[test]
-fn who_stores_beside_a_follower_leaves_what_was_appended() {
+fn a_store_beside_a_follower_keeps_the_appended_bytes() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, HOLD);

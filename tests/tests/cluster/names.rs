@@ -190,7 +190,7 @@ fn a_rename_over_a_file_of_a_third_node_replaces_it() {
 }
 
 #[test]
-fn a_file_that_is_unlinked_elsewhere_stays_for_who_has_it_open() {
+fn an_open_file_stays_when_another_node_unlinks_it() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, HOLD);
@@ -217,7 +217,7 @@ fn a_file_that_is_unlinked_elsewhere_stays_for_who_has_it_open() {
 }
 
 #[test]
-fn who_has_a_file_open_that_its_home_removes_knows_its_attributes() {
+fn an_open_file_that_its_home_removes_keeps_its_attributes() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, HOLD);
@@ -243,7 +243,7 @@ fn who_has_a_file_open_that_its_home_removes_knows_its_attributes() {
 
 // S-25
 #[test]
-fn who_has_a_file_open_changes_its_attributes_whatever_others_do_to_its_name() {
+fn the_attributes_of_an_open_file_are_changed_whatever_others_do_to_its_name() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(3, HOLD);

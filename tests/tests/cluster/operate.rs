@@ -129,7 +129,7 @@ fn a_conflict_is_settled_past_no_other_node() {
 }
 
 #[test]
-fn what_a_dead_node_has_is_told_by_who_has_copies() {
+fn the_files_of_a_dead_node_are_told_by_a_copy_holder() {
     needs_forebay!();
     needs_tools!("etcd");
     let cluster = Cluster::start(2, COPIED);

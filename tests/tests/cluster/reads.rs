@@ -53,7 +53,7 @@ fn a_dataset_that_all_nodes_read_leaves_the_store_once() {
 
 /// Other nodes do not wait for a reader that dies, and its bytes never hide newer ones.
 #[test]
-fn who_reads_for_all_may_die_and_what_is_written_is_seen() {
+fn the_reader_for_all_may_die_and_written_bytes_are_seen() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(3, SHARE);

@@ -111,7 +111,7 @@ fn a_home_lets_those_open_a_file_who_may_by_now() {
 
 // S-25
 #[test]
-fn who_has_a_file_open_goes_on_with_it_whatever_its_mode_becomes() {
+fn an_open_file_can_be_used_whatever_its_mode_becomes() {
     needs_forebay!();
     needs_tools!("etcd");
     let bed = Bed::new();

@@ -142,7 +142,7 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
 
 // S-25
 #[test]
-fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir() {
+fn an_open_or_a_write_right_after_the_homes_death_waits_for_the_heir() {
     needs_forebay!();
     needs_tools!("etcd");
     // The kernels keep their cached names: an open goes to the dead home.
@@ -213,7 +213,7 @@ fn a_taker_that_dies_between_adopting_and_claiming_goes_on_when_it_is_back() {
 /// the file since; newer ones are kept aside.
 // S-25
 #[test]
-fn who_comes_back_flushes_nothing_that_was_taken_over() {
+fn a_node_that_comes_back_flushes_nothing_that_was_taken_over() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(2, COPIED);
@@ -472,7 +472,7 @@ fn a_lock_at_a_home_that_is_taken_over_is_lost_and_its_program_hears_of_it() {
 /// any more. (This process does not have it open: its children would close it, and get the report.)
 // S-25
 #[test]
-fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
+fn a_sync_through_another_descriptor_reports_the_loss_with_the_home() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(3, COPIED);
@@ -506,7 +506,7 @@ fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
 /// A node that leaves in order is not dead: its tier also has the unsynced bytes, and the others wait for it.
 // S-12 S-25
 #[test]
-fn who_leaves_with_dirty_bytes_is_not_taken_over() {
+fn a_node_that_leaves_with_dirty_bytes_is_not_taken_over() {
     needs_forebay!();
     needs_tools!("etcd");
     let mut cluster = Cluster::start(3, COPIED);

@@ -348,7 +348,7 @@ fn a_daemon_killed_between_any_two_steps_leaves_no_limit_behind() {
 /// The documented limits of project quotas: they guard against accidents.
 #[test]
 #[ignore = "run in a machine of its own"]
-fn who_is_not_held_by_a_limit() {
+fn project_quotas_do_not_hold_everybody() {
     inside_only!();
     each(|ground| {
         let node = started(ground.node(256));

@@ -52,7 +52,7 @@ told! {
         the_number_of_files_is_limited
         two_pools_of_one_daemon
         what_is_removed_gives_back_its_project_and_limit
-        who_is_not_held_by_a_limit;
+        project_quotas_do_not_hold_everybody;
 }
 
 /// The report of each machine, or the reason why there is none.

@@ -29,7 +29,7 @@ fn is_absent(path: &Path) {
 /// lookups, counted by the daemon; and each way to make the name ends the cached absence at once.
 // S-1
 #[test]
-fn it_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
+fn an_absent_name_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
     needs_forebay!();
     if !is_root() {
         skip!("needs root");
@@ -74,7 +74,7 @@ fn it_is_asked_for_once_and_seen_as_soon_as_it_is_made_here() {
 /// is replaced. Method: names made on the store after the kernel has cached their absence.
 // S-1
 #[test]
-fn what_others_make_meanwhile_is_seen_by_who_makes_and_after_the_time_by_all() {
+fn names_that_others_make_are_seen_by_a_maker_at_once_and_by_all_after_the_time() {
     needs_forebay!();
     if !is_root() {
         skip!("needs root");

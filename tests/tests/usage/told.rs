@@ -79,7 +79,7 @@ fn a_dead_mount_that_is_cleared_is_told_in_json_as_an_unmount_is() {
 }
 
 #[test]
-fn who_cannot_write_is_no_stranger() {
+fn a_read_only_mount_is_no_stranger() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let mounted = bed.mount(&[]);

@@ -65,13 +65,13 @@ pub fn a_missing_one_is_enodata(b: &Bench<'_>) {
     fails(b.store.xattr_set(&path, None, name("nonsense"), b"", Any), libc::EOPNOTSUPP);
 }
 
-pub fn they_work_on_directories(b: &Bench<'_>) {
+pub fn attributes_work_on_directories(b: &Bench<'_>) {
     let dir = b.subdir("d");
     b.store.xattr_set(&dir, None, name("user.x"), b"dir", Any).unwrap();
     assert_eq!(b.store.xattr_get(&dir, name("user.x")).unwrap(), b"dir");
 }
 
-pub fn they_work_on_the_link_itself(b: &Bench<'_>) {
+pub fn attributes_work_on_the_link_itself(b: &Bench<'_>) {
     let target = b.file("f", b"");
     let link = b.symlink("link", "f");
     fails(b.store.xattr_set(&link, None, name("user.x"), b"", Any), libc::EPERM);

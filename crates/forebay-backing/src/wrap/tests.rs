@@ -320,7 +320,7 @@ mod retry {
     }
 
     #[test]
-    fn it_gives_up_in_the_end() {
+    fn the_layer_gives_up_in_the_end() {
         let (_dir, store, faults, _clock) = failing("write_at", "EAGAIN", 3);
         assert!(open(&store).write_at(b"x", 0).unwrap_err().is(libc::EAGAIN));
         assert_eq!((store.layer().gave_up(), faults.counts().injected), (1, 3));

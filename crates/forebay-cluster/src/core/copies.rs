@@ -20,8 +20,8 @@ const DISMISS: u32 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The partner is to drop what it has of an earlier fill, and has not confirmed that: it takes
-    /// nothing yet.
+    /// The partner is to drop its copies of an earlier fill, and has not confirmed that: it takes no
+    /// copies yet.
     Chosen,
     Filling,
     /// The partner has everything; the commit that names it is under way, or to be repeated.

@@ -11,7 +11,7 @@ use crate::keys;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     pub epoch: u64,
-    /// Differs if the tier has lost bytes that were never synced.
+    /// Changes each time that the tier has lost bytes that were never synced.
     pub boot: String,
     /// The first process of the line: no member has taken the place of any since ([`keys::Member::line`]).
     pub line: u64,
@@ -26,9 +26,9 @@ impl From<&keys::Member> for Process {
 /// The newest process of each member.
 pub type Processes = BTreeMap<String, Process>;
 
-/// Claims of a file that were put before `at` have ended. `processes` are the members' processes when that was heard:
-/// later processes say nothing of how a claim ended. A member that ends another's claim has raised the other's epoch
-/// before.
+/// Claims of a file that were put before `at` have ended. `processes` are the members' processes when this member heard
+/// of the end: later processes say nothing of how a claim ended. A member that ends another's claim has raised the
+/// other's epoch before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     pub at: Revision,

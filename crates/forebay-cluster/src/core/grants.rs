@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// What hangs on a lease that has run out is worth nothing, also under the next lease.
+    /// Ends the gate and the grant of a lease that has run out: they are worth nothing, also under the next lease.
     pub(super) fn lapse(&mut self) {
         self.lapse_gate();
         if !self.rules.obey(Rule::GrantEndsWithLease) {
@@ -232,8 +232,8 @@ impl Core {
         self.mirror.called.contains(&self.me)
     }
 
-    /// Gives up a grant that is idle, costs more than it saves, keeps a member waiting that gets no answer, was to go
-    /// and did not, or is not this process's.
+    /// Gives up a grant that is idle, costs more than it saves, is called for by a member that gets no answer, is still
+    /// there though it was given up, or belongs to an earlier process.
     pub(super) fn tend_grants(&mut self) {
         let put = self.mirror.grants.get(&self.me).copied();
         let (now, seen, is_called) = (self.now, self.mirror.revision, self.is_called());
@@ -288,8 +288,8 @@ impl Core {
         self.grants.curious.push(Curious { ticket, revision, since: self.now });
     }
 
-    /// Answers the questions that are due. An answer counts from here on: what was opened before began before the
-    /// claim counts.
+    /// Answers the questions that are due. An answer counts from here on: the claim that waits for it comes after all
+    /// opens that began before.
     pub(super) fn say_how_far(&mut self) {
         let is_honest = self.rules.obey(Rule::AnswerMeansReached);
         let Core { grants: Grants { own, curious, .. }, out, mirror, now, patience, .. } = self;

@@ -1,4 +1,4 @@
-//! Other members that have read grants: what this member puts waits until they know of it
+//! Other members that have read grants: a claim of this member waits until they know of it
 //! ([`grants`](super::grants)).
 //!
 //! A lost question is asked again. One is under way to each member at a time; the next asks for all that was put
@@ -21,7 +21,7 @@ pub const PATIENCES: u32 = 3;
 /// twice as long is called.
 pub const LAGS: u32 = 4;
 
-/// What another member has said of its mirror, and the questions to it.
+/// How far another member has said that its mirror is, and the questions to that member.
 #[derive(Debug, Default)]
 pub struct Heard {
     upto: Revision,
@@ -151,8 +151,8 @@ impl Core {
         }
     }
 
-    /// Forgets members without grants: they are asked nothing. That a member is silent is kept for when it has a
-    /// grant again.
+    /// Forgets members without grants, which are asked nothing. A silent member is remembered for the time when it has
+    /// a grant again.
     pub(super) fn tend_holders(&mut self) {
         let holders = &self.mirror.grants;
         self.heard.retain(|holder, it| it.is_silent() || holders.contains_key(holder));

@@ -45,7 +45,7 @@ pub struct Mirror {
     prefix: String,
     pub revision: Revision,
     pub claims: BTreeMap<FileKey, Claimed>,
-    /// The same claims by member.
+    /// The files of `claims` by member.
     pub claims_of: BTreeMap<String, BTreeSet<FileKey>>,
     pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
     /// Read grants, and when each was put.
@@ -54,11 +54,11 @@ pub struct Mirror {
     pub called: BTreeSet<String>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
-    /// The same members as processes, which the ends of claims share.
+    /// The processes of `members`, which the ends of claims share.
     pub processes: Arc<Processes>,
     pub partners: BTreeMap<String, (keys::Partners, Revision)>,
     pub fenced: BTreeMap<String, (keys::Fenced, Revision)>,
-    /// One of the four above has changed since this was last taken.
+    /// Whether `alive`, `members`, `partners` or `fenced` has changed since the last look.
     pub has_moved: bool,
     pub gate: Option<(keys::Gate, Revision)>,
 }
@@ -89,8 +89,8 @@ impl Mirror {
         format!("{}{rest}", self.prefix)
     }
 
-    /// Replaces all keys. Differences, and files given back since, are told as if the watch had
-    /// told them.
+    /// Replaces all keys. Returns the differences, and the files given back since, as the news that the
+    /// watch would have told.
     pub fn snapshot(&mut self, revision: Revision, entries: Vec<Entry>) -> Vec<News> {
         let mut anew = Mirror::new(self.prefix.clone());
         let mut news = Vec::new();

@@ -63,7 +63,7 @@ fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain values")
 }
 
-/// The decisions of one member, and what it waits for.
+/// The decisions of one member, and the tasks that wait for others.
 pub struct Core {
     me: String,
     epoch: u64,

@@ -27,11 +27,13 @@ const PATHS_MAX: usize = 128 << 10;
 /// Files that are given back in one commit, by two changes each.
 const GIVEN_AT_ONCE: usize = 50;
 
-/// Whether a commit gives back all that was ready for it: one such commit is under way at a time.
+/// The files that a commit gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gathered {
-    Yes,
-    No,
+pub enum GiveBack {
+    /// The files that have gathered: one such commit is under way at a time.
+    Gathered,
+    /// One file, beside such commits.
+    Single,
 }
 
 /// New files gather for this long before their claims are sent, unless a task waits for one.
@@ -102,7 +104,7 @@ pub struct Own {
     pub leaving: Leaving,
     /// Questions of peers that asked for the file.
     pub recalls: Vec<Ticket>,
-    /// A caller that waits for a flush wants the file; the look that is under way flushes nothing.
+    /// A caller wants the file, and waits for its flush, while a look is under way that flushes nothing.
     pub wants_flush: bool,
     /// Looks in a row that found the file not free.
     pub looks: u32,
@@ -132,7 +134,7 @@ pub enum Ending {
     Unknown,
 }
 
-/// A file that is found dirty again and again is looked at after at most this many settling times.
+/// A file that is still dirty at each look is looked at again after at most this many settling times.
 const LOOKS_MAX: u32 = 4;
 
 impl Own {
@@ -316,8 +318,8 @@ impl Core {
         commit.if_absent(&key).put(&key, super::json(&keys::Claim::new(&self.me, path)))
     }
 
-    /// The mirror tells of claims that came to pass. Of several refused files each is claimed alone; anything else is
-    /// repeated.
+    /// Notes the outcome of a commit of claims. The mirror tells of the claims that came to pass. Several refused files
+    /// are claimed again, each alone; after any other failure all are repeated.
     pub(super) fn gathered(&mut self, files: Vec<FileKey>, outcome: Result<Outcome, ()>) {
         self.new_files.is_sent = false;
         if let Ok(Outcome::Committed(revision)) = outcome {
@@ -392,7 +394,7 @@ impl Core {
     /// Gives back the files that are ready, many in one commit. A file that a peer waits for goes at once.
     pub(super) fn give(&mut self, file: FileKey) {
         if self.own.get(&file).is_some_and(|own| !own.recalls.is_empty()) {
-            return self.give_back(vec![file], Gathered::No);
+            return self.give_back(vec![file], GiveBack::Single);
         }
         self.giving.waiting.insert(file);
         self.give_gathered();
@@ -405,11 +407,11 @@ impl Core {
         let files: Vec<_> = self.giving.waiting.iter().take(GIVEN_AT_ONCE).copied().collect();
         if !files.is_empty() {
             self.giving.send(&files, self.now);
-            self.give_back(files, Gathered::Yes);
+            self.give_back(files, GiveBack::Gathered);
         }
     }
 
-    fn give_back(&mut self, files: Vec<FileKey>, gathered: Gathered) {
+    fn give_back(&mut self, files: Vec<FileKey>, how: GiveBack) {
         let given = super::json(&keys::Given { by: self.me.clone() });
         let (mut commit, mut sent) = (Commit::new(), Vec::new());
         for file in files {
@@ -433,21 +435,22 @@ impl Core {
             commit = commit.put_leased(key, given.clone(), GIVEN_LEASE);
         }
         match sent.is_empty() {
-            true if gathered == Gathered::Yes => self.giving.is_sent = false,
+            true if how == GiveBack::Gathered => self.giving.is_sent = false,
             true => {}
-            false => self.commit(Doing::Give(sent, gathered), commit, false),
+            false => self.commit(Doing::Give(sent, how), commit, false),
         }
     }
 
-    /// The mirror settles what was `Committed`. Of several refused files each is given back alone; anything else is
-    /// repeated at the next tick. A late answer, after a file has been claimed anew, says nothing.
+    /// Notes the outcome of a give-back. After a commit the mirror settles the files. Several refused files are given
+    /// back again, each alone; after any other failure all are repeated at the next tick. A late answer, after a file
+    /// has been claimed anew, says nothing.
     pub(super) fn gave(
         &mut self,
         files: Vec<(FileKey, Option<Revision>)>,
-        gathered: Gathered,
+        how: GiveBack,
         outcome: Result<Outcome, ()>,
     ) {
-        if gathered == Gathered::Yes {
+        if how == GiveBack::Gathered {
             self.giving.is_sent = false;
         }
         if matches!(outcome, Ok(Outcome::Committed(_))) {
@@ -461,7 +464,7 @@ impl Core {
             {
                 own.leaving = Leaving::Giving { is_sent: false };
                 if alone {
-                    self.give_back(vec![file], Gathered::No);
+                    self.give_back(vec![file], GiveBack::Single);
                 }
             }
         }

@@ -79,8 +79,8 @@ impl Core {
         });
     }
 
-    /// First the gate must stand, so that what is given back is not claimed anew; then the files below are found, and
-    /// given back until no more can be.
+    /// Finds the files below a path and gives them back, until no more can be given back. The gate must stand first, so
+    /// that no file is claimed anew after its give-back.
     pub(super) fn look_below(
         &mut self,
         task: Ticket,

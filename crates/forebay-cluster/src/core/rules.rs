@@ -27,8 +27,8 @@ pub enum Rule {
     ClaimBeforeServe,
     /// A directory stays claimed for new files until the creations begun in it are done, however long they take.
     MakingKeepsCreates,
-    /// Whether a file is held is answered once the creations under way in its directory are done: it may be one of
-    /// these.
+    /// The question whether a file is held is answered once the creations under way in its directory are done: the file
+    /// may be one of them.
     HoldsWaitsForMaking,
     /// A claim counts once the mirror has it: by then the mirror has seen the give-backs before it.
     ReachOwnClaim,
@@ -36,7 +36,7 @@ pub enum Rule {
     ReleaseBeforeGiveBack,
     /// No writer begins between the flush and the end of the give-back.
     WritersWaitDuringRelease,
-    /// Nor does a reader begin once the give-back was sent.
+    /// No reader begins once the give-back was sent.
     ReadersWaitDuringGiveBack,
     /// An unclaimed file is looked at after a change: a member that has claimed it is told.
     LookAfterChange,
@@ -72,7 +72,7 @@ pub enum Rule {
     GrantReached,
     /// A grant is worth nothing once the lease that it hung on has run out, also when there is another lease.
     GrantEndsWithLease,
-    /// Nor does a grant count in a directory where others make files, or bring names.
+    /// A grant does not count in a directory where others make files, or bring names.
     CreatorsBeforeGrant,
     /// A claim counts once all members with older read grants know of it, or their grants are gone.
     ClaimWaitsForGrants,

@@ -96,7 +96,8 @@ pub struct Takes {
     fills: BTreeMap<String, (u64, u64)>,
     /// Homes whose copies were dropped, with the epoch that they were of.
     dropped: BTreeMap<String, u64>,
-    /// Whether to write down that this superseded process has stopped; `true`: the commit is under way.
+    /// Present while the registry is to learn that this superseded process has stopped; `true` while the commit that
+    /// says so is under way.
     pub fence: Option<bool>,
 }
 
@@ -504,8 +505,8 @@ impl Core {
         }
     }
 
-    /// This member has lost some of the copies that it was sent: the files that it does not have are left to another
-    /// partner, or to the dead member's own tier, should that come back.
+    /// Leaves the files without a copy here to another partner, or to the dead member's own tier, should that come back:
+    /// this member has lost some of the copies that it was sent.
     fn leave_rest(&mut self, member: &str) {
         let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
         let me = self.me.clone();
@@ -520,10 +521,10 @@ impl Core {
         self.commit(Doing::Take(member.into()), commit.put(key, super::json(&anew)), false);
     }
 
-    /// Gives back claims of which no copies exist: whatever was synced of those files is at the store, for an heir
-    /// has the rest. The directories go first: a member that comes back in the middle takes no file for new that was
-    /// claimed before. A claim taken from a member that may still write to the store stays: its bytes are not known
-    /// to last there.
+    /// Gives back the dead member's claims on files without a copy here: an heir has copies of all synced bytes that the
+    /// store lacks, so these files' synced bytes are on the store. The directories go first: a member that comes back in
+    /// the middle takes no file for new that was claimed before. A claim that was taken from a member that may still
+    /// write to the store stays: the file's bytes there may be overwritten.
     fn clear_rest(&mut self, member: &str) {
         let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
         let Some(taken) = &mut anew.taken else { return };
@@ -613,7 +614,7 @@ impl Core {
         let Some(taking) = self.takes.taking.get_mut(member) else { return };
         taking.claims_sent = taking.claims_sent.saturating_sub(1);
         if !matches!(outcome, Ok(Outcome::Committed(_))) {
-            // Files whose claims the mirror has told of meanwhile are no longer among them.
+            // Files whose claims the mirror has by now are no longer among `claiming`.
             let again = files.into_iter().filter(|file| taking.claiming.remove(file));
             taking.adopted.extend(again.collect::<Vec<_>>());
             taking.not_before = now + PAUSE;

@@ -9,7 +9,7 @@ use forebay_backing::FileKey;
 use forebay_registry::{Outcome, Revision};
 
 use super::holders::PATIENCES;
-use super::own::Gathered;
+use super::own::GiveBack;
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
 /// The pause before a failed request is repeated.
@@ -36,7 +36,7 @@ pub enum Task {
     RenameDir {
         path: PathBuf,
     },
-    /// A change of unclaimed files is done: members that have claimed one meanwhile are told.
+    /// After a change of unclaimed files: members that have claimed one of the files meanwhile are told.
     After {
         files: Vec<FileKey>,
     },
@@ -94,7 +94,7 @@ pub enum Doing {
     Task(Ticket),
     Gather(Vec<FileKey>),
     /// The files to give back, with the claims that this ends.
-    Give(Vec<(FileKey, Option<Revision>)>, Gathered),
+    Give(Vec<(FileKey, Option<Revision>)>, GiveBack),
     /// Takes the read grant.
     Grant,
     Ungrant,
@@ -370,7 +370,7 @@ impl Core {
                 Err(()) => self.pause(task),
             },
             Some(Doing::Gather(files)) => self.gathered(files, outcome),
-            Some(Doing::Give(files, gathered)) => self.gave(files, gathered, outcome),
+            Some(Doing::Give(files, how)) => self.gave(files, how, outcome),
             Some(Doing::Grant) => self.granted(outcome),
             Some(Doing::Ungrant) => self.grants.is_leaving = false,
             Some(Doing::Call(holder)) => self.has_called(&holder, outcome),

@@ -108,7 +108,7 @@ fn a_creators_no_is_followed_by_another_look() {
 
 /// B gives the file back, loses its place and begins anew; A hears all of it at once.
 #[test]
-fn how_a_claim_ended_is_said_by_who_the_members_were_then() {
+fn an_ended_claim_names_the_processes_of_that_time() {
     let mut core = core(vec![entry("claims/a.1", claim("b"), 3)], Rules::default());
     let key = "stores/s/claims/a.1".to_string();
     let events = vec![
@@ -251,7 +251,7 @@ fn is_told_of_a_change(rules: Rules) -> bool {
 }
 
 #[test]
-fn who_claimed_a_file_during_a_change_is_told() {
+fn a_member_that_claimed_a_file_during_a_change_is_told() {
     assert!(is_told_of_a_change(Rules::default()));
     assert!(!is_told_of_a_change(Rules::without(Rule::LookAfterChange)));
 }
@@ -385,7 +385,7 @@ fn a_barrier_is_believed_for_as_long_as_readers_are_told_to() {
 }
 
 #[test]
-fn who_sees_another_epoch_stops() {
+fn a_process_that_sees_a_newer_epoch_of_its_member_stops() {
     let mut core = core(vec![], Rules::default());
     let anew = Event::Put(entry("members/a", member("a", 2), 6));
     let effects = give(&mut core, Input::Seen(Revision(6), vec![anew]));
@@ -500,7 +500,7 @@ fn ends_a_take_over(is_whole: bool, fenced: bool, rules: Rules) -> Vec<Effect> {
 }
 
 #[test]
-fn what_a_taker_has_no_copy_of_is_given_up_only_if_it_has_lost_none_and_the_store_has_it() {
+fn a_taker_gives_up_claims_without_copies_only_if_it_lost_no_copy() {
     let all = Rules::default();
     let given_up = committed(&ends_a_take_over(true, true, all)).expect("the claim is given up");
     assert!(given_up.contains("Delete") && given_up.contains("claims/a.1"), "{given_up}");
@@ -544,7 +544,7 @@ fn what_a_taker_lacks_is_left_to_the_next_heir() {
 
 /// C has everything; B may have copies from when it was a partner, and was away when it was struck off.
 #[test]
-fn who_is_no_partner_any_more_is_told_so_until_it_has_dropped_what_it_had() {
+fn a_former_partner_is_told_so_until_it_has_dropped_its_copies() {
     let partners = keys::Partners { epoch: 1, in_sync: vec!["c".into()] };
     let mut entries = vec![entry("partners/a", json(&partners), 3)];
     for name in ["a", "b", "c"] {

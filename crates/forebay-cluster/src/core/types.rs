@@ -24,7 +24,7 @@ pub enum Ask {
     Open { file: FileKey, dir: FileKey, path: PathBuf, how: Access },
     /// Makes files in a directory: answered [`Way::Here`] when this member may.
     Create { dir: FileKey, path: PathBuf },
-    /// Changes names or attributes of these files (one, or what is renamed and what it replaces), or, with
+    /// Changes names or attributes of these files (one file, or a renamed file and the one that it replaces), or, with
     /// `below`, renames a directory.
     Change { files: Vec<FileKey>, dirs: Vec<FileKey>, below: Option<PathBuf> },
     /// Renames the first of two files over the second, which is at `at` and loses that name. Each is given
@@ -50,9 +50,9 @@ impl Access {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// This member does it itself.
+    /// This member does the operation itself.
     Here,
-    /// The file's home does it.
+    /// The file's home does the operation.
     There {
         home: String,
     },
@@ -171,7 +171,7 @@ pub enum Input {
     /// All files with bytes newer than the store's were given as [`Input::Created`]: from here on the questions of
     /// others are answered.
     Began,
-    /// Opens for reading believe a barrier that is no older than this.
+    /// How old a barrier may be that opens for reading still believe.
     Trust(Duration),
     Tick,
 }

@@ -83,7 +83,7 @@ fn a_file_is_held_while_it_has_locks() {
 }
 
 #[test]
-fn who_waits_is_told_and_may_ask_again() {
+fn a_waiter_is_told_that_it_waits_and_may_ask_again() {
     let mut home = Home::new();
     home.ask("a", &set(1, 1, false));
     let waits = set(1, 5, true);

@@ -56,7 +56,7 @@ fn only_what_overlaps_and_is_not_shared_is_in_the_way() {
 }
 
 #[test]
-fn who_waits_is_granted_in_the_order_of_coming() {
+fn waiters_are_granted_a_lock_in_the_order_of_coming() {
     let mut table = Table::default();
     let [a, b, c, d] = [1, 2, 3, 4].map(|n| owner("m", n));
     let all = |kind| lock(kind, 0, END);
@@ -72,7 +72,7 @@ fn who_waits_is_granted_in_the_order_of_coming() {
 }
 
 #[test]
-fn who_gave_up_is_granted_nothing() {
+fn a_waiter_that_gave_up_is_granted_nothing() {
     let (mut table, a, b) = (Table::default(), owner("m", 1), owner("m", 2));
     table.set(Record, &a, lock(Exclusive, 0, 9));
     table.set_or_wait(waiter(&b, Record, lock(Shared, 0, 9), 7));

@@ -97,7 +97,7 @@ impl Member {
         self.core.lock().joined()
     }
 
-    /// As [`Member::keep`], with words by which partners forget a file that may be another member's by now.
+    /// As [`Member::keep`], with words by which partners forget a file. The file's claim may be another member's by now.
     ///
     /// # Errors
     ///
@@ -168,8 +168,7 @@ impl Member {
     pub fn mark(self: &Arc<Member>, partner: &str, words: &[u8]) -> Result<()> {
         let fill = self.fill_of(partner)?;
         self.send_copy(partner, &Question::Mark { fill }, [words, b""])?;
-        // From here on the partner also gets what is synced: before, it would have dropped the first pieces of a
-        // round.
+        // From here on the partner also gets synced bytes: before, it would have dropped the first pieces of a round.
         self.feed(Input::FillBegun { partner: partner.into(), fill });
         Ok(())
     }
@@ -313,8 +312,8 @@ impl Member {
         });
     }
 
-    /// Runs `work` only for a home whose claim to be that home holds before, and reports success only if that still
-    /// holds afterwards: another member may have taken the home over meanwhile.
+    /// Runs `work` for a home whose copies are accepted, and reports success only if they still are afterwards: another
+    /// member may have taken the home over meanwhile.
     fn for_home(
         &self,
         head: &Head,
@@ -445,7 +444,7 @@ impl Member {
         });
     }
 
-    /// This member's place is another's: once none of its calls to the store is under way, the registry is told.
+    /// Another member has this member's place: tells the registry once no call to the store is under way here.
     pub(super) fn stop(self: &Arc<Member>) {
         self.with_front(&self.hands.fence, |member, front| {
             front.suspend(true);

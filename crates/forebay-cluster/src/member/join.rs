@@ -57,17 +57,17 @@ pub struct Joining {
     pub sorting: Sorting,
 }
 
-/// What a tier knows of its files' standing.
+/// A tier's knowledge of its files' standing.
 pub struct Sorting {
-    /// The line in which all of them had their standing last, see [`keys::Member::line`]; `None` if it is not known,
+    /// The line in which all files had their standing last, see [`keys::Member::line`]; `None` if it is not known,
     /// and where the tier has lost bytes since.
     pub before: Option<u64>,
-    /// Called once they have it in this line.
+    /// Called once all files have their standing in this line.
     pub done: Box<dyn Fn(u64) + Send + Sync>,
 }
 
-/// Whether nobody has taken a member's place since all of its files had their standing, nor has its tier lost bytes: a
-/// file that is new there, and that nobody has claimed, is the member's.
+/// Whether no other member has taken this member's place since all of its files had their standing, nor has its tier
+/// lost bytes: a new file in the tier is the member's, if nobody has claimed it.
 pub fn keeps_its_place(member: &Member) -> bool {
     is_in_its_place(&member.core.lock(), member.sorting.before)
 }

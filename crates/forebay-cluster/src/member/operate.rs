@@ -136,7 +136,7 @@ impl Member {
     /// Gives up a dead member's unflushed bytes: the store's bytes count from now on. Without `paths` all files;
     /// otherwise those with these paths, and those below them. If the member comes back it keeps its bytes aside, as
     /// conflicts. Returns the files that were given up. `without`: partners that have copies, are away, and are not
-    /// waited for. Files that are not given up are still theirs when they are back.
+    /// waited for. They can still take over the files that are not given up, when they are back.
     ///
     /// # Errors
     ///

@@ -16,12 +16,12 @@ pub(super) struct Others(Mutex<HashMap<String, Other>>);
 
 #[derive(Default)]
 struct Other {
-    /// The number of its fill, which goes with every message to it, while it is a partner or becomes one.
+    /// The number of the member's fill, while it is a partner or becomes one: the number goes with every message to it.
     fill: Option<u64>,
-    /// Its newest known life, from its questions or from the registry.
+    /// The member's newest known life, from its questions or from the registry.
     life: u64,
     lag: Lag,
-    /// It did not answer, and until then it is not asked for the store's bytes.
+    /// The member did not answer: until this time it is not asked for the store's bytes.
     rests_until: Option<Instant>,
 }
 

@@ -40,14 +40,14 @@ pub struct Seen {
     pub claims: u64,
     /// Directories in which the member makes files.
     pub creates: u64,
-    /// 1 while the member opens files that nobody has claimed without asking the registry.
+    /// 1 while the member opens unclaimed files without asking the registry.
     #[serde(default)]
     pub grants: u64,
     /// How many other members are to have the member's acknowledged bytes.
     pub copies: u8,
-    /// The members that have them.
+    /// The members that have these bytes.
     pub in_sync: Vec<String>,
-    /// The member that has taken its place, or is about to.
+    /// The member that has taken this member's place, or is about to.
     pub taken: Option<keys::Taken>,
 }
 

@@ -46,7 +46,7 @@ impl Member {
     pub(super) fn tend(self: &Arc<Member>) -> Result<()> {
         let mut given_since = Instant::now();
         let mut compacted = Instant::now();
-        // Apart from the clock: it may take the registry long to report that it is away.
+        // A thread apart from the clock's: a call may take long to find that the registry is away.
         self.at_times("fb-lease", LOOK, move |member| {
             member.keep_lease();
             if given_since.elapsed() > GIVEN / 3 {
@@ -195,8 +195,8 @@ fn follow(
                     sleep(PAUSE);
                 }
             },
-            // This registry's answers would not follow from what was agreed. As while the registry is away,
-            // claims stay as they are, and nothing new is agreed.
+            // This registry does not know the commits that the members agreed on. Claims stay as they are, and no
+            // commit is made, as while the registry is away.
             Err(error) if error.kind() == Kind::WrongTier => {
                 tracing::error!(%error, "this member follows the registry no more");
                 member.feed(Input::LeaseGone);
@@ -235,7 +235,7 @@ impl Lives {
         lives
     }
 
-    /// The member whose life a change ends: its lease ran out, or it began anew.
+    /// The member whose life ends with this change: its lease ran out, or it began anew.
     fn see(&mut self, prefix: &str, event: &Event) -> Option<String> {
         let (kind, name) = event.key().strip_prefix(prefix)?.split_once('/')?;
         let keys = match kind {
@@ -251,7 +251,7 @@ impl Lives {
         (is_put == (kind == "members")).then(|| name.into())
     }
 
-    /// As `see`, where the changes in between are unknown.
+    /// The members whose lives have ended since the last look, where the changes in between are unknown.
     fn see_all(&mut self, now: Lives) -> BTreeSet<String> {
         let lapsed = self.alive.iter().filter(|(name, was)| now.alive.get(*name) != Some(*was));
         let begun = now.members.iter().filter(|(name, is)| self.members.get(*name) != Some(*is));

@@ -313,7 +313,7 @@ fn a_file_has_one_home_until_its_bytes_are_home_and_all_others_look_again() {
 
 /// The next home is asked before the mount was told that the former home is no longer the home.
 #[test]
-fn that_a_home_has_ended_is_told_or_to_be_told_by_when_the_next_one_is_heard_of() {
+fn the_end_of_a_home_is_known_before_the_next_home() {
     let bed = Bed::new();
     let ((a, _f), (b, seen), (c, _h)) = (bed.member("a"), bed.member("b"), bed.member("c"));
     for _ in 0..3 {
@@ -491,7 +491,7 @@ fn a_member_does_not_follow_a_registry_that_is_an_older_one() {
 }
 
 #[test]
-fn who_leaves_gives_back_what_is_home_and_keeps_what_is_not() {
+fn a_member_that_leaves_gives_back_clean_files_and_keeps_dirty_ones() {
     let bed = Bed::new();
     let ((a, front), (b, _g)) = (bed.member("a"), bed.member("b"));
     drop((open(&a, 7, Access::Write), open(&a, 8, Access::Write)));
@@ -518,7 +518,7 @@ fn granted(bed: &Bed) -> Vec<Entry> {
 
 /// A member that claims goes on once the others have heard of the claim, and their grants stay.
 #[test]
-fn what_is_claimed_or_made_beside_a_grant_is_known_to_who_has_it() {
+fn claims_and_new_files_beside_a_grant_are_known_to_its_holder() {
     let bed = Bed::new();
     let ((a, _f), (b, _g), (c, _h)) = (bed.member("a"), bed.member("b"), bed.member("c"));
     read_until_granted(&bed, &b);
@@ -543,7 +543,7 @@ fn what_is_claimed_or_made_beside_a_grant_is_known_to_who_has_it() {
 /// A member that claims waits for a member with a grant that hears nothing, for as long as the registry has that
 /// member's lease.
 #[test]
-fn a_claim_waits_for_who_has_a_grant_and_hears_nothing() {
+fn a_claim_waits_for_the_lease_of_a_deaf_grant_holder() {
     let bed = Bed::new();
     let (a, _f) = bed.member("a");
     let state = Arc::new(AtomicU8::new(FLOWS));
@@ -594,7 +594,7 @@ fn a_home_whose_writers_wait_answers_what_members_agree_by() {
 
 /// A caller that waits under the core's lock would keep out the thread that has heard that the lease stands again.
 #[test]
-fn who_waits_until_it_may_serve_again_does_not_have_the_core_meanwhile() {
+fn a_wait_until_the_member_may_serve_does_not_hold_the_core() {
     let bed = Bed::new();
     let (a, _front) = bed.joined(Joining { copies: 1, ..bed.joining("a") });
     let (_b, _its) = bed.member("b");

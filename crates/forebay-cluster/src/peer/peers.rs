@@ -258,7 +258,7 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Fetch { .. }
         | Question::Taken { .. }
         | Question::Compared
-        // They carry their own number, and that of their fill.
+        // Copies carry their own number, and that of their fill.
         | Question::Copy { .. }
         | Question::Mark { .. }
         | Question::BeginFill { .. }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_halves_at_once_and_recovers_slowly() {
+    fn the_brake_halves_at_once_and_recovers_slowly() {
         let mut brake = Brake::default();
         assert_eq!(look(&mut brake, 10, Yields::No), 16);
         let down: Vec<u32> = (0..24).map(|_| look(&mut brake, 100, Yields::No)).collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn it_yields_to_a_full_tier() {
+    fn the_brake_yields_to_a_full_tier() {
         let mut brake = Brake::default();
         let mut looks = |n, yields| (0..n).map(|_| look(&mut brake, 100, yields)).last();
         assert_eq!(looks(60, Yields::No), Some(1));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_rises_frees_who_waits() {
+    fn a_rate_that_rises_frees_waiting_writers() {
         let mut bucket = Bucket::new(1e3, Duration::ZERO);
         bucket.take(1e6);
         assert!(bucket.wait(MS).is_some());

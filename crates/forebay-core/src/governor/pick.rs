@@ -15,8 +15,9 @@ pub struct Piece {
     pub end: u64,
     /// The bytes to copy: less than the length where the piece has holes.
     pub bytes: u64,
-    /// The time since the piece was first dirtied, and since it was last written.
+    /// The time since the piece was first dirtied.
     pub age: Duration,
+    /// The time since the piece was last written.
     pub untouched: Duration,
     pub kind: Kind,
 }

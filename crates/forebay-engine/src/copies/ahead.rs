@@ -15,7 +15,7 @@ const AT_ONCE: usize = 4;
 #[derive(Default)]
 pub(super) struct Ahead(Arc<AtomicUsize>);
 
-/// The place of one such file, until it is dropped.
+/// The place of one file that goes ahead; dropping it gives the place back.
 pub(super) struct Going(Arc<AtomicUsize>);
 
 impl Ahead {

@@ -81,8 +81,9 @@ pub(super) struct Turn {
     seen: u64,
     /// The run of the home's engine that the round belongs to.
     session: u64,
-    /// The ranges that the round has brought so far, and the runs that it has named.
+    /// The ranges that the round has brought so far.
     pub brought: Ranges,
+    /// The runs that the round has named.
     pub runs: Ranges,
     /// Whether a fill has brought a part of the file, and will bring the rest.
     pub is_part: bool,
@@ -455,7 +456,7 @@ impl OfHome {
 }
 
 impl Turn {
-    /// Ends the round so far: its bytes count by now, or never will.
+    /// Begins a round, and forgets the one before: its bytes count by now, or never will.
     pub fn begin_round(&mut self) {
         (self.brought, self.runs) = (Ranges::None, Ranges::None);
         self.shadow = None;

@@ -37,7 +37,7 @@ const THREADS: usize = 16;
 
 pub(super) const CUT: &str = "the file is cut all the time while it is copied to partners";
 
-/// Tells partners, which keep copies of this member's files, what is new.
+/// Sends this member's new bytes to its partners, which keep copies of its files.
 pub struct Outbox {
     pub(super) files: Arc<Files>,
     /// The number of this run of the engine, for partners.
@@ -46,7 +46,7 @@ pub struct Outbox {
     forgetting: AtomicBool,
     /// Whether partners may remember, after a loss of power, files that they were told to forget.
     may_remember: AtomicBool,
-    /// Whether partners may have copies from the previous run, and were never told that these are over.
+    /// Whether partners may have copies from the previous run, and were never told to forget them.
     follows: AtomicBool,
     threads: Pool,
     ahead: Ahead,
@@ -177,7 +177,7 @@ impl Outbox {
         });
     }
 
-    /// Sends the file again for as long as it is written as fast.
+    /// Sends the file again and again, as long as programs write to it as fast as before.
     fn go_ahead(&self, file: &Arc<File>) {
         loop {
             // A later sync waits for the disks, too: this tier's sync begins while partners are told.
@@ -248,7 +248,7 @@ impl Outbox {
         self.tell(file)
     }
 
-    /// The same for the files below a directory that is about to be renamed.
+    /// As `tell_name`, for the files below a directory that is about to be renamed.
     pub(crate) fn tell_names_below(&self, from: &Path, to: &Path) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());

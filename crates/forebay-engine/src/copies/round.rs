@@ -83,8 +83,9 @@ pub(super) struct Round<'a> {
     /// Bytes that are sent, or in the next piece.
     brought: u64,
     unsent: Vec<(u64, u64)>,
-    /// The runs to name, and the number of their bytes that are named.
+    /// The runs to name.
     runs: Vec<(u64, u64)>,
+    /// The number of bytes in `runs` that are named.
     named: u64,
     whole: bool,
     then: Then,
@@ -99,20 +100,20 @@ enum Took<'a> {
     OfFill(&'a str, Vec<(u64, u64)>),
 }
 
-/// Keeps other threads from telling of the file. If a bug ends it, nobody knows which partner has
-/// what: everything is told again.
+/// The right to tell partners of a file, which no other thread has meanwhile. If a bug ends it, nobody
+/// knows which bytes each partner has: all are sent again.
 pub(super) struct Sending<'a> {
     files: &'a Files,
     file: &'a Arc<File>,
 }
 
 impl<'a> Sending<'a> {
-    /// For a file that was marked as sending under its lock, which is not held any more.
+    /// Takes the right for a file that was marked as sending under its lock. The lock is not held any more.
     pub fn of(files: &'a Files, file: &'a Arc<File>) -> Sending<'a> {
         Sending { files, file }
     }
 
-    /// Ends it, and returns the file's lock.
+    /// Gives the right back, and returns the file's lock.
     pub fn end(self) -> MutexGuard<'a, Inner> {
         let mut inner = self.file.lock();
         self.give_back(&mut inner);
@@ -174,9 +175,9 @@ impl Drop for UnderWay {
 
 /// The result of a round.
 pub(super) enum Ended {
-    /// All partners have it; this many bytes were sent.
+    /// All partners have the file; this many bytes were sent.
     Well(u64),
-    /// The same for a part of a fill.
+    /// The partner that is being filled has a part of the file; this many bytes were sent.
     Part(u64),
     /// The file was truncated meanwhile.
     Cut,

@@ -183,7 +183,7 @@ pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
     stamps.parts(dirty, state.dirty_bytes(), state.dirty_since())
 }
 
-/// The same, each with the bytes that it takes in the tier, as far as known. In a file with holes
+/// The dirty parts, each with the bytes that it takes in the tier, as far as known. In a file with holes
 /// the parts that were written lately have data; the other parts share the rest. Each part counts
 /// for at least a byte, or it would never be reported.
 pub(crate) fn weighed(inner: &Inner) -> impl Iterator<Item = (Part, u64)> {

@@ -31,10 +31,10 @@ const HOLE_NOTED_MAX: u64 = 1 << 18;
 /// How a stretch of a file is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The store holds it already.
+    /// The store holds the stretch already.
     Stays,
     Goes,
-    /// It is a hole, to be made on the store.
+    /// The stretch is a hole, to be made on the store.
     Hole,
 }
 

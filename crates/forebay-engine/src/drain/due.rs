@@ -13,7 +13,7 @@ use crate::drain::ages::{goes_whole, is_flushable, weighed};
 use crate::drain::parcel::{Pick, Take};
 use crate::files::file::{File, Inner};
 
-/// Files in one batch, and with it per sync of the backing store.
+/// Files in one batch; the backing store is synced once for each batch.
 const BATCH_FILES: usize = 512;
 
 /// Bytes that are gathered, in batches: more than one batch, to have a choice when sorting.

@@ -140,7 +140,7 @@ impl Drain {
         self.files.nudge();
     }
 
-    /// The same, unless an earlier deadline is set already.
+    /// As [`Drain::drain_by`], unless an earlier deadline is set already.
     pub(crate) fn drain_by_at_latest(&self, by: Instant) {
         let mut deadline = self.deadline.lock();
         *deadline = Some(deadline.map_or(by, |sooner| sooner.min(by)));

@@ -11,7 +11,7 @@ use crate::files::file::{File, Inner, failure};
 /// Bytes of one file that were dirty when the order was given.
 pub(crate) struct Owed {
     pub file: Arc<File>,
-    /// The ranges that are left of them.
+    /// The ranges that are not copied yet.
     pub runs: Vec<(u64, u64)>,
     pub bytes: u64,
     /// The part of `bytes` that progress shows as done.
@@ -21,7 +21,7 @@ pub(crate) struct Owed {
     disturbed: u32,
 }
 
-/// The number of runs that a flight is offered: as many as it can take pages.
+/// The number of runs that a flight is offered: a flight has this many pages at most.
 pub(crate) const PART_RUNS: usize = (FLIGHT_BYTES / 4096) as usize;
 
 impl Owed {
@@ -43,7 +43,7 @@ impl Owed {
         self.runs.is_empty()
     }
 
-    /// Takes `part`, the first part, off what is owed, as far as it was copied.
+    /// Takes the copied bytes of `part`, the first part, off the ranges that are owed.
     pub fn take_off(&mut self, part: &[(u64, u64)], flown: Flown) {
         self.copied += flown.bytes;
         let Some(end) = part.last().map(|run| run.1.min(flown.upto)) else { return };

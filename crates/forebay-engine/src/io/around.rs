@@ -43,9 +43,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Span {
     At(u64, u64),
-    /// The same range, cut at the file's end, as it is once no other change moves it.
+    /// This range, cut at the file's end as it is once no other change moves the end.
     Within(u64, u64),
-    /// This many bytes from the file's end on, as it is once no other change moves it.
+    /// This many bytes from the file's end on, as the end is once no other change moves it.
     End(u64),
 }
 
@@ -59,7 +59,7 @@ impl Span {
         }
     }
 
-    /// The same for the file's present size, which is read only where the end counts.
+    /// As [`Span::at`], for the file's present size, which is read only where the end counts.
     pub fn of(self, file: &File) -> (u64, u64) {
         match self {
             Span::At(start, end) => (start, end),
@@ -130,7 +130,8 @@ impl Drop for GoingAround<'_> {
 }
 
 impl Io {
-    /// Returns how many bytes behind a read of `[start, end)` may be kept, or why not even those read.
+    /// Returns how many bytes behind a read of `[start, end)` may be kept, or the reason why the read bytes themselves
+    /// may not.
     pub(crate) fn keeps(
         &self,
         file: &File,

@@ -68,8 +68,8 @@ impl Ops {
         }
     }
 
-    /// What this member took over of a file that was `home`'s, if it did: the pieces that end behind `offset`, as
-    /// many as are told at once, are put into `out`.
+    /// Reads the note on a file that this member took over from `home`: puts the pieces that end behind `offset` into
+    /// `out`, as many as are told at once. Returns `None` if the file was not taken over from that home.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Ops {
         Ok(Some(Fingerprint { size: taken.what.size, seed: taken.what.seed }))
     }
 
-    /// Forgets as what files were taken of which `is_over` says that their last home needs that no more.
+    /// Drops the notes on files whose last former home does not need them any more: `is_over` answers for a home.
     pub fn forget_as_taken(&self, is_over: &dyn Fn(&Former) -> bool) {
         let media = &**self.files.media();
         for key in taken::all(media) {

@@ -87,8 +87,8 @@ impl Ops {
         self.fetch_all(scope, progress, Aim::Fetched)
     }
 
-    /// The same, and pins the files. If they do not fit, or if it is cancelled, it pins none that
-    /// was not pinned before.
+    /// As [`Ops::prefetch`], and pins the files. If they do not fit, or if the job is cancelled, no
+    /// file is pinned that was not pinned before.
     pub fn pin(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
         self.fetch_all(scope, progress, Aim::Pinned)
     }

@@ -126,8 +126,8 @@ impl Ops {
         self.resolve_by(path, keep, &*self.names)
     }
 
-    /// The same where the version here gets its name by `placing`. With [`Keep::Ours`] nobody else
-    /// may write to the file that has the name.
+    /// As [`Ops::resolve`], where the version here gets its name by `placing`. With [`Keep::Ours`] nobody
+    /// else may write to the file that has the name.
     pub fn resolve_by(
         self: &Arc<Self>,
         path: &Path,

@@ -175,7 +175,7 @@ impl Ops {
         Ok(())
     }
 
-    /// The same for one such file. The store is not asked: its file of that name is not this member's.
+    /// Drops one file of this tier that was adopted. The store is not asked: its file of that name is not this member's.
     fn drop_taken(&self, file: &Arc<File>) -> Result<()> {
         self.drain.wait_for_flight(file)?;
         let mut inner = self.outbox.wait_for_round(file);

@@ -35,13 +35,14 @@ pub enum Stage {
 pub(super) struct Watched {
     pub file: Arc<File>,
     pub shadow: Arc<dyn MediaFile>,
-    /// The bytes that counted at the last look, and when they were seen to have grown.
+    /// The bytes that counted at the last look.
     charged: u64,
+    /// When these bytes were last seen to have grown.
     grew: Option<Instant>,
     held: Option<Held>,
 }
 
-/// A hold and its time.
+/// A hold, with the times of a [`Hold`].
 pub(super) struct Held {
     hold: Box<dyn WriterHold>,
     since: Instant,

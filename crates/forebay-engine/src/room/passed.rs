@@ -144,7 +144,8 @@ impl Passed {
         self.ready.make(file)
     }
 
-    /// The same for a file that [`Passed::make_ready`] has made ready, and that still is (R1).
+    /// As [`Passed::write`], for a file that [`Passed::make_ready`] has made ready; `None` if the file is ready no more
+    /// (R1).
     pub fn write_ready(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
         self.begin(file, maps, Needs::AllDurable)
     }

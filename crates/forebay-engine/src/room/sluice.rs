@@ -53,7 +53,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// The number of programs that wait here, each with a descriptor; more questions wait in the kernel.
 const WAITING_MAX: usize = 256;
 
-/// By then a program that was let go on has written, or will not write any more.
+/// A program that was let go on has written by then, or will not write any more.
 const GRANTED_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Sluice {
@@ -105,8 +105,9 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     granted: Vec<Granted>,
     turns: Turns,
-    /// The bytes of all files written past the daemon, and the time of that measurement.
+    /// The bytes of all files written past the daemon, as measured last.
     unseen: u64,
+    /// The time of that measurement.
     measured: Option<Instant>,
 }
 

@@ -85,7 +85,7 @@ impl Verbs {
         self.look(path).map(|(attr, _)| attr)
     }
 
-    /// The same, with the store's answer that they are based on.
+    /// As [`Verbs::stat`], with the store's answer on which the attributes are based.
     pub fn look(&self, path: &Path) -> Result<(Attr, DatedAttr)> {
         let mut told = self.ask(path)?;
         for _ in 0..LOOKS {
@@ -121,7 +121,7 @@ impl Verbs {
         Ok(DatedAttr { attr, asked })
     }
 
-    /// The same, with the names of the extended attributes.
+    /// As [`Verbs::foresee`], with the names of the extended attributes.
     pub fn foresee_all(&self, path: &Path) -> Result<(DatedAttr, Vec<OsString>)> {
         let asked = self.asking();
         let all = self.home.health().quietly(|| self.home.backing().stat_all(path));

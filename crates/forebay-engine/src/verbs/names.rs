@@ -210,8 +210,8 @@ impl Verbs {
         self.rename_by(from, to, over, mode, make)
     }
 
-    /// The same where `make` makes the rename on the store, in one step and of these files, or
-    /// returns an error if it was not made.
+    /// As [`Verbs::rename`], where `make` makes the rename on the store, in one step and of these files,
+    /// or returns an error if the rename was not made.
     pub fn rename_by(
         self: &Arc<Self>,
         from: Named<'_>,

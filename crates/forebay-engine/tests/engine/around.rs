@@ -19,7 +19,7 @@ const BLOCK: usize = 4096;
 
 // S-1 S-14
 #[test]
-fn who_reads_around_is_not_disturbed_by_writes_around_of_other_ranges() {
+fn a_read_around_is_not_disturbed_by_writes_around_of_other_ranges() {
     let store = MemStore::new();
     let (backing, hook) = Hook::on(store);
     // The tier has no room for a byte: all reads go around it.

@@ -109,7 +109,7 @@ fn what_was_only_opened_is_not_dirty_and_asks_for_no_copy() {
 /// changes, during its use or before.
 // S-1 S-8
 #[test]
-fn who_writes_nothing_is_in_no_conflict_with_others() {
+fn a_writer_that_writes_nothing_is_in_no_conflict_with_others() {
     for beside_reader in [true, false] {
         let bed = Bed::new();
         let file = bed.cached("f", 10);
@@ -156,7 +156,7 @@ fn who_writes_nothing_is_in_no_conflict_with_others() {
 /// The same for a file that was just made, and for one written past the daemon beside a reader, ready or not.
 // S-1 S-8
 #[test]
-fn who_has_written_nothing_yet_is_in_no_conflict_with_others() {
+fn a_writer_that_has_written_nothing_yet_is_in_no_conflict_with_others() {
     for made_here in [true, false] {
         let bed = Bed::new();
         let file = match made_here {
@@ -567,7 +567,7 @@ fn all_who_open_a_file_at_once_have_it_past_us() {
 /// other open has it past the daemon in the end.
 // S-10
 #[test]
-fn who_waits_for_a_file_to_be_made_ready_does_not_wait_for_ever() {
+fn an_open_does_not_wait_for_ever_for_a_file_to_be_made_ready() {
     let _time = simulated();
     let bed = Bed::new();
     let file = bed.cached("f", 10);

@@ -288,7 +288,7 @@ fn what_a_former_home_writes_late_does_not_remain() {
 
 /// A held file stays held, and its flushed bytes are flushed again, even if the member that took it over dies.
 #[test]
-fn a_file_is_held_across_the_death_of_who_took_it_over() {
+fn a_file_is_held_across_the_death_of_its_taker() {
     for (boot, power) in [("boot-p", false), ("boot-p2", true)] {
         let pair = pair();
         let file = pair.make("f", &[1; 9000]);

@@ -111,7 +111,7 @@ impl Stopped {
 
 /// A fetched range reaches the tier without delaying the readers that wait for it.
 #[test]
-fn who_waits_for_a_range_has_it_before_the_tier_has() {
+fn a_waiting_reader_has_a_range_before_the_tier_has_it() {
     let stopped = stopped("early");
     let end = stopped.beside(read);
     assert!(end.recv_timeout(PATIENCE).expect("it does not wait for the tier") == stopped.bytes);
@@ -125,7 +125,7 @@ fn who_waits_for_a_range_has_it_before_the_tier_has() {
 /// Without this wait fetched bytes would overwrite those that were written since.
 // S-2
 #[test]
-fn who_writes_where_fetched_bytes_are_put_waits_for_that() {
+fn a_write_waits_for_fetched_bytes_that_are_put_there() {
     let stopped = stopped("writes");
     let at = LEN - 10 * KIB;
     let end = stopped.beside(move |engine, file| engine.io.write(file, at as u64, &[9; KIB]));
@@ -142,7 +142,7 @@ fn who_writes_where_fetched_bytes_are_put_waits_for_that() {
 /// Without this wait bytes behind the new end would show when the file grows.
 // S-2
 #[test]
-fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
+fn a_cut_waits_for_fetched_bytes_that_are_put_there() {
     let stopped = stopped("cuts");
     let end = stopped.beside(|engine, file| {
         engine.io.set_len(file, KIB as u64)?;
@@ -242,7 +242,7 @@ fn a_file_larger_than_the_tier_is_said_not_to_fit() {
 /// A read without the store returns bytes of the tier only if it has the whole range, and appends
 /// them to the buffer.
 #[test]
-fn what_is_not_all_in_the_tier_is_put_behind_nothing() {
+fn a_partly_cached_range_is_not_appended_to_the_buffer() {
     let stopped = stopped_at("onto", 4 * LEN, 0);
     stopped.go.send(()).expect("it waits for that");
     let Stopped { engine, file, bytes, reader, .. } = stopped;
@@ -291,7 +291,7 @@ fn cached(engine: &Arc<Engine>, file: &Arc<File>, at: usize, len: usize) -> (Vec
 }
 
 #[test]
-fn who_follows_gets_bytes_in_the_buffers_that_they_came_in_once() {
+fn a_follower_gets_bytes_once_in_the_buffers_that_they_came_in() {
     let (engine, _, file, bytes) = ahead("follows");
     for (at, parts) in [(MIB, 1), (2 * MIB + MIB / 2, 2), (MIB, 0), (3 * MIB + MIB / 2, 1)] {
         let (read, came) = cached(&engine, &file, at, MIB);

@@ -185,7 +185,7 @@ fn what_is_told_beside_a_fill_is_left_to_it_only_where_the_fill_brings_it() {
 
 /// However many messages a sync takes, and however long each may take, it ends: a slow partner is struck off.
 #[test]
-fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
+fn a_sync_of_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
     let _simulated = simulated();
     for (pause, is_slow) in [(10, false), (3000, true)] {
         let pair = pair();
@@ -273,7 +273,7 @@ fn a_file_of_many_stretches_is_told_in_short_words() {
 /// meanwhile are there at the end, also where the fill had passed already.
 // S-25
 #[test]
-fn who_syncs_a_file_waits_for_a_part_of_its_fill() {
+fn a_sync_of_a_file_waits_for_a_part_of_its_fill() {
     let pair = pair();
     let file = pair.make("f", &[1; 4 << 20]);
     pair.home.io.sync(&file).unwrap();
@@ -318,7 +318,7 @@ fn a_round_goes_to_those_whom_it_began_with() {
             within("it is told with the others", || !way.filling.lock().unwrap().is_empty());
         }
     }));
-    pair.home.io.sync(&file).expect("nobody refuses what went past him");
+    pair.home.io.sync(&file).expect("no partner refuses a message that it never got");
     *pair.way.after.lock().unwrap() = None;
     fill.lock().unwrap().take().expect("it was filled meanwhile").join().unwrap();
     assert!(second.copies.is_whole(HOME));

@@ -229,7 +229,7 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
 /// As by /proc/self/fd, long after the name went.
 // S-1
 #[test]
-fn who_has_a_file_without_a_name_open_can_open_it_again() {
+fn an_open_file_without_a_name_can_be_opened_again() {
     let _time = simulated();
     let bed = Bed::new(WritePolicy::WriteBack);
     let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");

@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 /// The file is read without being kept, as by a rule or with a full tier.
 // S-1
 #[test]
-fn what_is_gone_is_an_error_also_for_who_reads_around_the_tier() {
+fn a_read_around_the_tier_of_lost_bytes_is_an_error() {
     let store = MemStore::new();
     let (theirs, _) = store.create(Path::new("f"), &NEW).expect("memory");
     theirs.write_at(&[1; 4 * PAGE as usize], 0).expect("memory");

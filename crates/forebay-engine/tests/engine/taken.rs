@@ -66,7 +66,7 @@ fn what_a_taker_has_flushed_is_copied_until_the_former_home_has_stopped() {
 
 /// Once the former home has stopped, the copies are of no use any more.
 #[test]
-fn who_lets_go_of_a_file_has_its_partners_forget_it() {
+fn a_settled_taken_file_is_forgotten_by_the_partners() {
     let pair = pair();
     let file = pair.make("f", &[1; 9000]);
     pair.home.io.sync(&file).unwrap();

@@ -428,7 +428,7 @@ fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
     Ok(OsStr::from_bytes(text))
 }
 
-/// The same for a name in a directory.
+/// Takes a name in a directory, as [`text`] does.
 fn name<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
     let name = text(rest)?;
     match name.is_empty() || name.as_bytes().contains(&b'/') {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_as_long_as_they_say() {
+    fn messages_are_as_long_as_they_say() {
         for message in [inval_inode(7, -1, 0), retrieve(7, 1 << 62), store(7, 5, b"x")] {
             assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
             assert_eq!(message[8..16], [0; 8], "not the answer to a request");

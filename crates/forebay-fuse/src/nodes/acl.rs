@@ -38,7 +38,7 @@ impl Nodes {
         }
     }
 
-    /// The same for a file that is served here.
+    /// As [`Nodes::forget_acl`], for a file that is served here.
     pub fn forget_acl_of(&self, key: FileKey) {
         if let Some(id) = self.id_of(key) {
             self.forget_acl(id);

@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 20;
 /// The most pieces that are fetched, or wait to be read, for one handle.
 const DEPTH: usize = 2;
 
-/// The same for all handles of a mount.
+/// The most such pieces for all handles of a mount.
 const PIECES: usize = 64;
 
 /// Buffers that are kept for the next pieces.
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_in_order_has_most_of_it_before_he_asks() {
+    fn most_bytes_are_there_before_a_reader_in_order_asks() {
         for step in [100_000, 128 << 10, PIECE] {
             let mut reader = Reader::new(true);
             reader.reads_all(step);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_has_nothing_fetched() {
+    fn nothing_is_fetched_for_a_reader_that_jumps() {
         let mut reader = Reader::new(true);
         for offset in [0, 5, 1, 8, 3, 12, 9].map(|at| at * 100_000) {
             reader.read(offset, 4096);

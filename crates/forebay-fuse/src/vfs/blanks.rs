@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_as_long_as_somebody_has_the_file_open() {
+    fn a_blank_is_known_as_long_as_somebody_has_the_file_open() {
         let all = Blanks::default();
         let one = all.open(KEY, true);
         one.was_read(0, 100, PAGE);
@@ -233,7 +233,7 @@ mod tests {
 
     /// Otherwise a blank of each of its last pages would be kept while the file is open.
     #[test]
-    fn who_only_follows_a_file_that_grows_leaves_nothing() {
+    fn a_follower_of_a_growing_file_leaves_no_blanks() {
         let all = Blanks::default();
         let follower = all.open(KEY, false);
         let follows = |from: u64| {

@@ -12,10 +12,11 @@ use super::Vfs;
 /// How long one look waits for calls to the store to end.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
 
-/// A dead home's partner takes its place once its lease has run out (10 s), and needs a moment then.
+/// How long a request waits for the partner that takes a dead home's place: until the home's lease has run out (10 s),
+/// and for as long as the partner needs then.
 const SUCCESSION: Duration = Duration::from_secs(25);
 
-/// How long the last question to a silent home takes.
+/// The time that the last question to a silent home takes at most.
 const ASKED: Duration = Duration::from_secs(5);
 
 /// How often a waiting request looks for the successor.
@@ -39,7 +40,7 @@ impl Default for Suspended {
     }
 }
 
-/// Whether a home that was asked did not answer, or could not answer for what it has.
+/// Whether this error says that the asked home did not answer, or could not answer for its files.
 pub fn is_silence(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) || error.is(libc::ETIMEDOUT)
 }
@@ -51,7 +52,7 @@ impl Vfs {
     }
 
     /// Called after a question to a home has failed. Waits a moment and returns `true` if the home is silent or cut
-    /// off, and another member may take its place. An error that the home met itself would be met there, too.
+    /// off, and another member may take its place. That member would meet any other error of the home, too.
     pub(super) fn awaits_heir(&self, succession: &Succession, home: &str, error: &Error) -> bool {
         let awaits = is_silence(error)
             && Instant::now() < succession.0

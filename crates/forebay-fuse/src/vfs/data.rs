@@ -83,7 +83,7 @@ impl Vfs {
         }
     }
 
-    /// The same, also for the kernel's cache, which fills the rest of whole pages with zeros.
+    /// As [`Vfs::read`], also for the kernel's cache, which fills the rest of whole pages with zeros.
     pub fn read_by(
         &self,
         reader: Reader,

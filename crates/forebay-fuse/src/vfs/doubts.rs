@@ -27,12 +27,13 @@ pub(super) enum Again {
 /// The kind of change that a home was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Asked {
-    /// To change its own file.
-    Its,
-    /// To rename a file over another. If the other file has another home, that home is asked for it in our name.
-    Rename,
-    /// The same on behalf of another member, which raises its fence here.
-    ForAnother,
+    /// To change a file of its own.
+    OwnFile,
+    /// To rename a file over another. If the other file has another home, this one asks that home on behalf of this
+    /// mount.
+    RenameOver,
+    /// To rename a file over another, on behalf of a third member, which raises its fence here.
+    OnBehalf,
 }
 
 /// Changes of a file that a home was asked for.
@@ -60,7 +61,7 @@ struct Doubt {
     /// Processes of other homes where the fence stands.
     stands_at: Vec<Process>,
     since: Instant,
-    /// Whether a thread raises the fence.
+    /// Whether a thread is raising the fence.
     is_settling: bool,
 }
 
@@ -76,27 +77,27 @@ impl Default for Doubts {
     }
 }
 
-/// The doubts of a file that are to be settled.
+/// Which doubts about a file must be settled, and before which step.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Whose<'a> {
-    /// Those before a change that this process of a home is asked for: its own, and those of renames over the
-    /// file, which the file's home alone makes. Waits for another thread that raises a fence.
+pub(super) enum Due<'a> {
+    /// Before this process of a home is asked for a change: the doubts about that home, and those about renames over
+    /// the file, which only the file's home makes. Waits for another thread that raises a fence.
     Before(&'a str, u64),
-    /// Those of changes on behalf of others, before this member, which raises a fence here, is told that it stands.
-    /// Does not wait for another thread that raises a fence: that thread may wait for this one.
-    ForAnother(&'a str),
+    /// Before this member, which raises a fence here, hears that its fence stands: the doubts about changes on behalf
+    /// of others. Does not wait for another thread that raises a fence: that thread may wait for this one.
+    OnBehalf(&'a str),
 }
 
-impl Whose<'_> {
+impl Due<'_> {
     /// The home where the fence has to stand, if it has to.
     fn place<'a>(&'a self, of: &'a Of, doubt: &Doubt) -> Option<&'a str> {
         match *self {
-            Whose::Before(next, _) if of.home == next => Some(next),
-            Whose::Before(next, epoch) if of.asked == Asked::Rename => {
+            Due::Before(next, _) if of.home == next => Some(next),
+            Due::Before(next, epoch) if of.asked == Asked::RenameOver => {
                 let stands = |at: &Process| at.home == next && at.epoch == epoch;
                 (!doubt.stands_at.iter().any(stands)).then_some(next)
             }
-            _ => (of.asked == Asked::ForAnother).then_some(&*of.home),
+            _ => (of.asked == Asked::OnBehalf).then_some(&*of.home),
         }
     }
 }
@@ -157,21 +158,21 @@ impl Doubts {
     /// # Errors
     ///
     /// ETIMEDOUT if another thread raises a fence that has to stand.
-    fn begin(&self, file: FileKey, whose: Whose<'_>, tried: &[Of]) -> Result<Option<Settling<'_>>> {
+    fn begin(&self, file: FileKey, when: Due<'_>, tried: &[Of]) -> Result<Option<Settling<'_>>> {
         let mut all = self.all();
         let is_due = |of: &Of, doubt: &Doubt| {
-            of.file == file && !tried.contains(of) && whose.place(of, doubt).is_some()
+            of.file == file && !tried.contains(of) && when.place(of, doubt).is_some()
         };
         let busy = |all: &mut HashMap<Of, Doubt>| {
             all.iter().any(|(of, doubt)| doubt.is_settling && is_due(of, doubt))
         };
-        if let Whose::Before(..) = whose {
+        if let Due::Before(..) = when {
             all = self.settled.wait_timeout_while(all, RAISED, busy).0;
         }
-        let must_stand = |of: &Of| match whose {
-            Whose::Before(..) => true,
-            // The member `from` waits for us.
-            Whose::ForAnother(from) => of.home != from,
+        let must_stand = |of: &Of| match when {
+            Due::Before(..) => true,
+            // The member `from` waits for this mount.
+            Due::OnBehalf(from) => of.home != from,
         };
         let is_late =
             |(of, doubt): (&Of, &Doubt)| doubt.is_settling && is_due(of, doubt) && must_stand(of);
@@ -181,11 +182,11 @@ impl Doubts {
         }
         let due = all.iter_mut().find(|(of, doubt)| is_due(of, doubt) && !doubt.is_settling);
         Ok(due.map(|(of, doubt)| {
-            let home = whose.place(of, doubt).unwrap_or(&of.home).to_string();
+            let home = when.place(of, doubt).unwrap_or(&of.home).to_string();
             doubt.is_settling = true;
             let (fence, epoch) = (doubt.fence, doubt.epoch);
-            let at = match whose {
-                Whose::Before(next, epoch) if home == next => Process { home, epoch },
+            let at = match when {
+                Due::Before(next, epoch) if home == next => Process { home, epoch },
                 _ => Process { home, epoch },
             };
             Settling { doubts: self, of: of.clone(), fence, epoch, at, stands: false }
@@ -216,7 +217,7 @@ impl Vfs {
     ) -> Result<Answer> {
         let Members { numbers, doubts, .. } = &self.members;
         let settle = || {
-            let before = Whose::Before(home, self.epoch_of(home));
+            let before = Due::Before(home, self.epoch_of(home));
             files.iter().try_for_each(|file| self.settle_doubts(*file, before))
         };
         let ask = || {
@@ -227,7 +228,7 @@ impl Vfs {
                     // The epoch of the process that was asked last.
                     let epoch = self.epoch_of(home);
                     files.iter().for_each(|file| doubts.add(home, epoch, *file, number, asked));
-                    if asked == Asked::Rename {
+                    if asked == Asked::RenameOver {
                         self.fence_here(files, number + 1);
                     }
                 }
@@ -267,14 +268,14 @@ impl Vfs {
     /// # Errors
     ///
     /// If a fence does not stand that has to: the change that it rules out may still be made.
-    pub(super) fn settle_doubts(&self, file: FileKey, whose: Whose<'_>) -> Result<()> {
+    pub(super) fn settle_doubts(&self, file: FileKey, when: Due<'_>) -> Result<()> {
         let doubts = &self.members.doubts;
         doubts.forget_ended(|home| self.epoch_of(home));
         let mut tried = Vec::new();
-        while let Some(mut settling) = doubts.begin(file, whose, &tried)? {
+        while let Some(mut settling) = doubts.begin(file, when, &tried)? {
             tried.push(settling.of.clone());
             let home = settling.at.home.clone();
-            let is_next = matches!(whose, Whose::Before(next, _) if *next == *home);
+            let is_next = matches!(when, Due::Before(next, _) if *next == *home);
             if !is_next && self.epoch_of(&home) != settling.epoch {
                 settling.stands = true; // The process that was asked has ended.
                 continue;
@@ -295,9 +296,9 @@ mod tests {
 
     const FILE: FileKey = FileKey { ino: 7, generation: 1 };
 
-    fn due(doubts: &Doubts, whose: Whose<'_>) -> Vec<(String, u64)> {
+    fn due(doubts: &Doubts, when: Due<'_>) -> Vec<(String, u64)> {
         let (mut tried, mut found) = (Vec::new(), Vec::new());
-        while let Some(it) = doubts.begin(FILE, whose, &tried).unwrap() {
+        while let Some(it) = doubts.begin(FILE, when, &tried).unwrap() {
             tried.push(it.of.clone());
             found.push((it.at.home.clone(), it.fence));
         }
@@ -308,79 +309,81 @@ mod tests {
     #[test]
     fn a_doubt_lasts_until_the_fence_above_it_stands() {
         let doubts = Doubts::default();
-        doubts.add("h", 1, FILE, 5, Asked::Its);
-        assert_eq!(due(&doubts, Whose::Before("h", 1)), [("h".into(), 6)]);
-        assert_eq!(due(&doubts, Whose::Before("i", 1)), [], "what another was to do with its own");
-        assert_eq!(due(&doubts, Whose::ForAnother("j")), []);
-        let mut raised = doubts.begin(FILE, Whose::Before("h", 1), &[]).unwrap().unwrap();
-        doubts.add("h", 1, FILE, 7, Asked::Its);
+        doubts.add("h", 1, FILE, 5, Asked::OwnFile);
+        assert_eq!(due(&doubts, Due::Before("h", 1)), [("h".into(), 6)]);
+        assert_eq!(due(&doubts, Due::Before("i", 1)), [], "h was asked to change its own file");
+        assert_eq!(due(&doubts, Due::OnBehalf("j")), []);
+        let mut raised = doubts.begin(FILE, Due::Before("h", 1), &[]).unwrap().unwrap();
+        doubts.add("h", 1, FILE, 7, Asked::OwnFile);
         raised.stands = true;
         drop(raised);
         assert_eq!(
-            due(&doubts, Whose::Before("h", 1)),
+            due(&doubts, Due::Before("h", 1)),
             [("h".into(), 8)],
-            "another came meanwhile"
+            "another change came meanwhile"
         );
-        let mut raised = doubts.begin(FILE, Whose::Before("h", 1), &[]).unwrap().unwrap();
+        let mut raised = doubts.begin(FILE, Due::Before("h", 1), &[]).unwrap().unwrap();
         raised.stands = true;
         drop(raised);
-        assert_eq!(due(&doubts, Whose::Before("h", 1)), []);
+        assert_eq!(due(&doubts, Due::Before("h", 1)), []);
     }
 
     /// The home that the file has by then makes the rename over it, whichever home was asked for it.
     #[test]
     fn a_rename_over_a_file_is_fenced_off_where_the_file_is_changed_next() {
         let doubts = Doubts::default();
-        doubts.add("h", 1, FILE, 5, Asked::Rename);
-        let stands = |whose| {
-            let mut raised = doubts.begin(FILE, whose, &[]).unwrap().unwrap();
+        doubts.add("h", 1, FILE, 5, Asked::RenameOver);
+        let stands = |when| {
+            let mut raised = doubts.begin(FILE, when, &[]).unwrap().unwrap();
             raised.stands = true;
         };
-        assert_eq!(due(&doubts, Whose::Before("j", 1)), [("j".into(), 6)]);
-        stands(Whose::Before("j", 1));
-        assert_eq!(due(&doubts, Whose::Before("j", 1)), []);
+        assert_eq!(due(&doubts, Due::Before("j", 1)), [("j".into(), 6)]);
+        stands(Due::Before("j", 1));
+        assert_eq!(due(&doubts, Due::Before("j", 1)), []);
         assert_eq!(
-            due(&doubts, Whose::Before("j", 2)),
+            due(&doubts, Due::Before("j", 2)),
             [("j".into(), 6)],
-            "it knows nothing of it"
+            "the next process of j knows no fence"
         );
-        assert_eq!(due(&doubts, Whose::Before("k", 1)), [("k".into(), 6)]);
-        assert_eq!(due(&doubts, Whose::Before("h", 1)), [("h".into(), 6)]);
-        doubts.add("h", 1, FILE, 7, Asked::Rename);
-        assert_eq!(due(&doubts, Whose::Before("j", 1)), [("j".into(), 8)], "another came");
-        stands(Whose::Before("h", 1));
-        assert_eq!(due(&doubts, Whose::Before("k", 1)), [], "it asks nobody for it any more");
+        assert_eq!(due(&doubts, Due::Before("k", 1)), [("k".into(), 6)]);
+        assert_eq!(due(&doubts, Due::Before("h", 1)), [("h".into(), 6)]);
+        doubts.add("h", 1, FILE, 7, Asked::RenameOver);
+        assert_eq!(due(&doubts, Due::Before("j", 1)), [("j".into(), 8)], "another change came");
+        stands(Due::Before("h", 1));
+        assert_eq!(
+            due(&doubts, Due::Before("k", 1)),
+            [],
+            "h asks no other home for the rename any more"
+        );
     }
 
     /// A change on behalf of another member stays a doubt of its own, beside what this mount asks for itself.
     #[test]
     fn what_was_asked_for_another_is_fenced_off_where_it_was_asked() {
         let doubts = Doubts::default();
-        doubts.add("i", 1, FILE, 5, Asked::Rename);
-        doubts.add("i", 1, FILE, 6, Asked::ForAnother);
-        assert_eq!(due(&doubts, Whose::ForAnother("j")), [("i".into(), 7)]);
-        assert_eq!(due(&doubts, Whose::Before("j", 1)), [("i".into(), 7), ("j".into(), 6)]);
+        doubts.add("i", 1, FILE, 5, Asked::RenameOver);
+        doubts.add("i", 1, FILE, 6, Asked::OnBehalf);
+        assert_eq!(due(&doubts, Due::OnBehalf("j")), [("i".into(), 7)]);
+        assert_eq!(due(&doubts, Due::Before("j", 1)), [("i".into(), 7), ("j".into(), 6)]);
     }
 
     /// No thread changes the file, or says that a fence stands, while another thread raises one that has to stand.
     #[test]
     fn a_fence_that_is_being_raised_is_waited_for() {
         let doubts = Doubts::default();
-        doubts.add("i", 1, FILE, 6, Asked::ForAnother);
-        let raising = doubts.begin(FILE, Whose::Before("i", 1), &[]).unwrap().unwrap();
-        let said = doubts.begin(FILE, Whose::ForAnother("j"), &[]).err().expect("it may not stand");
+        doubts.add("i", 1, FILE, 6, Asked::OnBehalf);
+        let raising = doubts.begin(FILE, Due::Before("i", 1), &[]).unwrap().unwrap();
+        let said = doubts.begin(FILE, Due::OnBehalf("j"), &[]).err().expect("it may not stand");
         assert!(said.is(libc::ETIMEDOUT));
-        let from_it = doubts.begin(FILE, Whose::ForAnother("i"), &[]).unwrap();
-        assert!(from_it.is_none(), "whoever is asked for it asks: two would wait for each other");
+        let from_it = doubts.begin(FILE, Due::OnBehalf("i"), &[]).unwrap();
+        assert!(from_it.is_none(), "i asks, and is asked: each would wait for the other");
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| due(&doubts, Whose::Before("i", 1)));
+            let other = scope.spawn(|| due(&doubts, Due::Before("i", 1)));
             forebay_base::lock::sleep(Duration::from_millis(20));
             drop(raising);
             assert_eq!(other.join().unwrap(), [("i".into(), 7)]);
         });
-        let _raising = doubts.begin(FILE, Whose::Before("i", 1), &[]).unwrap();
-        assert!(
-            doubts.begin(FILE, Whose::Before("i", 1), &[]).is_err_and(|e| e.is(libc::ETIMEDOUT))
-        );
+        let _raising = doubts.begin(FILE, Due::Before("i", 1), &[]).unwrap();
+        assert!(doubts.begin(FILE, Due::Before("i", 1), &[]).is_err_and(|e| e.is(libc::ETIMEDOUT)));
     }
 }

@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 /// How long a fence waits for changes that are given up: less than the member that raises it waits for the answer.
 const ENDS: Duration = Duration::from_secs(3);
 
-/// The number of entries from which on those are dropped that have no change under way and are old.
+/// From this number of entries on, old entries without a change under way are dropped.
 const REMEMBERED: usize = 1024;
 
 /// How long a change that was given up may still be on its way to this mount.

@@ -1,12 +1,12 @@
-//! What every question to a file's home needs: how long to go on looking, what attributes mean in words, and the
-//! errors of a file that is elsewhere by now.
+//! The parts of every question to a file's home: the patience with which a request looks for the home, the words for
+//! attributes, and the errors of a file that is elsewhere by now.
 
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKind};
 use forebay_cluster::words::{Answer, Attrs};
 
-/// How long a request that is told to look again does so, before its program gets the error.
+/// How long a request that was told to look again goes on looking, before its program gets the error.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The first pause between looks, and the longest.

@@ -46,7 +46,7 @@ impl State {
         Span { number: self.last, key, start: offset, end: offset.saturating_add(len) }
     }
 
-    /// The changes that were made of these bytes. A change that came after these pages is not made yet: it waits.
+    /// The changes of these bytes that were made. A change that came after these pages waits, and is not made yet.
     fn over<'a>(&'a mut self, span: &'a Span) -> impl Iterator<Item = &'a mut Change> {
         self.changes.iter_mut().filter(|change| change.is_made() && change.of.meets(span))
     }
@@ -90,9 +90,9 @@ struct Pages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     BeingMade,
-    /// It is made and the file is longer, of which the kernel is still to be told.
+    /// The change is made and the file is longer: the kernel does not know the new end yet.
     Longer,
-    /// It is made, and the kernel knows where the file ends.
+    /// The change is made, and the kernel knows where the file ends.
     Made,
 }
 
@@ -232,7 +232,7 @@ impl Laundry {
         Ok(passing)
     }
 
-    /// The same for a caller that may not wait. `None` while an earlier change is being made.
+    /// As [`Laundry::gives`], for a caller that may not wait. `None` while an earlier change is being made.
     pub fn gives_now(&self, key: FileKey, range: (u64, u64)) -> Option<Passing<'_>> {
         let tub = self.tub(key);
         let mut state = tub.state();
@@ -269,12 +269,12 @@ fn without(parts: &[(u64, u64)], (start, end): (u64, u64)) -> Vec<(u64, u64)> {
 }
 
 impl<'a> Changing<'a> {
-    /// Notes that the change is made, and of which bytes.
+    /// Notes that the change is made, and which bytes it has changed.
     pub fn made(self, range: (u64, u64)) -> Changed<'a> {
         self.made_as(range, Stage::Made)
     }
 
-    /// The same of a change that has made the file longer, of which the kernel is still to be told.
+    /// As [`Changing::made`], for a change that has made the file longer: the kernel is still to be told the new end.
     pub fn made_longer(self, range: (u64, u64)) -> Changed<'a> {
         self.made_as(range, Stage::Longer)
     }

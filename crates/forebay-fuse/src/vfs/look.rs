@@ -46,7 +46,7 @@ impl Vfs {
         self.look_up(parent, name, Purpose::Lookup(who))
     }
 
-    /// The same for a listing.
+    /// As [`Vfs::lookup`], for a listing.
     pub fn lookup_listed(&self, parent: u64, name: &OsStr) -> Result<Looked> {
         self.look_up(parent, name, Purpose::Listing)
     }
@@ -110,11 +110,11 @@ impl Vfs {
         }
     }
 
-    /// The same for a caller that needs attributes.
+    /// The attributes at `path`, and the moment as of which the store has told them.
     ///
     /// # Errors
     ///
-    /// Those of the store; ENOENT if nothing is there.
+    /// The store's errors; ENOENT if no file has the path.
     pub(super) fn attr_told(&self, path: &Path) -> Result<(Attr, Instant)> {
         self.said(path, Purpose::Lookup(Origin::default()))?.attr(path)
     }

@@ -20,7 +20,7 @@ use hashbrown::{HashMap, HashSet};
 use super::ahead::Fetching;
 use super::blanks::Blanks;
 use super::copies::Succession;
-use super::doubts::{Again, Asked, Doubts, Whose};
+use super::doubts::{Again, Asked, Doubts, Due};
 use super::fence::{Fences, Numbers};
 use super::homes::{FORESEEN, Looks, moved, odd, with_home, words_of};
 use super::laundry::Laundry;
@@ -32,15 +32,16 @@ use super::{Entry, Looked, Vfs};
 use crate::control::Control;
 use crate::nodes::Side;
 
-/// How long a home is believed that an open has found before the home's claim was to be seen; and how long a program
-/// that got ESTALE takes at most to look again.
-const HEARD: Duration = Duration::from_secs(2);
+/// A home that an open has found is believed for this long without its claim: the claim is seen by then.
+const BELIEVED: Duration = Duration::from_secs(2);
+
+/// A program that got ESTALE looks the name up again within this time.
+const LOOKS_AGAIN: Duration = Duration::from_secs(2);
 
 /// How long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
 
-/// The number of append locks, or of homes that opens have found, from which on those are dropped that are of no use
-/// any more.
+/// From this number on, unused append locks are dropped, and homes that are not believed any more.
 const KEPT: usize = 64;
 
 pub struct Members {
@@ -96,7 +97,7 @@ impl Default for Members {
 /// A home that an open has found.
 struct Heard {
     home: String,
-    /// As in [`Life`].
+    /// The home had the file by then.
     as_of: Revision,
     at: Instant,
 }
@@ -158,7 +159,7 @@ impl Vfs {
             Holder::Nobody => {
                 let mut heard = self.members.heard.lock();
                 let told = heard.get(&key)?;
-                if told.at.elapsed() < HEARD {
+                if told.at.elapsed() < BELIEVED {
                     return Some(told.home.clone());
                 }
                 heard.remove(&key);
@@ -167,21 +168,21 @@ impl Vfs {
         }
     }
 
-    /// Notes a file's home, until a claim is heard of; `None` forgets it. The member that named the home knew of all
-    /// claims' ends up to a revision: a home as of an older revision does not replace one as of a newer.
+    /// Notes a file's home, until its claim is seen; `None` forgets the home. The home had the file by the revision: a
+    /// home as of an older revision does not replace one as of a newer.
     pub(super) fn heard(&self, key: FileKey, home: Option<(&str, Revision)>) {
         let mut heard = self.members.heard.lock();
         let Some((home, as_of)) = home else { return drop(heard.remove(&key)) };
         if heard.len() >= KEPT {
-            heard.retain(|_, told| told.at.elapsed() < HEARD);
+            heard.retain(|_, told| told.at.elapsed() < BELIEVED);
         }
-        let knows_more = |told: &Heard| told.as_of > as_of && told.at.elapsed() < HEARD;
+        let knows_more = |told: &Heard| told.as_of > as_of && told.at.elapsed() < BELIEVED;
         if !heard.get(&key).is_some_and(knows_more) {
             heard.insert(key, Heard { home: home.to_string(), as_of, at: Instant::now() });
         }
     }
 
-    /// Forgets a file's home that was heard of before `given`: it is not the file's home any more.
+    /// Forgets a file's home that had the file before `given`: all claims from before that revision have ended.
     pub(super) fn forget_home(&self, key: FileKey, given: Revision) {
         let mut heard = self.members.heard.lock();
         if heard.get(&key).is_some_and(|told| told.as_of < given) {
@@ -282,7 +283,7 @@ impl Vfs {
     /// before the answer.
     pub fn told(&self, thread: u32) {
         let mut told = self.members.told.lock();
-        told.retain(|_, at| at.elapsed() < HEARD);
+        told.retain(|_, at| at.elapsed() < LOOKS_AGAIN);
         told.insert(thread, Instant::now());
     }
 
@@ -300,7 +301,7 @@ impl Vfs {
         if home.is_some() || self.is_held(key) {
             return home;
         }
-        self.members.told.lock().remove(&who.pid).filter(|at| at.elapsed() < HEARD)?;
+        self.members.told.lock().remove(&who.pid).filter(|at| at.elapsed() < LOOKS_AGAIN)?;
         let dir = self.nodes.key(parent)?;
         let path = self.path(parent).ok()?.join(name);
         let how = match self.engine.config().read_only {
@@ -473,7 +474,7 @@ impl Vfs {
                 }
                 self.engine.verbs.learn_names(file, [to.to_path_buf()]);
                 // The member that asked for this may change the replaced file as soon as it hears of the failure.
-                let _ = self.settle_doubts(over, Whose::ForAnother(""));
+                let _ = self.settle_doubts(over, Due::OnBehalf(""));
                 Err(error)
             }
             done => done.map(drop),
@@ -495,9 +496,9 @@ impl Vfs {
         let question = |number| Question::Name { number, change: change.clone() };
         let files = change.files();
         let asked = match change {
-            NameChange::Replace { .. } => Asked::ForAnother,
-            NameChange::Rename { .. } if files.len() > 1 => Asked::Rename,
-            _ => Asked::Its,
+            NameChange::Replace { .. } => Asked::OnBehalf,
+            NameChange::Rename { .. } if files.len() > 1 => Asked::RenameOver,
+            _ => Asked::OwnFile,
         };
         let answer = self.ask_to_change(home, (&files, asked), Again::No, question, &[]);
         // Also after a failure: the change may have been made.

@@ -208,12 +208,13 @@ impl Vfs {
             }
             return Ok(());
         };
-        // Not earlier: a member that may make files there answers no question about one before it is made.
+        // Not earlier: a member that is making files in a directory answers questions about a file there only once it
+        // is made.
         let _entering = match moves_dir {
             true => Vec::new(),
             false => self.entering(&old, &new, exchange)?,
         };
-        // A file that is replaced through its home is for that home to be alone with.
+        // If a file is replaced through its home, that home keeps other changes of its names away.
         let goes = over.filter(|_| through.is_none()).map(|(over, _)| over);
         let _alone = self.alone_with([Some(key), goes].into_iter().flatten())?;
         self.is_as_named(to, &new, over.map(|(key, _)| key))?;
@@ -292,7 +293,6 @@ impl Vfs {
         dir.map(|dir| (key, dir)).into_iter().collect()
     }
 
-    /// To be called before a directory is renamed: no other member may hold files below. Returns the paths.
     /// Puts the gate of a directory's rename, which asks the other members before any request here has to wait, and
     /// then locks the tree. A request that has the tree may wait for a member that waits for the gate to go: after
     /// [`GATED`] the gate is taken away until the tree was free once.
@@ -316,6 +316,7 @@ impl Vfs {
         }
     }
 
+    /// To be called before a directory is renamed: no other member may hold files below. Returns the paths.
     fn settle_dir(
         &self,
         from: (u64, &OsStr),

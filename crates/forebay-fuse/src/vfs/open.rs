@@ -75,7 +75,7 @@ impl Vfs {
             // whether the caller may open it.
             Err(e) if e.is(libc::EEXIST) && !flags.is_exclusive() => {
                 drop(change);
-                // The member that made it may ask what is being made here before it answers.
+                // The member that made the file may ask what is being made here before it answers.
                 drop(making);
                 Err(self.replaced(&path))
             }
@@ -192,7 +192,7 @@ impl Vfs {
         self.open_under(open, id, file, wish)
     }
 
-    /// The same for a caller that has locked the table of open files.
+    /// As [`Vfs::open_as`], for a caller that has locked the table of open files.
     pub(super) fn open_under(
         &self,
         mut open: MutexGuard<'_, OpenNodes>,
@@ -416,7 +416,7 @@ impl Vfs {
     fn end_handle(&self, handle: &Handle) {
         let Handle::File { id, file, plan, set_id, .. } = handle else { return };
         let mut open = self.open.lock();
-        // This is known as long as the file is open.
+        // The engine knows this as long as the file is open.
         let passes = *plan == Plan::PassWrite;
         let over = passes && self.engine.verbs.is_written_over_set_id(file);
         // The pages are noted before the mode can change: the kernel's pages are of the file's contents

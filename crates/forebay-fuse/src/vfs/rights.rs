@@ -86,7 +86,7 @@ pub(super) fn has(asker: &Asker, capability: u32) -> bool {
     asker.within.is_none() && asker.capable & (1 << capability) != 0
 }
 
-/// The same for one file.
+/// Whether the program has a capability for this file.
 fn has_for(asker: &Asker, attr: &Attr, capability: u32) -> bool {
     let counts = asker.within.as_ref().is_none_or(|within| within.holds(attr.uid, attr.gid));
     counts && asker.capable & (1 << capability) != 0
@@ -116,7 +116,7 @@ fn has_alone(asker: &Asker, attr: &Attr, wants: i32) -> Option<bool> {
     (asker.uid == attr.uid).then(|| may_be_open || grants(attr.mode >> 6, wants))
 }
 
-/// The same by the file's list, as acl(5) has it. The mode is a list of three.
+/// Whether the program has the wanted rights by the file's list, as acl(5) has it. The mode is a list of three.
 fn has_by_list(asker: &Asker, attr: &Attr, list: &[Entry], wants: i32) -> bool {
     let short = [
         Entry { tag: Tag::GroupOf, id: 0, bits: attr.mode >> 3 },

@@ -17,7 +17,7 @@ use forebay_cluster::words::{Answer, Attrs, By, NameChange, Opener, Question, Re
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of, requester};
 
 use super::Vfs;
-use super::doubts::Whose;
+use super::doubts::Due;
 use super::homes::{moved, words_of};
 use super::returned;
 use crate::nodes::Side;
@@ -28,10 +28,10 @@ const FLUSHES: usize = 8;
 /// Behind this offset the kernel has no pages.
 const PAGES_END: u64 = i64::MAX as u64;
 
-/// Caller program has a file open.
+/// The member whose program has the file open.
 enum Caller {
     Own,
-    /// Another member's, and the life of that member that opened the file.
+    /// Another member, in the life that opened the file.
     Member {
         name: String,
         epoch: u64,
@@ -325,7 +325,7 @@ impl Vfs {
         self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
     }
 
-    /// The same by a path only; `None` if the file has none any more.
+    /// As [`Vfs::known_at`], by a path only; `None` if the file has no path any more.
     pub(super) fn named_at(&self, key: FileKey, path: &Path) -> Result<Option<OpenFile>> {
         let own = self.engine.files.find(key).and_then(|file: Arc<File>| file.path());
         for path in [Some(path), own.as_deref()].into_iter().flatten() {
@@ -369,7 +369,7 @@ impl Vfs {
                 Place::Here(guard) => held = guard,
                 Place::There(_) => return Err(moved()),
             }
-            // By the claim that is held from here on: the one before may have been given back.
+            // The revision of the claim that is held from here on: the earlier claim may have been given back.
             as_of = cluster.vouches(file).ok_or_else(moved)?;
         }
         let opened = self.named_at(file, path)?;
@@ -422,7 +422,7 @@ impl Vfs {
             Question::Fence { file, number } => {
                 self.members.fences.raise(&by(from, number), file)?;
                 // A change that another home was asked for on the asker's behalf may still be made there.
-                self.settle_doubts(file, Whose::ForAnother(from.0))?;
+                self.settle_doubts(file, Due::OnBehalf(from.0))?;
                 Ok(Answer::Done)
             }
             Question::Fetch { version, path, offset, len } => {
@@ -594,8 +594,8 @@ impl Vfs {
         self.engine.files.is_at_rest(file)
     }
 
-    /// Forgets what was heard of a file, so that it is asked again. Answers of homes whose claims have these ends are
-    /// forgotten with what those homes owe.
+    /// Forgets all answers about a file, so that the next request asks again. Writes that homes owe under claims with
+    /// these ends are settled: on the store, or lost.
     pub fn forget_file(&self, file: FileKey, ends: &Ends) {
         self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);

@@ -46,7 +46,8 @@ impl Vfs {
     pub(super) fn change_for(&self, change: NameChange, by: By) -> Result<Answer> {
         self.engine.files.refuse_read_only()?;
         let _held = self.hold_claims(&change)?;
-        // By the claim that is held now: the file may have been given back since the question, and claimed anew.
+        // The revision of the claim that is held now: the file may have been given back since the question, and
+        // claimed anew.
         let cluster = self.cluster().ok_or_else(moved)?;
         let as_of = cluster.vouches(change.file()).unwrap_or_else(|| cluster.revision());
         let attrs = self.changed_for(change, by)?;

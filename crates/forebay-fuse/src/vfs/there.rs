@@ -114,8 +114,8 @@ enum Home {
 }
 
 impl Home {
-    /// Whether no other home is known than that of this seat. That home may have given the file back long ago, and
-    /// have heard nothing of the next one.
+    /// Whether the known home is the one of this seat, or no home is known. The home of the seat may have given the
+    /// file back long ago, and not know the next one.
     fn is_at(&self, seat: &Seat) -> bool {
         match (self, seat) {
             (_, Seat::Nowhere) | (Home::Unknown, _) => true,
@@ -265,9 +265,13 @@ impl Vfs {
         Ok(taken)
     }
 
-    /// Makes a request about an open file where the file is served. A request that the home has refused was not done,
-    /// and is made again; after another error that is not known. A request that may be `repeated` is, if another
-    /// member may take the place of a silent home. The handle at the silent home stays good if that comes back.
+    /// Makes a request about an open file at the file's home.
+    ///
+    /// - ESTALE: the home refused the request and did nothing: the request is made at the next home.
+    /// - EIO or silence: the home may have done it. The request is made again only if it may be `repeated` and another
+    ///   member may take the home's place.
+    /// - The handle at a silent home is kept, as the home may come back, unless another home is known by then or the
+    ///   request must go elsewhere.
     pub(super) fn at_home<T>(
         &self,
         remote: &Remote,
@@ -533,7 +537,7 @@ impl Vfs {
     ) -> Result<()> {
         match self.ask_to_change(
             there.home(),
-            (&[remote.key], Asked::Its),
+            (&[remote.key], Asked::OwnFile),
             again,
             question,
             bytes,
@@ -568,7 +572,7 @@ impl Vfs {
             let asking = remote.account.asks();
             match self.ask_to_change(
                 there.home(),
-                (&[remote.key], Asked::Its),
+                (&[remote.key], Asked::OwnFile),
                 Again::No,
                 append,
                 data,
@@ -666,8 +670,8 @@ impl Vfs {
         [given].into_iter().chain(others).flatten().find_map(|id| self.nodes.path(id))
     }
 
-    /// The attributes of a file that no other member is known to have claimed, if programs here have it open: from
-    /// where they have, or from where they would read it now.
+    /// The attributes of a file without a known claim, if programs here have it open at its home: as told by the
+    /// member that serves their handles, else by the one that would serve a new open.
     fn attrs_as_opened(&self, id: u64, key: FileKey) -> Result<Option<Attrs>> {
         let (home, seats) = (self.known_home(key), self.seats(key));
         if seats.is_empty() {

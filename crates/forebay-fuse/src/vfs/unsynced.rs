@@ -1,5 +1,6 @@
 //! Writes that homes have acknowledged to programs here and not synced, by file. If a home ends before the sync,
-//! each open handle of the file here is told once, at its next fsync or close; without any, the next one opened is.
+//! each open handle of the file here is told once, at its next fsync or close. If none is open, the next handle is
+//! told.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether the writes that this life acknowledged are in its tier, or were brought home, if its member runs `process`
-    /// now. They outlive a process while the tier loses nothing (`boot`, S2). Claims end without a flush only with the
-    /// member's place (`line`).
+    /// Whether the writes that this life acknowledged are in its tier or on the store, if its member runs `process`
+    /// now. The writes outlive a process while the tier loses nothing (`boot`, S2). A claim ends without a flush only
+    /// if another member takes this one's place (`line`).
     fn is_kept_by(&self, process: &Process) -> bool {
         self.process.boot == process.boot && process.line <= self.process.epoch
     }
@@ -43,7 +44,7 @@ impl Life {
         self.home == before.home && (before.is_kept_by(&self.process) || is_same_claim)
     }
 
-    /// Whether this is an earlier process of the same home: an answer that is known last may have been given first.
+    /// Whether this is an earlier process of the same home: answers may arrive in another order than they were given.
     fn is_older(&self, than: &Life) -> bool {
         self.home == than.home && self.process.epoch < than.process.epoch
     }
@@ -69,16 +70,17 @@ impl Default for Pending {
 
 #[derive(Default)]
 struct State {
-    /// The life that has acknowledged something since the last sync.
+    /// The life that has acknowledged a write since the last sync.
     by: Option<Life>,
     /// The number of acknowledged writes.
     writes: u64,
     losses: u64,
     /// Whether a program was told of the last loss.
     is_told: bool,
-    /// Changes that homes are asked for now.
+    /// The number of changes that homes are being asked for.
     asked: u32,
-    /// What was told while they were: what is acknowledged may be noted only after its claim has ended.
+    /// Ends of claims that were heard of during such changes: the claim under which a home acknowledges a change may
+    /// end before the answer is noted.
     ends: Ends,
 }
 
@@ -105,11 +107,13 @@ impl State {
         }
     }
 
-    /// What the same home acknowledged under an earlier claim stays owed beside it, under one name. That claim has ended in
-    /// one of two ways: with a flush, and then nothing of it is lost whatever is heard of that, or with the home's place,
-    /// which others took; then the later process does not have what was owed, and it is lost now: the
-    /// news of its end would be older than what was acknowledged since. A daemon that was killed has its
-    /// tier, its place and its claims still, and owes what the one before did.
+    /// Notes that `by` owes a sync. Older owed writes of the same home stay owed beside the new ones, as one life's, if
+    /// that home still has them. How their claim ended decides it:
+    ///
+    /// - with a flush: nothing is lost, whether the news of the end comes or not;
+    /// - another member took the home's place: the later process does not have the writes. They count as lost now,
+    ///   since the news of the end would be older than the new acknowledgement;
+    /// - not at all, as the home's daemon was killed and began anew: it has its tier, its place and its claims still.
     fn owe(&mut self, by: &Life) {
         self.by = Some(match self.by.take() {
             None => by.clone(),
@@ -143,7 +147,7 @@ impl Pending {
         self.state().by.as_ref().is_some_and(|by| !at.is_some_and(|at| at.has_all_of(by)))
     }
 
-    /// Notes that a home has acknowledged something that is not synced. The home's claim may have ended since.
+    /// Notes that a home has acknowledged a write that is not synced. The home's claim may have ended since.
     pub fn wrote(&self, by: &Life) {
         let mut state = self.state();
         state.writes += 1;
@@ -201,7 +205,8 @@ pub struct Account {
     told: AtomicU64,
 }
 
-/// A home is asked for a change of an open file: until this is dropped ends of claims are remembered for what it will owe.
+/// A change of an open file that a home is asked for. Until this is dropped, ends of claims are remembered: the answer
+/// may be noted after the end of its claim.
 pub struct Asking<'a>(&'a Account);
 
 impl Drop for Asking<'_> {
@@ -287,8 +292,8 @@ impl Vfs {
         self.members.unsynced.ended(key, ends);
     }
 
-    /// To be called before owed writes count as lost because the file is at another home now, or here: the file may
-    /// have been given back, of which the member has heard and this mount was not yet told.
+    /// To be called before owed writes count as lost because the file is at another home now, or here: the member may
+    /// have heard that the file was given back, and this mount not yet.
     fn hear_of_ends(&self, account: &Account, at: Option<&Life>) {
         if account.pending.is_owed_by_another(at)
             && let Some(ends) = self.cluster().and_then(|cluster| cluster.ends(account.key))
@@ -297,7 +302,7 @@ impl Vfs {
         }
     }
 
-    /// Notes that a home has acknowledged something that is not synced.
+    /// Notes that a home has acknowledged a write that is not synced.
     pub(super) fn owes(&self, Asking(account): &Asking<'_>, by: &Life) {
         self.hear_of_ends(account, Some(by));
         account.pending.wrote(by);
@@ -401,7 +406,7 @@ mod tests {
         Life { home: "h".into(), process, as_of: Revision(as_of) }
     }
 
-    /// While the home had this process.
+    /// The end of a claim of `home` at revision `at`, when the home had this process.
     fn ended(at: u64, home: &Life) -> Ends {
         let processes = Arc::new([(home.home.clone(), home.process.clone())].into());
         let mut ends = Ends::default();
@@ -428,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_heard_of_is_told_to_who_opens_the_file_next() {
+    fn a_loss_that_no_handle_was_told_of_is_told_to_the_next_one() {
         let all = Unsynced::default();
         let writer = all.open(KEY);
         writer.pending.wrote(&life("h", 1));

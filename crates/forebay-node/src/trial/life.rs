@@ -49,7 +49,7 @@ fn what_was_prolonged_or_made_anew_meanwhile_stays() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_given_to_who_asks_for_something_else() {
+fn a_taken_name_is_not_given_to_a_request_for_something_else() {
     let bed = Bed::new();
     let node = bed.node("n1");
     let desk = node.desk();

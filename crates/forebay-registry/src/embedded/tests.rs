@@ -19,7 +19,7 @@ fn with(dir: &Path, clock: &Arc<ManualClock>, bound: Bound) -> Embedded {
 }
 
 #[test]
-fn it_does_what_every_registry_does() {
+fn the_embedded_registry_does_what_every_registry_does() {
     let dir = dir();
     let registry: Arc<dyn Registry> = Arc::new(open(dir.path()));
     suite::run(&registry);

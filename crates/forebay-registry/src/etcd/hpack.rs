@@ -213,7 +213,7 @@ mod tests {
 
     /// Method: the examples of RFC 7541's appendix C that need no table of earlier headers.
     #[test]
-    fn it_reads_the_examples_of_its_rfc() {
+    fn the_examples_of_the_rfc_are_read() {
         let read = |hex: &str, name: &str, value: &str| {
             assert!(texts(hex).contains(&(name.into(), value.into())), "{hex}: {:?}", texts(hex));
         };
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_what_it_writes() {
+    fn a_header_is_read_as_it_was_written() {
         for length in [0, 1, 126, 127, 128, 254, 255, 20_000] {
             let (mut block, value) = (vec![NO_TABLE], "v".repeat(length));
             literal(&mut block, "name", &value);

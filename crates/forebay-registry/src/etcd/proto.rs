@@ -131,7 +131,7 @@ mod tests {
     /// The first message is the example of the format's description; numbers below zero have all
     /// 64 bits.
     #[test]
-    fn it_reads_what_it_writes() {
+    fn a_message_is_read_as_it_was_written() {
         assert_eq!(Message::default().number(1, 150).as_ref(), [0x08, 0x96, 0x01]);
         let numbers = [0, 1, 127, 128, 1 << 35, u64::MAX].map(|number| (64, number));
         let written = numbers.iter().fold(Message::default(), |m, (f, n)| m.number(*f, *n));

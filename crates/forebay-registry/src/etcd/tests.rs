@@ -24,7 +24,7 @@ fn bench(registry: Etcd) -> Bench {
 }
 
 #[test]
-fn it_does_what_every_registry_does() {
+fn etcd_does_what_every_registry_does() {
     let Some(server) = start(&[]) else { return };
     suite::run(&server.registry());
     let left = server.admin("/v3/lease/leases", &json!({}));

@@ -33,7 +33,7 @@ fn hours_pass_while_everybody_waits_and_none_otherwise() {
 }
 
 #[test]
-fn each_wakes_at_his_time_and_in_order() {
+fn each_sleeper_wakes_at_its_time_and_in_order() {
     const SLEEPERS: usize = 8;
     const ROUNDS: u32 = 200;
     let (time, _me) = Time::simulated();
@@ -60,7 +60,7 @@ fn each_wakes_at_his_time_and_in_order() {
 }
 
 #[test]
-fn who_is_notified_wakes_before_his_time_and_who_is_not_after_it() {
+fn a_notified_thread_wakes_before_its_time_and_another_after_it() {
     let (time, _me) = Time::simulated();
     let pair = Arc::new((Mutex::new(Rank::Wake, false), Condvar::new()));
     let other = pair.clone();
@@ -127,7 +127,7 @@ fn work_takes_no_time_however_long_it_takes() {
 }
 
 #[test]
-fn who_hangs_holds_up_nobody_for_good() {
+fn a_thread_that_hangs_holds_up_no_other_for_good() {
     let (time, _me) = Time::simulated();
     let (go, wait) = mpsc::channel::<()>();
     let hanging = at_work(&time, move |time| {
@@ -148,7 +148,7 @@ fn who_hangs_holds_up_nobody_for_good() {
             Err(_) => time.sleep(SECOND / 10),
         }
     };
-    assert!(slept >= SECOND && slept < 2 * SECOND, "back again he takes part: {slept:?}");
+    assert!(slept >= SECOND && slept < 2 * SECOND, "the thread takes part again: {slept:?}");
 }
 
 /// Otherwise the threads of an engine that was never ended would spin for ever.

@@ -32,7 +32,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 struct Show {
-    /// As the mount of this name sees them.
+    /// Print the settings of the mount of this name.
     #[arg(long, value_name = "NAME")]
     mount: Option<String>,
 

@@ -33,7 +33,7 @@ waits for its end.
 
 --last PATTERN: files that match are flushed when all others are on the backing store and synced
 there, and not at all if one of the others failed (they are listed as held-back, exit code 1). Until
-the job ends the drain leaves them alone, and whatever else flushes more than them takes them last.
+the job ends the drain leaves them alone, and any other flush of more than these files takes them last.
 A PATTERN without a slash is compared with the file's name, one with a slash with its path from the
 root of the mount; * and ? stay within a name, ** goes across directories.
 

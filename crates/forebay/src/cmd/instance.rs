@@ -33,11 +33,11 @@ Examples:
   forebay instance create private ds --capacity 2TiB --expires 14d --node n1 --node n2
   forebay instance create swap pages --capacity 64GiB --job 4711
 
-The command returns when the instance is ready on all its nodes and prints where it is. Asking again
-for the same is answered with what is there, and for something else of that name refused. The capacity is of each node; it is rounded up to whole
-grains of the pool. A private instance belongs to its owner alone and stays on its nodes: what is in it
-goes with it, but for what `forebay stage out` brings away. A cache shows its backing store, and what
-is written goes there by itself.";
+The command returns when the instance is ready on all its nodes and prints where it is. Repeated, it
+prints the instance that is there; the same name with other values is refused. The capacity is that on
+each node; it is rounded up to whole grains of the pool. A private instance belongs to its owner alone
+and stays on its nodes: its files go with it, but for those that `forebay stage out` brings away. A
+cache shows its backing store, and written bytes go there by themselves.";
 
 const EXTEND: &str = "\
 Examples:

@@ -29,7 +29,7 @@ pub struct Args {
     path: PathBuf,
 
     /// Show state, size, cached and dirty bytes, the age of the oldest dirty byte, and, where copies are
-    /// kept, how many other members have what of it was acknowledged and is not on the store.
+    /// kept, how many other members have copies of the acknowledged bytes that are not on the store yet.
     #[arg(short, long)]
     long: bool,
 

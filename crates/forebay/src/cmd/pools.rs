@@ -14,10 +14,10 @@ Examples:
   forebay pools
   forebay pools --json
 
-GRANTED counts what instances may use, whether they do or not, and what was removed and is not gone
-yet (LEFTOVER). MEANS is by what the capacity of a private instance holds: quota is a project quota of
-the file system, image a file system of its own in a file, tmpfs one in memory, dir a plain directory,
-whose capacity nothing enforces.";
+GRANTED is the room that instances may use, whether they use it or not, and the room of removed
+instances that are still being deleted (LEFTOVER). MEANS lists how a pool can hold a private instance
+to its capacity: quota is a project quota of the file system, image a file system of its own in a file,
+tmpfs one in memory, dir a plain directory, whose capacity nothing enforces.";
 
 /// List the nodes' pools: the room that they offer.
 #[derive(Debug, clap::Args)]

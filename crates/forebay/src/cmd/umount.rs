@@ -38,9 +38,9 @@ a job has them `exit_code` and, in `report`, `left_dirty_files` and `left_dirty_
 If the mount is gone already, after a umount(8), and its daemon still drains, the command waits for the
 end of the daemon; TIER, the directory of the tier, names it as well.
 
---all unmounts every mount of your user id on this machine, the newest first, whatever fails: as root also
-those that others made as root. The exit code is the worst, and --json prints an array of their documents,
-each with its `mountpoint` and `tier`.";
+--all unmounts every mount of your user id on this machine, the newest first, and goes on if one fails. For
+root these are all mounts that were made as root. The exit code is the worst, and --json prints an array of
+their documents, each with its `mountpoint` and `tier`.";
 
 const USAGE: &str = "\
 forebay umount [OPTIONS] <MOUNTPOINT|NAME|TIER>

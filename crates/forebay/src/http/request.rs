@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn leave_to_send_is_given_once_and_only_to_who_waits() {
+    fn leave_to_send_is_given_once_and_only_to_a_waiting_client() {
         let head = b"PUT / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
         let mut incoming = Incoming::new(&CONTROL);
         incoming.push(head);

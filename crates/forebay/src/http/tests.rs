@@ -100,7 +100,7 @@ fn a_body_is_sent_after_leave_was_given() {
 
 /// The client of a refused request can read the refusal, though it goes on sending.
 #[test]
-fn a_refusal_is_read_by_who_still_sends() {
+fn a_client_that_still_sends_reads_the_refusal() {
     let address = metrics();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

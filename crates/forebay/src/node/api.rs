@@ -163,8 +163,8 @@ impl Door {
     /// Lists the instances that the user may see (D1).
     fn instances(&self, peer: Peer) -> Result<Vec<InstanceView>> {
         let all = self.node.desk().instances()?;
-        let his = all.into_iter().filter(|instance| may_see(peer, instance.owner));
-        his.map(|instance| self.view(instance)).collect()
+        let seen = all.into_iter().filter(|instance| may_see(peer, instance.owner));
+        seen.map(|instance| self.view(instance)).collect()
     }
 
     pub(super) fn view(&self, wanted: Instance) -> Result<InstanceView> {
@@ -176,8 +176,8 @@ impl Door {
 
     fn transfers(&self, peer: Peer) -> Result<Vec<TransferView>> {
         let all = self.node.desk().transfers()?;
-        let his = all.into_iter().filter(|(transfer, _)| may_see(peer, transfer.owner));
-        Ok(his.map(|(wanted, actual)| self.transfer_view(wanted, actual)).collect())
+        let seen = all.into_iter().filter(|(transfer, _)| may_see(peer, transfer.owner));
+        Ok(seen.map(|(wanted, actual)| self.transfer_view(wanted, actual)).collect())
     }
 
     pub(super) fn transfer_view(

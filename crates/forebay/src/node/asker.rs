@@ -131,14 +131,14 @@ pub fn as_user<T: Send + 'static>(
 
 fn require_answering(uid: u32, path: &Path) -> io::Result<()> {
     let late = late();
-    let his = late.iter().filter(|(whose, _)| *whose == uid).count();
+    let count = late.iter().filter(|(whose, _)| *whose == uid).count();
     let hangs_there = late.iter().any(|one| one.0 == uid && one.1 == path);
     // Released first: the text below may ask another machine for the user's name.
     drop(late);
     if hangs_there {
         return Err(hangs(path));
     }
-    match his < LATE_MAX {
+    match count < LATE_MAX {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::TimedOut,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_reaches_what_he_could_and_this_process_keeps_its_rights() {
+    fn a_user_reaches_only_permitted_paths_and_this_process_keeps_its_rights() {
         if !rustix::process::geteuid().is_root() {
             crate::ui::note!("SKIPPED: only root can take another user's rights");
             return;
@@ -258,7 +258,7 @@ mod tests {
 
     /// A signal to one thread is a signal to its process.
     #[test]
-    fn a_user_can_send_no_signal_to_the_thread_that_has_his_rights() {
+    fn a_user_can_send_no_signal_to_the_thread_with_the_users_rights() {
         use std::os::unix::process::CommandExt;
         if !rustix::process::geteuid().is_root() {
             crate::ui::note!("SKIPPED: only root can take another user's rights");
@@ -268,16 +268,16 @@ mod tests {
             // SAFETY: it cannot fail.
             let thread = unsafe { libc::gettid() };
             // SAFETY: a syscall with three integers, between fork and exec.
-            let become_him = || match unsafe { libc::setresuid(4711, 4711, 4711) } {
+            let become_user = || match unsafe { libc::setresuid(4711, 4711, 4711) } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
             };
             let mut kill = std::process::Command::new("/bin/sh");
             kill.arg("-c").arg(format!("kill -0 {thread}"));
             // SAFETY: the closure does nothing but one system call.
-            unsafe { kill.pre_exec(become_him) };
+            unsafe { kill.pre_exec(become_user) };
             kill.status()
         });
-        assert!(!killed.unwrap().success(), "he could end the daemon of all");
+        assert!(!killed.unwrap().success(), "the user could end the daemon of all");
     }
 }

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_cache_makes_it_no_member_and_names_neither_files_nor_addresses() {
+    fn a_user_makes_a_cache_no_member_and_names_neither_files_nor_addresses() {
         let member = [
             ("registry", "etcd://127.0.0.1:2379/x"),
             ("node", "n"),
@@ -80,8 +80,8 @@ mod tests {
                 Type::File | Type::Loopback | Type::Address | Type::Registry | Type::Node
             )
         };
-        let mut his = KEYS.iter().filter(|key| key.instance == Sets::Asker);
-        assert!(his.all(|key| !names(key.kind)), "a name of something is the node's to give");
+        let mut settable = KEYS.iter().filter(|key| key.instance == Sets::Asker);
+        assert!(settable.all(|key| !names(key.kind)), "only the node names files and addresses");
     }
 
     #[test]

@@ -189,7 +189,7 @@ mod tests {
 
     /// While the totals grow, bytes over rate would give a wrong estimate.
     #[test]
-    fn who_does_the_work_says_how_long_it_takes() {
+    fn the_estimate_comes_from_the_worker() {
         let told = Told {
             bytes_per_second: 1 << 20,
             files_per_second: 40.0,

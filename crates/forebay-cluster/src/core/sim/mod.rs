@@ -357,7 +357,7 @@ fn a_home_that_serves_what_it_may_have_lost_does_damage() {
 }
 
 #[test]
-fn who_brings_names_to_a_directory_unasked_does_damage() {
+fn a_rename_into_a_directory_without_asking_does_damage() {
     let found = damage(0..SEARCH, with_grants, Rules::default(), Some(Neglect::EnterAsMaker));
     let (seed, error) = found.expect("some seed needs it");
     println!("seed {seed}: {error}");

@@ -96,7 +96,7 @@ fn claims_of_new_files_go_together() {
 }
 
 #[test]
-fn who_waits_for_the_claim_of_a_new_file_waits_for_no_other_files() {
+fn the_claim_of_a_new_file_that_is_waited_for_waits_for_no_other_files() {
     let mut burst = Burst::begin();
     burst.create(100);
     burst.go_on();
@@ -134,7 +134,7 @@ fn a_program_elsewhere_is_served_once_the_claim_of_a_new_file_is_there() {
 }
 
 #[test]
-fn who_waits_for_a_claim_while_others_are_on_their_way_is_next() {
+fn a_claim_that_is_waited_for_is_next_after_those_on_their_way() {
     let mut burst = Burst::begin();
     burst.create(100);
     let file = burst.create(101);

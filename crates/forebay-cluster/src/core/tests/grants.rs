@@ -71,7 +71,7 @@ const FREE: FileKey = FileKey { ino: 12, generation: 1 };
 
 /// An answer is not held back for longer than the asker would wait for it.
 #[test]
-fn who_lags_says_how_far_it_is() {
+fn a_member_that_lags_says_how_far_it_is() {
     let mut core = core(vec![], Rules::default());
     assert_eq!(said(&asks_how_far(&mut core, 7, 9)), []);
     let effects = core.handle(PATIENCE / 4 + Duration::from_millis(1), Input::Tick);
@@ -103,7 +103,7 @@ fn questions(effects: &[Effect]) -> Vec<(Ticket, Revision)> {
 }
 
 #[test]
-fn a_claim_waits_until_who_has_a_grant_knows_of_it() {
+fn a_claim_waits_until_the_grant_holder_knows_of_it() {
     let (mut core, effects) = claims_beside_a_grant();
     let [(ticket, Revision(6))] = questions(&effects)[..] else { panic!("{effects:?}") };
     let lags = Input::Answered(ticket, Ok(Reply::Reached(Revision(5))));
@@ -128,7 +128,7 @@ fn a_claim_waits_until_a_grant_is_gone() {
 }
 
 #[test]
-fn who_does_not_answer_is_asked_again_in_a_while() {
+fn a_member_that_does_not_answer_is_asked_again_in_a_while() {
     let (mut core, effects) = claims_beside_a_grant();
     let [(ticket, _)] = questions(&effects)[..] else { panic!("{effects:?}") };
     let at = |core: &mut Core, ms, input| core.handle(Duration::from_millis(ms), input);
@@ -143,7 +143,7 @@ fn who_does_not_answer_is_asked_again_in_a_while() {
 
 /// The link between A and B is cut, and both reach the registry.
 #[test]
-fn who_gets_no_answer_calls_the_holder_to_give_its_grant_up() {
+fn a_claim_without_an_answer_calls_the_holder_to_give_its_grant_up() {
     let at = |core: &mut Core, ms, input| core.handle(Duration::from_millis(ms), input);
     let calls = |effects: &[Effect]| {
         committed(effects)
@@ -170,7 +170,7 @@ fn who_gets_no_answer_calls_the_holder_to_give_its_grant_up() {
 }
 
 #[test]
-fn who_is_called_gives_its_grant_up_for_a_minute() {
+fn a_called_member_gives_its_grant_up_for_a_minute() {
     let at = |core: &mut Core, s, input| core.handle(Duration::from_secs(s), input);
     let mut core = granted(vec![], Rules::default());
     give(&mut core, Input::Lease(PATIENCE * 100));
@@ -204,7 +204,7 @@ fn who_is_called_gives_its_grant_up_for_a_minute() {
 
 /// While one question is under way all later puts wait for the next question, which is asked once.
 #[test]
-fn who_has_a_grant_is_asked_once_about_all_that_was_put_meanwhile() {
+fn a_grant_holder_is_asked_once_about_all_claims_put_meanwhile() {
     let (mut core, effects) = claims_beside_a_grant();
     let [(first, Revision(6))] = questions(&effects)[..] else { panic!("{effects:?}") };
     let file = |n| FileKey { ino: 100 + n, generation: 1 };

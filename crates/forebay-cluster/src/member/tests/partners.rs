@@ -5,7 +5,7 @@ use super::*;
 
 /// A start fails: the tier may be lost, and the partners' copies are all that is left.
 #[test]
-fn who_leaves_without_having_served_is_taken_over_as_who_died() {
+fn a_member_that_leaves_without_having_served_is_taken_over_like_a_dead_one() {
     let bed = Bed::new();
     let (b, _g) = bed.member("b");
     let a = Member::join(Joining { copies: 1, ..bed.joining("a") }).unwrap();
@@ -155,7 +155,7 @@ fn a_partner_of_somebody_is_not_taken_out() {
 
 /// Another tier under the member's name would be taken for a restart of the member, and the member thus for stopped.
 #[test]
-fn who_may_still_write_to_what_was_taken_over_from_it_is_not_taken_out() {
+fn a_member_that_may_still_write_to_taken_files_is_not_removed() {
     let bed = Bed::new();
     let ((a, _f), (_b, _g)) = (bed.member("a"), bed.member("b"));
     // B took the file over from C, and C's machine may only stand still.
@@ -192,7 +192,7 @@ fn the_epochs_of_a_removed_member_are_not_given_again() {
 
 /// Partners that get no more messages would take the member's place with their old copies.
 #[test]
-fn who_keeps_no_copies_any_more_has_no_heirs() {
+fn a_member_that_keeps_no_copies_any_more_has_no_heirs() {
     let bed = Bed::new();
     let ((a, _f), (mut b, _g)) = (bed.member("a"), bed.member("b"));
     for copies in [0, 1] {
@@ -224,7 +224,7 @@ fn a_partner_that_just_begins_is_filled_once_it_serves() {
 
 /// The life whose place was taken is known to the next one, and to no later one: that may have written more.
 #[test]
-fn who_comes_back_knows_which_life_was_taken_over() {
+fn a_member_that_comes_back_knows_which_life_was_taken_over() {
     let bed = Bed::new();
     let taken = Some(keys::Taken { by: "b".into(), epoch: 4, done: true, short: vec![] });
     let dead = keys::Member { epoch: 6, taken, ..member("a") };

@@ -33,7 +33,7 @@ fn a_key_is_read_only_if_nobody_else_can() {
 }
 
 #[test]
-fn who_has_another_key_or_none_is_told() {
+fn a_member_with_another_key_or_none_is_told() {
     let sync = Question::Sync { handle: 1 };
     let other = || Some(Key::new(&[7; 32]).unwrap());
     for (here, there, says) in [

@@ -107,7 +107,7 @@ fn a_byte_that_was_changed_on_the_way_is_no_byte() {
 }
 
 #[test]
-fn who_has_no_certificate_that_is_believed_is_told() {
+fn a_member_without_a_trusted_certificate_is_told() {
     let Some(dir) = members() else { return };
     let of = |name: &str, ca: &str| tls(dir.path(), name, ca);
     for (here, there, says) in [
@@ -143,7 +143,7 @@ fn files_that_are_no_certificates_are_told() {
 
 /// A full door greets no guest.
 #[test]
-fn a_full_door_is_busy_to_who_wants_to_greet_it() {
+fn a_full_door_answers_a_greeting_with_busy() {
     let Some(dir) = members() else { return };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

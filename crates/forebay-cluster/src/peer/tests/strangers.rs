@@ -132,7 +132,7 @@ fn one_too_many_is_told_so() {
 
 /// Members keep connections for later questions: eight members may keep enough to fill a door.
 #[test]
-fn who_comes_to_a_full_door_takes_the_place_of_who_was_idle_for_longest() {
+fn a_guest_at_a_full_door_takes_the_place_of_the_one_idle_for_longest() {
     let (door, _echo, address) = door(key());
     let write = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
     let asks = |peers: &Peers| ask(peers, &address, &write).map(|_| ());

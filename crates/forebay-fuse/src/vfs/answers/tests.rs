@@ -122,7 +122,7 @@ fn nothing_is_believed_where_nothing_is_to_be() {
 
 // S-1
 #[test]
-fn that_files_of_a_directory_have_no_access_lists_is_said_once_and_not_of_another_in_its_place() {
+fn the_lack_of_access_lists_is_heard_once_for_a_directory_and_not_for_another_in_its_place() {
     let answers = answers();
     let (d, e) = (Path::new("d"), Path::new("e"));
     assert!(!answers.has_no_acls(d));
@@ -161,7 +161,7 @@ fn names(ahead: &Ahead) -> Vec<&str> {
 }
 
 #[test]
-fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
+fn a_walk_in_order_has_the_next_names_asked_for_and_one_that_jumps_has_none() {
     let step =
         |answers: &Answers, name: &str| answers.step("d".as_ref(), name.as_ref(), Duration::ZERO);
     let all: Vec<String> = (0..100).map(|n| format!("f{n:03}")).collect();

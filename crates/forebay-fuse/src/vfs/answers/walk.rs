@@ -77,7 +77,7 @@ impl Answers {
         memory.step(dir, name)
     }
 
-    /// The names to ask for after a directory was listed whose first names may be wanted.
+    /// The names to ask for after the listing of a directory whose first names may be wanted.
     pub fn first(&self, dir: &Path) -> Ahead {
         let mut memory = self.memory();
         let run = memory.dirs.get(dir).map_or(0, |known| known.walk.run);
@@ -90,7 +90,7 @@ impl Answers {
         going.ahead
     }
 
-    /// Those of the names in a directory whose attributes are not known; they count as asked for from now on.
+    /// Picks the names in a directory whose attributes are not known; they count as asked for from now on.
     pub fn unknown<'a>(&self, dir: &Path, names: impl Iterator<Item = &'a OsStr>) -> Vec<PathBuf> {
         let mut memory = self.memory();
         let paths = names.map(|name| dir.join(name));
@@ -235,8 +235,9 @@ struct Going {
     ahead: Ahead,
     /// The number of names that may still be added.
     left: usize,
-    /// The steps with which walks begin in directories that are listed, and in those that are not.
+    /// The steps with which a walk begins in a directory that is listed.
     run: u32,
+    /// The steps with which a walk begins in a directory that is not listed.
     of_dirs: u32,
 }
 

@@ -373,7 +373,7 @@ impl Vfs {
         }
     }
 
-    /// It is not known which locks an owner has in a range: the home is told that it has none, and locks that it
+    /// Gives back all locks of an owner in a range, as it is not known which of them the owner has. Locks that the owner
     /// had there before are lost.
     fn unsure(&self, mine: &Mine, wanted: &Wanted, number: u64, waited: Option<u64>) {
         let (seat, overlaps) = {

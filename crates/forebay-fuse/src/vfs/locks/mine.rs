@@ -47,7 +47,8 @@ pub struct State {
     pub seat: Option<Seat>,
     pub owners: HashMap<Of, Owned>,
     pub owed: Vec<Owed>,
-    /// The home of each request without an answer, by its number: if none comes, that home is owed a message.
+    /// The home of each request without an answer, by the request's number: if no answer comes, that home is owed a
+    /// message.
     pub asked: HashMap<u64, Seat>,
     /// The number of requests under way: an answer that comes late may be older than another.
     asking: usize,

@@ -53,7 +53,7 @@ pub enum Came {
 pub enum Told {
     /// The wait with this number, of a program here, is granted its lock.
     Granted(u64),
-    /// The same for a program of another member.
+    /// This wait of a program of another member is granted its lock.
     GrantedThere(Waiter),
     /// A member is dead, or has begun anew.
     Ended(String),

@@ -537,7 +537,7 @@ fn a_page_is_no_older_than_an_open(bed: &Bed, far: u64) {
 
 /// A does not hear of C's claim, and B only by opening the file.
 #[test]
-fn who_has_a_file_open_at_a_former_home_leaves_it_for_the_one_where_it_is_opened() {
+fn a_handle_at_a_former_home_moves_to_the_home_of_the_newest_open() {
     let bed = Bed::new(3);
     let far = given_back(&bed);
     lock(&bed.net.deaf).extend(["a".into(), "b".into()]);
@@ -548,7 +548,7 @@ fn who_has_a_file_open_at_a_former_home_leaves_it_for_the_one_where_it_is_opened
 
 /// The handle has come to B because no member had claimed the file.
 #[test]
-fn who_has_a_file_of_another_member_open_here_leaves_it_for_the_one_where_it_is_opened() {
+fn a_handle_that_came_here_moves_to_the_home_of_the_newest_open() {
     for is_deaf in [false, true] {
         let bed = Bed::new(3);
         let far = given_back(&bed);
@@ -603,7 +603,7 @@ fn an_append_never_comes_over_what_was_written_behind_the_end() {
 /// The kernel looks a name up once more for a program that got ESTALE. The open that follows does not give ESTALE
 /// again, though another mount wants to write the file just then.
 #[test]
-fn who_looks_again_finds_the_file_where_it_is_opened() {
+fn another_look_after_estale_finds_the_file_where_it_is_opened() {
     let bed = Bed::new(2);
     let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
     let store = bed.root.join("backing");
@@ -635,7 +635,7 @@ fn who_looks_again_finds_the_file_where_it_is_opened() {
 /// A descriptor of a file that its home has unlinked, or replaced, gives the file's attributes as long as it is open,
 /// whether or not the home keeps the claim.
 #[test]
-fn who_has_a_file_open_elsewhere_knows_its_attributes_when_its_name_is_gone() {
+fn a_file_open_at_another_home_keeps_its_attributes_without_its_name() {
     for is_replaced in [false, true] {
         let bed = Bed::new(2);
         let (near, far) = shared(&bed, "ten bytes.");

@@ -48,7 +48,7 @@ fn a_directory_that_has_come_to_the_place_of_another_is_not_read_by_that_ones_gr
 }
 
 #[test]
-fn who_brings_a_name_to_a_directory_says_so_of_the_one_that_is_there() {
+fn a_rename_names_the_directory_that_is_there_now() {
     let (bed, dir, _) = looked_up();
     moved(&bed, "d", "q");
     std::fs::create_dir(bed.root.join("backing/d")).expect("the name is free");

@@ -51,7 +51,7 @@ fn mode_of(attr: &Attr) -> u32 {
 
 // S-25
 #[test]
-fn who_has_a_file_open_elsewhere_changes_it_whatever_becomes_of_its_name() {
+fn a_file_open_at_another_home_is_changed_whatever_becomes_of_its_name() {
     for fortune in [Renamed, Removed, Replaced] {
         let bed = Bed::new(3);
         let (near, far, id) = shared_by_two_of_three(&bed);
@@ -180,7 +180,7 @@ fn a_descriptor_whose_file_has_come_here_cuts_it() {
 
 /// B has the file open from before C claimed it, and C has renamed it since.
 #[test]
-fn who_has_a_file_open_from_before_it_went_elsewhere_changes_it() {
+fn a_file_opened_before_it_went_elsewhere_is_changed() {
     let bed = Bed::new(3);
     let [_, b, c] = &bed.mounts[..] else { panic!("three mounts") };
     std::fs::write(bed.root.join("backing/f"), "old text").expect("it is writable");
@@ -195,7 +195,7 @@ fn who_has_a_file_open_from_before_it_went_elsewhere_changes_it() {
 
 /// No member has claimed the file, so that B does not hear of its new name.
 #[test]
-fn who_has_an_unclaimed_file_open_changes_it_under_its_new_name() {
+fn an_open_unclaimed_file_is_changed_under_its_new_name() {
     let bed = Bed::new(2);
     let b = &bed.mounts[1];
     let at = bed.root.join("backing");

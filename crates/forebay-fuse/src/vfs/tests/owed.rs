@@ -374,7 +374,7 @@ fn what_is_owed_for_a_new_file_is_owed_under_the_claim_that_it_gets() {
 
 /// Of two answers the one that comes last may be the older.
 #[test]
-fn who_has_heard_of_a_later_home_is_not_sent_back_to_a_former_one() {
+fn a_former_home_does_not_replace_a_later_one() {
     let (bed, key) = owed(2);
     let b = &bed.mounts[1];
     lock(&bed.net.deaf).insert("b".into());

@@ -46,7 +46,7 @@ fn a_home_that_may_not_serve_answers_its_own_programs_no_lock() {
 }
 
 #[test]
-fn who_has_a_lock_of_a_home_that_is_taken_over_hears_of_it_on_the_home_too() {
+fn a_lock_holder_on_a_home_that_is_taken_over_hears_of_it_too() {
     let bed = Bed::new(1);
     let a = &bed.mounts[0];
     let (has, has_none) = (a.create("f"), a.opened("f"));

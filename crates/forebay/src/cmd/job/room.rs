@@ -35,8 +35,9 @@ pub struct Granted {
     pub pool: String,
     /// The room on each node.
     pub bytes: u64,
-    /// The number of nodes that have this room free now, and of nodes large enough for it.
+    /// The number of nodes that have this room free now.
     pub free_on: usize,
+    /// The number of nodes that are large enough for this room.
     pub could_on: usize,
 }
 

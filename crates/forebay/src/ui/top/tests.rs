@@ -68,7 +68,7 @@ fn everything_is_on_a_screen_of_80_by_24() {
 }
 
 #[test]
-fn it_draws_on_any_screen_and_before_any_answer() {
+fn top_draws_on_any_screen_and_before_any_answer() {
     let mut screen = Screen::default();
     drawn(&screen, 80, 24);
     screen.update(answer(10.0, 1000));
