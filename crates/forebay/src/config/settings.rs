@@ -92,7 +92,7 @@ impl Settings {
             set_tunable(&mut tunables, key.name, at(key.name));
         }
         check(&tunables)?;
-        let passthrough = meaning(&words::PASSTHROUGH, at("passthrough"));
+        let passthrough = meaning(&words::PASSTHROUGH, word(at("passthrough")));
         let settings = Settings {
             engine: Config {
                 read_only: flag(at("read-only")),
@@ -110,7 +110,7 @@ impl Settings {
             mount: MountSettings {
                 no_exec: flag(at("noexec")),
                 passthrough,
-                transport: meaning(&words::TRANSPORT, at("transport")),
+                transport: meaning(&words::TRANSPORT, word(at("transport"))),
                 kernel_writeback: flag(at("kernel-writeback")),
                 entry_ttl: time_or(at("entry-ttl"), at("trust")),
                 attr_ttl: time_or(at("attr-ttl"), at("trust")),
@@ -118,7 +118,7 @@ impl Settings {
                 busy_poll: time(at("busy-poll")),
             },
             log: LogSettings {
-                json: meaning(&words::LOG_IS_JSON, at("log-format")),
+                json: meaning(&words::LOG_IS_JSON, word(at("log-format"))),
                 level: word(at("log-level")),
                 file: file(at("log-file")),
             },
@@ -130,10 +130,10 @@ impl Settings {
                 key: file(at("cluster-key")),
                 certificates: certificates(CERTIFICATES.map(|name| file(at(name)))),
                 copies: count(at("copies")) as u8,
-                copies_at_write: meaning(&words::COPIES_AT_WRITE, at("copies-at")),
-                copies_or_fail: meaning(&words::COPIES_OR_FAIL, at("copies-short")),
+                copies_at_write: meaning(&words::COPIES_AT_WRITE, word(at("copies-at"))),
+                copies_or_fail: meaning(&words::COPIES_OR_FAIL, word(at("copies-short"))),
                 shares_reads: flag(at("share-reads")),
-                locks: meaning(&words::LOCKS, at("locks")),
+                locks: meaning(&words::LOCKS, word(at("locks"))),
                 domain: text(at("failure-domain")),
             }),
             rules: raw.rules.clone(),
@@ -281,12 +281,12 @@ pub fn change_tunable(tunables: &Tunables, name: &str, text: &str) -> Result<Tun
 /// The value of a live key; `None` for any other.
 pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
     Some(match name {
-        "policy" => word_for(&words::POLICY, tunables.policy),
+        "policy" => Value::Word(word_for(&words::POLICY, tunables.policy)),
         "tier-size" => tunables.tier_size.map_or(Value::Auto, Value::Bytes),
-        "eviction" => word_for(&words::EVICTION, tunables.eviction),
+        "eviction" => Value::Word(word_for(&words::EVICTION, tunables.eviction)),
         "bypass-reads" => size_or_off(tunables.bypass_reads),
         "bypass-writes" => size_or_off(tunables.bypass_writes),
-        "preset" => word_for(&words::PRESET, tunables.preset),
+        "preset" => Value::Word(word_for(&words::PRESET, tunables.preset)),
         "max-age" => Value::Time(tunables.max_age),
         "settle" => Value::Time(tunables.settle),
         "dirty-low" => Value::Level(tunables.dirty_low),
@@ -312,12 +312,12 @@ pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
 fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
     let depth = |value| u32::try_from(count(value)).expect("the table bounds depths by 64");
     match name {
-        "policy" => tunables.policy = meaning(&words::POLICY, value),
+        "policy" => tunables.policy = meaning(&words::POLICY, word(value)),
         "tier-size" => tunables.tier_size = bytes(value),
-        "eviction" => tunables.eviction = meaning(&words::EVICTION, value),
+        "eviction" => tunables.eviction = meaning(&words::EVICTION, word(value)),
         "bypass-reads" => tunables.bypass_reads = bytes(value).unwrap_or(0),
         "bypass-writes" => tunables.bypass_writes = bytes(value).unwrap_or(0),
-        "preset" => tunables.preset = meaning(&words::PRESET, value),
+        "preset" => tunables.preset = meaning(&words::PRESET, word(value)),
         "max-age" => tunables.max_age = time(value),
         "settle" => tunables.settle = time(value),
         "dirty-low" => tunables.dirty_low = level(value),

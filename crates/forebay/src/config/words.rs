@@ -5,8 +5,6 @@ use forebay_engine::governor::law::Preset;
 use forebay_engine::{Eviction, WritePolicy};
 use forebay_fuse::{Locks, Passthrough, Transport};
 
-use super::keys::Value;
-
 /// The words of a setting, and what they stand for.
 pub type Words<T, const N: usize> = [(&'static str, T); N];
 
@@ -55,10 +53,10 @@ pub const fn words_of<T, const N: usize>(table: &Words<T, N>) -> [&'static str; 
 ///
 /// # Panics
 ///
-/// On a value that is no word of the table: the key's type is made of the table.
-pub fn meaning<T: Copy, const N: usize>(table: &Words<T, N>, value: &Value) -> T {
-    let found = table.iter().find(|(word, _)| *value == Value::Word(word));
-    found.unwrap_or_else(|| panic!("{value:?} is not in the table")).1
+/// On a word that the table lacks: the type of the key is made of the table.
+pub fn meaning<T: Copy, const N: usize>(table: &Words<T, N>, word: &str) -> T {
+    let found = table.iter().find(|(known, _)| *known == word);
+    found.unwrap_or_else(|| panic!("{word} is not in the table")).1
 }
 
 /// Returns the word for it.
@@ -66,7 +64,6 @@ pub fn meaning<T: Copy, const N: usize>(table: &Words<T, N>, value: &Value) -> T
 /// # Panics
 ///
 /// If the table has none.
-pub fn word_for<T: Copy + PartialEq, const N: usize>(table: &Words<T, N>, it: T) -> Value {
-    let found = table.iter().find(|(_, meant)| *meant == it);
-    Value::Word(found.expect("each has a word").0)
+pub fn word_for<T: Copy + PartialEq, const N: usize>(table: &Words<T, N>, it: T) -> &'static str {
+    table.iter().find(|(_, meant)| *meant == it).expect("each has a word").0
 }
