@@ -126,6 +126,8 @@ pub struct FileInfo {
 pub struct Progress {
     pub total_bytes: AtomicU64,
     pub done_bytes: AtomicU64,
+    /// The part of `done_bytes` that others have copied.
+    pub by_others: AtomicU64,
     pub total_files: AtomicU64,
     pub done_files: AtomicU64,
     pub failed_files: AtomicU64,
@@ -140,6 +142,7 @@ impl Default for Progress {
         Progress {
             total_bytes: AtomicU64::default(),
             done_bytes: AtomicU64::default(),
+            by_others: AtomicU64::default(),
             total_files: AtomicU64::default(),
             done_files: AtomicU64::default(),
             failed_files: AtomicU64::default(),
@@ -223,6 +226,7 @@ pub const PERISHABLE: &str = "perishable";
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     pub files: u64,
+    /// Of a flush: what was dirty when it began and is home, whoever has copied it.
     pub bytes: u64,
     pub cancelled: bool,
     pub failures: Vec<Failure>,
