@@ -73,9 +73,10 @@ pub struct Gauges {
     pub clean_in_secs: Option<f64>,
     /// Copies in flight that the governor allows.
     pub copies_at_once: u32,
-    /// The limit of the drain now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks for no more),
-    /// `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`, `backing-away`, `detached`; where no
-    /// byte can be taken `settle`, `in-flight`, `held-for-last`, `failed-files`, `open-writers`, `conflicts`.
+    /// The limit of the drain now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term, or what is on its
+    /// way, asks for no more), `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`, `backing-away`,
+    /// `detached`; where no byte can be taken `settle`, `in-flight`, `held-for-last`, `failed-files`,
+    /// `open-writers`, `conflicts`.
     pub limited_by: String,
     pub backing_available: bool,
     /// The last error of the backing store, and how many seconds ago it was.

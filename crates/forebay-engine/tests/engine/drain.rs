@@ -271,6 +271,28 @@ fn what_is_on_its_way_counts_for_its_age() {
     abandon(engine);
 }
 
+/// A flight goes on when the drain is to rest: status does not say that nothing is due.
+#[test]
+fn a_flight_under_way_is_told_as_paced_once_nothing_more_is_asked_for() {
+    let _time = simulated();
+    let gate = Arc::new(Gate::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let backing_timeout = Duration::from_secs(3600);
+    let tunables = Tunables { preset: Preset::Threshold, backing_timeout, ..Tunables::default() };
+    let (engine, file) = engine_over(store, 1 << 30, tunables);
+    write(&engine, &file, 8, 1);
+    gate.shut(true);
+    engine.drain.drain_by(Some(time().now() + Duration::from_secs(1)));
+    within("a flight", || engine.ops.status().flushing_bytes > 0);
+    engine.drain.drain_by(None);
+    within("no term rules", || engine.ops.status().governor == "none");
+    let told = engine.ops.status().gauges;
+    gate.shut(false);
+    assert!(told.flushing_bytes > 0 && told.limited_by == "pace", "{told:?}");
+    drop(file);
+    abandon(engine);
+}
+
 /// Records the files that are written to, in order; all are open before the first write.
 #[derive(Default)]
 struct Course(Mutex<Vec<PathBuf>>);
