@@ -42,6 +42,9 @@ impl DerefMut for Status {
 #[serde(default)]
 pub struct Gauges {
     pub tier_bytes: u64,
+    /// How much less that is than `tier-size`, or without that than a tenth of its file system, since other files
+    /// take the room.
+    pub tier_short_bytes: u64,
     pub used_bytes: u64,
     pub clean_bytes: u64,
     /// Copies that are kept for other members of the store.

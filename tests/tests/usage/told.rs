@@ -78,6 +78,23 @@ fn a_flush_and_an_unmount_tell_of_all_that_was_dirty() {
     assert_eq!(gone["report"]["bytes"], gone["done_bytes"]);
 }
 
+/// Other files on the tier's file system leave the tier little room, and go again.
+#[test]
+fn a_tier_that_other_files_leave_no_room_says_so() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Tmpfs(64));
+    let mounted = bed.mount(&[]);
+    let status = || mounted.forebay(&["status", text(&bed.mnt)]).ok().stdout;
+    assert!(!status().contains("SHORT"), "{}", status());
+    let other = bed.root.join("fast/other");
+    sample::file(&other, 1, 62 << 20);
+    within(PATIENCE, "it is noticed", || mounted.number("tier_short_bytes") > 0);
+    assert!(status().contains("since other files fill its file system"), "{}", status());
+    fs::remove_file(other).unwrap();
+    within(PATIENCE, "there is room again", || mounted.number("tier_short_bytes") == 0);
+    mounted.umount();
+}
+
 #[test]
 fn a_dead_mount_that_is_cleared_is_told_in_json_as_an_unmount_is() {
     needs_forebay!();
