@@ -78,6 +78,18 @@ fn a_flush_and_an_unmount_tell_of_all_that_was_dirty() {
     assert_eq!(gone["report"]["bytes"], gone["done_bytes"]);
 }
 
+/// A user may not know that a directory is in memory; a second mount does not say it again.
+#[test]
+fn a_new_tier_in_memory_is_told_of_once() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Tmpfs(64));
+    for told in [true, false] {
+        let out = bed.try_mount(&[]).ok();
+        assert_eq!(out.stderr.contains("is in memory"), told, "{out:#?}");
+        bed.mounted().umount();
+    }
+}
+
 /// Other files on the tier's file system leave the tier little room, and go again.
 #[test]
 fn a_tier_that_other_files_leave_no_room_says_so() {
