@@ -88,7 +88,7 @@ const LONG: &[(&str, &str, usize, usize)] = &[
     ("forebay/cli", "run", 42, 38),
     ("forebay/cmd/check", "run", 62, 9),
     ("forebay/cmd/status", "cluster", 61, 11),
-    ("forebay/cmd/status", "facts", 68, 9),
+    ("forebay/cmd/status", "facts", 61, 9),
     ("forebay/config/settings", "check_together", 63, 14),
     ("forebay/daemon", "begin", 75, 10),
     ("forebay/daemon/api", "route", 47, 36),

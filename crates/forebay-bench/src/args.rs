@@ -3,11 +3,15 @@
 //! Short options combine (`-wrk`), count (`-vv`) and take their value attached or apart (`-b16m`,
 //! `-b 16m`, `-b=16m`); long ones take `--name value` or `--name=value`. `--` ends options.
 
+use std::iter::Peekable;
+
 use forebay_base::nearest::nearest;
 
 use crate::prose::{COLUMNS, laid_out, wrapped};
 use crate::units::{terse_seconds, terse_size};
 use crate::{Error, Result};
+
+type Words<'a> = Peekable<std::slice::Iter<'a, String>>;
 
 #[derive(Debug, Clone)]
 struct Opt {
@@ -67,6 +71,7 @@ impl Spec {
         self.with(Opt { short, long, value: None, help: help.into() })
     }
 
+    /// A value whose name is in brackets may be left out; it is `-` then.
     #[must_use]
     pub fn value(
         self,
@@ -86,7 +91,7 @@ impl Spec {
     /// Reads a command line; a usage error names the wrong option and the nearest that exists.
     pub fn parse(&self, args: &[String]) -> Result<Parsed> {
         let mut parsed = Parsed { given: Vec::new(), rest: Vec::new(), help: None };
-        let mut words = args.iter();
+        let mut words = args.iter().peekable();
         while let Some(word) = words.next() {
             if word == "--" {
                 parsed.rest.extend(words.by_ref().cloned());
@@ -101,12 +106,7 @@ impl Spec {
         Ok(parsed)
     }
 
-    fn long<'a>(
-        &self,
-        word: &str,
-        words: &mut impl Iterator<Item = &'a String>,
-        parsed: &mut Parsed,
-    ) -> Result<()> {
+    fn long(&self, word: &str, words: &mut Words<'_>, parsed: &mut Parsed) -> Result<()> {
         let (name, attached) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (word, None),
@@ -124,18 +124,17 @@ impl Spec {
             }
             (None, None) => String::new(),
             (Some(_), Some(value)) => value,
+            (Some(what), None) if what.starts_with('[') => {
+                let is_value = |word: &&String| *word == "-" || !word.starts_with('-');
+                words.next_if(is_value).map_or("-".into(), Clone::clone)
+            }
             (Some(what), None) => words.next().cloned().ok_or_else(|| self.lacks(name, what))?,
         };
         parsed.given.push((option.long, value));
         Ok(())
     }
 
-    fn short<'a>(
-        &self,
-        letters: &str,
-        words: &mut impl Iterator<Item = &'a String>,
-        parsed: &mut Parsed,
-    ) -> Result<()> {
+    fn short(&self, letters: &str, words: &mut Words<'_>, parsed: &mut Parsed) -> Result<()> {
         for (at, letter) in letters.char_indices() {
             let Some(option) = self.options.iter().find(|o| o.short == Some(letter)) else {
                 if letter == 'h' {
@@ -276,6 +275,7 @@ mod tests {
             .flag(Some('w'), "writeFile", "write")
             .flag(Some('z'), "randomOffset", "random")
             .value(Some('b'), "blockSize", "SIZE", "block")
+            .value(None, "json", "[FILE]", "results")
     }
 
     fn parse(line: &str) -> Result<Parsed> {
@@ -286,6 +286,20 @@ mod tests {
     fn a_value_may_be_attached_apart_or_after_an_equals_sign() {
         for line in ["-b16m", "-b 16m", "-b=16m", "--blockSize=16m", "--blockSize 16m", "-wzb16m"] {
             assert_eq!(parse(line).unwrap().size("blockSize", 0), Ok(16 << 20), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_value_in_brackets_may_be_left_out() {
+        for (line, json) in [
+            ("--json", "-"),
+            ("--json -", "-"),
+            ("--json -w", "-"),
+            ("--json -- x", "-"),
+            ("--json x", "x"),
+            ("--json=x", "x"),
+        ] {
+            assert_eq!(parse(line).unwrap().get("json"), Some(json), "{line}");
         }
     }
 

@@ -11,6 +11,7 @@
 mod subject;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::args::{Parsed, Spec};
@@ -34,7 +35,7 @@ fn spec() -> Spec {
         .usage("A B [OPTIONS] [-- WORKLOAD [OPTIONS]]")
         .value(Some('i'), "rounds", "N", "default 7, at least 5")
         .value(None, "out", "FILE", "result lines for `forebay bench report`")
-        .value(None, "json", "FILE", "all results as one JSON document")
+        .value(None, "json", "[FILE]", "all results as one JSON document; to stdout without FILE")
         .examples(
             "  forebay bench compare /mnt/slow /mnt/forebay\n  \
              forebay bench compare /mnt/a /mnt/b -i 9 -- rates -s 1g -n 4 --cache direct\n  \
@@ -65,7 +66,7 @@ pub fn run(args: &[String]) -> Result<u8> {
         return duel.subject.help();
     }
     let (record, ended) = duel.fight(args)?;
-    print!("{}", terminal::results(&record));
+    let _ = write!(duel.sinks.terminal(), "{}", terminal::results(&record));
     ended.map(|()| 0)
 }
 
@@ -99,10 +100,7 @@ impl Duel {
             rounds,
             subject,
             options: options.to_vec(),
-            sinks: Sinks {
-                ndjson: parsed.get("out").map(PathBuf::from),
-                json: parsed.get("json").map(PathBuf::from),
-            },
+            sinks: Sinks::of(parsed),
         })
     }
 

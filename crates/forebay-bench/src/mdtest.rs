@@ -5,13 +5,14 @@ mod phase;
 mod table;
 mod tree;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::cache::{self, Policy, Residency};
 use crate::honest::{Evidence, Memory, Remedies, judge_with};
 use crate::io::Direction;
 use crate::record::{self, Access, Header, Line, Record};
-use crate::recorder::{self, Course, Recorder, Sinks};
+use crate::recorder::{self, Course, Recorder};
 use crate::{Error, Result, environment, interrupt};
 
 use crate::ior::keep;
@@ -22,7 +23,7 @@ use phase::{Lap, Measured, Phase};
 pub fn run(args: &[String]) -> Result<u8> {
     let Some(options) = options::read(args)? else { return Ok(0) };
     options::check(&options)?;
-    let (_, ended) = conduct(&options, args, table::show)?;
+    let (_, ended) = conduct(&options, args, &mut *options.sinks.terminal())?;
     ended.map(|errors| u8::from(errors > 0))
 }
 
@@ -34,7 +35,7 @@ pub(crate) fn check_in(place: &str, args: &[String]) -> Result<()> {
 /// Runs the phases in `args` with their directories in `place`, for the record alone.
 pub(crate) fn record_in(place: &str, args: &[String]) -> Result<Record> {
     let options = located(place, args)?;
-    match conduct(&options, args, |_| ())? {
+    match conduct(&options, args, &mut std::io::sink())? {
         (record, Ok(0)) => Ok(record),
         (_, Ok(errors)) => Err(Error::failed(format!("{place}: {errors} files had wrong bytes"))),
         (_, Err(error)) => Err(error),
@@ -54,14 +55,19 @@ fn located(place: &str, args: &[String]) -> Result<Options> {
 
 /// Runs all phases. An error means that nothing ran; otherwise returns the measurements, and how
 /// the run ended: the number of files with wrong bytes, or the error that ended it early.
-fn conduct(options: &Options, args: &[String], say: fn(&str)) -> Result<(Record, Result<u64>)> {
-    let sinks = Sinks { ndjson: options.out.clone(), json: options.json.clone() };
+fn conduct(
+    options: &Options,
+    args: &[String],
+    to: &mut dyn Write,
+) -> Result<(Record, Result<u64>)> {
+    // A reader that went away is no reason to stop and leave files behind.
+    let mut say = |text: &str| drop(to.write_all(text.as_bytes()));
     let header = Header {
         cache: options.cache.name().to_owned(),
         backend: "posix".to_owned(),
         ..environment::header("mdtest", args, &options.directories)
     };
-    let mut recorder = Recorder::begin(header, &sinks)?;
+    let mut recorder = Recorder::begin(header, &options.sinks)?;
     say(&table::head(options, args));
     let mut running = Running::new(options);
     let result = running.iterations();

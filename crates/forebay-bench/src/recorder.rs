@@ -4,22 +4,43 @@
 //! that cannot be written is the user's error, found at the start.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::args::Parsed;
 use crate::error::{Error, Result};
 use crate::meter::Latencies;
 use crate::record::{End, Finding, Header, Latency, Line, Outcome, Part, Record, Second};
 use crate::slices::{Slice, Slices};
 
-/// The destinations of results besides the terminal.
-#[derive(Debug, Clone, Default)]
+/// The destinations of results besides the terminal; `-` is standard output.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sinks {
     /// `--out`: lines, as they are measured.
     pub ndjson: Option<PathBuf>,
     /// `--json`: one document, at the end.
     pub json: Option<PathBuf>,
+}
+
+impl Sinks {
+    pub fn of(parsed: &Parsed) -> Sinks {
+        let [ndjson, json] = ["out", "json"].map(|name| parsed.get(name).map(PathBuf::from));
+        Sinks { ndjson, json }
+    }
+
+    /// Where text for people goes: to standard error if results take standard output.
+    pub fn terminal(&self) -> Box<dyn Write> {
+        match [&self.ndjson, &self.json].into_iter().flatten().any(|path| is_output(path)) {
+            true => Box::new(io::stderr()),
+            false => Box::new(io::stdout()),
+        }
+    }
+}
+
+fn is_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Takes the lines of one run.
@@ -82,8 +103,11 @@ fn create(option: &str, path: Option<&Path>) -> Result<Option<(PathBuf, File)>> 
     let Some(path) = path else {
         return Ok(None);
     };
-    let file = File::create(path)
-        .map_err(|e| Error::usage(format!("{option} {}: {e}", path.display())))?;
+    let file = match is_output(path) {
+        true => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        false => File::create(path),
+    };
+    let file = file.map_err(|e| Error::usage(format!("{option} {}: {e}", path.display())))?;
     Ok(Some((path.to_owned(), file)))
 }
 

@@ -21,11 +21,13 @@ pub mod steps;
 mod work;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::error::{Error, Result};
 use crate::record::{Outcome, Record};
+use crate::recorder::Sinks;
 use crate::report::terminal;
 use base::Base;
 pub use prepare::NAME as PREPARE;
@@ -75,7 +77,7 @@ pub fn run(workload: &Workload, args: &[String]) -> Result<u8> {
         return Ok(0);
     }
     let (record, ended) = conduct(workload, args, &parsed, Voice::Loud)?;
-    print!("{}", terminal::results(&record));
+    let _ = write!(Sinks::of(&parsed).terminal(), "{}", terminal::results(&record));
     ended.map(|()| 0)
 }
 

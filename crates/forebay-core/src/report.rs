@@ -42,6 +42,9 @@ impl DerefMut for Status {
 #[serde(default)]
 pub struct Gauges {
     pub tier_bytes: u64,
+    /// How much less that is than `tier-size`, or without that than a tenth of its file system, since other files
+    /// take the room.
+    pub tier_short_bytes: u64,
     pub used_bytes: u64,
     pub clean_bytes: u64,
     /// Copies that are kept for other members of the store.
@@ -73,9 +76,10 @@ pub struct Gauges {
     pub clean_in_secs: Option<f64>,
     /// Copies in flight that the governor allows.
     pub copies_at_once: u32,
-    /// The limit of the drain now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks for no more),
-    /// `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`, `backing-away`, `detached`; where no
-    /// byte can be taken `settle`, `in-flight`, `held-for-last`, `failed-files`, `open-writers`, `conflicts`.
+    /// The limit of the drain now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term, or what is on its
+    /// way, asks for no more), `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`, `backing-away`,
+    /// `detached`; where no byte can be taken `settle`, `in-flight`, `held-for-last`, `failed-files`,
+    /// `open-writers`, `conflicts`.
     pub limited_by: String,
     pub backing_available: bool,
     /// The last error of the backing store, and how many seconds ago it was.
@@ -126,6 +130,8 @@ pub struct FileInfo {
 pub struct Progress {
     pub total_bytes: AtomicU64,
     pub done_bytes: AtomicU64,
+    /// The part of `done_bytes` that others have copied.
+    pub by_others: AtomicU64,
     pub total_files: AtomicU64,
     pub done_files: AtomicU64,
     pub failed_files: AtomicU64,
@@ -140,6 +146,7 @@ impl Default for Progress {
         Progress {
             total_bytes: AtomicU64::default(),
             done_bytes: AtomicU64::default(),
+            by_others: AtomicU64::default(),
             total_files: AtomicU64::default(),
             done_files: AtomicU64::default(),
             failed_files: AtomicU64::default(),
@@ -223,6 +230,7 @@ pub const PERISHABLE: &str = "perishable";
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     pub files: u64,
+    /// Of a flush: what was dirty when it began and is home, whoever has copied it.
     pub bytes: u64,
     pub cancelled: bool,
     pub failures: Vec<Failure>,

@@ -12,8 +12,11 @@ use crate::core::policy::Level;
 use crate::core::state::Record;
 use crate::file::{File, Inner};
 use crate::tier::dir as tier;
-use crate::tier::media::MediaStat;
+use crate::tier::media::{MediaStat, Space};
 use crate::totals::shift;
+
+/// Less than this part of its file system is little for a tier without a configured size.
+const DUE_PARTS: u64 = 10;
 
 /// Holes in a file are looked for when it may take this many bytes fewer than it has.
 pub const HOLES_MIN: u64 = 1 << 20;
@@ -159,20 +162,25 @@ impl Files {
     }
 
     /// Measures how much the tier may hold: the configured size, or the room of its file system
-    /// less 5 % for the index and for other users of it.
+    /// less 5 % for the index and for other users of it; and how much less that is than it should be.
     pub fn measure(&self) {
-        if let Some(limit) = self.limit_of(self.tune(|t| t.tier_size)) {
-            self.totals.limit.store(limit, Relaxed);
-        }
+        let asked = self.tune(|t| t.tier_size);
+        let Ok(space) = self.media().space() else { return };
+        let limit = self.limit_in(space, asked);
+        let due = asked.unwrap_or(space.total / DUE_PARTS).min(space.total / 100 * 80);
+        self.totals.limit.store(limit, Relaxed);
+        self.totals.short.store(due.saturating_sub(limit), Relaxed);
     }
 
     /// Returns the bytes that the tier may hold if `asked` are configured; `None` if the room
     /// cannot be measured.
     pub fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
-        let used = self.totals.used();
-        let space = self.media().space().ok()?;
-        let possible = (space.available + used) / 100 * 95;
-        Some(asked.map_or(possible, |asked| asked.min(possible)).max(1))
+        Some(self.limit_in(self.media().space().ok()?, asked))
+    }
+
+    fn limit_in(&self, space: Space, asked: Option<u64>) -> u64 {
+        let possible = (space.available + self.totals.used()) / 100 * 95;
+        asked.map_or(possible, |asked| asked.min(possible)).max(1)
     }
 
     /// Returns how full the tier is, and with which bytes.

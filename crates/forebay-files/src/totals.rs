@@ -31,6 +31,8 @@ pub struct Totals {
     looks: LookPace,
     /// The bytes that the tier may hold; measured again from time to time.
     pub(super) limit: AtomicU64,
+    /// How much less that is than it should be, since other files take the room.
+    pub(super) short: AtomicU64,
 }
 
 impl Totals {
@@ -60,6 +62,11 @@ impl Totals {
     #[inline]
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
+    }
+
+    /// Returns how much less that is than it should be, since other files take the room.
+    pub fn short(&self) -> u64 {
+        self.short.load(Relaxed)
     }
 
     /// Changes the bytes of a copy for another member.
@@ -216,6 +223,7 @@ impl Default for Totals {
             pace: Pace::default(),
             looks: LookPace::default(),
             limit: AtomicU64::default(),
+            short: AtomicU64::default(),
         }
     }
 }

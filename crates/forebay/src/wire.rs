@@ -218,6 +218,7 @@ impl Job {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct JobReport {
     pub files: u64,
+    /// Of a flush: what was dirty when it began and is home, whoever has copied it.
     pub bytes: u64,
     pub cancelled: bool,
     pub failures: Vec<JobFailure>,

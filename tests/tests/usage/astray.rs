@@ -28,6 +28,7 @@ fn a_store_that_is_no_longer_at_its_path_is_told_of() {
     let flush = mounted.forebay(&["flush", "--wait", "--json", text(&bed.mnt)]).ok().json();
     let warning = flush["warning"].as_str().expect("it warns");
     assert!(warning.contains(&told) && warning.contains(text(&gone)), "{flush:#}");
+    assert!(warning.contains("move it back"), "what to do: {flush:#}");
     let out = mounted.umount();
     assert!(out.stderr.contains("leads elsewhere now"), "{out:#?}");
     assert_eq!(fs::read(gone.join("f")).unwrap(), b"two");

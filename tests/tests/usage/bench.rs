@@ -63,6 +63,25 @@ fn a_checkpoint_ends_when_nothing_of_it_is_dirty() {
     mounted.umount();
 }
 
+/// As with all commands, `--json` alone prints the document, and nothing else, on standard output.
+#[test]
+fn json_without_a_file_goes_to_standard_output() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let (dir, file) = (text(&bed.backing), bed.backing.join("testFile"));
+    for line in [
+        &["rates", dir, "-s", "1m", "--count", "20", "--json"][..],
+        &["rates", "--json", "-", dir, "-s", "1m", "--count", "20"],
+        &["mdtest", "--json", "-n", "5", "-d", dir],
+        &["ior", "--json", "-t", "4k", "-b", "8k", "-o", text(&file)],
+        &["compare", dir, dir, "-i", "5", "--json", "--", "rates", "-s", "1m", "--count", "20"],
+    ] {
+        let out = bed.forebay(&[&["bench"], line].concat()).ok();
+        let found: Value = serde_json::from_str(&out.stdout).expect(&out.stdout);
+        assert!(found.is_object() && !out.stderr.is_empty(), "{line:?}: {out:#?}");
+    }
+}
+
 fn find(json: &Value, key: &str) -> Option<f64> {
     match json {
         Value::Object(map) => {

@@ -238,6 +238,10 @@ fn rules_of_run_time_can_be_kept() {
     add(&["job", "deny", "--pid", &std::process::id().to_string()]);
     let saved = mounted.forebay(&["rules", "save", &mnt]).ok();
     assert!(saved.stderr.contains("left out"), "{saved:#?}");
+    assert!(saved.stderr.contains("for every mount") && saved.stderr.contains("not saved yet"));
+    let alone = mounted.forebay(&["rules", "save", &mnt, "--mount", "project"]).ok();
+    assert!(alone.stdout.starts_with("[[mount.project.rule]]"), "{alone:#?}");
+    assert!(alone.stderr.contains("for the mount project alone"), "{alone:#?}");
     let list = |mounted: &forebay_tests::Mounted| {
         let mut rules = mounted.forebay(&["rules", "list", "--json", &mnt]).ok().json();
         let rules = rules.as_array_mut().unwrap();

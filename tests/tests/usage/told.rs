@@ -55,6 +55,58 @@ fn what_an_interrupt_ends_is_told_with_what_was_done() {
     mounted.umount();
 }
 
+/// What the drain was copying when the command began counts, and an unmount flushes in two parts.
+// S-5
+#[test]
+fn a_flush_and_an_unmount_tell_of_all_that_was_dirty() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--throttle", "10MB,1ms", "--max-age", "1s"]);
+    let dirty_in_flight = |name: &str| {
+        sample::file(&mounted.at(name), 1, 20 << 20);
+        within(PATIENCE, "it is being copied", || mounted.number("flushing_bytes") > 8 << 20);
+        mounted.number("dirty_bytes")
+    };
+    let least = dirty_in_flight("one") - (10 << 20);
+    let flush = mounted.forebay(&["flush", "--wait", "--json", text(&bed.mnt)]).ok().json();
+    let told = &flush["report"]["bytes"];
+    assert!(told.as_u64() >= Some(least), "not {least}: {flush:#}");
+    let least = dirty_in_flight("two") - (10 << 20);
+    let gone = bed.forebay(&["umount", "--json", text(&bed.mnt)]).ok().json();
+    assert!(gone["done_bytes"].as_u64() >= Some(least), "not {least}: {gone:#}");
+    assert_eq!(gone["done_bytes"], gone["total_bytes"]);
+    assert_eq!(gone["report"]["bytes"], gone["done_bytes"]);
+}
+
+/// A user may not know that a directory is in memory; a second mount does not say it again.
+#[test]
+fn a_new_tier_in_memory_is_told_of_once() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Tmpfs(64));
+    for told in [true, false] {
+        let out = bed.try_mount(&[]).ok();
+        assert_eq!(out.stderr.contains("is in memory"), told, "{out:#?}");
+        bed.mounted().umount();
+    }
+}
+
+/// Other files on the tier's file system leave the tier little room, and go again.
+#[test]
+fn a_tier_that_other_files_leave_no_room_says_so() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Tmpfs(64));
+    let mounted = bed.mount(&[]);
+    let status = || mounted.forebay(&["status", text(&bed.mnt)]).ok().stdout;
+    assert!(!status().contains("SHORT"), "{}", status());
+    let other = bed.root.join("fast/other");
+    sample::file(&other, 1, 62 << 20);
+    within(PATIENCE, "it is noticed", || mounted.number("tier_short_bytes") > 0);
+    assert!(status().contains("since other files fill its file system"), "{}", status());
+    fs::remove_file(other).unwrap();
+    within(PATIENCE, "there is room again", || mounted.number("tier_short_bytes") == 0);
+    mounted.umount();
+}
+
 #[test]
 fn a_dead_mount_that_is_cleared_is_told_in_json_as_an_unmount_is() {
     needs_forebay!();

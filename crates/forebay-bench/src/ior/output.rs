@@ -40,7 +40,7 @@ impl Output {
     pub fn new(params: &Params, command: &str) -> Result<Self> {
         let sink: Box<dyn Write> = match &params.summary_file {
             Some(path) => Box::new(create("-O summaryFile", path)?),
-            None => Box::new(std::io::stdout()),
+            None => params.sinks().terminal(),
         };
         let mut output = Self::into_sink(params, sink);
         output.head(command);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cache::{Amount, Policy};
 use crate::io::Api;
 use crate::pattern::Pattern;
+use crate::recorder::Sinks;
 use crate::team::Kind;
 use crate::units::MIB;
 use crate::{Error, Result};
@@ -121,6 +122,10 @@ params! {
 }
 
 impl Params {
+    pub fn sinks(&self) -> Sinks {
+        Sinks { ndjson: self.out.clone(), json: self.json.clone() }
+    }
+
     /// Puts the files into the directory `place`; `null` transfers nothing.
     pub fn move_to(&mut self, place: &str) -> Result<()> {
         if let Some(kept) = &self.summary_file {

@@ -8,7 +8,7 @@ use super::params::Params;
 use super::run::Ran;
 use crate::io::Direction;
 use crate::record::{Access, Header, Line, Outcome, Part, Phase, Record};
-use crate::recorder::{self, Course, Recorder, Sinks};
+use crate::recorder::{self, Course, Recorder};
 use crate::{Result, environment};
 
 pub struct Records {
@@ -19,14 +19,13 @@ pub struct Records {
 impl Records {
     /// Opens the files asked for; a bad path is a usage error.
     pub fn begin(first: &Params, args: &[String]) -> Result<Self> {
-        let sinks = Sinks { ndjson: first.out.clone(), json: first.json.clone() };
         let header = Header {
             cache: first.cache.name().to_owned(),
             backend: first.api.name().to_lowercase(),
             settings: settings(first),
             ..environment::header("ior", args, &[layout::file(first, 0, 0)])
         };
-        Ok(Self { recorder: Recorder::begin(header, &sinks)?, several: false })
+        Ok(Self { recorder: Recorder::begin(header, &first.sinks())?, several: false })
     }
 
     /// The phases of a finished test, each with its course over time.

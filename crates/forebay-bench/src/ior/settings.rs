@@ -217,7 +217,7 @@ const SETTINGS: &[Setting] = &[
     long("target", "TARGET", "null: transfer nothing, measure the tool",
         Other(|p, v| target(v).map(|api| p.api = api), |_| Value::Null)),
     long("out", "FILE", "results as NDJSON, for `forebay bench report`", Path(|p| &mut p.out)),
-    long("json", "FILE", "results as one JSON document", Path(|p| &mut p.json)),
+    long("json", "[FILE]", "results as one JSON document; to stdout without FILE", Path(|p| &mut p.json)),
 ];
 
 /// Adds the settings that are options, with their meaningful defaults.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::tree::{Tree, Whose};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
+use crate::recorder::Sinks;
 use crate::team::Kind;
 use crate::units::human_bytes;
 use crate::{Error, Result};
@@ -47,8 +48,7 @@ pub struct Options {
     pub signature: u32,
     pub show: Show,
     pub cache: Policy,
-    pub out: Option<PathBuf>,
-    pub json: Option<PathBuf>,
+    pub sinks: Sinks,
 }
 
 /// The groups of phases that run.
@@ -127,7 +127,7 @@ fn behavior(spec: Spec) -> Spec {
         .value(Some('a'), "api", "NAME", "POSIX, the only one")
         .value(None, "cache", "POLICY", "keep, drop or fadvise before stat and read")
         .value(None, "out", "FILE", "results as NDJSON, for `forebay bench report`")
-        .value(None, "json", "FILE", "results as one JSON document")
+        .value(None, "json", "[FILE]", "results as one JSON document; to stdout without FILE")
 }
 
 /// The options of a command line, checked without looking at the directories; `None` if only help
@@ -197,8 +197,7 @@ fn meaning(parsed: &Parsed) -> Result<Options> {
             (false, false) => Show::Rate,
         },
         cache: Policy::parse(parsed.get("cache").unwrap_or("keep"))?,
-        out: parsed.get("out").map(Into::into),
-        json: parsed.get("json").map(Into::into),
+        sinks: Sinks::of(parsed),
     })
 }
 

@@ -1,7 +1,6 @@
 //! mdtest's output.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use super::options::{Options, Show};
 use super::phase::{ALL, Measured, Phase};
@@ -13,11 +12,6 @@ macro_rules! line {
     ($out:expr, $($text:tt)*) => {{
         let _ = writeln!($out, $($text)*);
     }};
-}
-
-/// Prints a part of the output. A reader that went away is no reason to stop and leave files behind.
-pub fn show(text: &str) {
-    let _ = write!(std::io::stdout(), "{text}");
 }
 
 pub fn head(options: &Options, args: &[String]) -> String {

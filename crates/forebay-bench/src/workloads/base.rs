@@ -48,7 +48,12 @@ impl Base {
             .value(None, "seed", "N", "seed of all that is random; default 1")
             .value(None, "device-limit", "RATE", "bytes per second the device can do, to flag more")
             .value(None, "out", "FILE", "result lines for `forebay bench report`")
-            .value(None, "json", "FILE", "all results as one JSON document")
+            .value(
+                None,
+                "json",
+                "[FILE]",
+                "all results as one JSON document; to stdout without FILE",
+            )
             .flag(None, "keep", "leave the files")
     }
 
@@ -66,10 +71,7 @@ impl Base {
             kind: if parsed.flag("threads") { Kind::Threads } else { Kind::Processes },
             policy,
             seed: parsed.number("seed", 1)?,
-            sinks: Sinks {
-                ndjson: parsed.get("out").map(PathBuf::from),
-                json: parsed.get("json").map(PathBuf::from),
-            },
+            sinks: Sinks::of(parsed),
             keep: if parsed.flag("keep") { Keep::Stay } else { Keep::Remove },
             limit,
         })

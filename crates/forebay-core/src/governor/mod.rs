@@ -133,7 +133,7 @@ pub enum Limit {
     #[default]
     NothingDirty,
     NotYetDue,
-    /// The ruling term asks for no more.
+    /// The ruling term, or what is on its way, asks for no more.
     Pace,
     LatencyTarget,
     RateMax,
@@ -482,12 +482,13 @@ impl Governor {
             return (0.0, Limit::BackingAway);
         }
         if want <= 0.0 {
-            let hold = t.preset == law::Preset::Hold && s.dirty_bytes > 0;
-            return match (hold, s.dirty_bytes) {
-                (true, _) => (0.0, Limit::Hold),
-                (_, 0) => (0.0, Limit::NothingDirty),
-                _ => (0.0, Limit::NotYetDue),
+            let limit = match () {
+                () if s.dirty_bytes == 0 => Limit::NothingDirty,
+                () if t.preset == law::Preset::Hold => Limit::Hold,
+                () if s.flying.is_empty() => Limit::NotYetDue,
+                () => Limit::Pace,
             };
+            return (0.0, limit);
         }
         let mut lowest = match want.is_finite() {
             true => (want, Limit::Pace),

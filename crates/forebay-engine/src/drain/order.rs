@@ -103,8 +103,8 @@ impl Drain {
         let found = self.search(&order.scope, progress);
         let (mut others, mut last) = self.owed(order, found);
         let owed = || others.iter().chain(&last);
-        progress.total_files.store(owed().count() as u64, Relaxed);
-        progress.total_bytes.store(owed().map(|owed| owed.bytes).sum(), Relaxed);
+        progress.total_files.fetch_add(owed().count() as u64, Relaxed);
+        progress.total_bytes.fetch_add(owed().map(|owed| owed.bytes).sum(), Relaxed);
         let mut report = Report::default();
         if let Some(by) = order.by {
             self.leave_to_drain(&mut others, by, progress, &mut report);
@@ -165,10 +165,9 @@ impl Drain {
             owed.retain_mut(|owed| {
                 let inner = owed.file.lock();
                 let paid = debts.are_paid(order, owed.file.id, &inner);
-                let left = if paid { 0 } else { inner.dirty_charged().min(owed.bytes) };
+                let left = if paid { 0 } else { inner.dirty_charged() };
                 drop(inner);
-                owed.copied = owed.bytes - left;
-                owed.credit(owed.bytes - left, progress);
+                owed.credit_drained(left, progress);
                 if paid {
                     owed.end(progress, report);
                 }

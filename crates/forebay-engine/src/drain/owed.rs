@@ -15,8 +15,8 @@ pub(crate) struct Owed {
     pub runs: Vec<(u64, u64)>,
     pub bytes: u64,
     /// The part of `bytes` that progress shows as done.
-    pub credited: u64,
-    pub copied: u64,
+    credited: u64,
+    copied: u64,
     /// Flights of the file that came to nothing because it was changed under them.
     disturbed: u32,
 }
@@ -59,17 +59,25 @@ impl Owed {
         self.disturbed
     }
 
-    pub fn credit(&mut self, copied: u64, progress: &Progress) {
-        let credit = copied.min(self.bytes - self.credited);
+    /// Shows `bytes` more as done.
+    pub fn credit(&mut self, bytes: u64, progress: &Progress) {
+        let credit = bytes.min(self.bytes - self.credited);
         self.credited += credit;
         progress.done_bytes.fetch_add(credit, Relaxed);
     }
 
+    /// Takes the drain's copies for the order's own: all but `left` of what is owed is done.
+    pub fn credit_drained(&mut self, left: u64, progress: &Progress) {
+        self.copied = self.bytes.saturating_sub(left);
+        self.credit(self.copied.saturating_sub(self.credited), progress);
+    }
+
     pub fn end(&mut self, progress: &Progress, report: &mut Report) {
         self.credit(self.bytes, progress);
-        report.files += 1;
-        report.bytes += self.copied;
+        progress.by_others.fetch_add(self.bytes.saturating_sub(self.copied), Relaxed);
         progress.done_files.fetch_add(1, Relaxed);
+        report.files += 1;
+        report.bytes += self.bytes.max(self.copied);
     }
 
     pub fn fail(&self, error: &forebay_backing::Error, progress: &Progress, report: &mut Report) {

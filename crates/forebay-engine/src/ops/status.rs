@@ -42,6 +42,7 @@ impl Ops {
         let copies_bytes = self.files.totals().copies();
         let gauges = Gauges {
             tier_bytes: level.tier_bytes,
+            tier_short_bytes: self.files.totals().short(),
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
             clean_bytes: level.used_bytes.saturating_sub(level.dirty_bytes + copies_bytes),

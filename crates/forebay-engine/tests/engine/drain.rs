@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_base::lock::{self, Rank};
 use forebay_engine::governor::law::Preset;
 use forebay_engine::time::Time;
-use forebay_engine::{Config, Engine, File, Named, OpenFile, Progress, Tunables};
+use forebay_engine::{Config, Engine, File, Named, OpenFile, Order, Progress, Tunables};
 
 use forebay_backing::wrap::{Call, Layer, Verb, Wrapped};
 use forebay_backing::{Attr, BackingStore, RenameMode, Result};
@@ -125,6 +125,62 @@ impl Layer for Gate {
     }
 }
 
+/// Bytes that the drain was copying when a flush began count in what the flush tells, and so do those of an
+/// earlier part of the same operation.
+// S-5
+#[test]
+fn a_flush_tells_of_all_that_was_dirty_whoever_copied_it() {
+    let _time = simulated();
+    let gate = Arc::new(Gate::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let (engine, file) = engine_over(store, 1 << 30, patient());
+    write(&engine, &file, 8, 1);
+    gate.shut(true);
+    engine.drain.drain_by(Some(time().now() + Duration::from_secs(1)));
+    within("a flight", || engine.ops.status().flushing_bytes > 0);
+    engine.drain.drain_by(None);
+    let progress = Arc::new(Progress::default());
+    let (flusher, watched) = (engine.clone(), progress.clone());
+    let flush = beside(move || flusher.drain.flush(&[], &watched));
+    within("it has begun", || progress.total_files.load(Relaxed) == 1);
+    gate.shut(false);
+    let report = flush.join();
+    assert_eq!((report.files, report.bytes), (1, 8 * MIB), "{report:?}");
+    let others = progress.by_others.load(Relaxed);
+    assert!(others > 0 && others <= 8 * MIB, "{others}");
+    write(&engine, &file, 4, 2);
+    engine.drain.flush(&[], &progress);
+    assert_eq!(progress.moved_bytes(), 12 * MIB);
+    assert_eq!(progress.by_others.load(Relaxed), others, "it was alone");
+    drop(file);
+    abandon(engine);
+}
+
+/// Method: compares with what is dirty while the drain goes slowly.
+// S-5
+#[test]
+fn a_flush_to_a_deadline_tells_no_more_than_was_drained() {
+    let _time = simulated();
+    let (engine, file) = engine(patient());
+    write(&engine, &file, 8, 1);
+    let by = Some(time().now() + Duration::from_secs(10));
+    let progress = Arc::new(Progress::default());
+    let (flusher, watched) = (engine.clone(), progress.clone());
+    let flush = beside(move || flusher.drain.execute(&Order { by, ..Order::default() }, &watched));
+    let mut halves = 0;
+    within("it is done", || {
+        let done = progress.done_bytes.load(Relaxed);
+        let left = engine.ops.status().dirty_bytes;
+        assert!(done + left <= 8 * MIB, "{done} and {left} left");
+        halves += u64::from(done > 0 && left > 0);
+        flush.is_finished()
+    });
+    assert_eq!(flush.join().bytes, 8 * MIB);
+    assert!(halves > 0, "it was seen in the middle");
+    drop(file);
+    abandon(engine);
+}
+
 #[test]
 fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_half_times() {
     let _time = simulated();
@@ -211,6 +267,28 @@ fn what_is_on_its_way_counts_for_its_age() {
     let took = clean_after(&engine);
     let limit = Duration::from_secs_f64((8 * MIB) as f64 / eighth / 2.0);
     assert!(took < limit, "{took:?}, not {limit:?}");
+    drop(file);
+    abandon(engine);
+}
+
+/// A flight goes on when the drain is to rest: status does not say that nothing is due.
+#[test]
+fn a_flight_under_way_is_told_as_paced_once_nothing_more_is_asked_for() {
+    let _time = simulated();
+    let gate = Arc::new(Gate::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let backing_timeout = Duration::from_secs(3600);
+    let tunables = Tunables { preset: Preset::Threshold, backing_timeout, ..Tunables::default() };
+    let (engine, file) = engine_over(store, 1 << 30, tunables);
+    write(&engine, &file, 8, 1);
+    gate.shut(true);
+    engine.drain.drain_by(Some(time().now() + Duration::from_secs(1)));
+    within("a flight", || engine.ops.status().flushing_bytes > 0);
+    engine.drain.drain_by(None);
+    within("no term rules", || engine.ops.status().governor == "none");
+    let told = engine.ops.status().gauges;
+    gate.shut(false);
+    assert!(told.flushing_bytes > 0 && told.limited_by == "pace", "{told:?}");
     drop(file);
     abandon(engine);
 }

@@ -49,6 +49,16 @@ Examples:
 
 All conditions must hold. One that takes several values holds if one of them does: give it again.";
 
+const SAVE_EXAMPLES: &str = "\
+Examples:
+  forebay rules save /mnt/fast > rules.toml
+  forebay rules save /mnt/fast --mount project
+
+It prints all rules of the mount, those of `forebay rules add` and those of the configuration file, less
+those that are for one process. They outlast an unmount once you have put them into the configuration file,
+in place of those there: [[rule]] tables for every mount that reads the file, or, with --mount, those of
+the section [mount.NAME].";
+
 /// Say which files may use the fast tier, and how much of it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -66,7 +76,8 @@ enum What {
     Add(Box<Add>),
     /// Remove a rule.
     Remove(Remove),
-    /// Print the rules as tables for the configuration file.
+    /// Print the rules of a mount, for you to put into the configuration file; save nothing by itself.
+    #[command(after_help = SAVE_EXAMPLES)]
     Save(Save),
     /// Tell which rule an open of a file would meet.
     Test(Test),
@@ -113,7 +124,7 @@ struct Remove {
 struct Save {
     /// A mount point, or any path in the mount.
     mountpoint: PathBuf,
-    /// For the section of this mount, not for all mounts.
+    /// As [[mount.NAME.rule]], for that mount alone, not as [[rule]], which every mount gets.
     #[arg(long, value_name = "NAME")]
     mount: Option<String>,
 }
@@ -270,8 +281,12 @@ fn save(args: &Save) -> Result<()> {
     for rule in passing {
         note!("left out, since it is for one process: {}", rule["name"]);
     }
+    let scope = match &args.mount {
+        Some(name) => format!("the mount {name} alone"),
+        None => "every mount (--mount NAME: for one alone)".into(),
+    };
     note!(
-        "{}: put them in place of those in the configuration file, in this order",
+        "{} for {scope}, not saved yet: put them in place of those in the configuration file, in this order",
         counted(lasting.len() as u64, "rule")
     );
     Ok(())

@@ -310,14 +310,7 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         ("dirty", dirty(g)),
         ("drain", drain(g)),
     ];
-    if s.tier_shared_with > 0 {
-        let others = counted(s.tier_shared_with, "other tier");
-        let text = format!("shares its file system with {others}: what those use is not free here");
-        facts.insert(2, ("", text));
-    }
-    if let Some(text) = detached(&s.attachment) {
-        facts.insert(2, ("", text.into()));
-    }
+    facts.splice(2..2, about_tier(s).into_iter().map(|text| ("", text)));
     if g.pinned_files > 0 {
         let text = format!("{} in {}", human_size(g.pinned_bytes), files(g.pinned_files));
         facts.push(("pinned", text));
@@ -346,6 +339,23 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         facts.push(("WARNING", astray.clone()));
     }
     facts
+}
+
+/// What else is to be known of the tier.
+fn about_tier(s: &StatusView) -> Vec<String> {
+    let mut lines: Vec<String> = detached(&s.attachment).map(Into::into).into_iter().collect();
+    if s.gauges.tier_short_bytes > 0 {
+        lines.push(format!(
+            "SHORT of {}, since other files fill its file system: make room there, or mount with another --tier",
+            human_size(s.gauges.tier_short_bytes)
+        ));
+    }
+    if s.tier_shared_with > 0 {
+        let others = counted(s.tier_shared_with, "other tier");
+        lines
+            .push(format!("shares its file system with {others}: what those use is not free here"));
+    }
+    lines
 }
 
 fn detached(attachment: &str) -> Option<&'static str> {

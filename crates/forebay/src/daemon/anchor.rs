@@ -11,6 +11,9 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::mounts::tier_of;
 
+/// The end of what the kernel tells as the path of something without one.
+const DELETED: &[u8] = b" (deleted)";
+
 /// The directory, file or device of a backing store, as it was opened.
 pub struct Anchor {
     opened: OwnedFd,
@@ -28,8 +31,8 @@ impl Anchor {
         Ok(Anchor { opened, path })
     }
 
-    /// Where the bytes are, if not at the path any more. Asks the kernel alone: the store's file system may hang.
-    /// The mount of `tier` may cover the path: it leads to the store.
+    /// Where the bytes are, if not at the path any more, and what to do. Asks the kernel alone: the store's file
+    /// system may hang. The mount of `tier` may cover the path: it leads to the store.
     pub fn astray(&self, tier: &Path) -> Option<String> {
         let now = fs::read_link(link(&self.opened)).ok()?;
         let mut mounts = mounts::read().ok()?;
@@ -43,13 +46,21 @@ impl Anchor {
 
     fn found(&self, now: &Path, id: u64, mounts: &[Mount]) -> Option<String> {
         let here = mounts::holding(mounts, &self.path).is_some_and(|mount| mount.id == id);
+        let at = now.display();
         match (now == self.path, here) {
             (true, true) => None,
-            _ if mounts.iter().all(|mount| mount.id != id) => {
-                Some("whose file system is no longer mounted".into())
+            _ if mounts.iter().all(|mount| mount.id != id) => Some(
+                "whose file system is no longer mounted: unmount, mount that there again, and then this".into(),
+            ),
+            (false, _) if now.as_os_str().as_encoded_bytes().ends_with(DELETED) => Some(
+                "which is deleted: `forebay umount --keep-dirty` and then `forebay recover TIER --to DIR` save what \
+                 is dirty"
+                    .into(),
+            ),
+            (false, _) => {
+                Some(format!("which is {at} now: move it back, or unmount, and then mount {at}"))
             }
-            (false, _) => Some(format!("which is {} now", now.display())),
-            (true, false) => Some("which another mount covers".into()),
+            (true, false) => Some("which another mount covers: take that away".into()),
         }
     }
 
@@ -84,7 +95,7 @@ mod tests {
         assert!(told.starts_with(at.to_str().unwrap()) && told.contains("/gone now"), "{told}");
         fs::remove_dir(dir.path().join("gone")).unwrap();
         let told = anchor.astray(Path::new(NOBODY)).unwrap();
-        assert!(told.contains("(deleted)"), "{told}");
+        assert!(told.contains("which is deleted") && told.contains("recover"), "{told}");
     }
 
     #[test]

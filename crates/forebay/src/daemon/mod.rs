@@ -41,7 +41,7 @@ use forebay_base::glob::Pattern;
 use forebay_base::lock::{Mutex, Rank};
 use forebay_cluster::member::Member;
 use forebay_engine::{
-    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner,
+    Attachment, Config, Contents, CopiesAt, Engine, KeepDirty, Made, Progress, Tier, TierOwner,
 };
 use forebay_fuse::{Locks, Mount, MountOptions, Passthrough};
 
@@ -162,7 +162,8 @@ pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
         tier = %daemon.places.tier.display(),
         "serving"
     );
-    if !ready.serving(daemon.notes()) {
+    let notes = daemon.notes(ready.tether.keep().as_ref());
+    if !ready.serving(notes) {
         // Nobody waits for this mount any more.
         daemon.on_signal(1);
     }
@@ -190,9 +191,7 @@ fn assemble(plan: Plan, events: Sender<Event>, ready: &Ready) -> Result<Arc<Daem
         .map_err(|error| daemons::advised(&places.tier, error, daemons::Wish::Mount))?;
     ready.tether.hold(tier.made());
     let daemon = begin(tier, stack, (places, settings), events, ready);
-    let daemon = daemon.map_err(|error| ready.tether.undo(error))?;
-    ready.tether.keep();
-    Ok(daemon)
+    daemon.map_err(|error| ready.tether.undo(error))
 }
 
 /// Assembles the daemon once the tier is open.
@@ -343,10 +342,18 @@ impl Daemon {
         self.mount.get().ok_or_else(early)
     }
 
-    /// Notes about the tier for the user who mounts.
-    fn notes(&self) -> Vec<String> {
+    /// Notes about the tier, new or not, for the user who mounts.
+    fn notes(&self, new: Option<&Made>) -> Vec<String> {
         let found = self.engine.recovery();
         let mut notes = Vec::new();
+        // Who names /dev/shm knows; /tmp is in memory on some machines and not on others.
+        let is_known = self.places.tier.starts_with("/dev/shm");
+        if new.is_some() && self.engine.files.media().is_memory() && !is_known {
+            let tier = self.places.tier.display();
+            notes.push(format!(
+                "the tier {tier} is in memory: what is not flushed yet is lost when the machine stops"
+            ));
+        }
         let attachment = self.engine.files.attachment();
         if attachment != Attachment::Attached {
             notes.push("the tier is detached, as it was left: `forebay attach` uses it".into());

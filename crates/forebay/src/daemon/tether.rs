@@ -59,8 +59,8 @@ impl Tether {
         Made::undo(self.0.lock().made.take(), error, &OF_DAEMON)
     }
 
-    /// The new tier is in use.
-    pub fn keep(&self) {
-        self.0.lock().made = None;
+    /// Returns the new tier, if there is one: it is in use.
+    pub fn keep(&self) -> Option<Made> {
+        self.0.lock().made.take()
     }
 }
