@@ -206,9 +206,10 @@ impl Drain {
             match opened {
                 Ok((target, attr)) if attr.key == parcel.file.key => {
                     let differs = attr.version() != parcel.base && !parcel.resumed;
-                    let known = (&parcel.base, parcel.mtime);
-                    let died =
-                        differs && self.files.died_meanwhile(parcel.seen, known, &attr.version());
+                    let died = differs && {
+                        let inner = parcel.file.lock();
+                        self.files.died_meanwhile(parcel.seen, &inner.state, &attr.version())
+                    };
                     // The version may be that of another program's write all the same.
                     parcel.digests.iter().filter(|_| died).for_each(OpenTable::distrust);
                     let changed = differs && !died;
