@@ -320,6 +320,24 @@ fn without_dirty_bytes_the_next_open_sees_what_others_wrote() {
     proof!("20 changes behind our back seen");
 }
 
+/// The kernel has attributes that it believes for longer than the test takes.
+// S-1
+#[test]
+fn an_open_reads_to_the_end_that_others_gave_the_file() {
+    needs_forebay!();
+    for passthrough in ["auto", "off"] {
+        let bed = Bed::new(Tier::Disk);
+        let mounted = bed.mount(&["--trust", "1h", "--passthrough", passthrough]);
+        for len in [0, 100, 5000, 70] {
+            fs::write(bed.backing.join("f"), vec![b'x'; len]).unwrap();
+            assert_eq!(fs::read(mounted.at("f")).unwrap().len(), len, "{passthrough}");
+            assert_eq!(fs::metadata(mounted.at("f")).unwrap().len(), len as u64, "{passthrough}");
+        }
+        mounted.umount();
+    }
+    proof!("read to four ends");
+}
+
 /// The mount's own flush must never be mistaken for another program's change, however often a file
 /// is written, flushed, touched and renamed.
 #[test]

@@ -164,6 +164,38 @@ fn what_is_stored_after_the_close_survives_kill_9() {
     proof!("stored, killed, mounted again");
 }
 
+/// All of the file is clean, and would go with its shadow.
+#[test]
+fn a_mapped_reader_sees_what_is_written_after_an_eviction() {
+    needs_forebay!();
+    for tier in [Tier::Disk, Tier::Tmpfs(256)] {
+        let bed = Bed::new(tier);
+        let old = sample::file(&bed.backing.join("f"), 1, MIB);
+        let mounted = bed.mount(MOUNT);
+        mounted.forebay(&["prefetch", text(&mounted.at("f"))]).ok();
+        let mut map = Map::shared(&File::open(mounted.at("f")).unwrap(), MIB, false).unwrap();
+        if !passed(&mounted, "passthrough_reads") {
+            println!("SKIPPED: no passthrough here");
+            return;
+        }
+        mounted.evict();
+        let named = mounted.forebay(&["evict", text(&mounted.at("f"))]);
+        assert!(named.code == Some(1) && named.stderr.contains("mapped"), "{named:?}");
+        let file = File::options().write(true).open(mounted.at("f")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"new", 0).unwrap();
+        drop(file);
+        assert!(map.bytes()[..3] == *b"new" && map.bytes()[3..] == old[3..], "{tier:?}");
+        drop(map);
+        mounted.flush();
+        within(PATIENCE, "nothing of it is in the tier", || {
+            mounted.evict();
+            mounted.cached("f") == 0
+        });
+        mounted.umount();
+    }
+    proof!("written under a mapping whose file was to be evicted, on two tiers");
+}
+
 /// Shared libraries are read like this.
 #[test]
 fn a_mapped_reader_keeps_its_bytes() {

@@ -72,7 +72,7 @@ const LONG: &[(&str, &str, usize, usize)] = &[
     ("forebay-cluster/member/join", "join", 82, 13),
     ("forebay-cluster/member/operate", "give_up", 72, 20),
     ("forebay-cluster/member/overview", "overview", 70, 15),
-    ("forebay-core/state/change", "apply", 67, 23),
+    ("forebay-core/state/change", "apply", 61, 23),
     ("forebay-engine/copies/of_home", "judge", 69, 31),
     ("forebay-engine/copies/round", "begin", 82, 14),
     ("forebay-engine/engine", "start_suspended", 74, 7),

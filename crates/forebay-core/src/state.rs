@@ -152,6 +152,8 @@ pub struct FileState {
     mtime: Timestamp,
     /// The version of the backing file that was seen last.
     base: Version,
+    /// The mtime that the backing file is being given: it may have that one or the known version's.
+    setting: Option<Timestamp>,
     bytes: Bytes,
     durable_size: MaybeSize,
     /// When the oldest dirty byte was written, in milliseconds since the epoch; 0 when clean.
@@ -219,6 +221,7 @@ impl FileState {
             size: attr.size,
             mtime: attr.mtime,
             base: attr.version(),
+            setting: None,
             bytes: Bytes::Tracked(Ranges::None),
             durable_size: MaybeSize::NONE,
             dirty_since: 0,
@@ -325,9 +328,9 @@ impl FileState {
         self.tracked().is_none_or(Ranges::any_dirty) || self.meta_dirty
     }
 
-    /// Whether a time of the backing file is that of the known version, or the one that dirty bytes have here.
+    /// Whether a time of the backing file is that of the known version, or one that the daemon was setting.
     pub fn is_own_time(&self, mtime: Timestamp) -> bool {
-        mtime == self.base.mtime || self.is_dirty() && mtime == self.mtime
+        mtime == self.base.mtime || self.setting == Some(mtime)
     }
 
     /// Whether anything is dirty apart from unseen writes.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use forebay_backing::{Attr, Error, Result, Timestamp, Version};
+use forebay_backing::{Attr, Error, Result, Version};
 
 use crate::Files;
 use crate::core::clock::{Look, What};
 use crate::core::counters::add;
-use crate::core::state::{Change, Conflict, Owner};
+use crate::core::state::{Change, Conflict, FileState, Owner};
 use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::live::{Around, Live};
@@ -72,8 +72,7 @@ impl Files {
             return false;
         }
         if inner.state.is_dirty() {
-            let known = (&inner.state.base(), inner.state.mtime());
-            if self.died_meanwhile(inner.look(), known, &attr.version()) {
+            if self.died_meanwhile(inner.look(), &inner.state, &attr.version()) {
                 return false;
             }
             // If nothing was written here, only others have changed the file.
@@ -170,17 +169,12 @@ impl Files {
         !is_ours && inner.in_use().is_some_and(|live| live.stale)
     }
 
-    /// Whether the backing file differs in its ctime alone, or has the mtime that the file has
-    /// here, and was not found as known since a crash. Then a chmod, a link or the like through the
-    /// daemon may have been under way at the crash, and its record came too late.
-    pub fn died_meanwhile(
-        &self,
-        seen: Look,
-        (base, mtime): (&Version, Timestamp),
-        found: &Version,
-    ) -> bool {
-        let own_time = found.mtime == base.mtime || found.mtime == mtime;
-        found.size == base.size && own_time && !seen.is_proven() && !self.clean_start
+    /// Whether the backing file differs in its ctime alone, or in a time that was being set, and was not found
+    /// as known since a crash. Then a chmod, a link or the like through the daemon may have been under way
+    /// at the crash, and its record came too late.
+    pub fn died_meanwhile(&self, seen: Look, known: &FileState, found: &Version) -> bool {
+        let is_own = found.size == known.base().size && known.is_own_time(found.mtime);
+        is_own && !seen.is_proven() && !self.clean_start
     }
 
     /// Drops the cached bytes of a file that is wholly on the store, but that the tier has failed to sync:

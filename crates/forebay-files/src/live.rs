@@ -62,6 +62,8 @@ pub struct InUse {
     pub goes_ahead: bool,
     /// The flush in progress (one at a time), and the ranges written since its copy began (S6).
     pub flight: Option<Watch>,
+    /// The backing file that the flush writes.
+    flown: Option<Arc<dyn BackingFile>>,
     /// The cached ranges that were lately thrown away, or changed around the tier.
     pub(super) gone_lately: Gone,
     /// When the last landed flush had begun, if the size was the same at its end, and the backing
@@ -217,6 +219,11 @@ impl InUse {
         !self.around.bars(end) && before.all(|(_, other)| may_pass(other))
     }
 
+    /// Returns the backing file if it is open, however.
+    pub fn held(&self) -> Option<&Arc<dyn BackingFile>> {
+        self.target.as_ref().or(self.flown.as_ref()).or(self.backing.as_ref())
+    }
+
     /// Whether the shadow is being read, copied or synced.
     pub fn is_at_work(&self) -> bool {
         self.io + self.io_that_looks > 0 || self.flight.is_some()
@@ -301,6 +308,11 @@ impl Live {
         self.0.flight = Some(Watch::begin());
     }
 
+    /// Notes the backing file that the flight writes.
+    pub fn note_flown(&mut self, target: Arc<dyn BackingFile>) {
+        self.0.flown = Some(target);
+    }
+
     /// Notes that answers of the store during the flight may be due to the flight.
     pub fn disown_answers(&mut self) {
         if let Some(flight) = &mut self.0.flight {
@@ -310,7 +322,7 @@ impl Live {
 
     /// Ends the flight.
     pub fn end_flight(&mut self) {
-        self.0.flight = None;
+        (self.0.flight, self.0.flown) = (None, None);
     }
 
     /// Notes that the flush which had begun at `began` has landed.

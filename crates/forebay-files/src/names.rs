@@ -165,6 +165,18 @@ impl Names {
         self.files.put_as(file, inner, |state| state.apply(&set))
     }
 
+    /// Records that the store is about to be given a time, or has refused it: if recovery after a crash finds that
+    /// time there, it is known to be the daemon's.
+    pub fn set_ahead(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        mtime: Option<Timestamp>,
+    ) -> Result<()> {
+        inner.clock.note_time();
+        self.files.commit_if_known(file, inner, Change::Setting(mtime))
+    }
+
     /// Like [`Names::follow`], where the time was `set` too.
     pub fn follow_set(
         &self,

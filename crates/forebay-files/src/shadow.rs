@@ -60,6 +60,15 @@ impl Files {
         }
     }
 
+    /// Whether no program has the file's shadow open or mapped past the daemon.
+    pub fn is_alone(&self, file: &File, inner: &Inner) -> Result<bool> {
+        let open = || self.media().open(&tier::shadow_name(file.id), Open::Existing);
+        match inner.in_use().and_then(|live| live.shadow.as_deref()) {
+            Some(shadow) => Ok(is_alone(shadow)),
+            None => Ok(is_alone(&*self.note_tier(open())?)),
+        }
+    }
+
     /// Returns the open shadow file, made if it does not exist.
     pub fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
         let shadow = self.shadow_unwritten(file, inner)?;

@@ -287,7 +287,7 @@ impl Recovery<'_> {
     }
 
     /// Takes over ctimes: changes of names and attributes through the daemon move the ctime, and
-    /// the record of that may be lost. A time that was set is on record before. A ctime after the last change of the
+    /// the record of that may be lost. A time that was being set is on record. A ctime after the last change of the
     /// file's names (`changed_at`) is another program's, unless a loss of power has taken later records.
     pub(super) fn note_ctimes(
         &mut self,
@@ -309,7 +309,11 @@ impl Recovery<'_> {
                 && attr.ctime <= until
             {
                 let base = Version { ctime: attr.ctime, mtime: attr.mtime, ..record.base() };
-                let (owner, mtime) = (record.owner(), record.mtime());
+                // A file that is dirty on the same boot has the time that its shadow has, of a later write maybe.
+                let has_own = self.boot == Boot::Kept && record.is_dirty();
+                let was_set = attr.mtime != record.base().mtime && !has_own;
+                let mtime = if was_set { attr.mtime } else { record.mtime() };
+                let owner = record.owner();
                 record.apply(&Change::Followed { owner, base, mtime });
                 self.changed.push(*id);
             }

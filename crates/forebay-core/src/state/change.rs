@@ -111,6 +111,8 @@ pub enum Change<'a> {
     },
     /// The tier has failed to sync the file.
     Unsynced,
+    /// The backing file is about to get this mtime, or has not got it.
+    Setting(Option<Timestamp>),
 }
 
 /// The time since which a file is dirty, and the size that a sync has covered. Part of each change that
@@ -174,19 +176,14 @@ impl FileState {
                 // In a log with holes the time since which the synced bytes are dirty is unknown.
                 self.dirty_since = self.dirty_since.max(1);
             }
-            Change::Kept { ranges } => {
-                let size = self.size;
-                for &(start, end) in &**ranges {
-                    self.ranges_mut().set(start, end.min(size), State::Kept);
-                }
-            }
+            Change::Kept { ranges } => self.keep(ranges),
             Change::LetGo { start, end } => self.let_go(*start, *end),
             Change::FlushBegan { mtime } => {
                 self.mtime = *mtime;
                 self.flush_open = true;
             }
             Change::FlushFailed { base } => {
-                self.base = *base;
+                self.rebase(*base);
                 self.flush_open = false;
             }
             Change::Settled(settled) => self.settle(settled),
@@ -206,29 +203,29 @@ impl FileState {
                 (self.size, self.base.size) = (*size, *size);
             }
             Change::Emptied { base, owner, pinned } => {
-                (self.base, self.owner) = (*base, *owner);
-                (self.pinned, self.bytes) = (*pinned, Bytes::Tracked(Ranges::None));
-                self.unsynced = false;
+                self.rebase(*base);
+                (self.owner, self.pinned, self.unsynced) = (*owner, *pinned, false);
+                self.bytes = Bytes::Tracked(Ranges::None);
                 self.revert();
             }
             Change::Followed { owner, base, mtime } => {
-                (self.owner, self.base, self.mtime) = (*owner, *base, *mtime);
+                self.rebase(*base);
+                (self.owner, self.mtime) = (*owner, *mtime);
             }
             Change::InConflict(conflict) => self.conflict = *conflict,
             Change::Ours { base, age } => self.make_ours(*base, *age),
             Change::Pinned(pinned) => self.pinned = *pinned,
             Change::Lost { len, loss } => self.lose(*len, *loss),
-            Change::Held(held) => {
-                self.held = held.then_some(self.held.unwrap_or(0));
-            }
+            Change::Held(held) => self.held = held.then_some(self.held.unwrap_or(0)),
             Change::Again { base, age } => {
-                self.base = *base;
+                self.rebase(*base);
                 // The other writer may have left another size, or time.
                 self.meta_dirty = true;
                 self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
                 self.age(*age);
             }
             Change::Unsynced => self.unsynced = true,
+            Change::Setting(mtime) => self.setting = *mtime,
         }
         self.come_clean();
         self.check(change);
@@ -319,6 +316,19 @@ impl FileState {
         self.durable_size = Some(known.max(size)).into();
     }
 
+    fn keep(&mut self, ranges: &[(u64, u64)]) {
+        let size = self.size;
+        for &(start, end) in ranges {
+            self.ranges_mut().set(start, end.min(size), State::Kept);
+        }
+    }
+
+    /// Takes over the version of the backing file.
+    fn rebase(&mut self, base: Version) {
+        self.base = base;
+        self.setting = self.setting.filter(|mtime| *mtime != base.mtime);
+    }
+
     fn settle(&mut self, settled: &Settled<'_>) {
         for &(start, end) in &*settled.copied {
             self.turn(start, end.min(self.size), |state| match state {
@@ -327,7 +337,8 @@ impl FileState {
                 State::Clean | State::Kept => None,
             });
         }
-        (self.base, self.mtime) = (settled.base, settled.mtime);
+        self.rebase(settled.base);
+        self.mtime = settled.mtime;
         self.flush_open = false;
         // The state that the change is replayed over may have another size since.
         let same = (settled.size, self.mtime) == (self.base.size, self.base.mtime);
@@ -361,7 +372,7 @@ impl FileState {
     }
 
     fn make_ours(&mut self, base: Version, age: Age) {
-        self.base = base;
+        self.rebase(base);
         self.conflict = Conflict::None;
         self.flush_open = false;
         self.turn(0, u64::MAX, |state| match state {

@@ -49,6 +49,7 @@ impl FileState {
             size: portrait.size,
             mtime: portrait.mtime,
             base: portrait.base,
+            setting: None,
             bytes: Bytes::Tracked(portrait.ranges.clone()),
             durable_size: Some(portrait.size).into(),
             dirty_since: portrait.since.max(1),

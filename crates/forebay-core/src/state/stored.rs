@@ -12,9 +12,10 @@ use crate::ranges::Ranges;
 #[derive(Serialize, Deserialize)]
 struct Stored<'a> {
     paths: Cow<'a, Paths>,
-    /// The number of the claim that a held file was taken over under, 8 bytes, the least significant first.
-    /// Format 2 had another meaning here, for files that are not held.
-    claim: Vec<Vec<u8>>,
+    /// What few files have, the least significant byte of each number first: the number of the claim that a held
+    /// file was taken over under (8 bytes), and the mtime that the backing file is being given (seconds in 8
+    /// bytes, and nanoseconds in 4). Format 2 had another meaning here, for files that are not held.
+    rare: Vec<Vec<u8>>,
     owner: Owner,
     size: u64,
     mtime: Timestamp,
@@ -39,7 +40,7 @@ impl Serialize for FileState {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let stored = Stored {
             paths: Cow::Borrowed(&self.paths),
-            claim: self.held_under().iter().map(|claim| claim.to_le_bytes().to_vec()).collect(),
+            rare: rare(self.held_under(), self.setting),
             owner: self.owner,
             size: self.size,
             mtime: self.mtime,
@@ -62,15 +63,14 @@ impl<'d> Deserialize<'d> for FileState {
     fn deserialize<D: Deserializer<'d>>(d: D) -> Result<FileState, D::Error> {
         let stored = Stored::deserialize(d)?;
         let ranges = stored.ranges.into_owned();
-        let claim = stored.claim.first();
-        let claim =
-            claim.and_then(|claim| Some(u64::from_le_bytes(claim.as_slice().try_into().ok()?)));
+        let claim = stored.rare.first().and_then(|claim| claim.as_slice().try_into().ok());
         Ok(FileState {
             paths: stored.paths.into_owned(),
             owner: stored.owner,
             size: stored.size,
             mtime: stored.mtime,
             base: stored.base,
+            setting: stored.rare.get(1).and_then(|bytes| timestamp(bytes)),
             bytes: match stored.unseen {
                 true => Bytes::Unseen(Box::new(ranges)),
                 false => Bytes::Tracked(ranges),
@@ -82,7 +82,41 @@ impl<'d> Deserialize<'d> for FileState {
             pinned: stored.marks & PINNED != 0,
             unsynced: stored.marks & UNSYNCED != 0,
             conflict: stored.conflict,
-            held: stored.held.then_some(claim.unwrap_or(0)),
+            held: stored.held.then_some(claim.map_or(0, u64::from_le_bytes)),
         })
+    }
+}
+
+fn rare(claim: Option<u64>, setting: Option<Timestamp>) -> Vec<Vec<u8>> {
+    let claim = claim.map_or(Vec::new(), |claim| claim.to_le_bytes().to_vec());
+    let time = |at: Timestamp| [&at.sec.to_le_bytes()[..], &at.nsec.to_le_bytes()].concat();
+    match (claim, setting) {
+        (claim, Some(setting)) => vec![claim, time(setting)],
+        (claim, None) if claim.is_empty() => Vec::new(),
+        (claim, None) => vec![claim],
+    }
+}
+
+fn timestamp(bytes: &[u8]) -> Option<Timestamp> {
+    let (sec, nsec) = bytes.split_at_checked(8)?;
+    let (sec, nsec) = (sec.try_into().ok()?, nsec.try_into().ok()?);
+    Some(Timestamp { sec: i64::from_le_bytes(sec), nsec: u32::from_le_bytes(nsec) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_few_files_have_is_read_as_it_was_written() {
+        let time = Timestamp { sec: -7, nsec: 999_999_999 };
+        for claim in [None, Some(5)] {
+            for setting in [None, Some(time)] {
+                let rare = rare(claim, setting);
+                let found = rare.first().and_then(|bytes| bytes.as_slice().try_into().ok());
+                assert_eq!(found.map(u64::from_le_bytes), claim);
+                assert_eq!(rare.get(1).and_then(|bytes| timestamp(bytes)), setting);
+            }
+        }
     }
 }

@@ -130,9 +130,13 @@ impl Drain {
         batch: &Batch,
     ) -> std::result::Result<usize, Stop> {
         let target = self.open_target(parcel)?;
-        // An ordinary user may have changed the file's mode for a moment to open it.
-        if !self.home.is_privileged() {
-            parcel.file.lock().live().disown_answers();
+        {
+            let mut inner = parcel.file.lock();
+            inner.live().note_flown(target.clone());
+            // An ordinary user may have changed the file's mode for a moment to open it.
+            if !self.home.is_privileged() {
+                inner.live().disown_answers();
+            }
         }
         *parcel.target.lock() = Some(target.clone());
         let pieces =
@@ -208,9 +212,10 @@ impl Drain {
             match opened {
                 Ok((target, attr)) if attr.key == parcel.file.key => {
                     let differs = attr.version() != parcel.base && !parcel.resumed;
-                    let known = (&parcel.base, parcel.mtime);
-                    let died =
-                        differs && self.files.died_meanwhile(parcel.seen, known, &attr.version());
+                    let died = differs && {
+                        let inner = parcel.file.lock();
+                        self.files.died_meanwhile(parcel.seen, &inner.state, &attr.version())
+                    };
                     // The version may be that of another program's write all the same.
                     parcel.digests.iter().filter(|_| died).for_each(OpenTable::distrust);
                     let changed = differs && !died;
@@ -348,5 +353,34 @@ impl Drain {
         })?;
         parcel.made.note_whole();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Named;
+    use crate::bed::bed;
+    use crate::core::journal::Journal;
+    use crate::drain::parcel::Take;
+    use crate::files::journaled::unlinked;
+
+    use super::*;
+
+    /// A store that forgets the removal may remember what a flush has done to the file just before.
+    // S-3
+    #[test]
+    fn a_removal_is_no_older_than_what_a_flush_has_done_to_the_file() {
+        let bed = bed("names-flown");
+        let engine = &bed.engine;
+        let parcel = engine.drain.begin_flight(&bed.file, &Take::All, None).unwrap();
+        let flown = [(0, parcel.expect("it is dirty"))];
+        engine.drain.copy_all(&flown, &|| false);
+        let left = engine.names.ask(|b| b.stat(Path::new("f"))).unwrap();
+        let named = Named { path: Path::new("f"), key: left.key, is_dir: false };
+        engine.verbs.unlink(named).unwrap();
+        let steps = engine.files.index().names(Journal::steps);
+        let removal = steps.iter().find(|step| step.op == unlinked(named)).expect("on record");
+        assert!(removal.at.expect("a time") >= left.ctime, "{removal:?} {left:?}");
+        engine.drain.end_all(&flown);
     }
 }

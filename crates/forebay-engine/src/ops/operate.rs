@@ -87,9 +87,15 @@ impl Ops {
             if inner.stays() || !inner.may_punch() {
                 continue;
             }
-            if let Ok(freed) = self.room.evict_range(&file, &mut inner, 0, u64::MAX) {
-                report.bytes += freed;
-                report.files += u64::from(freed > 0);
+            match self.room.evict_range(&file, &mut inner, 0, u64::MAX) {
+                Ok(freed) => {
+                    report.bytes += freed;
+                    report.files += u64::from(freed > 0);
+                }
+                Err(error) if asked && why.is_none() => {
+                    report.failures.push(failure(&inner, &error))
+                }
+                Err(_) => {}
             }
             self.files.retire(&file, inner);
         }

@@ -17,7 +17,6 @@ use crate::files::file::{File, Inner};
 use crate::files::live::Around;
 use crate::requester;
 use crate::room::{InVain, Room};
-use crate::tier::media::is_alone;
 use forebay_base::lock::MutexGuard;
 
 /// The number of files with a held lock that an eviction waits for.
@@ -389,11 +388,10 @@ impl Room {
         }
         let freed = clean.iter().map(|(start, end)| end - start).sum();
         self.files.prove_locked(file, inner)?;
-        // A shadow that goes as a whole stays for programs that have mapped it.
-        let kept = inner.state.is_dirty() || inner.state.is_pinned() || !inner.is_idle();
-        let whole = !kept && freed == inner.state.present_bytes();
-        if !whole && !is_alone(&*self.files.shadow(file, inner)?) {
-            return Ok(0);
+        // A program would read zeros where the shadow is punched, and if the file got another shadow it would see
+        // no later write.
+        if !self.files.is_alone(file, inner)? {
+            return Err(Error::os(libc::EBUSY, "a program has it mapped"));
         }
         // After a power loss the record of a flush must not be lost while its bytes are punched.
         // One record, and one sync of it, serves several units.

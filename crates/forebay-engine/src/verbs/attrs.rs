@@ -305,7 +305,6 @@ impl Verbs {
         }
         let set = &set;
         let mut before = (None, false);
-        let mut ahead = None;
         if let Some(file) = &file {
             let inner = file.lock();
             let seen = inner.in_use().and_then(|live| live.seen.as_ref());
@@ -323,14 +322,14 @@ impl Verbs {
             if set.mtime.is_some() {
                 // Without this, after a loss of power, the new time could be taken for another program's.
                 self.files.let_go(file, &mut inner)?;
-                ahead = self.set_ahead(file, &mut inner, set)?;
+                self.set_ahead(file, &mut inner, set)?;
             }
         }
         let changing = Changing::begin(file.clone());
         let since = Look::now();
         let done = self.names.alter(|b| b.set_attr(at.path, Some(at.key), set));
-        if let (Err(_), Some(before), Some(file)) = (&done, ahead, &file) {
-            let _ = self.names.set_time(file, &mut file.lock(), before);
+        if let (Err(_), Some(_), Some(file)) = (&done, set.mtime, &file) {
+            let _ = self.names.set_ahead(file, &mut file.lock(), None);
         }
         let mut attr = done?;
         // A file that was opened meanwhile, or closed and opened anew, has another entry in the table.
@@ -363,23 +362,14 @@ impl Verbs {
         })
     }
 
-    /// Gives a dirty file the time that is about to be set on the store: if recovery after a crash
-    /// finds that time there, it is known to be the daemon's. Returns the previous time.
-    fn set_ahead(
-        &self,
-        file: &Arc<File>,
-        inner: &mut Inner,
-        set: &SetAttr,
-    ) -> Result<Option<Timestamp>> {
-        let Some(SetTime::At(mtime)) = set.mtime.filter(|_| inner.state.is_dirty()) else {
-            return Ok(None);
-        };
-        let before = inner.mtime();
-        self.names.set_time(file, inner, mtime)?;
+    /// Records the time that the store is about to be given, durably if dirty bytes are durable.
+    fn set_ahead(&self, file: &File, inner: &mut Inner, set: &SetAttr) -> Result<()> {
+        let Some(SetTime::At(mtime)) = set.mtime else { return Ok(()) };
+        self.names.set_ahead(file, inner, Some(mtime))?;
         if inner.may_last() {
             self.files.note_tier(self.files.index().sync())?;
         }
-        Ok(Some(before))
+        Ok(())
     }
 
     /// Flushes dirty bytes before rights are set. The store takes set-user-id, set-group-id and

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result};
+use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp};
 
 use crate::core::clock::Look;
 use crate::core::journal::{Moved, NameOp};
@@ -80,10 +80,10 @@ impl Verbs {
         };
         self.part_with(&file, at)?;
         let _changing = Changing::begin([file.clone()]);
-        let (recorded, known, other) = {
+        let (recorded, other) = {
             let inner = file.lock();
             let other = inner.state.paths.iter().find(|path| *path != at.path);
-            (inner.recorded(), inner.state.base().ctime, other)
+            (inner.recorded(), other)
         };
         let announced = match recorded {
             true => Some(self.names.announce(unlinked(at), [&file], &Moving::default())?),
@@ -96,10 +96,7 @@ impl Verbs {
         if done.is_err() {
             return self.names.not_made(announced).and(done);
         }
-        let left = other.and_then(|other| self.names.ask(|b| b.stat(&other)).ok());
-        // Flights and writes around the tier may have moved its ctime since it was known.
-        let ours = known.max(before);
-        let left = left.filter(|left| left.key == at.key).map_or(ours, |left| left.ctime);
+        let left = self.left_at(&file, other.as_deref(), before);
         match announced {
             // The journal entry ends before the file's record goes.
             Some(n) => self.names.conclude(n, Some(left), std::iter::once(&file), None)?,
@@ -109,6 +106,23 @@ impl Verbs {
         let file = self.files.find(at.key).unwrap_or(file);
         self.names.lost_name(&file, at.path)?;
         self.outbox.tell_if_copied(&file)
+    }
+
+    /// Returns the time of the last change that is not another program's, of a file that has just lost a name: its
+    /// ctime, asked by another name or through a descriptor. Flights and writes around the tier move the ctime, and hold
+    /// the backing file open; without them it is that of the last known version, or `before` the removal.
+    fn left_at(&self, file: &File, other: Option<&Path>, before: Timestamp) -> Timestamp {
+        let (held, known) = {
+            let inner = file.lock();
+            (inner.in_use().and_then(|live| live.held().cloned()), inner.state.base().ctime)
+        };
+        let found = match (held, other) {
+            (Some(held), _) => self.names.ask(|_| held.stat()).ok(),
+            (None, Some(other)) => self.names.ask(|b| b.stat(other)).ok(),
+            (None, None) => None,
+        };
+        let found = found.filter(|found| found.key == file.key);
+        found.map_or(known.max(before), |found| found.ctime)
     }
 
     /// Prepares for the loss of a name: a program that has the file open can read it later, and

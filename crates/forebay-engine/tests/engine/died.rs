@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
-use forebay_backing::{Access, Attr, BackingStore, RenameMode, SetAttr, XattrMode};
+use forebay_backing::{
+    Access, Attr, BackingStore, RenameMode, SetAttr, SetTime, Timestamp, XattrMode,
+};
 use forebay_engine::{Config, Engine, Keep, Named, Progress};
 
 use crate::hook::Hook;
@@ -135,6 +137,42 @@ fn a_change_by_others_is_a_conflict_once_the_file_was_found_as_known() {
     drop(file);
     abandon(engine);
     assert_eq!(file_of(&store.snapshot(), "f")[..1001].last(), Some(&b'X'));
+}
+
+/// The file is written while the time is set, which gives its shadow another time.
+// S-2 S-8
+#[test]
+fn a_time_that_was_being_set_when_we_died_is_no_conflict() {
+    for is_dirty in [true, false] {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        let (backing, hook) = Hook::on(store.clone());
+        let engine = serve(&media, backing);
+        let attr = dirty(&engine, "f", b'A');
+        assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
+        let file = engine.io.open(Path::new("f"), None).expect("it is there");
+        if is_dirty {
+            engine.io.write(&file, 0, b"B").expect("room");
+        }
+        let died = Arc::new(Mutex::new(None));
+        let (writer, open, slot) = (engine.clone(), file.clone(), died.clone());
+        hook.set_after(move |call| {
+            if call.verb == Verb::SetAttr {
+                writer.io.write(&open, 1, b"C").expect("room");
+                let disk = media.snapshot().process_crash_image();
+                *slot.lock().expect("no panic inside") = Some(disk);
+            }
+        });
+        let mtime = Some(SetTime::At(Timestamp { sec: 1_000_000, nsec: 7 }));
+        let set = SetAttr { mtime, ..SetAttr::default() };
+        engine.verbs.set_attr(named(Path::new("f"), &attr), &set).expect("a store that works");
+        hook.set_after(|_| {});
+        drop(file);
+        abandon(engine);
+        let disk = died.lock().expect("no panic inside").take().expect("the time was set");
+        let tree = recovered(disk, store);
+        let want: &[u8] = if is_dirty { b"BCA" } else { b"ACA" };
+        assert!(file_of(&tree, "f").starts_with(want), "dirty before: {is_dirty}");
+    }
 }
 
 // S-2 S-8

@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, DirEntry, FileKey, FileKind, Timestamp};
+use forebay_backing::{Attr, DirEntry, FileKey, FileKind, Timestamp, Version};
 use forebay_base::lock::{Condvar, Mutex, MutexGuard, Rank};
 use forebay_engine::DatedAttr;
 
@@ -261,6 +261,18 @@ impl Answers {
         if let Some(dir) = path.parent() {
             memory.drop_list(dir, now);
         }
+    }
+
+    /// Drops the answer about a name if the store has told another size of the file since. Returns whether it has.
+    pub fn outgrown(&self, path: &Path, found: &Version) -> bool {
+        let mut memory = self.memory();
+        let Recalled::There(told) = memory.recall(path) else { return false };
+        let differs = told.attr().key == found.key && told.attr().size != found.size;
+        if differs {
+            let now = memory.tick();
+            memory.forget_name(path, now);
+        }
+        differs
     }
 
     /// Drops the answers about a file that another member has changed, or may have changed.

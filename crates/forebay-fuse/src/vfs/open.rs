@@ -117,6 +117,7 @@ impl Vfs {
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
+        self.tell_growth(id, &file);
         // The path is not needed any more. Making a file ready waits for the tier: no rename may wait for it.
         drop(tree);
         let ready = flags.writes() && !truncate && self.make_ready(&file, flags, &admission);
@@ -127,6 +128,17 @@ impl Vfs {
             self.tell_attributes(id);
         }
         Ok(opened)
+    }
+
+    /// The kernel ends a read where the file ended when the kernel was told. If the open has found another end, the
+    /// kernel asks again.
+    fn tell_growth(&self, id: u64, file: &File) {
+        let found = file.lock().state.base();
+        if let Some(path) = self.nodes.path(id)
+            && self.foresight.answers.outgrown(&path, &found)
+        {
+            self.tell_attributes(id);
+        }
     }
 
     /// Opens the file of a node. A file that has just lost its name is opened without one: the kernel

@@ -234,7 +234,7 @@ impl Life {
         let owner = Owner { mode: self.dice.below(512) as u32, ..self.now().owner };
         let age = self.age();
         let now = self.now().clone();
-        match self.dice.below(8) {
+        match self.dice.below(9) {
             0 if self.flight.is_none() && !now.is_unseen() && !now.is_held() => {
                 self.commit(Change::Emptied { base: version, owner, pinned: now.pinned });
             }
@@ -257,6 +257,15 @@ impl Life {
             5 | 7 if now.is_held() && !now.is_dirty() => {
                 self.commit(Change::Held(false));
                 self.let_go(0, u64::MAX);
+            }
+            8 => {
+                self.commit(Change::Setting(Some(version.mtime)));
+                let base = Version { mtime: version.mtime, ..now.base };
+                match self.dice.below(3) {
+                    0 => self.commit(Change::Followed { owner, base, mtime: version.mtime }),
+                    1 => self.commit(Change::Setting(None)),
+                    _ => {}
+                }
             }
             _ => {}
         }
@@ -295,7 +304,7 @@ fn a_replay_of_the_log_ends_in_the_state_that_was_live() {
             }
         }
     }
-    assert!(kinds.len() >= 19, "every change but the loss of a shadow: {kinds:?}");
+    assert!(kinds.len() >= 20, "every change but the loss of a shadow: {kinds:?}");
 }
 
 /// The salvage of a damaged tier replays every readable record: whichever are missing, no invariant
