@@ -248,6 +248,7 @@ impl Verbs {
         let replaced = lost.and_then(|over| self.files.find(over.key));
         if let (Some(file), Some(over)) = (&replaced, lost) {
             self.part_with(file, over)?;
+            moved.iter().try_for_each(|moved| self.outlast(moved, file))?;
         }
         moved.iter().for_each(|file| self.compare(file, from));
         if let (Some(file), Some(over)) = (&back, over) {
@@ -330,6 +331,16 @@ impl Verbs {
 
     fn cached(&self, at: Named<'_>) -> Option<Arc<File>> {
         self.files.find(at.key).filter(|_| !at.is_dir)
+    }
+
+    /// Makes a file durable that is about to take the name of one with durable bytes. Without this, after a loss
+    /// of power, the store may have forgotten the file, and those bytes would be gone for its sake (S3).
+    fn outlast(&self, file: &Arc<File>, over: &Arc<File>) -> Result<()> {
+        let is_needed = over.lock().may_last() && {
+            let inner = file.lock();
+            inner.state.is_dirty() && !inner.may_last()
+        };
+        if is_needed { self.io.sync_here(file) } else { Ok(()) }
     }
 
     /// Gives a file its new path.

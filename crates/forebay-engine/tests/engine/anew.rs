@@ -97,6 +97,32 @@ fn a_file_that_replaced_another_does_so_again() {
     }
 }
 
+/// A file that was never synced takes the name of one that was, and then another file is synced: the store forgets
+/// the first file and the rename, the log forgets neither.
+// S-3
+#[test]
+fn synced_bytes_are_not_lost_for_a_file_that_replaced_them_unsynced() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let old = lay(&store, "f", b'O');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let f = Path::new("f");
+    let file = engine.io.open(f, None).expect("it is there");
+    engine.io.write(&file, 0, &[b'S'; LEN]).expect("room");
+    engine.io.sync(&file).expect("a sound tier");
+    drop(file);
+    let (new, attr) = engine.verbs.create(Path::new("tmp"), &NEW).expect("no such file yet");
+    engine.io.write(&new, 0, &[b'N'; LEN]).expect("room");
+    drop(new);
+    let (from, over) = (named(Path::new("tmp"), &attr), named(f, &old));
+    engine.verbs.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
+    synced(&engine, "other", b'X');
+    let media = lose_power(engine, &media);
+    for disk in cut(&media) {
+        assert_home(disk, tree.clone(), AFTER, &[("f", b'N'), ("other", b'X')]);
+    }
+}
+
 // S-8
 #[test]
 fn what_somebody_wrote_after_the_power_was_back_is_not_replaced() {
