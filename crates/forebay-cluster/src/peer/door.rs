@@ -55,6 +55,13 @@ struct Guest {
     idle: Option<Instant>,
 }
 
+impl Guest {
+    /// Whether the guest makes way for another one: it is a stranger, or asks nothing.
+    fn may_go(&self) -> bool {
+        !self.proved || self.idle.is_some()
+    }
+}
+
 impl Door {
     /// Listens. Port 0 takes a free one: see [`Door::address`].
     ///
@@ -90,6 +97,12 @@ impl Door {
     /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.guests().open.len()
+    }
+
+    /// The number of connections that would make way for another one.
+    #[cfg(test)]
+    pub(crate) fn may_go(&self) -> usize {
+        self.shared.guests().open.values().filter(|guest| guest.may_go()).count()
     }
 }
 
@@ -176,7 +189,7 @@ impl Shared {
         }
         // The oldest of the strangers comes first.
         let is_first = |guest: &&mut Guest| (guest.proved, guest.idle.filter(|_| guest.proved));
-        let may_go = guests.open.values_mut().filter(|guest| !guest.proved || guest.idle.is_some());
+        let may_go = guests.open.values_mut().filter(|guest| guest.may_go());
         let Some(goes) = may_go.min_by_key(is_first) else { return false };
         goes.idle = None;
         let _ = goes.socket.shutdown(Shutdown::Both);

@@ -524,9 +524,8 @@ fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
     let media = bed.media.clone();
     let synced = try_sync_with(&bed, &file, move |engine, file| {
         write(engine, file, 64, 64, b'C');
-        media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
+        media.fail_shadow_sync();
         engine.drain.flush_file(file).expect("a store that works");
-        media.set_fault(None);
         write(engine, file, 0, 4, b'B');
     });
     assert!(synced.expect_err("nobody knows what it has written").is(libc::EIO));

@@ -74,6 +74,8 @@ struct Inner {
     changes: u64,
     ops: u64,
     fault: Option<Fault>,
+    /// The next sync of a shadow file fails.
+    shadow_sync_fails: bool,
     faults_given: u64,
     failed_syncs: u64,
     hook: Option<Hook>,
@@ -183,6 +185,11 @@ impl CrashMedia {
         let mut inner = self.lock();
         inner.fault = fault;
         inner.ops = 0;
+    }
+
+    /// Makes the next sync of a shadow file fail, whatever other threads do on the medium meanwhile.
+    pub fn fail_shadow_sync(&self) {
+        self.lock().shadow_sync_fails = true;
     }
 
     /// Drops cached bytes that count as written, as if the machine needed the memory.
@@ -399,6 +406,11 @@ impl CrashFile {
             act();
         }
         let mut inner = self.media.lock();
+        if self.name.starts_with("shadow") && std::mem::take(&mut inner.shadow_sync_fails) {
+            inner.failed_syncs += 1;
+            inner.disk.fail_sync(self.ino);
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let begun = inner.begin(Verb::Sync);
         if begun.is_err() {
             inner.disk.fail_sync(self.ino);

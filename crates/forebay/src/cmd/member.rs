@@ -137,7 +137,7 @@ struct Of {
     /// The member's name.
     name: String,
     /// The name once more: this cannot be undone.
-    #[arg(long, value_name = "NAME", required = true)]
+    #[arg(long, value_name = "NAME")]
     confirm: Vec<String>,
     /// Print the result as JSON.
     #[arg(long)]
@@ -207,8 +207,7 @@ fn confirmed(of: &Of) -> Result<Vec<&String>> {
         false => Err(Error::new(
             Kind::Usage,
             format!(
-                "--confirm {}: give the member's name, {}, once more",
-                of.confirm.join(" "),
+                "this cannot be undone: give the member's name once more, --confirm {}",
                 of.name
             ),
         )),
