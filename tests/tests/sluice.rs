@@ -176,7 +176,7 @@ fn files_that_one_thread_writes_by_turns_go_on_together() {
     };
     let before = slowed();
     let bytes: Vec<Vec<u8>> = (0..FILES).map(|i| Rng::new(i).bytes(LEN as usize)).collect();
-    let open = |i| fs::File::create(mounted.at(&format!("f{i}"))).unwrap();
+    let open = |i| fs::File::create(mounted.at(format!("f{i}"))).unwrap();
     let mut files: Vec<fs::File> = (0..FILES).map(open).collect();
     let most = peak(&bed, || {
         for part in 0..(LEN / MIB) as usize {

@@ -247,8 +247,7 @@ impl Verbs {
         let lost = over.filter(|_| !exchange);
         let replaced = lost.and_then(|over| self.files.find(over.key));
         if let (Some(file), Some(over)) = (&replaced, lost) {
-            self.part_with(file, over)?;
-            moved.iter().try_for_each(|moved| self.outlast(moved, file))?;
+            self.make_way(file, over, moved.as_ref())?;
         }
         moved.iter().for_each(|file| self.compare(file, from));
         if let (Some(file), Some(over)) = (&back, over) {
@@ -333,14 +332,22 @@ impl Verbs {
         self.files.find(at.key).filter(|_| !at.is_dir)
     }
 
-    /// Makes a file durable that is about to take the name of one with durable bytes. Without this, after a loss
-    /// of power, the store may have forgotten the file, and those bytes would be gone for its sake (S3).
-    fn outlast(&self, file: &Arc<File>, over: &Arc<File>) -> Result<()> {
-        let is_needed = over.lock().may_last() && {
-            let inner = file.lock();
+    /// Prepares for a file to take the name of another one. If that one has durable bytes the new one is made
+    /// durable first: otherwise, after a loss of power, the store may have forgotten the new file, and those bytes
+    /// would be gone for its sake (S3).
+    fn make_way(
+        self: &Arc<Self>,
+        old: &Arc<File>,
+        at: Named<'_>,
+        new: Option<&Arc<File>>,
+    ) -> Result<()> {
+        self.part_with(old, at)?;
+        let lasts = old.lock().may_last();
+        let is_new = |new: &&Arc<File>| {
+            let inner = new.lock();
             inner.state.is_dirty() && !inner.may_last()
         };
-        if is_needed { self.io.sync_here(file) } else { Ok(()) }
+        new.filter(|_| lasts).filter(is_new).map_or(Ok(()), |new| self.io.sync_here(new))
     }
 
     /// Gives a file its new path.
