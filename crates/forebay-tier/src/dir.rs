@@ -31,8 +31,8 @@ pub use made::Made;
 mod made;
 
 /// The format this program writes, and the newest it reads. A tier of an older format is taken over: it only
-/// lacks the later additions (format 4 has seals of shadow files).
-pub const FORMAT: u32 = 4;
+/// lacks the later additions (format 4 has seals of shadow files, format 5 the times that are being set).
+pub const FORMAT: u32 = 5;
 
 /// The oldest format that this program reads: the first with a journal of names.
 const OLDEST: u32 = 3;
@@ -467,12 +467,14 @@ mod tests {
         assert!(refused.to_string().contains("recover"), "{refused}");
         let text = std::fs::read_to_string(dir.join(SUPERBLOCK)).unwrap();
         assert_eq!(text, serde_json::to_string(&old).unwrap(), "nothing is changed");
-        old.format = 3;
-        old.crc = old.checksum();
-        std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
-        Tier::open(&dir, &owner).unwrap().take_over().unwrap();
-        let new = read_superblock(&own(&dir).unwrap()).unwrap();
-        assert_eq!((new.format, &new.uuid, &new.backing), (FORMAT, &uuid, &owner));
+        for format in OLDEST..FORMAT {
+            old.format = format;
+            old.crc = old.checksum();
+            std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
+            Tier::open(&dir, &owner).unwrap().take_over().unwrap();
+            let new = read_superblock(&own(&dir).unwrap()).unwrap();
+            assert_eq!((new.format, &new.uuid, &new.backing), (FORMAT, &uuid, &owner));
+        }
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

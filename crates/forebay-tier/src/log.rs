@@ -455,7 +455,7 @@ mod tests {
         let age = Age { since: 5, durable: Some(9).into() };
         let (synced, marked) =
             (Change::Synced { size: 300, ranges }, Change::Marked { marks, age });
-        let entries: [(Entry<'_>, &[u8]); 8] = [
+        let entries: [(Entry<'_>, &[u8]); 9] = [
             (Entry::Drop(id), &[4, 7]),
             (Entry::Name(NameRecord::Failed { n: 6 }), &[9, 2, 6]),
             (Entry::of(id, &synced), &[10, 7, 2, 0xac, 2, 1, 1, 2]),
@@ -463,6 +463,7 @@ mod tests {
             (Entry::of(id, &marked), &[10, 7, 0, 1, 1, 0xac, 2, 1, 2, 5, 1, 9]),
             (Entry::of(id, &Change::LetGo { start: 0, end: 9 }), &[10, 7, 4, 0, 9]),
             (Entry::of(id, &Change::Untouched), &[10, 7, 10]),
+            (Entry::of(id, &Change::Setting(None)), &[10, 7, 22, 0]),
             (Entry::of(id, &Change::Lost { len: 9, loss: Loss::All }), &[10, 7, 18, 9, 2]),
         ];
         for (entry, bytes) in entries {
