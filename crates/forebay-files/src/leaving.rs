@@ -172,8 +172,8 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use crate::bed::bed;
+    use crate::changing::Changing;
     use crate::core::clock::What;
-    use crate::file::Changing;
     use forebay_threads::explored::{explore, point, spawn};
 
     use super::*;

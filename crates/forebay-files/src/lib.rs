@@ -37,6 +37,7 @@ mod attached;
 #[cfg(test)]
 mod bed;
 mod blanks;
+pub mod changing;
 pub mod digests;
 pub mod fetch;
 pub mod file;

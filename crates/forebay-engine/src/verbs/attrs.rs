@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 use crate::core::clock::{Look, What};
-use crate::files::file::{Changing, File, Inner, note_seen};
+use crate::files::changing::Changing;
+use crate::files::file::{File, Inner, note_seen};
 use crate::files::glance::Glance;
 use crate::files::live::{Around, Asked, Seen};
 use crate::files::names::Named;
