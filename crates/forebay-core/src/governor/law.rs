@@ -71,7 +71,7 @@ impl Preset {
     pub const ALL: [Preset; 5] =
         [Preset::Governor, Preset::Threshold, Preset::Age, Preset::Idle, Preset::Hold];
 
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Preset::Governor => "governor",
             Preset::Threshold => "threshold",
@@ -79,10 +79,6 @@ impl Preset {
             Preset::Idle => "idle",
             Preset::Hold => "hold",
         }
-    }
-
-    pub fn from_name(name: &str) -> Option<Preset> {
-        Preset::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
     pub fn law(self) -> Law {

@@ -59,6 +59,20 @@ those that are for one process. They outlast an unmount once you have put them i
 in place of those there: [[rule]] tables for every mount that reads the file, or, with --mount, those of
 the section [mount.NAME].";
 
+const LIST_EXAMPLES: &str = "\
+Examples:
+  forebay rules list /mnt/fast
+  forebay rules list /mnt/fast --window 5min --json";
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  forebay rules remove /mnt/fast logs";
+
+const TEST_EXAMPLES: &str = "\
+Examples:
+  forebay rules test /mnt/fast/var/x.log
+  forebay rules test /mnt/fast/var/x.log --uid 1000";
+
 /// Say which files may use the fast tier, and how much of it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -70,16 +84,19 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Show the rules in their order, with what their files take and how they were served.
+    #[command(after_help = LIST_EXAMPLES)]
     List(List),
     /// Add a rule behind all others.
     #[command(after_help = ADD_EXAMPLES)]
     Add(Box<Add>),
     /// Remove a rule.
+    #[command(after_help = REMOVE_EXAMPLES)]
     Remove(Remove),
     /// Print the rules of a mount, for you to put into the configuration file; save nothing by itself.
     #[command(after_help = SAVE_EXAMPLES)]
     Save(Save),
     /// Tell which rule an open of a file would meet.
+    #[command(after_help = TEST_EXAMPLES)]
     Test(Test),
 }
 

@@ -15,11 +15,11 @@ pub const POLICY: Words<WritePolicy, 3> = [
 ];
 pub const EVICTION: Words<Eviction, 2> = [("s3-fifo", Eviction::S3Fifo), ("fifo", Eviction::Fifo)];
 pub const PRESET: Words<Preset, 5> = [
-    ("governor", Preset::Governor),
-    ("threshold", Preset::Threshold),
-    ("age", Preset::Age),
-    ("idle", Preset::Idle),
-    ("hold", Preset::Hold),
+    (Preset::Governor.name(), Preset::Governor),
+    (Preset::Threshold.name(), Preset::Threshold),
+    (Preset::Age.name(), Preset::Age),
+    (Preset::Idle.name(), Preset::Idle),
+    (Preset::Hold.name(), Preset::Hold),
 ];
 pub const PASSTHROUGH: Words<Passthrough, 5> = [
     ("auto", Passthrough::Auto),
